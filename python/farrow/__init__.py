@@ -1,0 +1,67 @@
+"""Share Arrow tables between processes in place: no copy, no serialization.
+
+One process puts a table (or builds it in shared memory) and seals it under a name; other
+processes on the machine find it and use it where it lies::
+
+    import farrow, pyarrow as pa
+
+    client = farrow.connect()                      # a node of this user, or a private one
+    client.put(pa.table({"n": [1, 2, 3]}), "numbers")
+    table = client.get("numbers")                  # in any process: zero-copy and read-only
+"""
+
+from __future__ import annotations
+
+# First: it loads libarrow.so.<SO>, and the loader then finds our libarrow by its SONAME.
+import pyarrow as _pyarrow
+
+try:
+    from farrow import _native
+except ImportError as error:  # built for another series of pyarrow
+    raise ImportError(
+        f"farrow's extension does not load with pyarrow {_pyarrow.__version__} ({error}); "
+        "install the pyarrow series farrow was built for, or build farrow again"
+    ) from error
+
+if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
+    raise ImportError(
+        f"farrow was built for libarrow.so.{_native.ARROW_SO_VERSION}, but pyarrow "
+        f"{_pyarrow.__version__} brings libarrow.so.{_pyarrow.cpp_build_info.so_version}"
+    )
+
+from farrow._connect import connect  # noqa: E402
+from farrow._native import Client, ObjectRef, Writer, __version__  # noqa: E402
+from farrow.exceptions import (  # noqa: E402
+    AlreadyExists,
+    Disconnected,
+    FarrowError,
+    InvalidArgument,
+    InvalidDescriptor,
+    NotFound,
+    OutOfMemory,
+    PermissionDenied,
+    ProtocolError,
+    Timeout,
+    TooManyObjects,
+    UnsupportedType,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "Client",
+    "Disconnected",
+    "FarrowError",
+    "InvalidArgument",
+    "InvalidDescriptor",
+    "NotFound",
+    "ObjectRef",
+    "OutOfMemory",
+    "PermissionDenied",
+    "ProtocolError",
+    "Timeout",
+    "TooManyObjects",
+    "UnsupportedType",
+    "Writer",
+    "__version__",
+    "connect",
+]

@@ -1,0 +1,65 @@
+"""``farrow.connect``: find the node, or say how a private one is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from farrow import _native
+from farrow._sizes import parse_size
+
+__all__ = ["connect"]
+
+_LOADER = Path(__file__).with_name("_node.py")
+
+
+def connect(
+    address: str | os.PathLike[str] | None = None, *, timeout: float = 10.0
+) -> _native.Client:
+    """Connect to a node of this machine.
+
+    Args:
+        address: path of the node's socket.  None: ``$FARROW_SOCKET``; else the node that already
+            serves this user; else a private node is started, which ends with its last client.
+            ``$FARROW_MEMORY`` (such as ``4GiB``) sizes it, else it takes a share of memory.
+        timeout: seconds for all of it.
+
+    Raises:
+        Disconnected: no node answers at the address that was given.
+        Timeout: it did not answer in time.
+        PermissionDenied: it belongs to another user.
+        OutOfMemory: there is no room for a private node.
+
+    Example:
+        >>> import farrow
+        >>> client = farrow.connect()
+        >>> client.get(client.put(b"hello")).to_pybytes()
+        b'hello'
+    """
+    if address is not None:
+        return _native.connect(os.fspath(address), timeout)
+    size = os.environ.get("FARROW_MEMORY")
+    memory = parse_size(size, what="$FARROW_MEMORY") if size else None
+    return _native.connect(None, timeout, sys.executable or "python3", _node_arguments(), memory)
+
+
+def _node_arguments() -> list[str]:
+    """Arguments of the interpreter that run a node: no site packages, nothing but the extension."""
+    extension = _native.__file__
+    return ["-I", "-S", str(_LOADER), extension, _libarrow_beside(extension)]
+
+
+def _libarrow_beside(extension: str) -> str:
+    """Path of the libarrow to load first; empty where the extension finds it by itself."""
+    library = f"libarrow.so.{_native.ARROW_SO_VERSION}"
+    site = Path(extension).resolve().parent.parent
+    if (site / "pyarrow" / library).exists():  # its rpath leads there
+        return ""
+    # An editable install: the extension lies in a source tree, away from pyarrow.
+    spec = PathFinder.find_spec("pyarrow")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        if (Path(folder) / library).exists():
+            return str(Path(folder) / library)
+    return ""

@@ -1,0 +1,210 @@
+"""What the extension module exports.  The public part is re-exported by ``farrow``."""
+
+import builtins
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Literal, TypedDict, final
+
+import pyarrow as pa
+
+ARROW_SO_VERSION: str
+__version__: str
+
+class BufferLocation(TypedDict):
+    """Where one buffer of a value lies."""
+
+    column: str  # "" for a value without columns
+    chunk: int
+    buffer: int  # counted depth first through the array, its children and dictionaries
+    address: int  # in this process
+    offset: int | None  # bytes from the start of the region; None outside of it
+    bytes: int
+    in_region: bool
+
+Target = ObjectRef | str | bytes  # a reference, a name, or an id of 16 bytes
+
+@final
+class ObjectRef:
+    """Names one sealed object.  Can be pickled and sent to another process of the machine."""
+
+    def __new__(cls, id: bytes, name: str | None = None) -> ObjectRef: ...
+    @property
+    def id(self) -> bytes:
+        """The 16 bytes of the id; never used again for another object."""
+    @property
+    def name(self) -> str | None:
+        """The name it was put or asked for under, if any."""
+    def hex(self) -> str:
+        """The id as 32 hexadecimal digits."""
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[type[ObjectRef], tuple[bytes, str | None]]: ...
+
+@final
+class Writer:
+    """An object of bytes that is being written; made by ``Client.create``.
+
+    As a context manager it seals on success and aborts when an exception leaves the block.
+    """
+
+    @property
+    def buffer(self) -> memoryview:
+        """A writable view of the object's bytes in shared memory.
+
+        Raises:
+            InvalidArgument: the object was sealed or aborted.
+        """
+    @property
+    def nbytes(self) -> int: ...
+    def seal(self) -> ObjectRef:
+        """Make the object immutable and visible; the memory turns read-only in every process.
+
+        Views that were taken of ``buffer`` stay readable; writing through one faults.
+        """
+    def abort(self) -> None:
+        """Give the space back.  Does nothing when already sealed or aborted."""
+    def __enter__(self) -> Writer: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> Literal[False]: ...
+
+@final
+class Client:
+    """A connection to one node.  Safe to use from many threads; made by ``farrow.connect``.
+
+    Values got from it keep the connection alive: there is nothing to close.
+    """
+
+    @property
+    def address(self) -> str:
+        """Path of the node's socket, as ``farrow.connect`` takes it."""
+    def put(self, obj: Any, name: str | None = None) -> ObjectRef:
+        """Seal a value in shared memory.
+
+        Buffers that already lie in this client's ``memory_pool`` stay in place; all others are
+        copied in, once.
+
+        Args:
+            obj: pyarrow Table, RecordBatch, Array or ChunkedArray; anything with
+                ``__arrow_c_array__`` or ``__arrow_c_stream__`` (polars, pandas 3, DuckDB results);
+                a numpy array of any type without Python objects; bytes-like.
+            name: up to 255 bytes of UTF-8; None: the object is known by its id only.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            OutOfMemory, TooManyObjects: the region is full.
+            InvalidArgument: the name is too long or has a zero in it.
+            UnsupportedType: of the object.
+            Disconnected: the node is gone.
+        """
+    def get(self, target: Target, *, timeout: float = 0) -> Any:
+        """The value, zero-copy and read-only.
+
+        Args:
+            target: what ``put`` returned, a name, or an id of 16 bytes.
+            timeout: seconds to wait for it to be sealed.
+
+        Returns:
+            The kind that was put: a pyarrow Table, RecordBatch, Array or ChunkedArray, a numpy
+            array, or a ``pyarrow.Buffer`` for bytes.
+
+        Raises:
+            NotFound: it is not there, and timeout is 0.
+            Timeout: it was not sealed in time.
+            InvalidDescriptor: its description does not hold together.
+        """
+    def put_many(self, objs: Iterable[Any]) -> builtins.list[ObjectRef]:
+        """Like ``put`` for each, without names, in one message to the node."""
+    def get_many(self, targets: Iterable[Target], *, timeout: float = 0) -> builtins.list[Any]:
+        """Like ``get`` for each; timeout, in seconds, is for all of them together."""
+    def create(self, nbytes: int, name: str | None = None) -> Writer:
+        """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
+
+        The name is reserved at once.  Raises what ``put`` raises.
+        """
+    def contains(self, target: Target) -> bool:
+        """Whether it is sealed now."""
+    def delete(self, target: Target | Sequence[Target]) -> None:
+        """Forget one object, or several.  Its space is free when the last reader let go of it.
+
+        Raises:
+            NotFound: one is not there; those before it in the sequence are deleted.
+        """
+    def wait(self, targets: Iterable[Target], *, timeout: float = 10.0) -> builtins.list[bool]:
+        """Wait until all are sealed, or ``timeout`` seconds.
+
+        Returns:
+            For each target whether it is sealed; all true unless the time ran out.
+        """
+    def list(self, prefix: str = "") -> pa.Table:
+        """The sealed objects whose name begins with ``prefix``; with "" also those without name.
+
+        Returns:
+            Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
+            value), stored_bytes (uint64: in the region), sealed_at (timestamp[ns, UTC]) and
+            creator_pid (uint32).
+        """
+    def stats(self) -> dict[str, Any]:
+        """Counters of the node and of this client; sizes in bytes.
+
+        At least capacity, used, free, objects, holds and clients, and the fabric's counters.
+        """
+    def memory_pool(self, *, strict: bool = False) -> pa.MemoryPool:
+        """A pool whose memory lies in the region: what is built with it, ``put`` does not copy.
+
+        When the region is full it spills to ordinary memory, since parts of Arrow (its CSV reader)
+        abort the process when a pool fails; a later ``put`` copies or says what is missing.  With
+        ``strict`` it raises ``pyarrow.ArrowMemoryError`` instead.
+        """
+    def locate(self, obj: Any) -> builtins.list[BufferLocation]:
+        """Where each buffer of a pyarrow value, numpy array or bytes-like lies."""
+
+def connect(
+    address: str | None,
+    timeout: float,
+    program: str | None = None,
+    arguments: Sequence[str] = (),
+    memory: int | None = None,
+) -> Client:
+    """See ``farrow.connect``; ``program`` and ``arguments`` start a private node."""
+
+def node_main(args: Sequence[str]) -> int:
+    """Run a node in this process until it ends; ``args`` are the flags of ``farrow node``.
+
+    Returns the exit code.
+    """
+
+def survey() -> dict[str, Any]:
+    """What this machine offers: fabrics, huge pages, cache-line operations, limits."""
+
+def copy_bandwidth(nbytes: int) -> float:
+    """Seconds of the best of a few copies of ``nbytes`` between private memory, all cores."""
+
+def export_dissociated(client: Client, target: Target) -> DissociatedMessages:
+    """An object in Arrow's Dissociated IPC form, with offsets relative to the region."""
+
+def import_dissociated(
+    client: Client, schema: bytes, dictionaries: Sequence[bytes], batches: Sequence[bytes]
+) -> pa.Table:
+    """The table that such messages describe, over the region this client maps."""
+
+@final
+class DissociatedMessages:
+    """Encapsulated metadata messages, and where the region they point into lies."""
+
+    @property
+    def schema(self) -> bytes: ...
+    @property
+    def dictionaries(self) -> list[bytes]: ...
+    @property
+    def batches(self) -> list[bytes]: ...
+    @property
+    def base(self) -> int:
+        """Address of the region in this process; messages count from here."""
+    @property
+    def length(self) -> int: ...

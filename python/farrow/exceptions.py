@@ -1,0 +1,100 @@
+"""The exceptions of Farrow: one umbrella, one class for each thing a caller can do about it.
+
+Every class is also the built-in exception a Python programmer would expect, so that
+``except KeyError``, ``except MemoryError`` or ``except TimeoutError`` work too.  Messages carry
+the numbers; where a program may want them, they are attributes as well.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyExists",
+    "Disconnected",
+    "FarrowError",
+    "InvalidArgument",
+    "InvalidDescriptor",
+    "NotFound",
+    "OutOfMemory",
+    "PermissionDenied",
+    "ProtocolError",
+    "Timeout",
+    "TooManyObjects",
+    "UnsupportedType",
+]
+
+
+class FarrowError(Exception):
+    """Anything that went wrong in Farrow.  Raised by itself only for errors of the system."""
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of its argument.
+        return Exception.__str__(self)
+
+
+class NotFound(FarrowError, KeyError):
+    """No sealed object has this name or id."""
+
+
+class AlreadyExists(FarrowError):
+    """The name is taken, by a sealed object or by one that is being written."""
+
+
+class OutOfMemory(FarrowError, MemoryError):
+    """The region has no room.
+
+    Attributes:
+        asked: bytes that were asked for.
+        free: bytes free in the region, in all.
+        largest: bytes of the largest free piece.
+    """
+
+    asked: int = 0
+    free: int = 0
+    largest: int = 0
+
+
+class TooManyObjects(FarrowError):
+    """A table of the region is full: objects, clients, grants or holds.
+
+    Attributes:
+        limit: how many the region was made for.
+    """
+
+    limit: int = 0
+
+
+class Timeout(FarrowError, TimeoutError):
+    """The object was not sealed, or the node did not answer, within the time given.
+
+    Attributes:
+        waited_seconds: how long the call waited.
+    """
+
+    waited_seconds: float = 0.0
+
+
+class InvalidDescriptor(FarrowError):
+    """The bytes that describe an object do not hold together; nothing of it was used."""
+
+
+class Disconnected(FarrowError, ConnectionError):
+    """There is no node at this socket, it went away, or this process is a fork of the client.
+
+    Tables that were got before stay readable.
+    """
+
+
+class PermissionDenied(FarrowError, PermissionError):
+    """The node or the system refuses this user."""
+
+
+class InvalidArgument(FarrowError, ValueError):
+    """An argument has a value that makes no sense here, such as a name of 300 bytes."""
+
+
+class UnsupportedType(InvalidArgument, TypeError):
+    """This kind of Python object cannot be put, or named as a target."""
+
+
+class ProtocolError(FarrowError):
+    """Client and node do not speak the same version, or one of them broke the rules."""
