@@ -1,0 +1,148 @@
+"""The command ``farrow``: run a node, put and get files, look around.
+
+``farrow node`` runs the daemon in this process; all other commands are clients of a node
+that already runs, found by ``--socket``, ``$FARROW_SOCKET`` or the user's own node.  An error
+the store or the system gives is printed as one line and ends with exit code 1; a wrong
+command line ends with 2; Ctrl-C with 130.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["main"]
+
+_NODE_HELP = "run the daemon: lend memory and serve this machine (farrow node --help)"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program's name; None takes ``sys.argv``.
+
+    Returns:
+        The exit code.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] == "node":
+        return _node(given[1:])
+    parser = _parser()
+    options = parser.parse_args(given)
+    if options.version:
+        from importlib.metadata import version
+
+        print(f"farrow {version('farrow')}")
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 2
+    return _run(options)
+
+
+def _node(arguments: list[str]) -> int:
+    """Become the daemon, which parses its own flags (``farrow._native.node_main``).
+
+    This process is replaced by an interpreter that loads the extension alone: a node that
+    kept pyarrow would carry some 40 MiB that it never uses.
+    """
+    from farrow._connect import _node_arguments
+
+    command = [sys.executable, *_node_arguments(), *arguments]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="farrow", description="Share Arrow tables in place between processes."
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("node", help=_NODE_HELP, add_help=False)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--socket", metavar="PATH", help="socket of the node (else $FARROW_SOCKET, else yours)"
+    )
+    common.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for the node"
+    )
+
+    put = commands.add_parser("put", parents=[common], help="load a file into shared memory")
+    put.add_argument("file", help="Parquet, CSV (also .gz), Arrow IPC file or stream")
+    put.add_argument("--name", help="name of the object (default: the file's, without endings)")
+    put.add_argument("--delimiter", help="of a text file (default: guessed)")
+    header = put.add_mutually_exclusive_group()
+    header.add_argument("--header", dest="header", action="store_true", default=None)
+    header.add_argument("--no-header", dest="header", action="store_false")
+    put.add_argument("--bytes", action="store_true", help="store the file's bytes as they are")
+    put.add_argument("--replace", action="store_true", help="delete an object of that name first")
+    put.add_argument("--json", action="store_true", help="say what was stored as JSON")
+    put.add_argument("-q", "--quiet", action="store_true", help="no progress bar")
+
+    get = commands.add_parser("get", parents=[common], help="print an object, or write a file")
+    get.add_argument("name", help="name or id")
+    get.add_argument("-o", "--output", metavar="FILE", help="file to write, - for standard output")
+    get.add_argument(
+        "--format",
+        choices=("parquet", "csv", "ipc", "ipc-stream", "npy", "raw"),
+        help="of the file (default: by its ending)",
+    )
+    get.add_argument("--wait", type=float, default=0.0, metavar="S", help="seconds to wait for it")
+
+    ls = commands.add_parser("ls", parents=[common], help="list the objects")
+    ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")
+    ls.add_argument("--json", action="store_true")
+
+    rm = commands.add_parser("rm", parents=[common], help="delete objects")
+    rm.add_argument("names", nargs="+", metavar="NAME", help="name or id")
+
+    stat = commands.add_parser("stat", parents=[common], help="how full the node is")
+    stat.add_argument("--json", action="store_true")
+
+    demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
+    demo.add_argument("--data", metavar="FILE", help="a table file (default: generated rows)")
+    demo.add_argument("--rows", type=int, default=3_000_000, help="rows to generate")
+    demo.add_argument("--seed", type=int, default=7, help="of the generator")
+    demo.add_argument("--memory", metavar="SIZE", help="of the node (default: by the file)")
+
+    doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
+    doctor.add_argument("--json", action="store_true")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a parsed command, turning every expected failure into one line."""
+    import pyarrow as pa
+
+    import farrow
+    from farrow.cli import _commands
+    from farrow.cli._output import CommandError
+
+    try:
+        return _commands.COMMANDS[options.command](options)
+    except BrokenPipeError:
+        # The reader of our output went away (| head): nothing to say, and nowhere to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except farrow.FarrowError as error:
+        return _fail(str(error) or type(error).__name__)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}")
+    except (CommandError, ValueError, TypeError, MemoryError, pa.ArrowException) as error:
+        return _fail(str(error) or type(error).__name__)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    print(f"farrow: {line}", file=sys.stderr)
+    return 1

@@ -1,0 +1,384 @@
+"""The commands that talk to a node: put, get, ls, rm, stat; and the door to demo and doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import farrow
+from farrow import _native
+from farrow.cli._output import (
+    CommandError,
+    console,
+    grid,
+    human_bytes,
+    human_seconds,
+    parse_bytes,
+    plain,
+    print_json,
+)
+from farrow.cli._read import Progress, read_table
+from farrow.cli._write import as_table, format_for, write_object
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+__all__ = ["COMMANDS"]
+
+# Endings taken off a file's name to name its object.
+_PACKED = (".gz", ".bz2", ".zst")
+_TABLES = (".csv", ".txt", ".tsv", ".parquet", ".pq", ".arrow", ".arrows", ".feather", ".ipc")
+_PREVIEW_ROWS = 10
+_PREVIEW_COLUMNS = 8
+_PIECE_BYTES = 16 << 20
+_ID = re.compile("[0-9a-fA-F]{32}")
+
+
+def _connect(options: argparse.Namespace) -> Any:
+    """A client of a node that runs already.
+
+    ``farrow.connect`` would start a private node where there is none.  That one would end
+    with this process, and take what it holds along: of no use to a command.
+    """
+    if options.socket is not None:
+        return farrow.connect(options.socket, timeout=options.timeout)
+    try:
+        return _native.connect(None, options.timeout)
+    except farrow.FarrowError as error:
+        if "FARROW_SOCKET" in os.environ:
+            raise
+        raise CommandError(
+            f"{error}: start a node with `farrow node`,"
+            " or say where it is with --socket or $FARROW_SOCKET"
+        ) from error
+
+
+def _target(client: Any, text: str) -> str | bytes:
+    """What the user means: a name, or an id of 32 hexadecimal digits that is no name."""
+    if _ID.fullmatch(text) and not client.contains(text):
+        return bytes.fromhex(text)
+    return text
+
+
+@contextlib.contextmanager
+def _progress(label: str, *, quiet: bool) -> Iterator[Progress]:
+    """A progress bar on standard error, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
+
+
+def object_name(path: Path) -> str:
+    """The name a file's object gets: the file's, without endings such as ``.csv.gz``."""
+    name = path.name
+    while name.lower().endswith(_PACKED + _TABLES) and Path(name).stem:
+        name = Path(name).stem
+    return name
+
+
+def _put(options: argparse.Namespace) -> int:
+    path = Path(options.file)
+    if not path.is_file():
+        raise CommandError(f"{options.file}: {'not a file' if path.exists() else 'no such file'}")
+    name = options.name or object_name(path)
+    client = _connect(options)
+    if options.replace:
+        with contextlib.suppress(farrow.NotFound):
+            client.delete(name)
+    elif client.contains(name):
+        raise CommandError(f"{name!r} exists already (--replace deletes it first)")
+    if options.bytes:
+        return _put_bytes(client, path, name, options)
+    began = time.perf_counter()
+    with _progress(path.name, quiet=options.quiet) as report:
+        table = read_table(
+            path,
+            pool=client.memory_pool(),
+            progress=report,
+            delimiter=options.delimiter,
+            has_header=options.header,
+        )
+    loaded = time.perf_counter()
+    buffers = client.locate(table)
+    in_place = sum(int(buffer["bytes"]) for buffer in buffers if buffer["in_region"])
+    total = sum(int(buffer["bytes"]) for buffer in buffers)
+    looked = time.perf_counter()
+    ref = client.put(table, name)
+    sealed = time.perf_counter()
+    facts = {
+        "name": ref.name,
+        "id": ref.hex(),
+        "rows": table.num_rows,
+        "columns": table.num_columns,
+        "bytes": total,
+        "bytes_in_place": in_place,
+        "load_seconds": loaded - began,
+        "put_seconds": sealed - looked,
+    }
+    if options.json:
+        print_json(facts)
+        return 0
+    share = "all of it built in place" if in_place == total else f"{human_bytes(in_place)} in place"
+    out = console()
+    out.print(
+        f"{name}  {table.num_rows:,} rows x {table.num_columns} columns, {human_bytes(total)},"
+        f" {share}",
+        markup=False,
+    )
+    out.print(
+        f"loaded in {human_seconds(loaded - began)}, sealed in {human_seconds(sealed - looked)}",
+        style="dim",
+    )
+    return 0
+
+
+def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
+    """Store a file's bytes as they are, read straight into the region."""
+    size = path.stat().st_size
+    began = time.perf_counter()
+    with (
+        _progress(path.name, quiet=options.quiet) as report,
+        path.open("rb", buffering=0) as file,
+        client.create(size, name) as writer,
+    ):
+        view = memoryview(writer.buffer).cast("B")
+        done = 0
+        while done < size:
+            got = file.readinto(view[done : done + _PIECE_BYTES])
+            if not got:
+                raise CommandError(f"{path.name} shrank to {done} of {size} bytes while read")
+            done += got
+            report(done, size)
+        view.release()
+        ref = writer.seal()
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json({"name": ref.name, "id": ref.hex(), "bytes": size, "load_seconds": seconds})
+    else:
+        console().print(
+            f"{name}  {human_bytes(size)}, loaded in {human_seconds(seconds)}", markup=False
+        )
+    return 0
+
+
+def _get(options: argparse.Namespace) -> int:
+    client = _connect(options)
+    value = client.get(_target(client, options.name), timeout=options.wait)
+    if options.output is None and options.format is None:
+        _preview(options.name, value)
+        return 0
+    target = options.output or "-"
+    word = options.format or (format_for(Path(target)) if target != "-" else None)
+    if word is None:
+        word = "ipc-stream" if _is_table(value) else "raw"
+        if target != "-":
+            raise CommandError(
+                f"{target}: the name asks for no known format: use --format,"
+                " or .parquet, .csv, .arrow, .arrows, .npy, .bin"
+            )
+    if target == "-":
+        write_object(value, sys.stdout.buffer, word)
+        sys.stdout.buffer.flush()
+    else:
+        _write_file(value, Path(target), word)
+    return 0
+
+
+def _is_table(value: Any) -> bool:
+    try:
+        as_table(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _write_file(value: Any, target: Path, word: str) -> None:
+    """Write beside the target and rename, so that no half-written file is ever seen."""
+    import gzip
+
+    if not target.parent.is_dir():
+        raise CommandError(f"{target}: there is no directory {target.parent}")
+    # A device or pipe cannot be replaced by a file; write into it.
+    direct = target.exists() and not target.is_file()
+    place = target if direct else target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with place.open("wb") as file:
+            if target.name.lower().endswith(".gz"):
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="") as packed:
+                    write_object(value, packed, word)  # type: ignore[arg-type]
+            else:
+                write_object(value, file, word)
+        if not direct:
+            place.replace(target)
+    except BaseException:
+        if not direct:
+            place.unlink(missing_ok=True)
+        raise
+
+
+def _preview(name: str, value: Any) -> None:
+    """Print the first rows of a table, or what else the object is."""
+    out = console()
+    if not _is_table(value):
+        shape = getattr(value, "shape", None)
+        kind = f"{value.dtype} array of shape {shape}" if shape is not None else "bytes"
+        size = int(getattr(value, "nbytes", None) or getattr(value, "size", 0))
+        out.print(f"{name}  {kind}, {human_bytes(size)}", markup=False)
+        return
+    table = as_table(value)
+    out.print(f"{name}  {table.num_rows:,} rows x {table.num_columns} columns", markup=False)
+    shown = table.slice(0, _PREVIEW_ROWS)
+    columns = [f"{field.name}\n{field.type}" for field in table.schema][:_PREVIEW_COLUMNS]
+    cells = [_texts(column) for column in shown.columns[:_PREVIEW_COLUMNS]]
+    rows = [[column[i] for column in cells] for i in range(shown.num_rows)]
+    out.print(grid(columns, rows))
+    hidden = table.num_columns - _PREVIEW_COLUMNS
+    if hidden > 0 or table.num_rows > _PREVIEW_ROWS:
+        more = f"{max(table.num_rows - _PREVIEW_ROWS, 0):,} more rows"
+        more += f", {hidden} more columns" if hidden > 0 else ""
+        out.print(f"{more}; -o FILE writes all", style="dim")
+
+
+def _ls(options: argparse.Namespace) -> int:
+    client = _connect(options)
+    listed = client.list(options.prefix)
+    rows = _printable(listed, "sealed_at").to_pylist()
+    rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
+    if options.json:
+        print_json(rows)
+        return 0
+    cells = [
+        (
+            row["name"] or "-",
+            str(row["kind"]),
+            human_bytes(row["bytes"]),
+            str(row["sealed_at"])[:19],
+            str(row["creator_pid"]),
+            plain(row["id"]),
+        )
+        for row in rows
+    ]
+    console().print(grid(("name", "kind", ">bytes", "sealed at", ">creator", "id"), cells))
+    return 0
+
+
+def _printable(table: pa.Table, name: str) -> pa.Table:
+    """The table with one column of times as text (nanoseconds do not fit Python's datetime)."""
+    index = table.schema.get_field_index(name)
+    if index < 0:
+        return table
+    return table.set_column(index, name, table.column(index).cast(pa.string()))
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Each value of a column as text; works for every type."""
+    if pa.types.is_temporal(column.type):
+        with contextlib.suppress(pa.ArrowException):
+            column = column.cast(pa.string())
+    try:
+        return ["" if item is None else str(item) for item in column.to_pylist()]
+    except (ValueError, pa.ArrowException):
+        return [str(item) for item in column]
+
+
+def _rm(options: argparse.Namespace) -> int:
+    missing = []
+    client = _connect(options)
+    for name in options.names:
+        try:
+            client.delete(_target(client, name))
+        except farrow.NotFound as error:
+            missing.append(str(error))
+    if missing:
+        raise CommandError("; ".join(missing))
+    return 0
+
+
+def _stat(options: argparse.Namespace) -> int:
+    client = _connect(options)
+    stats = client.stats()
+    if options.json:
+        print_json(stats)
+        return 0
+    out = console()
+    rows = [(key, _figure(key, value)) for key, value in stats.items() if not _is_nested(value)]
+    out.print(grid(("node", ">"), rows))
+    for key, value in stats.items():
+        if not _is_nested(value):
+            continue
+        for title, counters in _sections(key, value):
+            inner = [(name, _figure(name, figure)) for name, figure in counters.items()]
+            out.print(grid((title, ">"), inner))
+    return 0
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))
+
+
+def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Flatten ``{"shm": {...}}`` or ``{...}`` into titled groups of counters."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield f"{key} {index}", item if isinstance(item, dict) else {"": item}
+    elif any(isinstance(item, dict) for item in value.values()):
+        for name, item in value.items():
+            yield f"{key} {name}", item if isinstance(item, dict) else {name: item}
+    else:
+        yield key, value
+
+
+# Keys of stats() that count bytes but do not say so in their name.
+_BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free"}
+
+
+def _figure(key: str, value: Any) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number and (key in _BYTE_KEYS or key.endswith("bytes")):
+        return human_bytes(value)
+    return f"{value:,}" if is_number else str(value)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from farrow import demo
+
+    memory = parse_bytes(options.memory) if options.memory else None
+    data = Path(options.data) if options.data else None
+    return demo.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from farrow.cli import _doctor as doctor
+
+    return doctor.run(as_json=options.json)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "put": _put,
+    "get": _get,
+    "ls": _ls,
+    "rm": _rm,
+    "stat": _stat,
+    "demo": _demo,
+    "doctor": _doctor,
+}

@@ -1,0 +1,113 @@
+"""What all commands share: sizes, tables for people, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "CommandError",
+    "console",
+    "grid",
+    "human_bytes",
+    "human_seconds",
+    "parse_bytes",
+    "plain",
+    "print_json",
+]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SIZE = re.compile(r"(\d+(?:[.]\d+)?)\s*([kmgtp]?)(i?)b?", re.IGNORECASE)
+
+
+class CommandError(Exception):
+    """Something the user can mend; printed as one line, exit code 1."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints tables wide when the output is no terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 160
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> Table:
+    """A table in the house's look; a column whose name begins with ``>`` is aligned right.
+
+    Cells are plain text: nothing in them is taken as markup.
+    """
+    table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            escape(column.lstrip(">")), justify="right" if right else "left", no_wrap=right
+        )
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def human_bytes(count: float) -> str:
+    """Bytes with a binary unit and three digits: ``1.61 GiB``."""
+    size = float(count)
+    for unit in _UNITS:
+        if abs(size) < 1000 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    if unit == "B":
+        return f"{size:.0f} B"
+    return f"{size:.{2 if abs(size) < 10 else 1 if abs(size) < 100 else 0}f} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time with a unit that suits it: ``41 us``, ``3.1 ms``, ``2.05 s``."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 0.9995 or unit == "us":
+            break
+    value = seconds * scale
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as ``4GiB``, ``512M``, ``1.5g`` or ``4096`` in bytes (powers of 1024).
+
+    Raises:
+        ValueError: it is no size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size: write 512MiB, 4G or a number of bytes")
+    power = "kmgtp".index(match[2].lower()) + 1 if match[2] else 0
+    return int(float(match[1]) * 1024**power)
+
+
+def plain(value: Any) -> Any:
+    """The value with everything JSON cannot say turned into text or numbers."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return value
+    if isinstance(value, pa.Scalar):
+        return plain(value.as_py())
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(plain(value), sys.stdout, indent=2)
+    sys.stdout.write("\n")

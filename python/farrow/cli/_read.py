@@ -1,0 +1,197 @@
+"""Read a table file straight into a memory pool, reporting progress in bytes.
+
+Each format is read by the public pyarrow call that honours a pool:  CSV by ``read_csv``,
+Parquet row group by row group through its dataset fragment (``parquet.read_table`` takes no
+pool), uncompressed Arrow IPC through an ``OSFile`` that was given the pool.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.dataset as pads
+
+from farrow.cli._sniff import FileKind, TextShape, compression_of, kind_of, text_shape
+
+__all__ = ["Progress", "read_table"]
+
+# Called with (done, total), both in bytes of the file or, for Parquet, in rows.
+Progress = Callable[[int, int], None]
+
+# Blocks become chunks: large, so that a table has few; small enough for several per core.
+_BLOCK_BYTES_MIN = 8 << 20
+_BLOCK_BYTES_MAX = 64 << 20
+_BLOCKS_WANTED = 16
+# A row must fit in a block; one that does not fit here is refused.
+_ROW_BYTES_MAX = 1 << 30
+# How often the position in the file is looked at.
+_POLL_SECONDS = 0.05
+_TIME_FORMATS = (pacsv.ISO8601, "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S", "%Y/%m/%d")
+_MISFIT = re.compile(r"In CSV column #(\d+): .*conversion error to ([a-z0-9]+)")
+
+
+def read_table(
+    path: Path,
+    *,
+    pool: pa.MemoryPool | None = None,
+    progress: Progress | None = None,
+    delimiter: str | None = None,
+    has_header: bool | None = None,
+) -> pa.Table:
+    """Read a Parquet, Arrow IPC (file or stream) or delimited text file into a table.
+
+    Args:
+        path: the file; text may be compressed (gzip, bzip2, zstd).
+        pool: where buffers are allocated; None is pyarrow's default pool.
+        progress: called from time to time, from this or another thread.
+        delimiter: of text; None guesses.
+        has_header: whether text begins with column names; None guesses.
+
+    Returns:
+        A table of the file's rows.  Column names of text files are made unique.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError, pyarrow.ArrowInvalid: it is no such file, or a damaged one.
+        MemoryError: the pool is strict and full.
+    """
+    report = progress or (lambda done, total: None)
+    kind = kind_of(path)
+    if kind is FileKind.PARQUET:
+        return _read_parquet(path, pool, report)
+    if kind is FileKind.IPC_FILE:
+        return _read_ipc_file(path, pool, report)
+    if kind is FileKind.IPC_STREAM:
+        return _read_ipc_stream(path, pool, report)
+    shape = text_shape(path, delimiter=delimiter, has_header=has_header)
+    return _read_text(path, shape, pool, report)
+
+
+def _read_parquet(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
+    """One chunk per row group, so that few, large buffers come out."""
+    dataset = pads.dataset(str(path), format="parquet")
+    groups = [
+        group for fragment in dataset.get_fragments() for group in fragment.split_by_row_group()
+    ]
+    total = sum(group.row_groups[0].num_rows for group in groups)
+    tables: list[pa.Table] = []
+    done = 0
+    for group in groups:
+        rows = group.row_groups[0].num_rows
+        tables.append(
+            group.to_table(schema=dataset.schema, batch_size=max(rows, 1), memory_pool=pool)
+        )
+        done += rows
+        report(done, total)
+    return pa.concat_tables(tables) if tables else dataset.schema.empty_table()
+
+
+def _read_ipc_file(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
+    with pa.OSFile(str(path), memory_pool=pool) as file:
+        options = pa.ipc.IpcReadOptions()
+        reader = pa.ipc.open_file(file, options=options, memory_pool=pool)
+        batches = []
+        for index in range(reader.num_record_batches):
+            batches.append(reader.get_batch(index))
+            report(index + 1, reader.num_record_batches)
+        return pa.Table.from_batches(batches, schema=reader.schema)
+
+
+def _read_ipc_stream(path: Path, pool: pa.MemoryPool | None, report: Progress) -> pa.Table:
+    total = path.stat().st_size
+    with pa.OSFile(str(path), memory_pool=pool) as file:
+        reader = pa.ipc.open_stream(file, memory_pool=pool)
+        batches = []
+        for batch in reader:
+            batches.append(batch)
+            report(file.tell(), total)
+        return pa.Table.from_batches(batches, schema=reader.schema)
+
+
+def _read_text(
+    path: Path, shape: TextShape, pool: pa.MemoryPool | None, report: Progress
+) -> pa.Table:
+    """Read text; where a guess of pyarrow's proves wrong further down, widen and read again.
+
+    pyarrow takes each column's type from the first block.  A column that looks like numbers
+    there and is not later (account names in hexadecimal) makes it fail; the column is then
+    read as float64 if it was an integer, else as text.
+    """
+    types: dict[str, pa.DataType] = {name: pa.string() for name in shape.text_columns}
+    wanted = path.stat().st_size // _BLOCKS_WANTED
+    block_bytes = min(max(wanted, _BLOCK_BYTES_MIN), _BLOCK_BYTES_MAX)
+    while True:
+        try:
+            return _read_text_once(path, shape, types, block_bytes, pool, report)
+        except pa.ArrowInvalid as error:
+            message = str(error)
+            misfit = _MISFIT.search(message)
+            if misfit and int(misfit[1]) < len(shape.columns):
+                name = shape.columns[int(misfit[1])]
+                if types.get(name) == pa.string():
+                    raise
+                is_integer = misfit[2].startswith("int") and name not in types
+                types[name] = pa.float64() if is_integer else pa.string()
+            elif "straddling object" in message and block_bytes < _ROW_BYTES_MAX:
+                block_bytes *= 4
+            else:
+                raise
+
+
+def _read_text_once(
+    path: Path,
+    shape: TextShape,
+    types: dict[str, pa.DataType],
+    block_bytes: int,
+    pool: pa.MemoryPool | None,
+    report: Progress,
+) -> pa.Table:
+    read = pacsv.ReadOptions(
+        block_size=block_bytes, column_names=list(shape.columns), skip_rows=shape.skip_lines
+    )
+    parse = pacsv.ParseOptions(delimiter=shape.delimiter)
+    convert = pacsv.ConvertOptions(column_types=types, timestamp_parsers=list(_TIME_FORMATS))
+    compression = compression_of(path)
+    with pa.OSFile(str(path)) as file, _Watch(file.fileno(), path.stat().st_size, report):
+        stream = pa.CompressedInputStream(file, compression) if compression else file
+        return pacsv.read_csv(
+            stream,
+            read_options=read,
+            parse_options=parse,
+            convert_options=convert,
+            memory_pool=pool,
+        )
+
+
+class _Watch:
+    """Reports the position of a file descriptor from a thread, at no cost to the reader."""
+
+    def __init__(self, descriptor: int, total: int, report: Progress) -> None:
+        self._path = Path(f"/proc/self/fdinfo/{descriptor}")
+        self._total = total
+        self._report = report
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="farrow-progress", daemon=True)
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if exception[0] is None:
+            self._report(self._total, self._total)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_POLL_SECONDS):
+            try:
+                position = int(self._path.read_text().split("\n", 1)[0].split()[1])
+            except (OSError, ValueError, IndexError):
+                return  # no procfs: progress stays still, the read goes on
+            self._report(min(position, self._total), self._total)

@@ -1,0 +1,177 @@
+"""Find out what kind of table file a path holds, from its first bytes and its name.
+
+Contents win over names: Parquet and Arrow IPC carry magic bytes.  What is left is text; its
+delimiter, its header and its awkward columns (numbers with leading zeros, which must stay
+text) are guessed from the first lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import enum
+import io
+import re
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["FileKind", "TextShape", "compression_of", "kind_of", "text_shape"]
+
+# Enough lines to judge by; a line of a table rarely has more than a kilobyte.
+_SAMPLE_BYTES = 256 * 1024
+_DELIMITERS = (",", "\t", ";", "|", " ")
+# SNAP and KONECT files begin with lines of remarks.
+_REMARKS = ("#", "%")
+_NUMBER = re.compile(r"[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?")
+_TIME = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
+_LEADING_ZERO = re.compile(r"0\d+")
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+class FileKind(enum.Enum):
+    """The kinds of table file that can be read."""
+
+    PARQUET = "Parquet"
+    IPC_FILE = "Arrow IPC file"
+    IPC_STREAM = "Arrow IPC stream"
+    TEXT = "CSV"
+
+
+@dataclasses.dataclass(frozen=True)
+class TextShape:
+    """How a delimited text file is laid out.
+
+    ``columns`` are the names, made unique; ``skip_lines`` counts remark lines and the header
+    line; ``text_columns`` must not be read as numbers.
+    """
+
+    delimiter: str
+    columns: tuple[str, ...]
+    has_header: bool
+    skip_lines: int
+    text_columns: tuple[str, ...]
+
+
+def compression_of(path: Path) -> str | None:
+    """The name pyarrow gives to the compression of a file, judged by its first bytes."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    for magic, name in _MAGIC.items():
+        if start.startswith(magic):
+            return name
+    # An empty compressed file has no magic; the extension decides.
+    return _COMPRESSIONS.get(path.suffix.lower()) if not start else None
+
+
+def kind_of(path: Path) -> FileKind:
+    """Judge what a file holds.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds bytes that are no kind of table known here.
+    """
+    compression = compression_of(path)
+    with pa.input_stream(path, compression=compression) as stream:
+        start = stream.read(4096)
+    if start.startswith(b"PAR1"):
+        kind = FileKind.PARQUET
+    elif start.startswith(b"ARROW1"):
+        kind = FileKind.IPC_FILE
+    elif start.startswith(b"\xff\xff\xff\xff") and len(start) >= 8:
+        kind = FileKind.IPC_STREAM
+    elif b"\0" in start:
+        raise ValueError(
+            f"{path.name} is no Parquet, Arrow IPC or delimited text file"
+            " (--bytes stores it as it is)"
+        )
+    elif path.suffix.lower() in (".parquet", ".pq", ".arrow", ".arrows", ".feather", ".ipc"):
+        raise ValueError(f"{path.name} is not the {path.suffix} file its name promises")
+    else:
+        kind = FileKind.TEXT
+    if compression is not None and kind is not FileKind.TEXT:
+        raise ValueError(f"{path.name} is a compressed {kind.value}: unpack it first")
+    return kind
+
+
+def text_shape(
+    path: Path, *, delimiter: str | None = None, has_header: bool | None = None
+) -> TextShape:
+    """Guess the layout of a delimited text file from its first lines.
+
+    Args:
+        path: the file; may be compressed.
+        delimiter: one character, or None to guess among comma, tab, semicolon, bar, space.
+        has_header: whether the first line holds names, or None to guess: it does unless one
+            of its fields is a number or a time.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file holds no line.
+    """
+    with pa.input_stream(path, compression=compression_of(path)) as stream:
+        raw = stream.read(_SAMPLE_BYTES)
+    lines = raw.decode("utf-8-sig", errors="replace").splitlines(keepends=True)
+    if len(raw) == _SAMPLE_BYTES and len(lines) > 1:
+        lines.pop()  # cut in the middle
+    remarks = 0
+    while remarks < len(lines) and lines[remarks].startswith(_REMARKS):
+        remarks += 1
+    lines = [line for line in lines[remarks:] if line.strip()]
+    if not lines:
+        raise ValueError(f"{path.name} holds no rows")
+    if delimiter is None:
+        delimiter = _guess_delimiter(lines)
+    rows = list(csv.reader(io.StringIO("".join(lines)), delimiter=delimiter))
+    first, rest = rows[0], rows[1:]
+    if has_header is None:
+        has_header = not any(_is_value(field) for field in first)
+    if has_header:
+        columns = _unique([name.strip() or f"column{i}" for i, name in enumerate(first)])
+    else:
+        columns = tuple(f"column{i}" for i in range(len(first)))
+        rest = rows
+    text_columns = tuple(
+        name
+        for i, name in enumerate(columns)
+        if any(len(row) > i and _LEADING_ZERO.fullmatch(row[i].strip()) for row in rest)
+    )
+    return TextShape(delimiter, columns, has_header, remarks + int(has_header), text_columns)
+
+
+def _guess_delimiter(lines: Sequence[str]) -> str:
+    """The delimiter that splits the first lines into the same, largest number of fields."""
+    sample = "".join(lines[:100])
+    best, best_fields = ",", 1
+    for candidate in _DELIMITERS:
+        widths = {len(row) for row in csv.reader(io.StringIO(sample), delimiter=candidate)}
+        # A space inside times and names never beats a real delimiter that fits.
+        may_win = len(widths) == 1 and (candidate != " " or best_fields == 1)
+        if may_win and (fields := widths.pop()) > best_fields:
+            best, best_fields = candidate, fields
+    return best
+
+
+def _is_value(field: str) -> bool:
+    """Whether a field is a number or a time, so that its line is data, not names."""
+    text = field.strip()
+    return bool(_NUMBER.fullmatch(text) or _TIME.fullmatch(text))
+
+
+def _unique(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, with ``.1``, ``.2`` appended to repeated ones (IBM's files say Account twice)."""
+    taken: set[str] = set()
+    result: list[str] = []
+    for name in names:
+        candidate, number = name, 0
+        while candidate in taken:
+            number += 1
+            candidate = f"{name}.{number}"
+        taken.add(candidate)
+        result.append(candidate)
+    return tuple(result)

@@ -1,0 +1,264 @@
+"""The demo: one process loads a real table into shared memory, two others use it in place.
+
+What it prints is measured in the same run, on the table it loads: the time of each step,
+beside an Arrow IPC copy and an Arrow Flight transfer of the same table; the memory of all
+processes, beside that of private copies; and where each buffer lies.
+
+Run it by ``make demo``, ``farrow demo`` or ``python -m farrow.cli demo [--data FILE]``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import farrow
+from farrow import synthetic
+from farrow.cli._output import console, human_bytes
+from farrow.cli._read import read_table
+from farrow.cli._sniff import FileKind, compression_of, kind_of
+from farrow.demo import _report, _transport
+from farrow.demo._measure import (
+    Memory,
+    machine_line,
+    memory_of,
+    table_bytes,
+)
+from farrow.demo._questions import Answer, Roles, available_engine, guess_roles
+from farrow.demo._report import Holder, Way
+from farrow.demo._stage import DemoError, Process, Stage, free_memory_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+__all__ = ["run"]
+
+# Reading takes memory of its own besides the table: blocks of text, growing builders.
+_MEMORY_PER_TABLE = 5
+_MEMORY_MIN = 512 << 20
+# Of what is free: the copies that the demo compares with need their share.
+_MEMORY_SHARE_MAX = 0.5
+_GZIP_RATIO = 8
+_NAME = "demo"
+
+
+def run(
+    data: Path | None = None,
+    *,
+    rows: int = 3_000_000,
+    seed: int = 7,
+    memory_bytes: int | None = None,
+    out: Console | None = None,
+) -> int:
+    """Run the demo; it clears up after itself, also on Ctrl-C.
+
+    Args:
+        data: a Parquet, CSV or Arrow IPC file; None generates ``rows`` transactions as CSV.
+        rows: number of rows to generate.
+        seed: of the generator.
+        memory_bytes: size of the node's region; None derives it from the file.
+        out: where to print; None is standard output.
+
+    Returns:
+        An exit code: 0, or 1 if a step failed (told in one line), or 130 after Ctrl-C.
+    """
+    out = out or console()
+    try:
+        with Stage() as stage:
+            _Demo(stage, out).play(data, rows, seed, memory_bytes)
+    except KeyboardInterrupt:
+        out.print("\n  stopped; everything is cleared away")
+        return 130
+    except (DemoError, OSError, ValueError, MemoryError) as error:
+        return _fail(error)
+    except (farrow.FarrowError, pa.ArrowException) as error:
+        return _fail(error)
+    return 0
+
+
+def _fail(error: BaseException) -> int:
+    line = " ".join(str(error).split())
+    console(stderr=True).print(f"farrow: demo: {line}", markup=False)
+    return 1
+
+
+class _Demo:
+    """One run: what is printed follows the order of the methods."""
+
+    def __init__(self, stage: Stage, out: Console) -> None:
+        self._stage = stage
+        self._out = out
+        self._node_pid = 0
+        self._client: Any = None
+        self._table: Any = None
+
+    def play(self, data: Path | None, rows: int, seed: int, memory: int | None) -> None:
+        """All of it."""
+        began = time.perf_counter()
+        self._out.print("\n[bold]Farrow: one table, three processes, no copy[/bold]")
+        self._out.print(f"  [dim]{machine_line()}[/dim]\n")
+        path = data or self._generate(rows, seed)
+        if not path.is_file():
+            raise DemoError(f"{path}: no such file")
+        self._start(memory or _region_bytes(path))
+        try:
+            self._act(path)
+        finally:
+            # Buffers first, then the client, then the node.
+            self._table = self._client = None
+        self._out.print(f"  [dim]in all {time.perf_counter() - began:.1f} s[/dim]\n")
+
+    def _generate(self, rows: int, seed: int) -> Path:
+        path = self._stage.directory / "transactions.csv"
+        began = time.perf_counter()
+        synthetic.write(path, rows, seed=seed)
+        seconds = time.perf_counter() - began
+        size = human_bytes(path.stat().st_size)
+        _report.step(self._out, f"write {rows:,} generated transactions", seconds, f"{size} of CSV")
+        return path
+
+    def _start(self, memory: int) -> None:
+        began = time.perf_counter()
+        self._node_pid = self._stage.start_node(memory)
+        self._stage.wait_for_node()
+        self._client = farrow.connect(self._stage.socket)
+        seconds = time.perf_counter() - began
+        _report.step(self._out, "start a node", seconds, f"a region of {human_bytes(memory)}")
+
+    def _act(self, path: Path) -> None:
+        before = [memory_of(self._node_pid), memory_of(os.getpid())]
+        self._load(path)
+        roles = guess_roles(self._table)
+        engine = available_engine()
+        readers = [self._stage.worker(f"process {number}") for number in (2, 3)]
+        for reader, name in zip(readers, ("pyarrow", engine), strict=True):
+            reader.send("ready", engine=name, address=self._stage.socket)
+        for reader in readers:
+            reader.answer()
+        before += [memory_of(reader.pid) for reader in readers]
+
+        put_began = time.clock_gettime(time.CLOCK_MONOTONIC)
+        put_ended, opened = self._share(readers)
+        passes = [reader.call("read") for reader in readers]
+        pids = [self._node_pid, os.getpid(), *(reader.pid for reader in readers)]
+        after = [memory_of(pid) for pid in pids]
+        labels = ("the node", "process 1 (loaded it)", "process 2", f"process 3 ({engine})")
+        holders = [Holder(*row) for row in zip(labels, before, after, strict=True)]
+
+        ours = Way(
+            "Farrow: put + get, in place",
+            (put_ended - put_began) + float(opened[0]["seconds"]),
+            float(passes[0]["first"]),
+            float(passes[0]["second"]),
+            _grown(holders[2].before, holders[2].after),
+        )
+        found = self._ask(readers, engine, roles)
+        places = self._client.locate(self._table)
+        others = [reader.call("locate")["buffers"] for reader in readers]
+        for reader in readers:
+            reader.call("drop")
+        others_ways = self._others()
+
+        self._out.print()
+        _report.ways(self._out, [ours, *others_ways])
+        size = table_bytes(self._table)
+        _report.memory(self._out, holders, size)
+        _report.buffers(self._out, places, others)
+        _report.answers(self._out, roles, found)
+
+    def _load(self, path: Path) -> None:
+        began = time.perf_counter()
+        self._table = read_table(path, pool=self._client.memory_pool())
+        seconds = time.perf_counter() - began
+        size = table_bytes(self._table)
+        label = f"load {path.name} into shared memory"
+        note = (
+            f"{self._table.num_rows:,} rows, {human_bytes(size)}, {human_bytes(size / seconds)}/s"
+        )
+        _report.step(self._out, label, seconds, note)
+
+    def _share(self, readers: list[Process]) -> tuple[float, list[dict[str, Any]]]:
+        """Seal the table and let both readers open it; the time the put ended, their answers."""
+        spilled = sum(
+            int(place["bytes"])
+            for place in self._client.locate(self._table)
+            if not place["in_region"]
+        )
+        began = time.perf_counter()
+        self._client.put(self._table, _NAME)
+        put_ended = time.clock_gettime(time.CLOCK_MONOTONIC)
+        note = f"{human_bytes(spilled)} copied in" if spilled else "it was built there: no copy"
+        _report.step(self._out, "put: seal it under a name", time.perf_counter() - began, note)
+        opened = []
+        for reader in readers:
+            answer = reader.call("open", name=_NAME, timeout=5.0)
+            _report.step(self._out, f"get: {reader.label} opens it in place", answer["seconds"])
+            opened.append(answer)
+        return put_ended, opened
+
+    def _ask(
+        self, readers: list[Process], engine: str, roles: Roles | None
+    ) -> list[tuple[str, Answer]]:
+        known = dataclasses.asdict(roles) if roles else None
+        found = []
+        for reader, name in zip(readers, ("pyarrow", engine), strict=True):
+            asked = "top accounts and histogram" if roles else "summary of each column"
+            result = reader.call("ask", engine=name, roles=known)
+            shown = name if roles else "pyarrow"
+            _report.step(self._out, f"{reader.label}: {asked} ({shown})", result["seconds"])
+            found.append((shown, Answer(**result["answer"])))
+        return found
+
+    def _others(self) -> list[Way]:
+        """The same table by other ways, each into a process of its own, one after another."""
+        attempts = (
+            ("Arrow IPC file in /dev/shm, mapped", "ipc", _transport.by_mapped_file),
+            ("Arrow IPC through a socket, copied", "ipc", _transport.by_socket),
+            ("Arrow Flight (gRPC over a Unix socket)", "flight", _transport.by_flight),
+        )
+        ways = []
+        for name, engine, send in attempts:
+            receiver = self._stage.worker("receiver")
+            receiver.call("ready", engine=engine, address=None)
+            before = memory_of(receiver.pid)
+            mapped = send is _transport.by_mapped_file
+            path = (
+                self._stage.shared_file()
+                if mapped
+                else self._stage.directory / f"{send.__name__}.sock"
+            )
+            seconds = send(self._table, receiver, path)
+            passes = receiver.call("read")
+            grown = _grown(before, memory_of(receiver.pid))
+            if mapped:
+                grown += path.stat().st_size
+                path.unlink()
+            ways.append(Way(name, seconds, float(passes["first"]), float(passes["second"]), grown))
+            receiver.end()
+        return ways
+
+
+def _grown(before: Memory, after: Memory) -> int:
+    """Private memory and page tables that a process gained."""
+    return after.private - before.private + after.page_tables - before.page_tables
+
+
+def _region_bytes(path: Path) -> int:
+    """A region large enough to load a file, as far as that can be told from outside."""
+    size = path.stat().st_size
+    if kind_of(path) is FileKind.PARQUET:
+        import pyarrow.parquet as pq
+
+        footer = pq.read_metadata(path)
+        size = sum(footer.row_group(i).total_byte_size for i in range(footer.num_row_groups)) * 2
+    elif compression_of(path) is not None:
+        size *= _GZIP_RATIO
+    wanted = max(_MEMORY_MIN, _MEMORY_PER_TABLE * size)
+    limit = int(free_memory_bytes() * _MEMORY_SHARE_MAX)
+    return min(wanted, limit) >> 21 << 21

@@ -1,0 +1,197 @@
+"""The processes and files of a demo, all of which are gone when it ends, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["DemoError", "Process", "Stage"]
+
+# No step may take longer; a machine that needs more is told so instead of hanging.
+STEP_SECONDS_MAX = 120.0
+_END_SECONDS_MAX = 5.0
+
+
+class DemoError(Exception):
+    """A step failed; the message is for the user."""
+
+
+class Process:
+    """A worker (``farrow.demo._worker``) and the pipe to it."""
+
+    def __init__(self, label: str, log: Path) -> None:
+        self.label = label
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "farrow.demo._worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def send(self, do: str, **arguments: Any) -> None:
+        """Ask for something, without waiting for the answer."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise DemoError(f"{self.label} ended: {_tail(self._log)}") from None
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to the oldest request.
+
+        Raises:
+            DemoError: the worker failed or died.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise DemoError(f"{self.label} ended: {_tail(self._log)}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise DemoError(f"{self.label}: {answer['error']}")
+        return answer
+
+    def call(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask and wait."""
+        self.send(do, **arguments)
+        return self.answer()
+
+    def end(self) -> None:
+        """Close its input and wait; insist if it does not go."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        _wait(self._process)
+        self._process.stdout.close()
+
+
+class Stage:
+    """Owns a scratch directory, a node and workers; a context manager that strikes them all."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="farrow-demo-"))
+        self._shared_files: list[Path] = []
+        self._processes: list[Process] = []
+        self._node: subprocess.Popen[bytes] | None = None
+        self._handler: Any = None
+
+    @property
+    def socket(self) -> str:
+        """The node's socket."""
+        return str(self.directory / "node.sock")
+
+    def start_node(self, memory_bytes: int) -> int:
+        """Start a node; return its process id.  It serves soon after (``wait_for_node``)."""
+        command = [sys.executable, "-m", "farrow.demo._worker", "node"]
+        command += ["--socket", self.socket, "--memory", str(memory_bytes)]
+        log = self.directory / "node.log"
+        with log.open("ab") as file:
+            self._node = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        return self._node.pid
+
+    def wait_for_node(self) -> None:
+        """Wait until the node's socket exists.
+
+        Raises:
+            DemoError: the node ended, or took too long; with the last lines it wrote.
+        """
+        limit = time.monotonic() + STEP_SECONDS_MAX
+        while not Path(self.socket).exists():
+            if self._node is None or self._node.poll() is not None:
+                raise DemoError(f"the node did not start: {_tail(self.directory / 'node.log')}")
+            if time.monotonic() > limit:
+                raise DemoError(f"the node did not serve within {STEP_SECONDS_MAX:.0f} s")
+            time.sleep(0.01)
+
+    def worker(self, label: str) -> Process:
+        """Start a worker."""
+        process = Process(label, self.directory / "workers.log")
+        self._processes.append(process)
+        return process
+
+    def shared_file(self) -> Path:
+        """A name in /dev/shm that is removed in the end."""
+        path = Path("/dev/shm") / f"{self.directory.name}-{len(self._shared_files)}.arrow"
+        self._shared_files.append(path)
+        return path
+
+    def __enter__(self) -> Stage:
+        self._handler = signal.signal(signal.SIGTERM, _interrupt)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        # A second Ctrl-C must not stop the clearing up.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for process in self._processes:
+                process.end()
+            if self._node is not None:
+                self._node.terminate()
+                _wait(self._node)
+            for path in self._shared_files:
+                path.unlink(missing_ok=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
+        finally:
+            signal.signal(signal.SIGINT, interrupt)
+            signal.signal(signal.SIGTERM, self._handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait(process: subprocess.Popen[Any]) -> None:
+    try:
+        process.wait(_END_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _tail(log: Path) -> str:
+    """The last line a process wrote before it ended."""
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "it said nothing"
+
+
+def free_memory_bytes() -> int:
+    """What a region may take: free memory and free space in /dev/shm, the smaller."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+            break
+    else:
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(available, shutil.disk_usage("/dev/shm").free)

@@ -1,0 +1,147 @@
+"""A process of the demo: a reader in place, a receiver of copies, or the node itself.
+
+Run as ``python -m farrow.demo._worker``; takes one JSON request a line on standard input and
+answers each with one line on standard output.  It ends when its input does, so that no
+worker outlives the demo, however that ends.  Times that span two processes are read from
+the monotonic clock, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1
+
+
+def now() -> float:
+    """Seconds of the clock that all processes share."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+class Worker:
+    """Answers requests; keeps the table it opened or received."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+        self._table: Any = None
+        self._listener: socket.socket | None = None
+
+    def ready(self, engine: str, address: str | None) -> dict[str, Any]:
+        """Import what is needed and connect, so that later steps time nothing else."""
+        import pyarrow.ipc  # noqa: F401
+
+        if engine in ("duckdb", "polars"):
+            __import__(engine)
+        if engine == "flight":
+            __import__("pyarrow.flight")
+        seconds = 0.0
+        if address is not None:
+            import farrow
+
+            began = now()
+            self._client = farrow.connect(address)
+            seconds = now() - began
+        return {"pid": os.getpid(), "connect_seconds": seconds}
+
+    def open(self, name: str, timeout: float) -> dict[str, Any]:
+        """Find the table in shared memory."""
+        began = now()
+        self._table = self._client.get(name, timeout=timeout)
+        ended = now()
+        return {"seconds": ended - began, "ended": ended, "rows": self._table.num_rows}
+
+    def read(self) -> dict[str, Any]:
+        """Read every byte twice: the first pass pays what is left of getting the table."""
+        from farrow.demo._measure import full_pass_seconds
+
+        return {"first": full_pass_seconds(self._table), "second": full_pass_seconds(self._table)}
+
+    def locate(self) -> dict[str, Any]:
+        """Where each buffer of the opened table lies in this process."""
+        return {"buffers": self._client.locate(self._table)}
+
+    def ask(self, engine: str, roles: dict[str, Any] | None) -> dict[str, Any]:
+        """Answer the demo's questions with an engine."""
+        from farrow.demo import _questions
+
+        known = _questions.Roles(**roles) if roles else None
+        began = now()
+        answer = _questions.ask(engine, self._table, known)
+        return {"seconds": now() - began, "answer": dataclasses.asdict(answer)}
+
+    def listen(self, path: str) -> dict[str, Any]:
+        """Open a socket for ``receive``."""
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(1)
+        return {}
+
+    def receive(self) -> dict[str, Any]:
+        """Read an Arrow IPC stream from the socket into private memory."""
+        import pyarrow as pa
+
+        if self._listener is None:
+            raise RuntimeError("receive before listen")
+        connection, _ = self._listener.accept()
+        with connection, connection.makefile("rb", buffering=1 << 20) as file:
+            with pa.ipc.open_stream(pa.PythonFile(file, mode="r")) as reader:
+                self._table = reader.read_all()
+            return {"ended": now(), "rows": self._table.num_rows}
+
+    def map_file(self, path: str) -> dict[str, Any]:
+        """Map an Arrow IPC file; its buffers stay in the file."""
+        import pyarrow as pa
+
+        self._table = pa.ipc.open_file(pa.memory_map(path)).read_all()
+        return {"ended": now(), "rows": self._table.num_rows}
+
+    def fetch(self, location: str) -> dict[str, Any]:
+        """Get the table from an Arrow Flight server."""
+        from pyarrow import flight
+
+        with flight.connect(location) as client:
+            self._table = client.do_get(flight.Ticket(b"table")).read_all()
+        return {"ended": now(), "rows": self._table.num_rows}
+
+    def drop(self) -> dict[str, Any]:
+        """Let go of the table."""
+        self._table = None
+        return {}
+
+
+def _serve() -> int:
+    worker = Worker()
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(worker, request.pop("do"))(**request)
+        except Exception as error:  # told to the demo, which prints it
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+def _node(arguments: list[str]) -> int:
+    """Run the daemon; the kernel ends it should the demo be killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    from farrow.cli import main
+
+    return main(["node", *arguments])
+
+
+if __name__ == "__main__":
+    # Ctrl-C reaches the whole terminal; only the demo itself acts on it, then ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.argv[1:2] == ["node"]:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        sys.exit(_node(sys.argv[2:]))
+    sys.exit(_serve())
