@@ -1,1 +1,56 @@
-//! memory
+//! Regions of shared memory: map them, bound them, publish and refresh them.
+//!
+//! This crate turns (region, offset, length) into memory and is the only one that makes pointers.
+//! It knows fabrics, pages and cache lines; it knows no objects, no names and no Arrow, starts no
+//! thread that outlives a call, and never prints. `farrow-store` builds objects on it, and
+//! `farrow-cluster` and `farrow` make and pass the descriptors.
+//!
+//! What another process can write is read only by [`Region::words`] and [`Region::copy_out`]; what
+//! is sealed, and so written by nobody, may be borrowed by [`Region::sealed`].
+//!
+//! ```
+//! use std::sync::Arc;
+//! use farrow_memory::{Access, Geometry, Length, Offset, Region, Span, page_bytes, shm::ShmFabric};
+//!
+//! let page = page_bytes();
+//! let geometry = Geometry { control: Length(page), data: Length(4 * page) };
+//! let fabric = Arc::new(ShmFabric::memfd("example", geometry)?);
+//! let region = Arc::new(Region::map(fabric, Access::Home, None)?);
+//! region.write(Offset(0), b"header")?;
+//!
+//! let span = Span::new(Offset(page), Length(page));
+//! let alias = region.alias(span)?;
+//! alias.write(span.offset, b"payload")?;
+//! assert_eq!(&region.sealed(Span::new(span.offset, Length(7)))?[..], b"payload");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(not(all(
+    target_os = "linux",
+    target_pointer_width = "64",
+    target_endian = "little"
+)))]
+compile_error!("Farrow regions need Linux, 64-bit addresses and little-endian words");
+
+pub mod cache;
+pub mod copy;
+mod error;
+mod fabric;
+mod mapping;
+mod region;
+pub mod survey;
+pub mod sync;
+mod units;
+
+pub use error::{AccessError, BoundsError, FabricError, MapError};
+pub use fabric::passed::{PassedFabric, PassedParts};
+pub use fabric::{CoherenceClass, Fabric, FabricKind, device, shm};
+pub use region::alias::Alias;
+pub use region::sealed::SealedBytes;
+pub use region::words::{Words, WordsMut};
+pub use region::writable::{Retired, WritableBytes};
+pub use region::{Access, Counters, Populate, Region};
+pub use units::{
+    Address, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, WINDOW_BASE,
+    WINDOW_END, page_bytes,
+};

@@ -1,0 +1,285 @@
+//! Copies into a region: by the cache when small, past it when large, by all cores when huge.
+//!
+//! A store past the cache (non-temporal) does not first fetch the line it overwrites, which is a
+//! third of the traffic of a plain copy, and leaves nothing to write back. It pays only once the
+//! data is larger than what the cache would have kept.
+
+use std::num::NonZeroUsize;
+use std::sync::OnceLock;
+
+use crate::units::{Length, Offset, Span};
+
+mod parallel;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
+mod stream;
+
+/// How bytes are stored past the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamMethod {
+    /// x86-64: 64 bytes a store.
+    Avx512,
+    /// x86-64: 32 bytes a store.
+    Avx2,
+    /// x86-64: 16 bytes a store.
+    Sse2,
+    /// None is known for this CPU: the C library's copy.
+    Memcpy,
+}
+
+impl StreamMethod {
+    /// For humans.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Avx512 => "AVX-512 streaming stores",
+            Self::Avx2 => "AVX2 streaming stores",
+            Self::Sse2 => "SSE2 streaming stores",
+            Self::Memcpy => "memcpy",
+        }
+    }
+}
+
+/// What this CPU uses for stores past the cache.
+#[must_use]
+pub fn stream_method() -> StreamMethod {
+    static METHOD: OnceLock<StreamMethod> = OnceLock::new();
+    *METHOD.get_or_init(|| {
+        methods_available()
+            .first()
+            .copied()
+            .unwrap_or(StreamMethod::Memcpy)
+    })
+}
+
+/// Everything this CPU could use, best first.
+#[must_use]
+pub fn methods_available() -> Vec<StreamMethod> {
+    stream::methods_available()
+}
+
+/// From where on a copy goes past the cache. Measured on a Sapphire-Rapids-class guest with 2 MiB
+/// of second-level cache: below 1 MiB a plain copy and its later read are served by the caches.
+const STREAM_BYTES_MIN: Length = Length(1 << 20);
+
+/// From where on more threads help: starting one takes some 30 us, in which one core copies
+/// 256 KiB, and each should have several times that to do.
+const PARALLEL_BYTES_MIN: Length = Length(4 << 20);
+
+/// When to copy how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// Copies of this length on go past the cache.
+    pub stream_bytes_min: Length,
+    /// Copies of this length on are shared by threads.
+    pub parallel_bytes_min: Length,
+    /// How many threads take part at most, the caller's included.
+    pub threads_max: NonZeroUsize,
+    /// How bytes are stored past the cache. One this CPU does not have is not used.
+    pub method: StreamMethod,
+}
+
+impl CopyPlan {
+    /// The measured thresholds, the best method, and all cores this process may use.
+    #[must_use]
+    pub fn automatic() -> Self {
+        Self {
+            stream_bytes_min: STREAM_BYTES_MIN,
+            parallel_bytes_min: PARALLEL_BYTES_MIN,
+            threads_max: cores(),
+            method: stream_method(),
+        }
+    }
+
+    /// The same, in the caller's thread alone.
+    #[must_use]
+    pub fn in_one_thread(self) -> Self {
+        Self {
+            threads_max: NonZeroUsize::MIN,
+            ..self
+        }
+    }
+
+    /// A plain copy.
+    #[must_use]
+    pub fn plain() -> Self {
+        Self {
+            stream_bytes_min: Length(u64::MAX),
+            parallel_bytes_min: Length(u64::MAX),
+            threads_max: NonZeroUsize::MIN,
+            method: StreamMethod::Memcpy,
+        }
+    }
+}
+
+impl Default for CopyPlan {
+    fn default() -> Self {
+        Self::automatic()
+    }
+}
+
+/// How a copy was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Did it go past the cache? Then only the lines at its ends may be dirty.
+    pub is_nontemporal: bool,
+    /// Threads that took part.
+    pub threads: usize,
+}
+
+impl CopyReport {
+    /// The lines at the ends of a copy to `span` that may still be in a cache: whatever the store
+    /// width, the first and last 128 bytes hold them.
+    #[must_use]
+    pub fn cached_ends(&self, span: Span) -> [Span; 2] {
+        let edge = Length(span.length.0.min(2 * u64::from(crate::cache::line_bytes())));
+        let last = Offset(span.offset.0 + (span.length.0 - edge.0));
+        [Span::new(span.offset, edge), Span::new(last, edge)]
+    }
+}
+
+/// Copies `from` to `into`. Stores past the cache are ended by a fence in the thread that made
+/// them, so that they are ordered before all that follows the return.
+///
+/// # Safety
+/// `into` is writable for `from.len()` bytes, which do not overlap `from` and which nobody else
+/// reads or writes until the return.
+pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyReport {
+    let length = Length::from(from.len());
+    let is_streamed = length >= plan.stream_bytes_min && stream::is_available(plan.method);
+    let method = if is_streamed {
+        plan.method
+    } else {
+        StreamMethod::Memcpy
+    };
+    let threads = if length >= plan.parallel_bytes_min {
+        // SAFETY: passed on to the caller.
+        unsafe { parallel::copy(into, from, method, plan.threads_max) }
+    } else {
+        // SAFETY: passed on to the caller; the method was checked.
+        unsafe { copy_part(into, from, method) };
+        1
+    };
+    CopyReport {
+        is_nontemporal: method != StreamMethod::Memcpy,
+        threads,
+    }
+}
+
+/// Copies between slices, which cannot overlap.
+///
+/// # Panics
+/// If the lengths differ, as `copy_from_slice`.
+pub fn copy_slice(into: &mut [u8], from: &[u8], plan: CopyPlan) -> CopyReport {
+    assert_eq!(
+        into.len(),
+        from.len(),
+        "copy between slices of different length"
+    );
+    // SAFETY: a unique borrow of the same length.
+    unsafe { copy_into(into.as_mut_ptr(), from, plan) }
+}
+
+/// Copies in this thread.
+///
+/// # Safety
+/// As [`copy_into`], and this CPU has the method.
+unsafe fn copy_part(into: *mut u8, from: &[u8], method: StreamMethod) {
+    if method == StreamMethod::Memcpy {
+        // SAFETY: by the caller's contract.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+    } else {
+        // SAFETY: by the caller's contract.
+        unsafe { stream::copy(into, from, method) };
+        crate::cache::publish_fence();
+    }
+}
+
+/// Cores this process may use, asked once: the answer reads files on Linux.
+fn cores() -> NonZeroUsize {
+    static CORES: OnceLock<NonZeroUsize> = OnceLock::new();
+    *CORES.get_or_init(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(length: usize) -> Vec<u8> {
+        (0..length)
+            .map(|index| (index * 7 + index / 251) as u8)
+            .collect()
+    }
+
+    #[test]
+    fn every_method_copies_every_phase() {
+        for method in methods_available() {
+            let plan = CopyPlan {
+                stream_bytes_min: Length(0),
+                method,
+                ..CopyPlan::plain()
+            };
+            for length in [
+                0, 1, 15, 16, 63, 64, 65, 127, 128, 255, 256, 257, 511, 1000, 4096, 5003,
+            ] {
+                for phase in [0, 1, 7, 8, 15, 16, 31, 33, 63] {
+                    let source = pattern(length + 3);
+                    let mut target = vec![0xEE; length + 128];
+                    copy_slice(&mut target[phase..phase + length], &source[3..], plan);
+                    assert_eq!(
+                        target[phase..phase + length],
+                        source[3..],
+                        "{method:?} {length}"
+                    );
+                    assert!(target[..phase].iter().all(|byte| *byte == 0xEE));
+                    assert!(target[phase + length..].iter().all(|byte| *byte == 0xEE));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_share_a_large_copy() {
+        let source = pattern((9 << 20) + 77);
+        let mut target = vec![0; source.len()];
+        let plan = CopyPlan {
+            parallel_bytes_min: Length(1 << 20),
+            threads_max: NonZeroUsize::new(3).unwrap(),
+            ..CopyPlan::automatic()
+        };
+        let report = copy_slice(&mut target, &source, plan);
+        assert!(target == source);
+        assert!(report.threads >= 1 && report.threads <= 3);
+    }
+
+    #[test]
+    fn a_method_of_another_cpu_is_not_used() {
+        let missing = [StreamMethod::Avx512, StreamMethod::Avx2, StreamMethod::Sse2]
+            .into_iter()
+            .find(|method| !methods_available().contains(method));
+        let Some(method) = missing else { return };
+        let source = pattern(4096);
+        let mut target = vec![0; 4096];
+        let plan = CopyPlan {
+            stream_bytes_min: Length(0),
+            method,
+            ..CopyPlan::automatic()
+        };
+        assert!(!copy_slice(&mut target, &source, plan).is_nontemporal);
+        assert_eq!(target, source);
+    }
+
+    #[test]
+    fn the_ends_of_a_copy_cover_its_partial_lines() {
+        let report = CopyReport {
+            is_nontemporal: true,
+            threads: 1,
+        };
+        let span = Span::new(Offset(100), Length(10_000));
+        let [first, last] = report.cached_ends(span);
+        assert_eq!(first.offset, span.offset);
+        assert_eq!(last.end(), span.end());
+        let tiny = Span::new(Offset(100), Length(3));
+        assert_eq!(report.cached_ends(tiny), [tiny, tiny]);
+    }
+}

@@ -1,0 +1,19 @@
+//! CPUs without a store past the cache that wins over the C library's copy. `AArch64` has `stnp`,
+//! which is a hint its cores mostly ignore; POWER has none.
+
+use super::StreamMethod;
+
+pub(super) fn methods_available() -> Vec<StreamMethod> {
+    vec![StreamMethod::Memcpy]
+}
+
+pub(super) fn is_available(_method: StreamMethod) -> bool {
+    false
+}
+
+/// # Safety
+/// As [`super::copy_into`].
+pub(super) unsafe fn copy(into: *mut u8, from: &[u8], _method: StreamMethod) {
+    // SAFETY: by the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
+}

@@ -1,0 +1,96 @@
+//! Streaming stores of x86-64. The caller ends them with `sfence`.
+
+use std::arch::x86_64::{
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
+    _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+};
+
+use super::StreamMethod;
+
+/// Stores are made in whole lines, so that each fills a write-combining buffer.
+const LINE_BYTES: usize = 64;
+
+pub(super) fn methods_available() -> Vec<StreamMethod> {
+    [StreamMethod::Avx512, StreamMethod::Avx2, StreamMethod::Sse2]
+        .into_iter()
+        .filter(|method| is_available(*method))
+        .chain([StreamMethod::Memcpy])
+        .collect()
+}
+
+pub(super) fn is_available(method: StreamMethod) -> bool {
+    match method {
+        StreamMethod::Avx512 => std::arch::is_x86_feature_detected!("avx512f"),
+        // The stores are AVX; whoever has AVX but no AVX2 has slow halves.
+        StreamMethod::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+        StreamMethod::Sse2 => true,
+        StreamMethod::Memcpy => false,
+    }
+}
+
+/// Copies whole lines past the cache and the ends by plain stores.
+///
+/// # Safety
+/// As [`super::copy_into`], and this CPU has the method.
+pub(super) unsafe fn copy(into: *mut u8, from: &[u8], method: StreamMethod) {
+    let head = into.align_offset(LINE_BYTES).min(from.len());
+    let (head, rest) = from.split_at(head);
+    let (lines, tail) = rest.split_at(rest.len() - rest.len() % LINE_BYTES);
+    // SAFETY: the three parts follow each other in the caller's range; `lines` starts at a line
+    // and is whole lines; the caller checked the method.
+    unsafe {
+        std::ptr::copy_nonoverlapping(head.as_ptr(), into, head.len());
+        let start = into.add(head.len());
+        match method {
+            StreamMethod::Avx512 => stream_avx512(start, lines),
+            StreamMethod::Avx2 => stream_avx2(start, lines),
+            _ => stream_sse2(start, lines),
+        }
+        std::ptr::copy_nonoverlapping(tail.as_ptr(), start.add(lines.len()), tail.len());
+    }
+}
+
+/// # Safety
+/// `into` is aligned to a line and writable for `from.len()`, which is whole lines; AVX-512F.
+#[target_feature(enable = "avx512f")]
+unsafe fn stream_avx512(into: *mut u8, from: &[u8]) {
+    for (index, line) in from.chunks_exact(LINE_BYTES).enumerate() {
+        let target = into.wrapping_add(index * LINE_BYTES).cast::<__m512i>();
+        // SAFETY: the loads are inside `line`, the aligned store inside the target.
+        unsafe { _mm512_stream_si512(target, _mm512_loadu_si512(line.as_ptr().cast())) };
+    }
+}
+
+/// # Safety
+/// As [`stream_avx512`], with AVX.
+#[target_feature(enable = "avx")]
+unsafe fn stream_avx2(into: *mut u8, from: &[u8]) {
+    for (index, line) in from.chunks_exact(LINE_BYTES).enumerate() {
+        let target = into.wrapping_add(index * LINE_BYTES).cast::<__m256i>();
+        let source = line.as_ptr().cast::<__m256i>();
+        // SAFETY: two halves of one line on both sides.
+        unsafe {
+            let (low, high) = (
+                _mm256_loadu_si256(source),
+                _mm256_loadu_si256(source.add(1)),
+            );
+            _mm256_stream_si256(target, low);
+            _mm256_stream_si256(target.add(1), high);
+        }
+    }
+}
+
+/// # Safety
+/// As [`stream_avx512`], with nothing that x86-64 lacks.
+unsafe fn stream_sse2(into: *mut u8, from: &[u8]) {
+    for (index, line) in from.chunks_exact(LINE_BYTES).enumerate() {
+        let target = into.wrapping_add(index * LINE_BYTES).cast::<__m128i>();
+        let source = line.as_ptr().cast::<__m128i>();
+        for quarter in 0..4 {
+            // SAFETY: four quarters of one line on both sides.
+            unsafe {
+                _mm_stream_si128(target.add(quarter), _mm_loadu_si128(source.add(quarter)));
+            }
+        }
+    }
+}

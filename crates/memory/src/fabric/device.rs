@@ -1,0 +1,130 @@
+//! The `device` back end: any file that can be mapped, from a given offset on.
+//!
+//! Both sections lie in the one file, control first. The length comes from the caller: `stat` of a
+//! character device (devdax, a PCI BAR, an emulated far memory) knows none.
+//!
+//! A descriptor that may write data may here write control too, since it is one file. What keeps
+//! a client out of control is then the client library, not the system.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::files::{self, FileShape, Room, system};
+use super::{CoherenceClass, Fabric, FabricKind};
+use crate::error::FabricError;
+use crate::mapping::Mapping;
+use crate::survey;
+use crate::units::{Geometry, Length, Section};
+
+/// A region in a file or device.
+#[derive(Debug)]
+pub struct DeviceFabric {
+    writer: OwnedFd,
+    reader: OwnedFd,
+    path: PathBuf,
+    file_offset: u64,
+    geometry: Geometry,
+    coherence: CoherenceClass,
+    huge_page: Option<Length>,
+}
+
+impl DeviceFabric {
+    /// Opens `path` and takes `geometry` bytes of it from `file_offset` on. A regular file must
+    /// be long enough, and gets all its pages committed; what it holds stays.
+    ///
+    /// # Errors
+    /// [`FabricError::TooShort`] with the numbers, [`FabricError::NotMappable`] if a mapping of
+    /// the range is refused, [`FabricError::Locked`] if another home uses the range.
+    pub fn open(
+        path: &Path,
+        file_offset: u64,
+        geometry: Geometry,
+        coherence: CoherenceClass,
+    ) -> Result<Self, FabricError> {
+        files::check_geometry(geometry, file_offset)?;
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let writer = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => {
+                return Err(FabricError::NotFound {
+                    path: path.to_owned(),
+                });
+            }
+            Err(errno) => return Err(system("open", path, errno)),
+        };
+        let shape = files::shape_of(writer.as_fd(), path)?;
+        files::check_length(&shape, Section::Data, file_offset, geometry.total())?;
+        files::lock_range(writer.as_fd(), file_offset, geometry.total(), path)?;
+        let huge_page = match shape {
+            FileShape::Regular(_) => {
+                let room = Room::of(path, writer.as_fd());
+                files::commit_pages(writer.as_fd(), file_offset, geometry.total(), &room)?;
+                survey::tmpfs_huge_page_bytes(path)
+            }
+            FileShape::Device { rdev } => survey::device_huge_page_bytes(rdev),
+        };
+        let reader = files::reopen_read_only(writer.as_fd(), path)?;
+        let fabric = Self {
+            writer,
+            reader,
+            path: path.to_owned(),
+            file_offset,
+            geometry,
+            coherence,
+            huge_page,
+        };
+        fabric.prove_mappable()?;
+        Ok(fabric)
+    }
+
+    /// Maps all of it for reading and lets go: a device that maps less says so here, not later.
+    fn prove_mappable(&self) -> Result<(), FabricError> {
+        let length = self.geometry.total();
+        Mapping::of_file(self.reader.as_fd(), self.file_offset, length, false)
+            .map(drop)
+            .map_err(|errno| FabricError::NotMappable {
+                path: self.path.clone(),
+                reason: format!("mapping {length} from {} on: {errno}", self.file_offset),
+            })
+    }
+
+    fn start_of(&self, section: Section) -> u64 {
+        match section {
+            Section::Control => self.file_offset,
+            Section::Data => self.file_offset + self.geometry.control.0,
+        }
+    }
+}
+
+impl Fabric for DeviceFabric {
+    fn kind(&self) -> FabricKind {
+        FabricKind::Device
+    }
+
+    fn coherence_class(&self) -> CoherenceClass {
+        self.coherence
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_fd(&self, section: Section) -> (BorrowedFd<'_>, u64) {
+        (self.reader.as_fd(), self.start_of(section))
+    }
+
+    fn write_fd(&self, section: Section) -> Option<(BorrowedFd<'_>, u64)> {
+        Some((self.writer.as_fd(), self.start_of(section)))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} from {:#x}", self.path.display(), self.file_offset)
+    }
+
+    fn huge_page_bytes(&self) -> Option<Length> {
+        self.huge_page
+    }
+}

@@ -1,0 +1,328 @@
+//! What the back ends share: checks of names and lengths, committing pages, free space, locks.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use crate::error::FabricError;
+use crate::survey;
+use crate::units::{Geometry, Length, Section, page_bytes};
+
+/// Pages are committed in pieces, so that a signal interrupts a piece and not the whole, and a
+/// full file system is found before all of a large region was filled. 256 MiB takes some 50 ms.
+const COMMIT_PIECE_BYTES: u64 = 256 << 20;
+
+/// Written at once where a file system cannot allocate without writing.
+const ZERO_PIECE_BYTES: usize = 1 << 20;
+
+/// Longest region name: a file name may have 255 bytes, less room for the suffix.
+const NAME_BYTES_MAX: usize = 200;
+
+pub(super) fn system(call: &'static str, path: &Path, errno: Errno) -> FabricError {
+    FabricError::System {
+        call,
+        path: path.to_owned(),
+        source: errno.into(),
+    }
+}
+
+pub(super) fn check_name(name: &str) -> Result<(), FabricError> {
+    let reason = if name.is_empty() {
+        "empty"
+    } else if name.len() > NAME_BYTES_MAX {
+        "over 200 bytes"
+    } else if name.starts_with('.') {
+        "starts with a dot"
+    } else if name
+        .bytes()
+        .any(|byte| byte == b'/' || byte < b' ' || byte == 0x7f)
+    {
+        "holds a slash or a control character"
+    } else {
+        return Ok(());
+    };
+    Err(FabricError::NameInvalid {
+        bytes: name.len(),
+        reason,
+    })
+}
+
+/// Both lengths: whole pages, above 0; their sum with the file offset fits a file offset.
+pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(), FabricError> {
+    let page = page_bytes();
+    let bad = |what, bytes| Err(FabricError::BadGeometry { what, bytes, page });
+    for (what, bytes) in [
+        ("control section", geometry.control.0),
+        ("data section", geometry.data.0),
+    ] {
+        if bytes == 0 || !bytes.is_multiple_of(page) || i64::try_from(bytes).is_err() {
+            return bad(what, bytes);
+        }
+    }
+    if !file_offset.is_multiple_of(page) {
+        return bad("file offset", file_offset);
+    }
+    let end = geometry.total().0.saturating_add(file_offset);
+    if i64::try_from(end).is_err() {
+        return bad("end of the region in its file", end);
+    }
+    Ok(())
+}
+
+/// Opens `path` a second time, read-only. No mapping made from the result can become writable.
+pub(super) fn reopen_read_only(fd: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, FabricError> {
+    // By descriptor, so that it is the same file even if the path has changed hands.
+    let through = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(through, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| system("open read-only", path, errno))
+}
+
+/// Refuses to start what cannot end well: a file system with less free space than asked, or, for
+/// files that live in memory, a machine with less memory. Where the answer is not known, the
+/// allocation itself will tell.
+pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError> {
+    if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
+        return Err(FabricError::NoSpace {
+            asked,
+            free,
+            path: at.path.to_owned(),
+        });
+    }
+    if at.is_memory {
+        if let Some(free) = survey::memory_available().filter(|free| *free < asked) {
+            return Err(FabricError::NoSpace {
+                asked,
+                free,
+                path: PathBuf::from("memory"),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Where pages are to come from.
+pub(super) struct Room<'a> {
+    /// For messages.
+    pub path: &'a Path,
+    /// An open file there.
+    pub fd: BorrowedFd<'a>,
+    /// Do the pages take main memory?
+    pub is_memory: bool,
+    /// Has the file system a size of its own? A memory file has not.
+    pub has_size: bool,
+}
+
+impl<'a> Room<'a> {
+    /// The file system `fd` lies on.
+    pub(super) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
+        let is_memory = is_tmpfs(fd);
+        Self {
+            path,
+            fd,
+            is_memory,
+            has_size: true,
+        }
+    }
+
+    /// A memory file: no file system, only memory.
+    pub(super) fn memory(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
+        Self {
+            path,
+            fd,
+            is_memory: true,
+            has_size: false,
+        }
+    }
+
+    fn free_on_disk(&self) -> Option<Length> {
+        if !self.has_size {
+            return None;
+        }
+        let stat = rustix::fs::fstatvfs(self.fd).ok()?;
+        // A tmpfs without a limit reports no blocks at all.
+        (stat.f_blocks > 0).then(|| Length(stat.f_bavail.saturating_mul(stat.f_frsize)))
+    }
+
+    fn no_space(&self, asked: Length) -> FabricError {
+        let (free, path) = match self.free_on_disk() {
+            Some(free) => (free, self.path.to_owned()),
+            None => (
+                survey::memory_available().unwrap_or_default(),
+                PathBuf::from("memory"),
+            ),
+        };
+        FabricError::NoSpace { asked, free, path }
+    }
+}
+
+pub(super) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
+    // TMPFS_MAGIC of linux/magic.h.
+    rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == 0x0102_1994)
+}
+
+/// Gives every page of the range its place in the file system, so that no later store can fail.
+/// What the file holds already stays.
+pub(super) fn commit_pages(
+    fd: BorrowedFd<'_>,
+    start: u64,
+    length: Length,
+    room: &Room<'_>,
+) -> Result<(), FabricError> {
+    let end = start + length.0;
+    let mut at = start;
+    while at < end {
+        let piece = (end - at).min(COMMIT_PIECE_BYTES);
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, piece) {
+            Ok(()) => at += piece,
+            Err(Errno::INTR) => {}
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM) => {
+                return Err(room.no_space(length));
+            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                return fill_holes(fd, at, end, room).map_err(|errno| match errno {
+                    Errno::NOSPC | Errno::DQUOT | Errno::FBIG => room.no_space(length),
+                    errno => system("write zeros", room.path, errno),
+                });
+            }
+            Err(errno) => return Err(system("fallocate", room.path, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes zeros where the file has no pages yet. A file system that cannot name its holes answers
+/// that there are none, and then there are none.
+fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64, room: &Room<'_>) -> Result<(), Errno> {
+    tracing::debug!(path = %room.path.display(), "no fallocate here: writing zeros into holes");
+    let zeros = vec![0u8; ZERO_PIECE_BYTES];
+    let mut at = start;
+    while at < end {
+        let hole = match rustix::fs::seek(fd, SeekFrom::Hole(at)) {
+            Ok(hole) if hole < end => hole,
+            // Behind the range, or the file system cannot say.
+            Ok(_) | Err(Errno::INVAL | Errno::NXIO) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        let data = match rustix::fs::seek(fd, SeekFrom::Data(hole)) {
+            Ok(data) => data.min(end),
+            Err(Errno::NXIO) => end,
+            Err(errno) => return Err(errno),
+        };
+        at = hole;
+        while at < data {
+            let piece = usize::try_from(data - at)
+                .unwrap_or(usize::MAX)
+                .min(zeros.len());
+            let part = zeros.get(..piece).unwrap_or(&zeros);
+            match rustix::io::pwrite(fd, part, at) {
+                Ok(0) => return Err(Errno::NOSPC),
+                Ok(written) => at += written as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One home for each region: a lock on the range, which goes with the last copy of the descriptor
+/// and so with the process. A file that knows no locks is used without.
+pub(super) fn lock_range(
+    fd: BorrowedFd<'_>,
+    start: u64,
+    length: Length,
+    path: &Path,
+) -> Result<(), FabricError> {
+    // SAFETY: flock is plain integers, for which all zeros is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = i64::try_from(start).unwrap_or(0);
+    lock.l_len = i64::try_from(length.0).unwrap_or(0);
+    // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock, only read.
+    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    if answer == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Err(FabricError::Locked {
+            path: path.to_owned(),
+        }),
+        _ => {
+            tracing::debug!(path = %path.display(), %error, "no lock on this file");
+            Ok(())
+        }
+    }
+}
+
+/// What `stat` says about a file that is to hold a section.
+pub(super) enum FileShape {
+    /// A regular file of this length.
+    Regular(Length),
+    /// A device, whose length `stat` does not know.
+    Device {
+        /// Its number, for sysfs.
+        rdev: u64,
+    },
+}
+
+pub(super) fn shape_of(fd: BorrowedFd<'_>, path: &Path) -> Result<FileShape, FabricError> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| system("fstat", path, errno))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(FileShape::Regular(Length(
+            u64::try_from(stat.st_size).unwrap_or(0),
+        ))),
+        FileType::CharacterDevice => Ok(FileShape::Device { rdev: stat.st_rdev }),
+        other => Err(FabricError::NotMappable {
+            path: path.to_owned(),
+            reason: format!("it is neither a regular file nor a character device but {other:?}"),
+        }),
+    }
+}
+
+/// A regular file must hold all of the section.
+pub(super) fn check_length(
+    shape: &FileShape,
+    section: Section,
+    file_offset: u64,
+    length: Length,
+) -> Result<(), FabricError> {
+    let needed = Length(file_offset.saturating_add(length.0));
+    match shape {
+        FileShape::Regular(found) if *found < needed => Err(FabricError::TooShort {
+            section,
+            needed,
+            found: *found,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The descriptor's access mode must be what the section's role says.
+pub(super) fn check_mode(
+    fd: BorrowedFd<'_>,
+    section: Section,
+    is_writer: bool,
+) -> Result<(), FabricError> {
+    let path = Path::new("passed descriptor");
+    let flags =
+        rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|errno| system("fcntl", path, errno))?;
+    let mode = flags & OFlags::RWMODE;
+    let (is_right, expected) = if is_writer {
+        (mode == OFlags::RDWR, "read and write")
+    } else {
+        (mode == OFlags::RDONLY, "read-only")
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(FabricError::WrongMode {
+        section,
+        mode: mode.bits(),
+        expected,
+    })
+}

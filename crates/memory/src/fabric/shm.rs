@@ -1,0 +1,275 @@
+//! The `shm` back end: two tmpfs files, or two memory files, one for each section.
+//!
+//! Two files because the sections have different writers: a client gets no writable descriptor of
+//! control, so that it cannot change the region's structure. Each is opened twice, once for
+//! writing and once read-only.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno;
+
+use super::files::{self, FileShape, Room, system};
+use super::{CoherenceClass, Fabric, FabricKind};
+use crate::error::FabricError;
+use crate::survey;
+use crate::units::{Geometry, Length, Section, page_bytes};
+
+/// One section: the same file opened for both roles.
+#[derive(Debug)]
+struct SectionFile {
+    writer: OwnedFd,
+    reader: OwnedFd,
+}
+
+/// A region in memory of this host.
+#[derive(Debug)]
+pub struct ShmFabric {
+    control: SectionFile,
+    data: SectionFile,
+    geometry: Geometry,
+    place: String,
+    huge_page: Option<Length>,
+}
+
+impl ShmFabric {
+    /// Makes `<dir>/<name>.control` and `<dir>/<name>.data`, mode 0600, with every page committed.
+    ///
+    /// # Errors
+    /// [`FabricError::NoSpace`] with the numbers if the file system or the memory is too small;
+    /// [`FabricError::AlreadyExists`] if there is such a region. After an error nothing is left.
+    pub fn create(dir: &Path, name: &str, geometry: Geometry) -> Result<Self, FabricError> {
+        files::check_name(name)?;
+        files::check_geometry(geometry, 0)?;
+        let control = Made::new(section_path(dir, name, Section::Control))?;
+        files::lock_range(control.fd.as_fd(), 0, geometry.control, &control.path)?;
+        let data = Made::new(section_path(dir, name, Section::Data))?;
+        let room = Room::of(dir, control.fd.as_fd());
+        files::check_room(geometry.total(), &room)?;
+        for (made, length) in [(&control, geometry.control), (&data, geometry.data)] {
+            rustix::fs::ftruncate(&made.fd, length.0)
+                .map_err(|errno| system("ftruncate", &made.path, errno))?;
+            files::commit_pages(made.fd.as_fd(), 0, length, &room)?;
+        }
+        Self::assemble(control.keep()?, data.keep()?, geometry, dir, name)
+    }
+
+    /// Adopts a region that [`ShmFabric::create`] made; the lengths are those of the files.
+    ///
+    /// # Errors
+    /// [`FabricError::NotFound`], [`FabricError::Locked`] if another home has it open,
+    /// [`FabricError::NotPrivate`] if it is not this user's alone, and what committing can answer.
+    pub fn open(dir: &Path, name: &str) -> Result<Self, FabricError> {
+        files::check_name(name)?;
+        let (control, control_length) = open_section(&section_path(dir, name, Section::Control))?;
+        let (data, data_length) = open_section(&section_path(dir, name, Section::Data))?;
+        let geometry = Geometry {
+            control: control_length,
+            data: data_length,
+        };
+        files::check_geometry(geometry, 0)?;
+        let path = section_path(dir, name, Section::Control);
+        files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
+        let room = Room::of(dir, control.writer.as_fd());
+        for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
+            files::commit_pages(file.writer.as_fd(), 0, length, &room)?;
+        }
+        Self::assemble(control, data, geometry, dir, name)
+    }
+
+    /// Makes two memory files that no name leads to; they go with the last descriptor. They are
+    /// sealed against shrinking, so whoever gets a descriptor cannot make loads end in SIGBUS.
+    ///
+    /// # Errors
+    /// As [`ShmFabric::create`]; `name` is for `/proc` only.
+    pub fn memfd(name: &str, geometry: Geometry) -> Result<Self, FabricError> {
+        files::check_name(name)?;
+        files::check_geometry(geometry, 0)?;
+        let place = PathBuf::from(format!("memfd:{name}"));
+        let make = |section: Section, length: Length| -> Result<SectionFile, FabricError> {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let writer = rustix::fs::memfd_create(format!("{name}.{section}"), flags)
+                .map_err(|errno| system("memfd_create", &place, errno))?;
+            let room = Room::memory(&place, writer.as_fd());
+            files::check_room(length, &room)?;
+            rustix::fs::ftruncate(&writer, length.0)
+                .map_err(|errno| system("ftruncate", &place, errno))?;
+            files::commit_pages(writer.as_fd(), 0, length, &room)?;
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&writer, seals)
+                .map_err(|errno| system("seal", &place, errno))?;
+            let reader = files::reopen_read_only(writer.as_fd(), &place)?;
+            Ok(SectionFile { writer, reader })
+        };
+        Ok(Self {
+            control: make(Section::Control, geometry.control)?,
+            data: make(Section::Data, geometry.data)?,
+            geometry,
+            huge_page: survey::memfd_huge_page_bytes(),
+            place: place.display().to_string(),
+        })
+    }
+
+    /// Takes the region's name away. Who has it mapped keeps it until the last map goes.
+    ///
+    /// # Errors
+    /// [`FabricError::NotFound`] if neither file is there.
+    pub fn unlink(dir: &Path, name: &str) -> Result<(), FabricError> {
+        files::check_name(name)?;
+        let mut removed = 0;
+        let path = section_path(dir, name, Section::Control);
+        for path in [&path, &section_path(dir, name, Section::Data)] {
+            match rustix::fs::unlink(path) {
+                Ok(()) => removed += 1,
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(system("unlink", path, errno)),
+            }
+        }
+        if removed == 0 {
+            return Err(FabricError::NotFound { path });
+        }
+        Ok(())
+    }
+
+    fn assemble(
+        control: SectionFile,
+        data: SectionFile,
+        geometry: Geometry,
+        dir: &Path,
+        name: &str,
+    ) -> Result<Self, FabricError> {
+        let huge_page = survey::tmpfs_huge_page_bytes(dir);
+        let place = dir.join(name).display().to_string();
+        Ok(Self {
+            control,
+            data,
+            geometry,
+            place,
+            huge_page,
+        })
+    }
+
+    fn section(&self, section: Section) -> &SectionFile {
+        match section {
+            Section::Control => &self.control,
+            Section::Data => &self.data,
+        }
+    }
+}
+
+impl Fabric for ShmFabric {
+    fn kind(&self) -> FabricKind {
+        FabricKind::Shm
+    }
+
+    fn coherence_class(&self) -> CoherenceClass {
+        CoherenceClass::Coherent
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn read_fd(&self, section: Section) -> (BorrowedFd<'_>, u64) {
+        (self.section(section).reader.as_fd(), 0)
+    }
+
+    fn write_fd(&self, section: Section) -> Option<(BorrowedFd<'_>, u64)> {
+        Some((self.section(section).writer.as_fd(), 0))
+    }
+
+    fn describe(&self) -> String {
+        self.place.clone()
+    }
+
+    fn huge_page_bytes(&self) -> Option<Length> {
+        self.huge_page
+    }
+}
+
+/// Where a section's file lies.
+fn section_path(dir: &Path, name: &str, section: Section) -> PathBuf {
+    dir.join(format!("{name}.{section}"))
+}
+
+/// A file just made, which goes again unless it is kept.
+struct Made {
+    fd: OwnedFd,
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Made {
+    fn new(path: PathBuf) -> Result<Self, FabricError> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => Ok(Self {
+                fd,
+                path,
+                is_kept: false,
+            }),
+            Err(Errno::EXIST) => Err(FabricError::AlreadyExists { path }),
+            Err(errno) => Err(system("create", &path, errno)),
+        }
+    }
+
+    fn keep(mut self) -> Result<SectionFile, FabricError> {
+        let reader = files::reopen_read_only(self.fd.as_fd(), &self.path)?;
+        let writer = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+            .map_err(|errno| system("dup", &self.path, errno))?;
+        self.is_kept = true;
+        Ok(SectionFile { writer, reader })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            if let Err(errno) = rustix::fs::unlink(&self.path) {
+                tracing::warn!(path = %self.path.display(), %errno, "could not remove");
+            }
+        }
+    }
+}
+
+/// Opens one file of a region: regular, this user's, and closed to others.
+fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let writer = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => {
+            return Err(FabricError::NotFound {
+                path: path.to_owned(),
+            });
+        }
+        Err(errno) => return Err(system("open", path, errno)),
+    };
+    let FileShape::Regular(length) = files::shape_of(writer.as_fd(), path)? else {
+        return Err(FabricError::NotMappable {
+            path: path.to_owned(),
+            reason: "it is a device; open it by the device back end".to_owned(),
+        });
+    };
+    let stat = rustix::fs::fstat(&writer).map_err(|errno| system("fstat", path, errno))?;
+    let mode = stat.st_mode & 0o777;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+        return Err(FabricError::NotPrivate {
+            path: path.to_owned(),
+            owner: stat.st_uid,
+            mode,
+        });
+    }
+    let reader = files::reopen_read_only(writer.as_fd(), path)?;
+    // A region made where pages are larger can be read here too, but not the reverse.
+    if !length.0.is_multiple_of(page_bytes()) {
+        let page = page_bytes();
+        return Err(FabricError::BadGeometry {
+            what: "file length",
+            bytes: length.0,
+            page,
+        });
+    }
+    Ok((SectionFile { writer, reader }, length))
+}

@@ -1,0 +1,276 @@
+//! The calls that change the address space. Everything above holds [`Mapping`]s.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
+
+/// A range of addresses that belongs to its holder; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a mapping is a range of addresses, the same for every thread; what may be read and
+// written there is the business of whoever makes pointers from it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Takes `length` bytes of addresses with nothing behind them: at `wish` if those are free,
+    /// else, or without a wish, wherever the system likes, aligned to a usual huge page.
+    pub(crate) fn reserve(length: Length, wish: Option<Address>) -> Result<Self, Errno> {
+        if let Some(wish) = wish {
+            match Self::reserve_at(length, wish) {
+                Ok(mapping) => return Ok(mapping),
+                Err(errno) => tracing::debug!(%wish, %length, %errno, "wished address not free"),
+            }
+        }
+        let huge = HUGE_PAGE_BYTES_USUAL.as_usize();
+        let wanted = length.as_usize();
+        let padded = wanted.checked_add(huge).ok_or(Errno::NOMEM)?;
+        // Small regions are not worth the alignment.
+        let asked = if wanted >= huge { padded } else { wanted };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: no address is given, so no existing mapping is touched.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), asked, ProtFlags::empty(), flags)
+        }?;
+        let mut whole = Self::own(start.cast(), asked)?;
+        whole.trim_to_alignment(wanted, huge);
+        Ok(whole)
+    }
+
+    fn reserve_at(length: Length, wish: Address) -> Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let at = ptr::without_provenance_mut(wish.0);
+        let asked = length.as_usize();
+        // SAFETY: FIXED_NOREPLACE never replaces a mapping, and a kernel that does not know it
+        // takes the address as a hint.
+        let start = unsafe { rustix::mm::mmap_anonymous(at, asked, ProtFlags::empty(), flags) }?;
+        let mapping = Self::own(start.cast(), asked)?;
+        if mapping.address() == wish {
+            return Ok(mapping);
+        }
+        // Linux before 4.17 put it elsewhere; the drop gives it back.
+        Err(Errno::EXIST)
+    }
+
+    /// Maps part of a file, shared, anywhere.
+    pub(crate) fn of_file(
+        fd: BorrowedFd<'_>,
+        file_offset: u64,
+        length: Length,
+        is_writable: bool,
+    ) -> Result<Self, Errno> {
+        let asked = length.as_usize();
+        let protection = protection(is_writable);
+        // SAFETY: no address is given, so no existing mapping is touched.
+        let start = unsafe {
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                asked,
+                protection,
+                MapFlags::SHARED,
+                fd,
+                file_offset,
+            )
+        }?;
+        Self::own(start.cast(), asked)
+    }
+
+    /// Maps part of a file over part of this mapping, in place of what was there.
+    ///
+    /// # Safety
+    /// `[at, at + length)` lies in this mapping, and nobody holds a reference into it that the new
+    /// protection would make wrong: a unique one when it becomes read-only.
+    pub(crate) unsafe fn put_file(
+        &self,
+        at: u64,
+        fd: BorrowedFd<'_>,
+        file_offset: u64,
+        length: Length,
+        is_writable: bool,
+    ) -> Result<(), Errno> {
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        let target = self.pointer(at);
+        let asked = length.as_usize();
+        debug_assert!(
+            at.checked_add(length.0)
+                .is_some_and(|end| end <= self.length as u64)
+        );
+        // SAFETY: the caller keeps the range inside this mapping, which is ours to replace.
+        let start = unsafe {
+            rustix::mm::mmap(
+                target.cast(),
+                asked,
+                protection(is_writable),
+                flags,
+                fd,
+                file_offset,
+            )
+        }?;
+        debug_assert_eq!(start.cast(), target);
+        Ok(())
+    }
+
+    /// Moves the page tables of part of this mapping to another address and leaves an empty map of
+    /// the same file and protection in their place, so that no access in between can fail. Far
+    /// quicker than unmapping, since whole tables move. `Err` where the kernel cannot.
+    ///
+    /// # Safety
+    /// `[at, at + length)` lies in this mapping and in one piece of it made by one `put_file`.
+    pub(crate) unsafe fn move_pages_away(&self, at: u64, length: Length) -> Result<Self, Errno> {
+        // Whole page tables move only where source and target agree modulo what one table maps.
+        let huge = HUGE_PAGE_BYTES_USUAL.as_usize();
+        let source = self.pointer(at);
+        let phase = source.addr() % huge;
+        let room = length.as_usize().checked_add(phase).ok_or(Errno::NOMEM)?;
+        let target = Self::reserve(Length::from(room.max(huge)), None)?;
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        let asked = length.as_usize();
+        // SAFETY: the caller vouches for the source; the target lies in `target`, which is ours.
+        unsafe {
+            rustix::mm::mremap_fixed(
+                source.cast(),
+                asked,
+                asked,
+                flags,
+                target.start.as_ptr().add(phase).cast(),
+            )
+        }?;
+        Ok(target)
+    }
+
+    /// Its first address.
+    pub(crate) fn address(&self) -> Address {
+        Address(self.start.as_ptr().expose_provenance())
+    }
+
+    /// Its length in bytes.
+    #[cfg(test)]
+    pub(crate) fn length(&self) -> Length {
+        Length::from(self.length)
+    }
+
+    /// A pointer `at` bytes in. The caller keeps `at` inside.
+    pub(crate) fn pointer(&self, at: u64) -> *mut u8 {
+        self.start.as_ptr().wrapping_add(Length(at).as_usize())
+    }
+
+    fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
+        NonNull::new(start)
+            .map(|start| Self { start, length })
+            .ok_or(Errno::NOMEM)
+    }
+
+    /// Cuts a mapping that is `alignment` too long so that it starts at a multiple of it.
+    fn trim_to_alignment(&mut self, wanted: usize, alignment: usize) {
+        if self.length == wanted {
+            return;
+        }
+        let head =
+            self.start.as_ptr().addr().next_multiple_of(alignment) - self.start.as_ptr().addr();
+        let tail = self.length - wanted - head;
+        let first = self.start.as_ptr();
+        unmap(first, head);
+        unmap(first.wrapping_add(head + wanted), tail);
+        if let Some(start) = NonNull::new(first.wrapping_add(head)) {
+            self.start = start;
+            self.length = wanted;
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.start.as_ptr(), self.length);
+    }
+}
+
+fn protection(is_writable: bool) -> ProtFlags {
+    if is_writable {
+        ProtFlags::READ | ProtFlags::WRITE
+    } else {
+        ProtFlags::READ
+    }
+}
+
+/// Unmaps a range that its only holder gives up.
+fn unmap(start: *mut u8, length: usize) {
+    if length == 0 {
+        return;
+    }
+    // SAFETY: called only by the owner of the range, for a part nobody will use again.
+    if let Err(errno) = unsafe { rustix::mm::munmap(start.cast(), length) } {
+        tracing::warn!(?start, length, %errno, "munmap");
+    }
+}
+
+/// Asks the kernel to do something about a range; `EINVAL` means that it does not know how.
+///
+/// # Safety
+/// The range is mapped by the caller, and `advice` does not change what it holds.
+pub(crate) unsafe fn advise(
+    start: *mut u8,
+    length: Length,
+    advice: rustix::mm::Advice,
+) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { rustix::mm::madvise(start.cast(), length.as_usize(), advice) }
+}
+
+/// Touches each page of a writable range so that it is there, without changing a byte. Other
+/// threads and processes may use the range meanwhile.
+///
+/// # Safety
+/// The range is mapped writable.
+pub(crate) unsafe fn touch_for_writing(start: *mut u8, length: Length) {
+    let page = page_bytes();
+    let mut at = 0;
+    while at < length.0 {
+        // SAFETY: inside the range, which the caller keeps mapped writable. Adding nothing by an
+        // atomic instruction changes nothing and loses no store of another.
+        unsafe { crate::region::words::touch(start.add(Length(at).as_usize())) };
+        at += page;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_address_falls_back() {
+        let length = Length(page_bytes() * 4);
+        let first = Mapping::reserve(length, None).unwrap();
+        let second = Mapping::reserve(length, Some(first.address())).unwrap();
+        assert_ne!(first.address(), second.address());
+    }
+
+    #[test]
+    fn a_free_address_is_taken() {
+        let length = Length(page_bytes() * 4);
+        let address = Mapping::reserve(length, None).unwrap().address();
+        // Another test's thread may take it in between, so only the outcome's shape is checked.
+        let again = Mapping::reserve(length, Some(address)).unwrap();
+        assert_eq!(again.length(), length);
+    }
+
+    #[test]
+    fn large_reservations_are_aligned() {
+        for pages in [513, 1024, 700] {
+            let length = Length(page_bytes() * pages);
+            let mapping = Mapping::reserve(length, None).unwrap();
+            assert_eq!(mapping.length(), length);
+            if length >= HUGE_PAGE_BYTES_USUAL {
+                assert_eq!(mapping.address().0 % HUGE_PAGE_BYTES_USUAL.as_usize(), 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A second, writable view of a range of data, at an address no user sees.
+//!
+//! Small objects share pages: while one is written the others are sealed, so their page stays
+//! read-only in the window and is written through an alias.
+
+use std::sync::Arc;
+
+use super::words::{WORD_BYTES, WordsMut};
+use super::{Populate, Region, failure, populate_range, words};
+use crate::copy::{self, CopyPlan, CopyReport};
+use crate::error::{AccessError, MapError};
+use crate::fabric::CoherenceClass;
+use crate::mapping::{self, Mapping};
+use crate::sync::Ordering;
+use crate::units::{Length, Offset, Span, page_bytes};
+
+/// [`Region::prepare`] maps and fills this much at a time, so that it holds the kernel's lock on
+/// the address space for some 200 ms at most where each page is new.
+const PREPARE_PIECE_BYTES: u64 = 64 << 20;
+
+impl Region {
+    /// Maps whole pages of data a second time, writable, anywhere.
+    ///
+    /// # Errors
+    /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`].
+    pub fn alias(self: &Arc<Self>, span: Span) -> Result<Alias, MapError> {
+        let mapping = self.map_again(span)?;
+        self.counters
+            .alias_bytes
+            .fetch_add(span.length.0, Ordering::Relaxed);
+        Ok(Alias {
+            mapping,
+            span,
+            region: Arc::clone(self),
+        })
+    }
+
+    /// Makes the pages of a span of data ready ahead of their first use: allocated, zeroed if they
+    /// are new, unchanged if not. For a thread in the background; stops between pieces once
+    /// `is_stopped` says so. Returns the bytes made ready.
+    ///
+    /// # Errors
+    /// As [`Region::alias`]; [`MapError::System`] if the system has no memory for the pages.
+    pub fn prepare(&self, span: Span, is_stopped: &dyn Fn() -> bool) -> Result<Length, MapError> {
+        self.check_data_pages(span)?;
+        let mut done = 0;
+        while done < span.length.0 && !is_stopped() {
+            let offset = Offset(span.offset.0 + done);
+            let piece = Span::new(
+                offset,
+                Length((span.length.0 - done).min(PREPARE_PIECE_BYTES)),
+            );
+            let mapping = self.map_again(piece)?;
+            make_ready(&mapping, piece)?;
+            done += piece.length.0;
+        }
+        Ok(Length(done))
+    }
+
+    fn map_again(&self, span: Span) -> Result<Mapping, MapError> {
+        self.check_data_pages(span)?;
+        let (fd, file_offset) = self.data_writer(span)?;
+        Mapping::of_file(fd, file_offset, span.length, true)
+            .map_err(|errno| failure("mmap alias", span, errno))
+    }
+}
+
+/// Writes nothing into each page, so that it is there.
+fn make_ready(mapping: &Mapping, span: Span) -> Result<(), MapError> {
+    let advice = rustix::mm::Advice::LinuxPopulateWrite;
+    let start = mapping.pointer(0);
+    loop {
+        // SAFETY: all of our own mapping; populating changes no contents.
+        match unsafe { mapping::advise(start, span.length, advice) } {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+                // SAFETY: mapped writable, whole.
+                unsafe { mapping::touch_for_writing(start, span.length) };
+                return Ok(());
+            }
+            Err(errno) => return Err(failure("populate", span, errno)),
+        }
+    }
+}
+
+/// A writable view of a range. Its one writer holds it; it goes with its holder.
+#[derive(Debug)]
+pub struct Alias {
+    mapping: Mapping,
+    span: Span,
+    region: Arc<Region>,
+}
+
+impl Alias {
+    /// The range of the region it shows.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The region it belongs to.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// A pointer to a byte of the region through this view, or `None` outside of it.
+    #[must_use]
+    pub fn pointer(&self, offset: Offset) -> Option<*mut u8> {
+        let distance = offset.0.checked_sub(self.span.offset.0)?;
+        (distance < self.span.length.0).then(|| self.mapping.pointer(distance))
+    }
+
+    /// Writes `from` at an offset of the region, by relaxed word stores up to 255 bytes and by the
+    /// copy that is best for its size from there on.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    pub fn write(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+        if (from.len() as u64) < super::BULK_WRITE_BYTES_MIN {
+            let target = self.target(offset, from)?;
+            // SAFETY: inside the alias, which is mapped writable.
+            unsafe { words::store_bytes(target, from) };
+            return Ok(());
+        }
+        self.write_large(offset, from).map(drop)
+    }
+
+    /// Writes `from` at an offset of the region by the copy that is best for its size: from some
+    /// size on by non-temporal stores, and by all cores.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    pub fn write_large(&self, offset: Offset, from: &[u8]) -> Result<CopyReport, AccessError> {
+        self.write_as(offset, from, CopyPlan::automatic())
+    }
+
+    /// As [`Alias::write_large`], by a plan of the caller's.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    pub fn write_as(
+        &self,
+        offset: Offset,
+        from: &[u8],
+        plan: CopyPlan,
+    ) -> Result<CopyReport, AccessError> {
+        let target = self.target(offset, from)?;
+        // SAFETY: inside the alias, which is mapped writable. One client alone writes and uses a
+        // range until it is sealed; `from` is a borrow, so it is not part of that range.
+        Ok(unsafe { copy::copy_into(target, from, plan) })
+    }
+
+    /// Writes `from` and publishes it. Where the copy went past the caches there is nothing to
+    /// write back but the two lines at its ends.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    pub fn write_published(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+        let report = self.write_large(offset, from)?;
+        let span = Span::new(offset, Length::from(from.len()));
+        if !report.is_nontemporal
+            || self.region.fabric().coherence_class() == CoherenceClass::Coherent
+        {
+            return Ok(self.region.publish(span)?);
+        }
+        for part in report.cached_ends(span) {
+            self.region.publish(part)?;
+        }
+        Ok(())
+    }
+
+    /// Words to read and write, by region offset.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`], or not whole words.
+    pub fn words_mut(&self, span: Span) -> Result<WordsMut<'_>, AccessError> {
+        check_held(self.span, span)?;
+        if !words::is_words(span) {
+            let (offset, length) = (span.offset, span.length);
+            return Err(AccessError::NotAligned {
+                offset,
+                length,
+                alignment: WORD_BYTES,
+            });
+        }
+        let start = self.mapping.pointer(span.offset.0 - self.span.offset.0);
+        // SAFETY: inside the alias, which stays mapped writable while the borrow lives.
+        Ok(unsafe { WordsMut::new(start, (span.length.0 / WORD_BYTES) as usize, None) })
+    }
+
+    /// Makes its page table entries ready for writing. Does nothing before Linux 5.14.
+    ///
+    /// # Errors
+    /// The system's answer, if it has no memory for them.
+    pub fn populate(&self) -> Result<(), MapError> {
+        self.populate_part(self.span)
+    }
+
+    /// The same for the pages of a part of it.
+    ///
+    /// # Errors
+    /// [`MapError::Bounds`] outside of the region; the part outside of the alias is left alone.
+    pub fn populate_part(&self, part: Span) -> Result<(), MapError> {
+        self.region.check(part)?;
+        let Some(part) = part
+            .outward(page_bytes())
+            .and_then(|pages| pages.intersection(self.span))
+        else {
+            return Ok(());
+        };
+        let start = self.mapping.pointer(part.offset.0 - self.span.offset.0);
+        populate_range(start, part, Populate::Write)
+    }
+
+    fn target(&self, offset: Offset, from: &[u8]) -> Result<*mut u8, AccessError> {
+        check_held(self.span, Span::new(offset, Length::from(from.len())))?;
+        Ok(self.mapping.pointer(offset.0 - self.span.offset.0))
+    }
+}
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        self.region
+            .counters
+            .alias_bytes
+            .fetch_sub(self.span.length.0, Ordering::Relaxed);
+    }
+}
+
+/// Does `span` lie in what is held?
+pub(super) fn check_held(held: Span, span: Span) -> Result<(), AccessError> {
+    if held.contains(span) {
+        return Ok(());
+    }
+    Err(AccessError::OutsideHeld {
+        offset: span.offset,
+        length: span.length,
+        held_offset: held.offset,
+        held_length: held.length,
+    })
+}

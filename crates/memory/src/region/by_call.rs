@@ -1,0 +1,85 @@
+//! Bytes of a region by system calls instead of loads and stores.
+//!
+//! A file of a mounted tmpfs can be cut short by another process of the same user, and then a load
+//! from its map ends in SIGBUS. A daemon that must outlive its clients reads what lies in their
+//! pages by a call, which returns an error instead. Both ways see the same page cache.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+use super::Region;
+use crate::error::AccessError;
+use crate::units::{Length, Offset, Section, Span};
+
+impl Region {
+    /// Reads bytes by a system call.
+    ///
+    /// # Errors
+    /// Outside of the region, across its sections, or [`AccessError::System`] if the file ended
+    /// early or is a device that can only be mapped.
+    pub fn read_by_call(&self, offset: Offset, into: &mut [u8]) -> Result<(), AccessError> {
+        let span = Span::new(offset, Length::from(into.len()));
+        let (fd, start) = self.by_call(span, |section| Some(self.fabric.read_fd(section)))?;
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(fd, rest, start + done as u64) {
+                Ok(0) => return Err(refused("pread", span, io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(refused("pread", span, errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes bytes by a system call; needs no writable map.
+    ///
+    /// # Errors
+    /// As [`Region::read_by_call`], and [`AccessError::ReadOnly`] without a writable descriptor.
+    pub fn write_by_call(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+        let span = Span::new(offset, Length::from(from.len()));
+        let (fd, start) = self.by_call(span, |section| self.fabric.write_fd(section))?;
+        let mut done = 0;
+        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(fd, rest, start + done as u64) {
+                Ok(0) => return Err(refused("pwrite", span, io::ErrorKind::WriteZero.into())),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(refused("pwrite", span, errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of a span and where in it the span starts.
+    fn by_call<'a>(
+        &'a self,
+        span: Span,
+        file_of: impl Fn(Section) -> Option<(BorrowedFd<'a>, u64)>,
+    ) -> Result<(BorrowedFd<'a>, u64), AccessError> {
+        self.check(span)?;
+        let section = self
+            .geometry
+            .section_of(span)
+            .ok_or_else(|| refused("sections", span, io::ErrorKind::InvalidInput.into()))?;
+        let (fd, start) = file_of(section).ok_or(AccessError::ReadOnly {
+            offset: span.offset,
+            length: span.length,
+        })?;
+        Ok((
+            fd,
+            start + (span.offset.0 - self.geometry.span_of(section).offset.0),
+        ))
+    }
+}
+
+fn refused(call: &'static str, span: Span, source: io::Error) -> AccessError {
+    AccessError::System {
+        call,
+        offset: span.offset,
+        length: span.length,
+        source,
+    }
+}

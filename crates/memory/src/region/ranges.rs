@@ -1,0 +1,199 @@
+//! Which ranges of a region are mapped writable over the window, and who is writing there.
+
+use std::collections::BTreeMap;
+
+use crate::units::{Length, Offset, Span};
+
+/// Disjoint, merged ranges, and pins: spans whose protection must not change for now.
+#[derive(Debug, Default)]
+pub(super) struct WritableRanges {
+    /// Start to end.
+    ranges: BTreeMap<u64, u64>,
+    pins: BTreeMap<u64, Span>,
+    next_pin: u64,
+    bytes: u64,
+}
+
+impl WritableRanges {
+    /// Adds a span, which may overlap others.
+    pub(super) fn insert(&mut self, span: Span) {
+        let Some((mut start, mut end)) = ends(span) else {
+            return;
+        };
+        // Take out every range that touches the new one, and put the union in.
+        while let Some((&other_start, &other_end)) = self.ranges.range(..=end).next_back() {
+            if other_end < start {
+                break;
+            }
+            self.ranges.remove(&other_start);
+            self.bytes -= other_end - other_start;
+            start = start.min(other_start);
+            end = end.max(other_end);
+        }
+        self.ranges.insert(start, end);
+        self.bytes += end - start;
+    }
+
+    /// Takes a span out, of which any part may be in.
+    pub(super) fn remove(&mut self, span: Span) {
+        let Some((start, end)) = ends(span) else {
+            return;
+        };
+        while let Some((&other_start, &other_end)) = self.ranges.range(..end).next_back() {
+            if other_end <= start {
+                break;
+            }
+            self.ranges.remove(&other_start);
+            self.bytes -= other_end - other_start;
+            for (left, right) in [(other_start, start), (end, other_end)] {
+                if left < right {
+                    self.ranges.insert(left, right);
+                    self.bytes += right - left;
+                }
+            }
+            if other_start < start {
+                break;
+            }
+        }
+    }
+
+    /// Is every byte of the span writable? An empty span is.
+    pub(super) fn covers(&self, span: Span) -> bool {
+        let Some((start, end)) = ends(span) else {
+            return span.is_empty();
+        };
+        self.ranges
+            .range(..=start)
+            .next_back()
+            .is_some_and(|(_, &range_end)| end <= range_end)
+    }
+
+    /// The writable pieces inside a span.
+    pub(super) fn pieces(&self, span: Span) -> Vec<Span> {
+        let Some((start, end)) = ends(span) else {
+            return Vec::new();
+        };
+        let first = self
+            .ranges
+            .range(..=start)
+            .next_back()
+            .map_or(start, |(&first, _)| first);
+        self.ranges
+            .range(first..end)
+            .filter_map(|(&left, &right)| {
+                Span::between(Offset(left.max(start)), Offset(right.min(end)))
+            })
+            .filter(|piece| !piece.is_empty())
+            .collect()
+    }
+
+    /// How many bytes are writable.
+    pub(super) fn bytes(&self) -> Length {
+        Length(self.bytes)
+    }
+
+    /// Keeps a writable span so until [`Self::unpin`]; `None` if part of it is not writable.
+    pub(super) fn pin(&mut self, span: Span) -> Option<u64> {
+        if !self.covers(span) {
+            return None;
+        }
+        let pin = self.next_pin;
+        self.next_pin += 1;
+        self.pins.insert(pin, span);
+        Some(pin)
+    }
+
+    pub(super) fn unpin(&mut self, pin: u64) {
+        self.pins.remove(&pin);
+    }
+
+    /// How many pins overlap a span.
+    pub(super) fn pins_over(&self, span: Span) -> usize {
+        self.pins
+            .values()
+            .filter(|pinned| pinned.overlaps(span))
+            .count()
+    }
+}
+
+/// Start and end, for a span that has bytes.
+fn ends(span: Span) -> Option<(u64, u64)> {
+    let end = span.end()?;
+    (!span.is_empty()).then_some((span.offset.0, end.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(offset: u64, length: u64) -> Span {
+        Span::new(Offset(offset), Length(length))
+    }
+
+    #[test]
+    fn neighbours_merge_and_holes_split() {
+        let mut ranges = WritableRanges::default();
+        ranges.insert(span(0, 10));
+        ranges.insert(span(20, 10));
+        assert!(!ranges.covers(span(0, 30)));
+        ranges.insert(span(10, 10));
+        assert!(ranges.covers(span(0, 30)));
+        ranges.remove(span(5, 10));
+        assert!(ranges.covers(span(0, 5)) && ranges.covers(span(15, 15)));
+        assert!(!ranges.covers(span(4, 2)));
+        assert_eq!(ranges.bytes(), Length(20));
+        assert_eq!(ranges.pieces(span(3, 14)), vec![span(3, 2), span(15, 2)]);
+    }
+
+    #[test]
+    fn agrees_with_a_bitmap() {
+        let mut ranges = WritableRanges::default();
+        let mut bitmap = [false; 96];
+        // A fixed linear congruence (Knuth, MMIX) instead of a random source: each run is the same.
+        let mut state = 42u64;
+        let mut next = |bound: u64| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % bound
+        };
+        for _ in 0..5000 {
+            let start = next(96);
+            let length = next(97 - start);
+            let is_insert = next(2) == 0;
+            let changed = span(start, length);
+            if is_insert {
+                ranges.insert(changed)
+            } else {
+                ranges.remove(changed)
+            }
+            bitmap[start as usize..(start + length) as usize].fill(is_insert);
+            assert_eq!(
+                ranges.bytes().0,
+                bitmap.iter().filter(|bit| **bit).count() as u64
+            );
+            let asked = next(96);
+            let asked = span(asked, next(97 - asked));
+            let bits = &bitmap[asked.offset.0 as usize..asked.end().unwrap().0 as usize];
+            assert_eq!(ranges.covers(asked), bits.iter().all(|bit| *bit));
+            let pieces: u64 = ranges
+                .pieces(asked)
+                .iter()
+                .map(|piece| piece.length.0)
+                .sum();
+            assert_eq!(pieces, bits.iter().filter(|bit| **bit).count() as u64);
+        }
+    }
+
+    #[test]
+    fn pins_are_counted_by_overlap() {
+        let mut ranges = WritableRanges::default();
+        ranges.insert(span(0, 100));
+        assert_eq!(ranges.pin(span(90, 20)), None);
+        let pin = ranges.pin(span(10, 10)).unwrap();
+        assert_eq!(ranges.pins_over(span(19, 1)), 1);
+        assert_eq!(ranges.pins_over(span(20, 1)), 0);
+        ranges.unpin(pin);
+        assert_eq!(ranges.pins_over(span(0, 100)), 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Sealed bytes: what nobody writes any more may be borrowed as a plain slice.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::Region;
+use crate::error::BoundsError;
+use crate::units::Span;
+
+impl Region {
+    /// Bytes of a sealed object. Keeps the region mapped.
+    ///
+    /// This call is where the promise of the seal turns into a Rust borrow: the caller has found
+    /// the span in a sealed entry and has a hold on it, so nobody writes it while the result
+    /// lives. In this process the window is read-only there; another process of the same user that
+    /// breaks the protocol is outside of what any shared memory can rule out.
+    ///
+    /// # Errors
+    /// [`BoundsError`] if the span does not lie in the region.
+    pub fn sealed(self: &Arc<Self>, span: Span) -> Result<SealedBytes, BoundsError> {
+        self.check(span)?;
+        Ok(SealedBytes {
+            region: Arc::clone(self),
+            span,
+        })
+    }
+}
+
+/// Immutable bytes in a region.
+#[derive(Clone)]
+pub struct SealedBytes {
+    region: Arc<Region>,
+    span: Span,
+}
+
+impl SealedBytes {
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: the span was checked and the region stays mapped readable while self lives; it
+        // is sealed, so nobody writes there.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.span.length.as_usize()) }
+    }
+
+    /// The first byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.region.window.pointer(self.span.offset.0)
+    }
+
+    /// Where they lie in the region.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The region they lie in.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl Deref for SealedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for SealedBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl fmt::Debug for SealedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SealedBytes({})", self.span)
+    }
+}

@@ -1,0 +1,451 @@
+//! What this machine offers, as plain values: for `farrow doctor`, and for error messages.
+//!
+//! Everything is read from `/proc`, `/sys` and a few calls. What cannot be read is `None`; nothing
+//! here fails, and nothing is printed.
+
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+
+use crate::cache;
+use crate::copy;
+use crate::mapping::Mapping;
+use crate::units::{Address, Length, page_bytes};
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The instruction set, as Rust names it.
+    pub architecture: &'static str,
+    /// The running kernel's release.
+    pub kernel: Option<String>,
+    /// Cores this process may use.
+    pub cores: usize,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Caches and copies.
+    pub cpu: CpuSurvey,
+    /// Main memory.
+    pub memory: MemorySurvey,
+    /// Huge pages.
+    pub huge: HugeSurvey,
+    /// Mounted tmpfs directories this process can write, largest free space first.
+    pub tmpfs: Vec<TmpfsSurvey>,
+    /// Limits of this process and the kernel.
+    pub limits: LimitSurvey,
+    /// The window of fixed addresses.
+    pub window: WindowSurvey,
+}
+
+/// Caches and copies.
+#[derive(Clone, Debug)]
+pub struct CpuSurvey {
+    /// Bytes of a cache line.
+    pub line_bytes: u32,
+    /// The instruction used to publish.
+    pub publish: cache::Method,
+    /// The instruction used to refresh.
+    pub refresh: cache::Method,
+    /// All that could be used for either.
+    pub maintenance_available: Vec<cache::Method>,
+    /// What is used for stores past the cache.
+    pub stream: copy::StreamMethod,
+    /// All that could be used for them, best first.
+    pub stream_available: Vec<copy::StreamMethod>,
+}
+
+/// Main memory.
+#[derive(Clone, Copy, Debug)]
+pub struct MemorySurvey {
+    /// Of the machine.
+    pub total: Option<Length>,
+    /// What can be had without pushing others out: the machine's, cut to the control group's.
+    pub available: Option<Length>,
+}
+
+/// Huge pages.
+#[derive(Clone, Debug)]
+pub struct HugeSurvey {
+    /// Bytes of a transparent huge page, if the kernel has them.
+    pub page: Option<Length>,
+    /// `transparent_hugepage/enabled`: the word in brackets. For anonymous memory.
+    pub enabled: Option<String>,
+    /// `transparent_hugepage/shmem_enabled`: the word in brackets. For memory files.
+    pub shmem_enabled: Option<String>,
+}
+
+/// One mounted tmpfs.
+#[derive(Clone, Debug)]
+pub struct TmpfsSurvey {
+    /// Where.
+    pub dir: PathBuf,
+    /// How large; `None` without a limit.
+    pub size: Option<Length>,
+    /// How much is free; `None` without a limit.
+    pub free: Option<Length>,
+    /// The `huge=` option: `always`, `within_size`, `advise`, `never`; `None` without.
+    pub huge: Option<String>,
+}
+
+/// Limits of this process and the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitSurvey {
+    /// `RLIMIT_AS`; `None` if unlimited.
+    pub address_space: Option<u64>,
+    /// `RLIMIT_NOFILE`; `None` if unlimited.
+    pub open_files: Option<u64>,
+    /// `RLIMIT_MEMLOCK`; `None` if unlimited.
+    pub locked_memory: Option<u64>,
+    /// `vm.max_map_count`.
+    pub maps_max: Option<u64>,
+    /// Maps this process has now.
+    pub maps: Option<u64>,
+}
+
+/// The window of fixed addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowSurvey {
+    /// The address asked about.
+    pub base: Address,
+    /// The length asked about.
+    pub length: Length,
+    /// Could a region of that length be mapped there in this process, now?
+    pub is_free: bool,
+}
+
+impl Survey {
+    /// Looks around; `base` and `length` are those of the region that is to be mapped.
+    #[must_use]
+    pub fn take(base: Address, length: Length) -> Self {
+        Self {
+            architecture: std::env::consts::ARCH,
+            kernel: read_word("/proc/sys/kernel/osrelease"),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            page_bytes: page_bytes(),
+            cpu: CpuSurvey {
+                line_bytes: cache::line_bytes(),
+                publish: cache::publish_method(),
+                refresh: cache::refresh_method(),
+                maintenance_available: cache::methods_available(),
+                stream: copy::stream_method(),
+                stream_available: copy::methods_available(),
+            },
+            memory: MemorySurvey {
+                total: meminfo("MemTotal:"),
+                available: memory_available(),
+            },
+            huge: HugeSurvey {
+                page: huge_page_of_kernel(),
+                enabled: bracketed("/sys/kernel/mm/transparent_hugepage/enabled"),
+                shmem_enabled: bracketed("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+            },
+            tmpfs: tmpfs_dirs(),
+            limits: LimitSurvey {
+                address_space: address_space_limit(),
+                open_files: limit(rustix::process::Resource::Nofile),
+                locked_memory: limit(rustix::process::Resource::Memlock),
+                maps_max: maps_max(),
+                maps: fs::read("/proc/self/maps")
+                    .ok()
+                    .map(|maps| maps.iter().filter(|byte| **byte == b'\n').count() as u64),
+            },
+            window: WindowSurvey {
+                base,
+                length,
+                is_free: is_window_free(base, length),
+            },
+        }
+    }
+}
+
+/// Could `length` bytes be mapped at `base` in this process, now?
+#[must_use]
+pub fn is_window_free(base: Address, length: Length) -> bool {
+    if length.is_zero() {
+        return false;
+    }
+    Mapping::reserve(length, Some(base)).is_ok_and(|mapping| mapping.address() == base)
+}
+
+/// Memory that can be had without pushing others out, swap included; at most what the control
+/// group allows. `None` if the kernel does not say.
+#[must_use]
+pub fn memory_available() -> Option<Length> {
+    let free = meminfo("MemAvailable:")?;
+    let swap = meminfo("SwapFree:").unwrap_or_default();
+    let machine = free.checked_add(swap)?;
+    Some(cgroup_available().map_or(machine, |group| group.min(machine)))
+}
+
+/// `RLIMIT_AS`, or `None` if unlimited.
+#[must_use]
+pub fn address_space_limit() -> Option<u64> {
+    limit(rustix::process::Resource::As)
+}
+
+/// `vm.max_map_count`.
+#[must_use]
+pub fn maps_max() -> Option<u64> {
+    read_word("/proc/sys/vm/max_map_count")?.parse().ok()
+}
+
+/// Mounted tmpfs directories that this process can write, largest free space first, those without
+/// a limit before them.
+#[must_use]
+pub fn tmpfs_dirs() -> Vec<TmpfsSurvey> {
+    let mut found: Vec<TmpfsSurvey> = mounts()
+        .into_iter()
+        .filter(|mount| mount.kind == "tmpfs")
+        .filter_map(|mount| {
+            use rustix::fs::Access;
+            rustix::fs::access(&mount.dir, Access::WRITE_OK | Access::EXEC_OK).ok()?;
+            let stat = rustix::fs::statvfs(&mount.dir).ok()?;
+            // A tmpfs without a limit reports no blocks at all.
+            let of = |blocks: u64| {
+                (stat.f_blocks > 0).then(|| Length(blocks.saturating_mul(stat.f_frsize)))
+            };
+            let (size, free) = (of(stat.f_blocks), of(stat.f_bavail));
+            Some(TmpfsSurvey {
+                huge: mount.option("huge"),
+                dir: mount.dir,
+                size,
+                free,
+            })
+        })
+        .collect();
+    found.sort_by_key(|tmpfs| std::cmp::Reverse(tmpfs.free.map_or(u64::MAX, |free| free.0)));
+    found.dedup_by(|a, b| a.dir == b.dir);
+    found
+}
+
+/// The huge page that the tmpfs of a path gives, if it is a tmpfs and gives one.
+pub(crate) fn tmpfs_huge_page_bytes(path: &Path) -> Option<Length> {
+    huge_page_of_device(rustix::fs::stat(path).ok()?.st_dev)
+}
+
+/// The same for an open file, which may also be a memory file.
+pub(crate) fn huge_page_bytes_of(fd: BorrowedFd<'_>) -> Option<Length> {
+    huge_page_of_device(rustix::fs::fstat(fd).ok()?.st_dev)
+}
+
+/// The huge page that memory files get.
+pub(crate) fn memfd_huge_page_bytes() -> Option<Length> {
+    let word = bracketed("/sys/kernel/mm/transparent_hugepage/shmem_enabled")?;
+    is_huge_granted(&word).then(huge_page_of_kernel).flatten()
+}
+
+/// What a devdax device is aligned to, from sysfs.
+pub(crate) fn device_huge_page_bytes(rdev: u64) -> Option<Length> {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    let said = read_word(&format!("/sys/dev/char/{major}:{minor}/align"))?
+        .parse()
+        .ok()?;
+    (said > page_bytes()).then_some(Length(said))
+}
+
+fn huge_page_of_device(device: u64) -> Option<Length> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let Some(mount) = mounts()
+        .into_iter()
+        .find(|mount| mount.device == (major, minor))
+    else {
+        // Mounted nowhere: the kernel's own tmpfs, where memory files lie.
+        return memfd_huge_page_bytes();
+    };
+    if mount.kind != "tmpfs" {
+        return None;
+    }
+    let word = mount.option("huge")?;
+    is_huge_granted(&word).then(huge_page_of_kernel).flatten()
+}
+
+fn is_huge_granted(word: &str) -> bool {
+    matches!(word, "always" | "within_size" | "advise" | "force")
+}
+
+fn huge_page_of_kernel() -> Option<Length> {
+    let path = "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size";
+    Some(Length(read_word(path)?.parse().ok()?))
+}
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug)]
+struct Mount {
+    device: (u32, u32),
+    dir: PathBuf,
+    kind: String,
+    options: String,
+}
+
+impl Mount {
+    /// `36 35 98:0 /root /dir rw,... shared:1 - tmpfs source rw,size=1k,huge=always`
+    fn parse(line: &str) -> Option<Self> {
+        let (first, second) = line.split_once(" - ")?;
+        let mut first = first.split(' ').skip(2);
+        let (major, minor) = first.next()?.split_once(':')?;
+        let dir = unescape(first.nth(1)?);
+        let mut second = second.split(' ');
+        let kind = second.next()?.to_owned();
+        let options = second.nth(1).unwrap_or("").to_owned();
+        Some(Self {
+            device: (major.parse().ok()?, minor.parse().ok()?),
+            dir: PathBuf::from(dir),
+            kind,
+            options,
+        })
+    }
+
+    fn option(&self, name: &str) -> Option<String> {
+        self.options
+            .split(',')
+            .filter_map(|option| option.split_once('='))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value.to_owned())
+    }
+}
+
+/// The kernel writes space, tab, newline and backslash in a path as three octal digits.
+fn unescape(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        let code = after
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                out.push(char::from(code));
+                rest = after.get(3..).unwrap_or("");
+            }
+            None => {
+                out.push('\\');
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
+fn mounts() -> Vec<Mount> {
+    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(Mount::parse)
+        .collect()
+}
+
+/// A value of `/proc/meminfo`, which is in KiB.
+fn meminfo(key: &str) -> Option<Length> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let value = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = value.split_whitespace().next()?.parse().ok()?;
+    Some(Length(kib.checked_mul(1024)?))
+}
+
+/// What the control groups (version 2) of this process leave, their file cache counted as free.
+fn cgroup_available() -> Option<Length> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let own = root.join(path.trim_start_matches('/'));
+    own.ancestors()
+        .take_while(|group| group.starts_with(root))
+        .filter_map(cgroup_leaves)
+        .min()
+}
+
+fn cgroup_leaves(group: &Path) -> Option<Length> {
+    let number = |name: &str| -> Option<u64> {
+        fs::read_to_string(group.join(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    // "max" is no number: no limit here.
+    let limit = number("memory.max")?;
+    let used = number("memory.current")?;
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let of = |key: &str| -> u64 {
+        stat.lines()
+            .filter_map(|line| line.split_once(' '))
+            .find(|(name, _)| *name == key)
+            .and_then(|(_, value)| value.parse().ok())
+            .unwrap_or(0)
+    };
+    let cache = of("file").saturating_sub(of("shmem"));
+    Some(Length(limit.saturating_sub(used.saturating_sub(cache))))
+}
+
+fn limit(resource: rustix::process::Resource) -> Option<u64> {
+    rustix::process::getrlimit(resource).current
+}
+
+fn read_word(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// Of `always [madvise] never`, `madvise`.
+fn bracketed(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::WINDOW_BASE;
+
+    #[test]
+    fn the_survey_is_sane() {
+        let survey = Survey::take(WINDOW_BASE, Length(16 << 20));
+        assert!(survey.cores >= 1);
+        assert!(survey.page_bytes >= 4096);
+        assert!(
+            survey
+                .cpu
+                .maintenance_available
+                .contains(&survey.cpu.publish)
+        );
+        assert!(survey.cpu.stream_available.contains(&survey.cpu.stream));
+        if let (Some(total), Some(size)) = (survey.memory.total, survey.huge.page) {
+            assert!(size < total);
+        }
+        for tmpfs in &survey.tmpfs {
+            assert!(tmpfs.free <= tmpfs.size, "{tmpfs:?}");
+        }
+    }
+
+    #[test]
+    fn a_taken_window_is_not_free() {
+        let length = Length(page_bytes() * 2);
+        let taken = Mapping::reserve(length, None).unwrap();
+        assert!(!is_window_free(taken.address(), length));
+        assert!(!is_window_free(taken.address(), Length(0)));
+    }
+
+    #[test]
+    fn a_mount_line_is_read() {
+        let line = "36 35 0:98 / /mnt/a\\040b rw,noatime shared:1 master:2 - tmpfs none rw,size=1k,huge=always";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!(mount.device, (0, 98));
+        assert_eq!(mount.dir, Path::new("/mnt/a b"));
+        assert_eq!(mount.kind, "tmpfs");
+        assert_eq!(mount.option("huge").as_deref(), Some("always"));
+        assert_eq!(mount.option("size").as_deref(), Some("1k"));
+        assert_eq!(mount.option("siz"), None);
+        for broken in [
+            "",
+            " - ",
+            "36 35",
+            "36 35 0 / /a rw - tmpfs",
+            "36 35 x:y / /a rw - t n o",
+        ] {
+            assert!(Mount::parse(broken).is_none(), "{broken:?}");
+        }
+        assert_eq!(unescape("a\\b\\"), "a\\b\\");
+    }
+}
