@@ -1,0 +1,198 @@
+//! Checks of one node: structure (constant time), and contents (all the data).
+
+use super::rebuild::{alignment_of, element_bytes, inconsistent};
+use crate::error::InvalidDescriptor;
+use crate::foreign;
+use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+
+/// A node about to become an array.
+pub(super) struct Checked<'a> {
+    pub data_type: &'a DataType,
+    pub layout: Layout,
+    pub length: usize,
+    pub offset: usize,
+}
+
+impl Checked<'_> {
+    fn error(&self, what: &'static str, needed: usize, found: usize) -> InvalidDescriptor {
+        inconsistent(self.data_type, what, needed, found)
+    }
+
+    fn total(&self) -> Option<usize> {
+        self.length.checked_add(self.offset)
+    }
+
+    /// arrow-rs panics on a misaligned buffer when a typed array is made of it.
+    pub fn alignment(&self, buffers: &[Buffer]) -> Result<(), InvalidDescriptor> {
+        for (index, buffer) in buffers.iter().enumerate() {
+            let alignment = alignment_of(self.layout, index);
+            if !buffer.as_ptr().addr().is_multiple_of(alignment) {
+                let data_type = self.data_type.to_string();
+                return Err(InvalidDescriptor::Misaligned { data_type, buffer: index, alignment });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every buffer holds offset + length elements. An empty array needs none; where it
+    /// lacks the one offset that consumers look at, it gets a zero.
+    pub fn sizes(&self, buffers: &mut [Buffer]) -> Result<(), InvalidDescriptor> {
+        let total = self.total();
+        let one_more = total.and_then(|total| total.checked_add(1));
+        match self.layout {
+            Layout::Null | Layout::Struct | Layout::FixedList { .. } | Layout::RunEnd { .. } => {
+                Ok(())
+            }
+            Layout::Bits => {
+                let bytes = total.map_or(usize::MAX, |total| total.div_ceil(8));
+                self.at_least(buffers, 0, bytes)
+            }
+            Layout::Fixed { bytes, .. } => self.elements(buffers, 0, total, bytes),
+            Layout::View => self.elements(buffers, 0, total, VIEW_BYTES),
+            Layout::SparseUnion => self.elements(buffers, 0, total, 1),
+            Layout::DenseUnion => {
+                self.elements(buffers, 0, total, 1)?;
+                self.elements(buffers, 1, total, OffsetWidth::Four.bytes())
+            }
+            Layout::ListView(width) => {
+                self.elements(buffers, 0, total, width.bytes())?;
+                self.elements(buffers, 1, total, width.bytes())
+            }
+            Layout::Binary(width) | Layout::List(width) => {
+                if let (0, Some(offsets)) = (self.length, buffers.first_mut()) {
+                    *offsets = foreign::zeros().slice_with_length(0, width.bytes());
+                    return Ok(());
+                }
+                self.elements(buffers, 0, one_more, width.bytes())
+            }
+        }
+    }
+
+    fn elements(
+        &self,
+        buffers: &[Buffer],
+        index: usize,
+        count: Option<usize>,
+        bytes: usize,
+    ) -> Result<(), InvalidDescriptor> {
+        let needed = element_bytes(self.data_type, "a buffer", count, bytes)?;
+        self.at_least(buffers, index, needed)
+    }
+
+    fn at_least(
+        &self,
+        buffers: &[Buffer],
+        index: usize,
+        needed: usize,
+    ) -> Result<(), InvalidDescriptor> {
+        let found = buffers.get(index).map_or(0, Buffer::len);
+        if found >= needed { Ok(()) } else { Err(self.error("a buffer", needed, found)) }
+    }
+
+    /// Children are long enough for what refers to them; first and last offsets are in order.
+    pub fn children(
+        &self,
+        buffers: &[Buffer],
+        children: &[ArrayData],
+    ) -> Result<(), InvalidDescriptor> {
+        let total = self.total().unwrap_or(usize::MAX);
+        match self.layout {
+            Layout::Binary(width) => {
+                self.offsets(width, buffers, buffers.get(1).map_or(0, Buffer::len))
+            }
+            Layout::List(width) => {
+                self.offsets(width, buffers, children.first().map_or(0, ArrayData::len))
+            }
+            Layout::FixedList { items } => {
+                let needed = element_bytes(self.data_type, "a child", self.total(), items)?;
+                self.all_at_least(children, needed)
+            }
+            Layout::Struct | Layout::SparseUnion => self.all_at_least(children, total),
+            Layout::RunEnd { bytes } => self.runs(bytes, children),
+            _ => Ok(()),
+        }
+    }
+
+    fn all_at_least(&self, children: &[ArrayData], needed: usize) -> Result<(), InvalidDescriptor> {
+        match children.iter().map(ArrayData::len).find(|found| *found < needed) {
+            Some(found) => Err(self.error("a child", needed, found)),
+            None => Ok(()),
+        }
+    }
+
+    fn offsets(
+        &self,
+        width: OffsetWidth,
+        buffers: &[Buffer],
+        values: usize,
+    ) -> Result<(), InvalidDescriptor> {
+        if self.length == 0 {
+            return Ok(());
+        }
+        let offsets = buffers.first().map(Buffer::as_slice).unwrap_or_default();
+        let first = width.read(offsets, self.offset);
+        let last = self.total().and_then(|last| width.read(offsets, last));
+        let (Some(first), Some(last)) = (first, last) else {
+            return Err(self.error("an offset that is not negative", 0, 0));
+        };
+        if first > last {
+            return Err(self.error("the last offset, not below the first,", first as usize, last as usize));
+        }
+        if last > values as u64 {
+            return Err(self.error("the values", last as usize, values));
+        }
+        Ok(())
+    }
+
+    /// Run ends and values come in pairs, and the last run reaches the end of the array.
+    fn runs(&self, bytes: usize, children: &[ArrayData]) -> Result<(), InvalidDescriptor> {
+        let [ends, values] = children else {
+            return Err(self.error("children", 2, children.len()));
+        };
+        if ends.nulls().is_some() {
+            return Err(self.error("run ends without nulls; the nulls", 0, 1));
+        }
+        if ends.len() != values.len() {
+            return Err(self.error("a value for each run", ends.len(), values.len()));
+        }
+        let total = self.total().unwrap_or(usize::MAX);
+        if self.length == 0 {
+            return Ok(());
+        }
+        let last = ends.offset().checked_add(ends.len()).and_then(|end| end.checked_sub(1));
+        let raw = ends.buffers().first().map(Buffer::as_slice).unwrap_or_default();
+        let at = last.filter(|_| !ends.is_empty()).and_then(|last| last.checked_mul(bytes));
+        let raw = at.and_then(|at| raw.get(at..at.checked_add(bytes)?));
+        let end = raw.and_then(|raw| match bytes {
+            2 => raw.try_into().ok().map(|raw| i64::from(i16::from_ne_bytes(raw))),
+            4 => raw.try_into().ok().map(|raw| i64::from(i32::from_ne_bytes(raw))),
+            _ => raw.try_into().ok().map(i64::from_ne_bytes),
+        });
+        match end.and_then(|end| usize::try_from(end).ok()) {
+            Some(end) if end >= total => Ok(()),
+            end => Err(self.error("the last run end", total, end.unwrap_or(0))),
+        }
+    }
+}
+
+/// Checks all contents: arrow-rs's own full validation, and the null counts.
+pub(super) fn check_contents(data: &ArrayData) -> Result<(), InvalidDescriptor> {
+    check_null_counts(data)?;
+    data.validate_full().map_err(|error| InvalidDescriptor::Data { reason: error.to_string() })
+}
+
+/// Kernels allocate by the null count and then write by the bitmap.
+fn check_null_counts(data: &ArrayData) -> Result<(), InvalidDescriptor> {
+    if let Some(nulls) = data.nulls() {
+        let valid = nulls.inner().count_set_bits();
+        let found = nulls.len() - valid;
+        if found != nulls.null_count() {
+            let reason = format!("null count is {}, the bitmap has {found}", nulls.null_count());
+            return Err(InvalidDescriptor::Data { reason });
+        }
+    }
+    data.child_data().iter().try_for_each(check_null_counts)
+}

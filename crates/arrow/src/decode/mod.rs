@@ -1,0 +1,180 @@
+//! Reading descriptors: [`Decoded::parse`] checks the bytes, [`Decoded::rebuild`] checks every
+//! range against the object and makes arrays over it.
+
+mod check;
+mod parse;
+mod rebuild;
+
+use crate::error::InvalidDescriptor;
+use crate::kind::{Kind, NdArray};
+use crate::schema::{DEPTH_MAX, SchemaNode};
+use crate::{BatchData, Stamp};
+use arrow_buffer::Buffer;
+use std::sync::Arc;
+
+pub(crate) use parse::{Node, Range};
+pub(crate) use rebuild::rebuild_batches;
+
+/// Turns (region offset, length) into a buffer over those bytes, or `None` if they do not lie
+/// within the object. The buffer must be exactly that long.
+pub type Resolve<'a> = &'a dyn Fn(u64, u64) -> Option<Buffer>;
+
+/// What a descriptor may ask for. A descriptor may never have more nodes than bytes, so what
+/// it makes a reader allocate is bounded by its own length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How deep types may nest; at most 64.
+    pub depth_max: usize,
+    /// How many array nodes there may be, references to dictionaries expanded.
+    pub nodes_max: u64,
+}
+
+impl Default for Limits {
+    /// 64 levels, 16 million nodes (a table of 1,000 columns in 10,000 chunks has 10 million).
+    fn default() -> Self {
+        Limits { depth_max: DEPTH_MAX, nodes_max: 1 << 24 }
+    }
+}
+
+/// A descriptor whose bytes make sense; whether its ranges do is for [`Decoded::rebuild`].
+#[derive(Debug)]
+pub struct Decoded {
+    kind: Kind,
+    stamp: Stamp,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    NdArray { shape: NdArray, data: Range },
+    Arrow(Tree),
+}
+
+/// Nodes of all batches, each parent before its children, batch after batch.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub schema: Arc<SchemaNode>,
+    pub nodes: Vec<Node>,
+    pub ranges: Vec<Range>,
+    /// Rows of each batch.
+    pub batches: Vec<u64>,
+    /// Node at which each dictionary that can be referred to begins.
+    pub dictionaries: Vec<u32>,
+}
+
+/// A rebuilt object.
+#[derive(Debug, Clone)]
+pub enum Rebuilt {
+    /// An Arrow object.
+    Arrow(ArrowObject),
+    /// A NumPy array.
+    NdArray(NdArray, Buffer),
+}
+
+/// A rebuilt Arrow object; all its buffers are views into the object.
+#[derive(Debug, Clone)]
+pub struct ArrowObject {
+    /// Array, chunked array, record batch or table.
+    pub kind: Kind,
+    /// The field of an array; a struct of the columns for record batches and tables.
+    pub schema: Arc<SchemaNode>,
+    /// One batch for each chunk; arrays have one column.
+    pub batches: Vec<BatchData>,
+}
+
+impl Decoded {
+    /// Reads a descriptor. Nothing in it is trusted; nothing outside it is touched.
+    ///
+    /// # Errors
+    /// [`InvalidDescriptor`], with what is wrong and where.
+    pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Decoded, InvalidDescriptor> {
+        parse::parse(bytes, limits)
+    }
+
+    /// What the object is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Region and epoch that the offsets are relative to.
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// The schema, unless this is a NumPy array.
+    pub fn schema(&self) -> Option<&SchemaNode> {
+        match &self.content {
+            Content::Arrow(tree) => Some(&tree.schema),
+            Content::NdArray { .. } => None,
+        }
+    }
+
+    /// Rows of each batch; empty for a NumPy array.
+    pub fn batch_rows(&self) -> &[u64] {
+        match &self.content {
+            Content::Arrow(tree) => &tree.batches,
+            Content::NdArray { .. } => &[],
+        }
+    }
+
+    /// Every range of bytes (region offset, length) that the object refers to; not checked, in
+    /// no order, with repetitions.
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (nodes, ranges, data): (&[Node], &[Range], _) = match &self.content {
+            Content::Arrow(tree) => (&tree.nodes, &tree.ranges, None),
+            Content::NdArray { data, .. } => (&[], &[], Some(*data)),
+        };
+        let validity = nodes.iter().filter_map(|node| node.validity).map(|validity| validity.range);
+        let all = validity.chain(ranges.iter().copied()).chain(data);
+        all.filter(|range| range.length > 0).map(|range| (range.offset, range.length))
+    }
+
+    /// Makes the object over memory.
+    ///
+    /// This takes time in proportion to the number of buffers, not of rows, and touches only
+    /// first and last offsets and last run ends. It guarantees that every view lies within
+    /// the object, is aligned, and is long enough for its array. It believes the *contents*:
+    /// offsets between the first and the last, views, dictionary indices, type codes, union
+    /// offsets, run ends, the null count, and that text is UTF-8. Arrow kernels, which check
+    /// none of these either, may read out of bounds if the writer of the object broke them.
+    /// So use it for objects of writers that are trusted to hand over well-formed arrays,
+    /// else [`Decoded::rebuild_checked`]. See `docs/formats/descriptor.md`, "What is checked".
+    ///
+    /// # Errors
+    /// [`InvalidDescriptor`] for any range, count or length that does not fit.
+    pub fn rebuild(&self, resolve: Resolve<'_>) -> Result<Rebuilt, InvalidDescriptor> {
+        match &self.content {
+            Content::NdArray { shape, data } => {
+                Ok(Rebuilt::NdArray(shape.clone(), rebuild::resolve_range(*data, resolve)?))
+            }
+            Content::Arrow(tree) => {
+                let batches = rebuild_batches(self.kind, tree, resolve)?;
+                let schema = Arc::clone(&tree.schema);
+                Ok(Rebuilt::Arrow(ArrowObject { kind: self.kind, schema, batches }))
+            }
+        }
+    }
+
+    /// Like [`Decoded::rebuild`], and then checks all contents, which reads all the data once.
+    /// What comes back is as safe to compute on as arrays built by arrow-rs itself, as long
+    /// as nobody changes the bytes.
+    ///
+    /// # Errors
+    /// As [`Decoded::rebuild`], and [`InvalidDescriptor::Data`].
+    pub fn rebuild_checked(&self, resolve: Resolve<'_>) -> Result<Rebuilt, InvalidDescriptor> {
+        let rebuilt = self.rebuild(resolve)?;
+        if let Rebuilt::Arrow(object) = &rebuilt {
+            for column in object.batches.iter().flat_map(|batch| &batch.columns) {
+                check::check_contents(column)?;
+            }
+        }
+        Ok(rebuilt)
+    }
+}
+
+impl ArrowObject {
+    /// Rows of all batches together.
+    pub fn rows(&self) -> u64 {
+        self.batches.iter().fold(0, |sum, batch| sum.saturating_add(batch.rows as u64))
+    }
+}

@@ -1,0 +1,191 @@
+//! From nodes to arrays over memory. Every check that decides which bytes a view covers is
+//! made here, before the view exists.
+
+use super::{Node, Range, Resolve, Tree};
+use crate::BatchData;
+use crate::decode::check;
+use crate::error::InvalidDescriptor;
+use crate::foreign;
+use crate::kind::Kind;
+use crate::layout::{Layout, OffsetWidth, VIEW_BYTES, child_count, child_type};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+
+/// Makes all batches of a tree.
+pub(crate) fn rebuild_batches(
+    kind: Kind,
+    tree: &Tree,
+    resolve: Resolve<'_>,
+) -> Result<Vec<BatchData>, InvalidDescriptor> {
+    let mut rebuilder =
+        Rebuilder { tree, resolve, next: 0, dictionaries: vec![None; tree.dictionaries.len()], completed: 0 };
+    let single = std::slice::from_ref(tree.schema.as_ref());
+    let columns = if kind.is_tabular() { tree.schema.children() } else { single };
+    let mut batches = Vec::with_capacity(tree.batches.len());
+    for rows in &tree.batches {
+        let rows = to_usize(*rows, "rows")?;
+        let columns = columns
+            .iter()
+            .map(|column| rebuilder.array(column.data_type()))
+            .collect::<Result<Vec<_>, _>>()?;
+        batches.push(BatchData { rows, columns });
+    }
+    Ok(batches)
+}
+
+/// The bytes of a range.
+pub(crate) fn resolve_range(
+    range: Range,
+    resolve: Resolve<'_>,
+) -> Result<Buffer, InvalidDescriptor> {
+    if range.length == 0 {
+        return Ok(foreign::empty());
+    }
+    let buffer = resolve(range.offset, range.length);
+    let buffer = buffer.filter(|buffer| buffer.len() as u64 == range.length);
+    buffer.ok_or(InvalidDescriptor::OutOfBounds { offset: range.offset, length: range.length })
+}
+
+fn to_usize(value: u64, what: &'static str) -> Result<usize, InvalidDescriptor> {
+    usize::try_from(value).map_err(|_| InvalidDescriptor::BadValue { what, at: 0, value })
+}
+
+pub(super) fn inconsistent(
+    data_type: &DataType,
+    what: &'static str,
+    needed: usize,
+    found: usize,
+) -> InvalidDescriptor {
+    InvalidDescriptor::Inconsistent {
+        data_type: data_type.to_string(),
+        what,
+        needed: needed as u64,
+        found: found as u64,
+    }
+}
+
+struct Rebuilder<'a> {
+    tree: &'a Tree,
+    resolve: Resolve<'a>,
+    next: usize,
+    dictionaries: Vec<Option<ArrayData>>,
+    /// Dictionaries are numbered in the order in which they are completed.
+    completed: usize,
+}
+
+impl Rebuilder<'_> {
+    fn array(&mut self, data_type: &DataType) -> Result<ArrayData, InvalidDescriptor> {
+        let truncated = InvalidDescriptor::Truncated { at: self.next, length: self.tree.nodes.len() };
+        let node = self.tree.nodes.get(self.next).ok_or(truncated)?;
+        self.next += 1;
+        let no_layout = || inconsistent(data_type, "the layout", 1, 0);
+        let layout = Layout::of(data_type).ok_or_else(no_layout)?;
+        let length = to_usize(node.length, "length")?;
+        // An array of no elements keeps no offset: consumers look at buffers[offset].
+        let is_trivial = length == 0 && !matches!(layout, Layout::RunEnd { .. });
+        let offset = if is_trivial { 0 } else { to_usize(node.offset, "offset")? };
+        let nulls = self.nulls(node, data_type, length)?;
+        let mut buffers = self.buffers(node)?;
+        let children = self.children(node, data_type, layout)?;
+        let checked = check::Checked { data_type, layout, length, offset };
+        checked.alignment(&buffers)?;
+        checked.sizes(&mut buffers)?;
+        checked.children(&buffers, &children)?;
+        let builder = ArrayData::builder(data_type.clone())
+            .len(length)
+            .offset(offset)
+            .nulls(nulls)
+            .buffers(buffers)
+            .child_data(children);
+        // SAFETY: `Checked` and `nulls` have established that every buffer and child is there,
+        // aligned and long enough. That the contents are well-formed is the promise of the
+        // object's writer, or is checked by `rebuild_checked`.
+        Ok(unsafe { builder.build_unchecked() })
+    }
+
+    fn nulls(
+        &self,
+        node: &Node,
+        data_type: &DataType,
+        length: usize,
+    ) -> Result<Option<NullBuffer>, InvalidDescriptor> {
+        let Some(validity) = node.validity else { return Ok(None) };
+        let bit_offset = to_usize(validity.bit_offset, "validity bit offset")?;
+        let end = bit_offset.checked_add(length);
+        let bytes = end.map_or(usize::MAX, |end| end.div_ceil(8));
+        if bytes as u64 > validity.range.length {
+            let found = validity.range.length as usize;
+            return Err(inconsistent(data_type, "validity", bytes, found));
+        }
+        let bits = resolve_range(validity.range, self.resolve)?;
+        let bits = BooleanBuffer::new(bits, bit_offset, length);
+        let Some(count) = validity.null_count else {
+            return Ok(Some(NullBuffer::new(bits)));
+        };
+        // SAFETY: the count is the writer's promise (see `Decoded::rebuild`); counting would
+        // fault the whole bitmap in. It was checked not to exceed the length.
+        Ok(Some(unsafe { NullBuffer::new_unchecked(bits, count as usize) }))
+    }
+
+    fn buffers(&self, node: &Node) -> Result<Vec<Buffer>, InvalidDescriptor> {
+        let first = node.first_range as usize;
+        let ranges = self.tree.ranges.get(first..first + node.range_count as usize);
+        let ranges = ranges.unwrap_or_default();
+        ranges.iter().map(|range| resolve_range(*range, self.resolve)).collect()
+    }
+
+    fn children(
+        &mut self,
+        node: &Node,
+        data_type: &DataType,
+        layout: Layout,
+    ) -> Result<Vec<ArrayData>, InvalidDescriptor> {
+        if let Some(number) = node.dictionary {
+            let known = self.dictionaries.get(number as usize).cloned().flatten();
+            let bad = InvalidDescriptor::BadValue {
+                what: "dictionary reference",
+                at: 0,
+                value: number.into(),
+            };
+            return Ok(vec![known.ok_or(bad)?]);
+        }
+        let count = child_count(data_type);
+        let mut children = Vec::with_capacity(count);
+        for index in 0..count {
+            if let Some(child) = child_type(data_type, index) {
+                children.push(self.array(child)?);
+            }
+        }
+        if matches!(layout, Layout::Fixed { is_dictionary: true, .. }) {
+            if let Some(slot) = self.dictionaries.get_mut(self.completed) {
+                *slot = children.first().cloned();
+            }
+            self.completed += 1;
+        }
+        Ok(children)
+    }
+}
+
+/// Bytes of `count` elements of `bytes` each.
+pub(super) fn element_bytes(
+    data_type: &DataType,
+    what: &'static str,
+    count: Option<usize>,
+    bytes: usize,
+) -> Result<usize, InvalidDescriptor> {
+    let total = count.and_then(|count| count.checked_mul(bytes));
+    total.ok_or_else(|| inconsistent(data_type, what, usize::MAX, 0))
+}
+
+/// Alignment that a buffer needs.
+pub(super) fn alignment_of(layout: Layout, index: usize) -> usize {
+    match layout {
+        Layout::Fixed { alignment, .. } => alignment,
+        Layout::Binary(width) | Layout::List(width) if index == 0 => width.bytes(),
+        Layout::ListView(width) => width.bytes(),
+        Layout::View if index == 0 => VIEW_BYTES,
+        Layout::DenseUnion if index == 1 => OffsetWidth::Four.bytes(),
+        _ => 1,
+    }
+}

@@ -1,0 +1,70 @@
+//! What a plan copies, and the rewriting of offsets and views on the way.
+
+use super::trim::Rewrite;
+use arrow_buffer::Buffer;
+
+/// One copy that the owner of the destination has to make.
+#[derive(Debug, Clone, Copy)]
+pub struct CopyOut<'a> {
+    /// Offset within the copied area, a multiple of [`crate::COPY_ALIGNMENT`].
+    pub offset: u64,
+    /// Bytes to write there.
+    pub length: u64,
+    /// Where they come from.
+    pub source: Source<'a>,
+}
+
+/// Where copied bytes come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// They are these.
+    Bytes(&'a [u8]),
+    /// They must be computed, by [`CopyOut::fill`]: the offsets or views of a slice.
+    Rewritten(Rewritten<'a>),
+}
+
+/// Bytes that only [`CopyOut::fill`] can produce.
+#[derive(Debug, Clone, Copy)]
+pub struct Rewritten<'a>(pub(super) &'a CopyItem);
+
+impl CopyOut<'_> {
+    /// Writes the bytes to `into`, whose length should be [`CopyOut::length`]; of a shorter
+    /// one, as much as fits.
+    pub fn fill(&self, into: &mut [u8]) {
+        match self.source {
+            Source::Bytes(from) => {
+                for (to, from) in into.chunks_mut(1 << 20).zip(from.chunks(1 << 20)) {
+                    let length = to.len().min(from.len());
+                    if let (Some(to), Some(from)) = (to.get_mut(..length), from.get(..length)) {
+                        to.copy_from_slice(from);
+                    }
+                }
+            }
+            Source::Rewritten(Rewritten(item)) => {
+                if let Some(rewrite) = &item.rewrite {
+                    rewrite.fill(item.bytes.as_slice(), into);
+                }
+            }
+        }
+    }
+}
+
+/// A copy as the plan keeps it.
+#[derive(Debug)]
+pub(super) struct CopyItem {
+    pub offset: u64,
+    /// What to copy, or what to rewrite.
+    pub bytes: Buffer,
+    pub length: u64,
+    pub rewrite: Option<Rewrite>,
+}
+
+impl CopyItem {
+    pub fn copy_out(&self) -> CopyOut<'_> {
+        let source = match self.rewrite {
+            None => Source::Bytes(self.bytes.as_slice()),
+            Some(_) => Source::Rewritten(Rewritten(self)),
+        };
+        CopyOut { offset: self.offset, length: self.length, source }
+    }
+}

@@ -1,0 +1,309 @@
+//! Describing arrays: [`Plan`] walks them once, decides buffer by buffer what stays in place
+//! and what must be copied, and encodes the descriptor.
+
+mod copies;
+mod nodes;
+mod place;
+mod trim;
+
+pub use copies::{CopyOut, Rewritten, Source};
+pub(crate) use nodes::{
+    DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN,
+};
+
+use crate::error::DescribeError;
+use crate::kind::{Kind, NdArray, Order};
+use crate::layout::same_type;
+use crate::schema::{SchemaNode, write_schema};
+use crate::wire::{BASE_AT, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION, Writer};
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use copies::CopyItem;
+use nodes::Walker;
+use place::Placer;
+
+/// Tells where bytes already lie: the region offset of `[pointer, pointer + length)` if the
+/// object may refer to them in place, else `None` (they will be copied). Never called with a
+/// length of zero.
+pub type Locate<'a> = &'a mut dyn FnMut(*const u8, usize) -> Option<u64>;
+
+/// One batch of columns. A batch of no columns still has rows.
+#[derive(Debug, Clone, Default)]
+pub struct BatchData {
+    /// Number of rows.
+    pub rows: usize,
+    /// One array for each column, each of that length.
+    pub columns: Vec<ArrayData>,
+}
+
+/// What goes into the header of a descriptor besides its content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stamp {
+    /// Uid of the region that the offsets are relative to.
+    pub region: u64,
+    /// Epoch of that region.
+    pub epoch: u64,
+}
+
+/// A described object that is not yet written: the descriptor, and what must be copied.
+///
+/// Making a plan copies nothing and looks only at offsets, views and type codes, and at those
+/// only where a slice has to be cut out. The plan keeps the buffers it will copy alive.
+#[derive(Debug)]
+pub struct Plan {
+    kind: Kind,
+    descriptor: Vec<u8>,
+    copies: Vec<CopyItem>,
+    copy_bytes: u64,
+    in_place: Vec<(u64, u64)>,
+    data_bytes: u64,
+    in_place_bytes: u64,
+}
+
+impl Plan {
+    /// Describes one array.
+    ///
+    /// # Errors
+    /// [`DescribeError`] if the data is not of the field's type, or breaks its own layout.
+    pub fn array(
+        field: &SchemaNode,
+        array: &ArrayData,
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        Self::chunks(Kind::Array, field, std::slice::from_ref(array), locate)
+    }
+
+    /// Describes arrays of one type as one chunked array, which may have no chunk at all.
+    ///
+    /// # Errors
+    /// As [`Plan::array`].
+    pub fn chunked_array(
+        field: &SchemaNode,
+        chunks: &[ArrayData],
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        Self::chunks(Kind::ChunkedArray, field, chunks, locate)
+    }
+
+    /// Describes one record batch. `schema` is a struct node, see [`SchemaNode`].
+    ///
+    /// # Errors
+    /// As [`Plan::array`], and if column counts or row counts disagree.
+    pub fn record_batch(
+        schema: &SchemaNode,
+        batch: &BatchData,
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        Self::batches(Kind::RecordBatch, schema, std::slice::from_ref(batch), locate)
+    }
+
+    /// Describes record batches of one schema as one table, which may have no batch at all.
+    ///
+    /// # Errors
+    /// As [`Plan::record_batch`].
+    pub fn table(
+        schema: &SchemaNode,
+        batches: &[BatchData],
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        Self::batches(Kind::Table, schema, batches, locate)
+    }
+
+    /// Describes a contiguous NumPy array.
+    ///
+    /// # Errors
+    /// [`DescribeError::NdArraySize`] if shape and bytes disagree.
+    pub fn ndarray(
+        shape: &NdArray,
+        data: &Buffer,
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        let overflow = DescribeError::Overflow { what: "items of the shape" };
+        let items = shape.items().ok_or(overflow.clone())?;
+        let needed = shape.bytes().ok_or(overflow)?;
+        if needed != data.len() as u64 {
+            return Err(DescribeError::NdArraySize {
+                items,
+                item_bytes: shape.item_bytes,
+                needed,
+                found: data.len() as u64,
+            });
+        }
+        let mut writer = begin(Kind::NdArray, 64);
+        writer.text(shape.dtype.as_bytes());
+        writer.number(shape.item_bytes);
+        writer.byte(if shape.order == Order::C { 0 } else { 1 });
+        writer.number(shape.shape.len() as u64);
+        for axis in &shape.shape {
+            writer.number(*axis);
+        }
+        let mut placer = Placer::new(locate);
+        let reference = placer.whole(data, 1)?;
+        place::write_reference(&mut writer, reference);
+        finish(Kind::NdArray, writer, placer)
+    }
+
+    fn chunks(
+        kind: Kind,
+        field: &SchemaNode,
+        chunks: &[ArrayData],
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        let mut writer = begin(kind, 64 + 64 * chunks.len());
+        write_schema(&mut writer, field);
+        writer.number(chunks.len() as u64);
+        let mut walker = Walker::new(writer, Placer::new(locate));
+        for chunk in chunks {
+            check_type(0, field, chunk)?;
+            walker.begin_batch(chunk.len() as u64);
+            walker.array(chunk)?;
+        }
+        let (writer, placer) = walker.finish();
+        finish(kind, writer, placer)
+    }
+
+    fn batches(
+        kind: Kind,
+        schema: &SchemaNode,
+        batches: &[BatchData],
+        locate: Locate<'_>,
+    ) -> Result<Plan, DescribeError> {
+        let fields = schema.children();
+        let mut writer = begin(kind, 64 + 48 * fields.len() * (1 + batches.len()));
+        write_schema(&mut writer, schema);
+        writer.number(batches.len() as u64);
+        let mut walker = Walker::new(writer, Placer::new(locate));
+        for (number, batch) in batches.iter().enumerate() {
+            if batch.columns.len() != fields.len() {
+                return Err(DescribeError::ColumnCount {
+                    batch: number,
+                    expected: fields.len(),
+                    found: batch.columns.len(),
+                });
+            }
+            walker.begin_batch(batch.rows as u64);
+            for (column, (field, array)) in fields.iter().zip(&batch.columns).enumerate() {
+                check_type(column, field, array)?;
+                if array.len() != batch.rows {
+                    return Err(DescribeError::RowCount {
+                        batch: number,
+                        column,
+                        expected: batch.rows,
+                        found: array.len(),
+                    });
+                }
+                walker.array(array)?;
+            }
+        }
+        let (writer, placer) = walker.finish();
+        finish(kind, writer, placer)
+    }
+
+    /// What the object is.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Bytes of the area that the copied buffers need; it must begin at a multiple of
+    /// [`crate::COPY_ALIGNMENT`] in the region.
+    pub fn copy_bytes(&self) -> u64 {
+        self.copy_bytes
+    }
+
+    /// Exact length of the descriptor; it does not depend on where things will lie.
+    pub fn descriptor_bytes(&self) -> u64 {
+        self.descriptor.len() as u64
+    }
+
+    /// Bytes of all buffers as the user sees them, each shared buffer counted once.
+    pub fn data_bytes(&self) -> u64 {
+        self.data_bytes
+    }
+
+    /// Bytes of the buffers that stay in place, out of [`Plan::data_bytes`].
+    pub fn in_place_bytes(&self) -> u64 {
+        self.in_place_bytes
+    }
+
+    /// Ranges (region offset, length) that the object refers to in place: sorted, disjoint,
+    /// touching ranges merged.
+    pub fn in_place(&self) -> &[(u64, u64)] {
+        &self.in_place
+    }
+
+    /// What must be copied, in order of ascending offset within the copied area.
+    pub fn copies(&self) -> impl ExactSizeIterator<Item = CopyOut<'_>> {
+        self.copies.iter().map(CopyItem::copy_out)
+    }
+
+    /// Copies everything into `area`, which stands for the copied area from its first byte.
+    ///
+    /// # Errors
+    /// [`DescribeError::AreaTooSmall`] if `area` is shorter than [`Plan::copy_bytes`].
+    pub fn write_copies(&self, area: &mut [u8]) -> Result<(), DescribeError> {
+        let found = area.len() as u64;
+        for copy in self.copies() {
+            let start = copy.offset as usize;
+            let length = copy.length as usize;
+            let into = start.checked_add(length).and_then(|end| area.get_mut(start..end));
+            let needed = self.copy_bytes;
+            copy.fill(into.ok_or(DescribeError::AreaTooSmall { needed, found })?);
+        }
+        Ok(())
+    }
+
+    /// The descriptor. `base` is the region offset at which the copied area begins (any value
+    /// if nothing is copied).
+    pub fn descriptor(&self, stamp: Stamp, base: u64) -> Vec<u8> {
+        let mut bytes = self.descriptor.clone();
+        let mut patch = |at: usize, value: u64| {
+            if let Some(field) = bytes.get_mut(at..at + 8) {
+                field.copy_from_slice(&value.to_le_bytes());
+            }
+        };
+        patch(8, stamp.region);
+        patch(16, stamp.epoch);
+        patch(BASE_AT, base);
+        bytes
+    }
+}
+
+fn check_type(column: usize, field: &SchemaNode, array: &ArrayData) -> Result<(), DescribeError> {
+    if same_type(field.data_type(), array.data_type()) {
+        return Ok(());
+    }
+    Err(DescribeError::TypeMismatch {
+        column,
+        expected: field.data_type().to_string(),
+        found: array.data_type().to_string(),
+    })
+}
+
+/// Starts a descriptor: the header, with zeros for what is known later.
+fn begin(kind: Kind, capacity: usize) -> Writer {
+    let mut writer = Writer { bytes: Vec::with_capacity(HEADER_BYTES + capacity) };
+    writer.fixed(&MAGIC);
+    writer.fixed(&VERSION.to_le_bytes());
+    writer.byte(kind as u8);
+    writer.byte(0);
+    writer.fixed(&[0; HEADER_BYTES - 8]);
+    writer
+}
+
+fn finish(kind: Kind, writer: Writer, placer: Placer<'_>) -> Result<Plan, DescribeError> {
+    let mut descriptor = writer.bytes;
+    let length = (descriptor.len() as u64).to_le_bytes();
+    if let Some(field) = descriptor.get_mut(LENGTH_AT..LENGTH_AT + 8) {
+        field.copy_from_slice(&length);
+    }
+    let placed = placer.finish();
+    Ok(Plan {
+        kind,
+        descriptor,
+        copies: placed.copies,
+        copy_bytes: placed.copy_bytes,
+        in_place: placed.in_place,
+        data_bytes: placed.data_bytes,
+        in_place_bytes: placed.in_place_bytes,
+    })
+}

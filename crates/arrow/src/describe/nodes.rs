@@ -1,0 +1,535 @@
+//! The walk over arrays. Each node is cut to the window that is used, and written.
+//!
+//! A window keeps up to seven elements before its first one, so that it begins at a whole
+//! byte of every bitmap: no bitmap is shifted, element buffers keep eight times their
+//! alignment, and one offset below eight serves all buffers of a node, which is what the C
+//! Data Interface asks for.
+
+use super::place::{Placer, Reference, write_reference};
+use super::trim::{self, Rewrite};
+use crate::error::DescribeError;
+use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
+use crate::schema::DEPTH_MAX;
+use crate::wire::Writer;
+use arrow_buffer::{Buffer, NullBuffer};
+use arrow_data::ArrayData;
+
+/// Bits of a node's first byte.
+pub(crate) const HAS_OFFSET: u8 = 1;
+pub(crate) const HAS_VALIDITY: u8 = 1 << 1;
+pub(crate) const NULL_COUNT_UNKNOWN: u8 = 1 << 2;
+pub(crate) const DICTIONARY_REFERENCE: u8 = 1 << 3;
+pub(crate) const NODE_FLAGS_KNOWN: u8 = 15;
+
+/// The part of an array that is described.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    /// First element, counted from the start of the array's buffers.
+    pub first: usize,
+    /// Number of elements.
+    pub length: usize,
+    /// Elements kept before the first one; below eight.
+    pub lead: usize,
+}
+
+impl Window {
+    /// First element that the descriptor refers to.
+    pub fn start(self) -> usize {
+        self.first - self.lead
+    }
+
+    /// Elements that the descriptor refers to.
+    pub fn covered(self) -> usize {
+        self.lead + self.length
+    }
+}
+
+/// A dictionary that was written already and may be referred to.
+struct Written {
+    values: ArrayData,
+    nodes: u64,
+    number: u64,
+}
+
+/// Writes nodes and places their buffers.
+pub(super) struct Walker<'l> {
+    writer: Writer,
+    pub(super) placer: Placer<'l>,
+    /// Nodes that a reader will build, references expanded.
+    nodes: u64,
+    dictionaries: u64,
+    /// The last dictionary at each place of the schema, in order of the walk.
+    latest: Vec<Option<Written>>,
+    place: usize,
+}
+
+impl<'l> Walker<'l> {
+    pub fn new(writer: Writer, placer: Placer<'l>) -> Self {
+        Walker { writer, placer, nodes: 0, dictionaries: 0, latest: Vec::new(), place: 0 }
+    }
+
+    pub fn finish(self) -> (Writer, Placer<'l>) {
+        (self.writer, self.placer)
+    }
+
+    pub fn begin_batch(&mut self, rows: u64) {
+        self.place = 0;
+        self.writer.number(rows);
+    }
+
+    pub fn array(&mut self, data: &ArrayData) -> Result<(), DescribeError> {
+        self.node(data, 0, data.len(), 0)
+    }
+
+    /// Writes elements `start..start + length` of `data`.
+    fn node(
+        &mut self,
+        data: &ArrayData,
+        start: usize,
+        length: usize,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        if depth >= DEPTH_MAX {
+            return Err(DescribeError::TooDeep { max: DEPTH_MAX });
+        }
+        let end = start.checked_add(length).ok_or_else(overflow)?;
+        if end > data.len() {
+            return Err(malformed(data, "a parent needs more elements", end, data.len()));
+        }
+        let layout = Layout::of(data.data_type())
+            .ok_or_else(|| malformed(data, "a size below zero", 0, 0))?;
+        self.nodes += 1;
+        if length == 0 {
+            return self.empty_node(data, layout, depth);
+        }
+        let first = data.offset().checked_add(start).ok_or_else(overflow)?;
+        let nulls = match data.nulls() {
+            Some(nulls) if layout.has_validity() => window_nulls(data, nulls, start, length)?,
+            _ => None,
+        };
+        let lead = match layout {
+            Layout::Null => first,
+            Layout::Struct | Layout::FixedList { .. } if nulls.is_none() => 0,
+            Layout::RunEnd { .. } => first,
+            _ => first % 8,
+        };
+        let lead = if layout == Layout::Null { 0 } else { lead };
+        let window = Window { first, length, lead };
+        let mut head = if lead > 0 { HAS_OFFSET } else { 0 };
+        if nulls.is_some() {
+            head |= HAS_VALIDITY;
+        }
+        let reused = self.reusable_dictionary(data, layout);
+        if reused.is_some() {
+            head |= DICTIONARY_REFERENCE;
+        }
+        self.writer.byte(head);
+        self.writer.number(length as u64);
+        if lead > 0 {
+            self.writer.number(lead as u64);
+        }
+        if let Some(nulls) = &nulls {
+            self.validity(nulls, window)?;
+        }
+        self.body(data, layout, window, depth)?;
+        self.dictionary(data, layout, reused, depth)
+    }
+
+    /// An array of no elements: no offset, no validity, no buffers; children likewise.
+    fn empty_node(
+        &mut self,
+        data: &ArrayData,
+        layout: Layout,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        let reused = self.reusable_dictionary(data, layout);
+        self.writer.byte(if reused.is_some() { DICTIONARY_REFERENCE } else { 0 });
+        self.writer.number(0);
+        if layout == Layout::View {
+            self.writer.number(0);
+        }
+        for _ in 0..layout.buffers() {
+            write_reference(&mut self.writer, Reference::Empty);
+        }
+        if is_dictionary(layout) {
+            return self.dictionary(data, layout, reused, depth);
+        }
+        for child in data.child_data() {
+            self.node(child, 0, 0, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn validity(&mut self, nulls: &NullBuffer, window: Window) -> Result<(), DescribeError> {
+        self.writer.number(nulls.null_count() as u64);
+        self.writer.number(window.lead as u64);
+        let bytes = window.covered().div_ceil(8);
+        let reference = if nulls.offset() % 8 == window.lead {
+            self.placer.range(nulls.buffer(), nulls.offset() / 8, bytes, 1)?
+        } else {
+            let rewrite = Rewrite::Bits { nulls: nulls.clone(), lead: window.lead };
+            self.placer.rewritten(nulls.buffer().clone(), bytes, rewrite)?
+        };
+        write_reference(&mut self.writer, reference);
+        Ok(())
+    }
+
+    /// Buffers and children of a node that has elements.
+    fn body(
+        &mut self,
+        data: &ArrayData,
+        layout: Layout,
+        window: Window,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        match layout {
+            Layout::Null => Ok(()),
+            Layout::Bits => {
+                let bytes = window.covered().div_ceil(8);
+                let buffer = buffer(data, 0)?;
+                let start = window.start() / 8;
+                check_range(data, buffer, start, bytes)?;
+                self.reference(buffer, start, bytes, 1)
+            }
+            Layout::Fixed { bytes, alignment, .. } => {
+                self.elements(data, 0, window, bytes, alignment)
+            }
+            Layout::Binary(width) => self.binary(data, width, window),
+            Layout::View => self.views(data, window),
+            Layout::List(width) => self.list(data, width, window, depth),
+            Layout::ListView(width) => self.list_view(data, width, window, depth),
+            Layout::FixedList { items } => {
+                let start = window.start().checked_mul(items).ok_or_else(overflow)?;
+                let length = window.covered().checked_mul(items).ok_or_else(overflow)?;
+                self.node(child(data, 0)?, start, length, depth + 1)
+            }
+            Layout::Struct => self.same_length_children(data, window, depth),
+            Layout::SparseUnion => {
+                self.elements(data, 0, window, 1, 1)?;
+                self.same_length_children(data, window, depth)
+            }
+            Layout::DenseUnion => self.dense_union(data, window, depth),
+            Layout::RunEnd { bytes } => {
+                let runs = trim::run_window(data, bytes, window)?;
+                self.node(child(data, 0)?, runs.start, runs.len(), depth + 1)?;
+                self.node(child(data, 1)?, runs.start, runs.len(), depth + 1)
+            }
+        }
+    }
+
+    fn same_length_children(
+        &mut self,
+        data: &ArrayData,
+        window: Window,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        for child in data.child_data() {
+            self.node(child, window.start(), window.covered(), depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn reference(
+        &mut self,
+        buffer: &Buffer,
+        start: usize,
+        length: usize,
+        alignment: usize,
+    ) -> Result<(), DescribeError> {
+        let reference = self.placer.range(buffer, start, length, alignment)?;
+        write_reference(&mut self.writer, reference);
+        Ok(())
+    }
+
+    /// The elements of a buffer that the window covers.
+    fn elements(
+        &mut self,
+        data: &ArrayData,
+        index: usize,
+        window: Window,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<(), DescribeError> {
+        let (buffer, start, length) = element_range(data, index, window, bytes, 0)?;
+        self.reference(buffer, start, length, alignment)
+    }
+
+    fn binary(
+        &mut self,
+        data: &ArrayData,
+        width: OffsetWidth,
+        window: Window,
+    ) -> Result<(), DescribeError> {
+        let values = buffer(data, 1)?;
+        let (first, last) = trim::offset_span(data, width, window, values.len())?;
+        let all = values.get(..last).unwrap_or_default();
+        let rebase = first > 0
+            && !(self.offsets_in_place(data, width, window)? && self.placer.is_in_place(all, 1));
+        self.offsets(data, width, window, if rebase { first } else { 0 })?;
+        let start = if rebase { first } else { 0 };
+        self.reference(values, start, last - start, 1)
+    }
+
+    fn list(
+        &mut self,
+        data: &ArrayData,
+        width: OffsetWidth,
+        window: Window,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        let values = child(data, 0)?;
+        let (first, last) = trim::offset_span(data, width, window, values.len())?;
+        let rebase = first > 0
+            && !(self.offsets_in_place(data, width, window)?
+                && trim::all_in_place(values, &mut self.placer, depth + 1)?);
+        let start = if rebase { first } else { 0 };
+        self.offsets(data, width, window, start)?;
+        self.node(values, start, last - start, depth + 1)
+    }
+
+    fn offsets_in_place(
+        &mut self,
+        data: &ArrayData,
+        width: OffsetWidth,
+        window: Window,
+    ) -> Result<bool, DescribeError> {
+        let (buffer, start, length) = element_range(data, 0, window, width.bytes(), 1)?;
+        let bytes = buffer.get(start..start + length).unwrap_or_default();
+        Ok(self.placer.is_in_place(bytes, width.bytes()))
+    }
+
+    /// The offsets of the window, `first` taken off each.
+    fn offsets(
+        &mut self,
+        data: &ArrayData,
+        width: OffsetWidth,
+        window: Window,
+        first: usize,
+    ) -> Result<(), DescribeError> {
+        let (buffer, start, length) = element_range(data, 0, window, width.bytes(), 1)?;
+        let reference = if first == 0 {
+            self.placer.range(buffer, start, length, width.bytes())?
+        } else {
+            let from = buffer.slice_with_length(start, length);
+            let rewrite = Rewrite::Offsets { width, first: first as u64 };
+            self.placer.rewritten(from, length, rewrite)?
+        };
+        write_reference(&mut self.writer, reference);
+        Ok(())
+    }
+
+    fn list_view(
+        &mut self,
+        data: &ArrayData,
+        width: OffsetWidth,
+        window: Window,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        let bytes = width.bytes();
+        let values = child(data, 0)?;
+        let used = if trim::all_in_place(values, &mut self.placer, depth + 1)? {
+            0..values.len()
+        } else {
+            trim::list_view_span(data, width, window, values.len())?
+        };
+        let (offsets, start, length) = element_range(data, 0, window, bytes, 0)?;
+        let reference = if used.start == 0 {
+            self.placer.range(offsets, start, length, bytes)?
+        } else {
+            let from = offsets.slice_with_length(start, length);
+            let (first, extent) = (used.start as u64, used.len() as u64);
+            let rewrite = Rewrite::ListViewOffsets { width, first, extent };
+            self.placer.rewritten(from, length, rewrite)?
+        };
+        write_reference(&mut self.writer, reference);
+        self.elements(data, 1, window, bytes, bytes)?;
+        self.node(values, used.start, used.len(), depth + 1)
+    }
+
+    fn views(&mut self, data: &ArrayData, window: Window) -> Result<(), DescribeError> {
+        let (views, start, length) = element_range(data, 0, window, VIEW_BYTES, 0)?;
+        let data_buffers = data.buffers().get(1..).unwrap_or_default();
+        let in_place = data_buffers.iter().all(|buffer| self.placer.is_in_place(buffer, 1));
+        let used = if in_place { None } else { trim::used_by_views(data, window)? };
+        let Some(used) = used else {
+            self.writer.number(data_buffers.len() as u64);
+            self.reference(views, start, length, VIEW_BYTES)?;
+            return data_buffers
+                .iter()
+                .try_for_each(|buffer| self.reference(buffer, 0, buffer.len(), 1));
+        };
+        self.writer.number(used.kept().count() as u64);
+        let ranges: Vec<_> = used.kept().collect();
+        let from = views.slice_with_length(start, length);
+        let nulls = data.nulls().cloned();
+        let rewrite = Rewrite::Views { used, nulls, lead: window.lead, skip: window.first - data.offset() };
+        let reference = self.placer.rewritten(from, length, rewrite)?;
+        write_reference(&mut self.writer, reference);
+        for (index, range) in ranges {
+            self.reference(buffer(data, 1 + index)?, range.start, range.len(), 1)?;
+        }
+        Ok(())
+    }
+
+    fn dense_union(
+        &mut self,
+        data: &ArrayData,
+        window: Window,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        self.elements(data, 0, window, 1, 1)?;
+        let mut in_place = true;
+        for child in data.child_data() {
+            in_place = in_place && trim::all_in_place(child, &mut self.placer, depth + 1)?;
+        }
+        let spans = if in_place {
+            trim::UnionSpans::everything(data)
+        } else {
+            trim::union_spans(data, window)?
+        };
+        let (offsets, start, length) = element_range(data, 1, window, 4, 0)?;
+        let reference = if spans.is_unshifted() {
+            self.placer.range(offsets, start, length, 4)?
+        } else {
+            let (codes, at, count) = element_range(data, 0, window, 1, 0)?;
+            let codes = codes.slice_with_length(at, count);
+            let rewrite = Rewrite::UnionOffsets { codes, spans: spans.clone(), lead: window.lead };
+            self.placer.rewritten(offsets.slice_with_length(start, length), length, rewrite)?
+        };
+        write_reference(&mut self.writer, reference);
+        for (index, child) in data.child_data().iter().enumerate() {
+            let span = spans.of_child(index);
+            self.node(child, span.start, span.len(), depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Number of the dictionary that was written last at this place of the schema, if it is
+    /// the very same one.
+    fn reusable_dictionary(&mut self, data: &ArrayData, layout: Layout) -> Option<(u64, u64)> {
+        if !is_dictionary(layout) {
+            return None;
+        }
+        let written = self.latest.get(self.place)?.as_ref()?;
+        let same = written.values.ptr_eq(data.child_data().first()?);
+        // Readers allow a descriptor no more nodes than it has bytes.
+        let fits = self.nodes + written.nodes < self.writer.bytes.len() as u64;
+        (same && fits).then_some((written.number, written.nodes))
+    }
+
+    /// The values of a dictionary: by number if they were written before, else in full.
+    fn dictionary(
+        &mut self,
+        data: &ArrayData,
+        layout: Layout,
+        reused: Option<(u64, u64)>,
+        depth: usize,
+    ) -> Result<(), DescribeError> {
+        if !is_dictionary(layout) {
+            return Ok(());
+        }
+        let place = self.place;
+        self.place += 1;
+        if let Some((number, nodes)) = reused {
+            self.nodes += nodes;
+            self.writer.number(number);
+            // Dictionaries inside this one keep their places.
+            self.place += nested_dictionaries(child(data, 0)?);
+            return Ok(());
+        }
+        let values = child(data, 0)?;
+        let before = self.nodes;
+        self.node(values, 0, values.len(), depth + 1)?;
+        let number = self.dictionaries;
+        self.dictionaries += 1;
+        let nodes = self.nodes - before;
+        if self.latest.len() <= place {
+            self.latest.resize_with(place + 1, || None);
+        }
+        if let Some(slot) = self.latest.get_mut(place) {
+            *slot = Some(Written { values: values.clone(), nodes, number });
+        }
+        Ok(())
+    }
+}
+
+fn nested_dictionaries(data: &ArrayData) -> usize {
+    let own = usize::from(matches!(data.data_type(), arrow_schema::DataType::Dictionary(_, _)));
+    own + data.child_data().iter().map(nested_dictionaries).sum::<usize>()
+}
+
+fn is_dictionary(layout: Layout) -> bool {
+    matches!(layout, Layout::Fixed { is_dictionary: true, .. })
+}
+
+pub(super) fn overflow() -> DescribeError {
+    DescribeError::Overflow { what: "elements" }
+}
+
+pub(super) fn malformed(
+    data: &ArrayData,
+    reason: &'static str,
+    needed: usize,
+    found: usize,
+) -> DescribeError {
+    DescribeError::Malformed {
+        data_type: data.data_type().to_string(),
+        reason,
+        needed: needed as u64,
+        found: found as u64,
+    }
+}
+
+pub(super) fn buffer(data: &ArrayData, index: usize) -> Result<&Buffer, DescribeError> {
+    let buffers = data.buffers();
+    buffers.get(index).ok_or_else(|| malformed(data, "too few buffers", index + 1, buffers.len()))
+}
+
+pub(super) fn child(data: &ArrayData, index: usize) -> Result<&ArrayData, DescribeError> {
+    let children = data.child_data();
+    children.get(index).ok_or_else(|| malformed(data, "too few children", index + 1, children.len()))
+}
+
+fn check_range(
+    data: &ArrayData,
+    buffer: &Buffer,
+    start: usize,
+    length: usize,
+) -> Result<(), DescribeError> {
+    let end = start.checked_add(length).ok_or_else(overflow)?;
+    if end <= buffer.len() {
+        return Ok(());
+    }
+    Err(malformed(data, "a buffer is too short", end, buffer.len()))
+}
+
+/// Buffer, first byte and number of bytes of the window's elements (and `extra` more).
+pub(super) fn element_range(
+    data: &ArrayData,
+    index: usize,
+    window: Window,
+    bytes: usize,
+    extra: usize,
+) -> Result<(&Buffer, usize, usize), DescribeError> {
+    let start = window.start().checked_mul(bytes).ok_or_else(overflow)?;
+    let count = window.covered().checked_add(extra).ok_or_else(overflow)?;
+    let length = count.checked_mul(bytes).ok_or_else(overflow)?;
+    let buffer = buffer(data, index)?;
+    check_range(data, buffer, start, length)?;
+    Ok((buffer, start, length))
+}
+
+/// Validity of the window, `None` if nothing in it is null.
+fn window_nulls(
+    data: &ArrayData,
+    nulls: &NullBuffer,
+    start: usize,
+    length: usize,
+) -> Result<Option<NullBuffer>, DescribeError> {
+    if nulls.len() != data.len() {
+        return Err(malformed(data, "validity has another length", data.len(), nulls.len()));
+    }
+    let whole = start == 0 && length == nulls.len();
+    let nulls = if whole { nulls.clone() } else { nulls.slice(start, length) };
+    Ok((nulls.null_count() > 0).then_some(nulls))
+}

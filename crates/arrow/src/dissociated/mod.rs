@@ -1,0 +1,1 @@
+//! Dissociated IPC.

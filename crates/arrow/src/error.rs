@@ -1,0 +1,321 @@
+//! One error type for each kind of operation; variants carry the numbers.
+
+use thiserror::Error;
+
+/// A schema that cannot be expressed, or that names no Arrow type.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// The format string is not one of the C Data Interface.
+    #[error("unknown Arrow format string {format:?}")]
+    UnknownFormat {
+        /// The format string.
+        format: String,
+    },
+    /// A parameter in the format string is missing or out of range.
+    #[error("bad parameter in Arrow format string {format:?}: {reason}")]
+    BadParameter {
+        /// The format string.
+        format: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// A type has the wrong number of children.
+    #[error("format {format:?} takes {expected} children, got {found}")]
+    Children {
+        /// The format string.
+        format: String,
+        /// How many children it takes.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A child has a type its parent does not allow.
+    #[error("format {format:?}: {reason}")]
+    BadChild {
+        /// The format string of the parent.
+        format: String,
+        /// What the parent asks of its child.
+        reason: &'static str,
+    },
+    /// The type nests deeper than allowed.
+    #[error("type nests deeper than {max} levels")]
+    TooDeep {
+        /// The limit.
+        max: usize,
+    },
+    /// The arrow-rs type has no C Data Interface format.
+    #[error("arrow type {data_type} has no format string")]
+    NoFormat {
+        /// The type.
+        data_type: String,
+    },
+    /// Text that must be UTF-8, and free of NUL bytes, is not.
+    #[error("{what} is not valid text")]
+    BadText {
+        /// Which text.
+        what: &'static str,
+    },
+}
+
+/// An array that cannot be described.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DescribeError {
+    /// The schema is at fault.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The data's type is not the schema's type.
+    #[error("column {column} has type {found}, the schema says {expected}")]
+    TypeMismatch {
+        /// Column number (0 for an array).
+        column: usize,
+        /// The schema's type.
+        expected: String,
+        /// The data's type.
+        found: String,
+    },
+    /// A batch has another number of columns than the schema.
+    #[error("batch {batch} has {found} columns, the schema has {expected}")]
+    ColumnCount {
+        /// Batch number.
+        batch: usize,
+        /// Columns in the schema.
+        expected: usize,
+        /// Columns in the batch.
+        found: usize,
+    },
+    /// A column has another length than its batch.
+    #[error("column {column} of batch {batch} has {found} rows, the batch has {expected}")]
+    RowCount {
+        /// Batch number.
+        batch: usize,
+        /// Column number.
+        column: usize,
+        /// Rows of the batch.
+        expected: usize,
+        /// Rows of the column.
+        found: usize,
+    },
+    /// The array breaks its own layout, so describing it would read out of bounds.
+    #[error("malformed {data_type} array: {reason} (needs {needed}, has {found})")]
+    Malformed {
+        /// The type.
+        data_type: String,
+        /// What is wrong.
+        reason: &'static str,
+        /// What the layout needs.
+        needed: u64,
+        /// What the array has.
+        found: u64,
+    },
+    /// The type nests deeper than allowed.
+    #[error("array nests deeper than {max} levels")]
+    TooDeep {
+        /// The limit.
+        max: usize,
+    },
+    /// A NumPy shape and its bytes disagree.
+    #[error("array of {items} items of {item_bytes} bytes needs {needed} bytes, got {found}")]
+    NdArraySize {
+        /// Items in the shape.
+        items: u64,
+        /// Bytes of one item.
+        item_bytes: u64,
+        /// Items times bytes.
+        needed: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// A count overflowed 64 bits.
+    #[error("size overflow: {what}")]
+    Overflow {
+        /// What was counted.
+        what: &'static str,
+    },
+    /// The area given to `write_copies` is too small.
+    #[error("copied area holds {found} bytes, needs {needed}")]
+    AreaTooSmall {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes given.
+        found: u64,
+    },
+}
+
+/// A descriptor (or a Dissociated IPC message) that must not be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InvalidDescriptor {
+    /// It ends too early.
+    #[error("descriptor truncated at byte {at} of {length}")]
+    Truncated {
+        /// Where the next byte was wanted.
+        at: usize,
+        /// Bytes there are.
+        length: usize,
+    },
+    /// It does not begin with the magic bytes.
+    #[error("not a descriptor: begins with {found:02x?}")]
+    BadMagic {
+        /// The bytes found.
+        found: [u8; 4],
+    },
+    /// It has another format version.
+    #[error("descriptor version {found} is not supported (this build reads version {supported})")]
+    Version {
+        /// Its version.
+        found: u16,
+        /// Ours.
+        supported: u16,
+    },
+    /// It is of an unknown kind.
+    #[error("unknown object kind {found}")]
+    UnknownKind {
+        /// The kind byte.
+        found: u8,
+    },
+    /// Its own length field disagrees with the bytes given.
+    #[error("descriptor says it has {stated} bytes, got {found}")]
+    Length {
+        /// The length field.
+        stated: u64,
+        /// Bytes given.
+        found: u64,
+    },
+    /// A field holds a value that has no meaning.
+    #[error("bad {what} at byte {at}: {value}")]
+    BadValue {
+        /// Which field.
+        what: &'static str,
+        /// Byte position just behind the field.
+        at: usize,
+        /// The value.
+        value: u64,
+    },
+    /// Bytes follow the end.
+    #[error("{extra} bytes follow the end of the descriptor")]
+    TrailingBytes {
+        /// How many.
+        extra: usize,
+    },
+    /// The schema is at fault.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// It has more nodes than allowed.
+    #[error("descriptor expands to more than {max} array nodes")]
+    TooManyNodes {
+        /// The limit.
+        max: u64,
+    },
+    /// A range of bytes lies outside the object.
+    #[error("bytes {offset}..+{length} do not lie in the object")]
+    OutOfBounds {
+        /// Region offset.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+    /// A buffer is not aligned as its type needs.
+    #[error("buffer {buffer} of {data_type} is not aligned to {alignment} bytes")]
+    Misaligned {
+        /// The type.
+        data_type: String,
+        /// Buffer number.
+        buffer: usize,
+        /// What the type needs.
+        alignment: usize,
+    },
+    /// A buffer, a child or a count does not fit the length of its array.
+    #[error("{data_type} array: {what} needs {needed}, has {found}")]
+    Inconsistent {
+        /// The type.
+        data_type: String,
+        /// Which part.
+        what: &'static str,
+        /// What the array's length asks for.
+        needed: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// A message uses something that this reader does not support.
+    #[error("unsupported: {what}")]
+    Unsupported {
+        /// What.
+        what: &'static str,
+    },
+    /// A message is not a valid flatbuffer, or not of the right type.
+    #[error("bad IPC message: {reason}")]
+    BadMessage {
+        /// Why.
+        reason: String,
+    },
+    /// The full check of all data failed (only from `rebuild_checked`).
+    #[error("data check failed: {reason}")]
+    Data {
+        /// Arrow's own words.
+        reason: String,
+    },
+}
+
+/// An array that cannot be imported from the C Data Interface.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The schema is at fault.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The structure was released already, or a pointer in it is null.
+    #[error("{what} is null or already released")]
+    Null {
+        /// Which part.
+        what: &'static str,
+    },
+    /// A count in the structure does not fit the type.
+    #[error("{data_type}: {what} needs {needed}, the C structure has {found}")]
+    Count {
+        /// The type.
+        data_type: String,
+        /// Which count.
+        what: &'static str,
+        /// Expected.
+        needed: i64,
+        /// Found.
+        found: i64,
+    },
+    /// The producer of a stream reported an error.
+    #[error("the stream's producer failed with code {code}: {message}")]
+    Stream {
+        /// Its errno.
+        code: i32,
+        /// Its message, if it gave one.
+        message: String,
+    },
+    /// A record batch came as an array that is not a struct.
+    #[error("expected a struct for record batches, got {data_type}")]
+    NotAStruct {
+        /// The type.
+        data_type: String,
+    },
+}
+
+/// Batches that cannot be exported as Dissociated IPC.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The data cannot be walked.
+    #[error(transparent)]
+    Describe(#[from] DescribeError),
+    /// IPC has no way to say this.
+    #[error("Arrow IPC cannot express {what}")]
+    NotExpressible {
+        /// What.
+        what: &'static str,
+    },
+    /// The schema could not be written.
+    #[error("cannot encode the IPC schema: {reason}")]
+    Schema {
+        /// Why.
+        reason: String,
+    },
+}

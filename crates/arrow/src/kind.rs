@@ -1,0 +1,77 @@
+//! What an object is, as the descriptor's kind byte says.
+
+/// Kind of an object. The numbers are those of the store's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A NumPy array: one buffer, a dtype and a shape.
+    NdArray = 2,
+    /// One Arrow array.
+    Array = 3,
+    /// Arrow arrays of one type, one after the other.
+    ChunkedArray = 4,
+    /// One record batch.
+    RecordBatch = 5,
+    /// Record batches of one schema, one after the other.
+    Table = 6,
+}
+
+impl Kind {
+    /// The kind of a kind byte. `None` for an unknown byte, and for 1 (plain bytes), which
+    /// has no descriptor.
+    pub fn from_u8(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            2 => Kind::NdArray,
+            3 => Kind::Array,
+            4 => Kind::ChunkedArray,
+            5 => Kind::RecordBatch,
+            6 => Kind::Table,
+            _ => return None,
+        })
+    }
+
+    /// Whether the root of the schema is a struct whose children are columns.
+    pub fn is_tabular(self) -> bool {
+        matches!(self, Kind::RecordBatch | Kind::Table)
+    }
+}
+
+/// Order of the items of a NumPy array in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Row-major: the last index varies fastest.
+    C,
+    /// Column-major: the first index varies fastest.
+    F,
+}
+
+/// Type and shape of a contiguous NumPy array.
+///
+/// `dtype` is opaque to this crate: whatever text the binding can turn back into a dtype, for
+/// example `<f8` or the text of a structured `descr`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NdArray {
+    /// The dtype as text.
+    pub dtype: String,
+    /// Bytes of one item.
+    pub item_bytes: u64,
+    /// Items along each axis; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// Order of items.
+    pub order: Order,
+}
+
+impl NdArray {
+    /// Number of items, `None` on overflow.
+    pub fn items(&self) -> Option<u64> {
+        if self.shape.contains(&0) {
+            return Some(0);
+        }
+        self.shape.iter().try_fold(1u64, |n, axis| n.checked_mul(*axis))
+    }
+
+    /// Number of bytes, `None` on overflow.
+    pub fn bytes(&self) -> Option<u64> {
+        self.items()?.checked_mul(self.item_bytes)
+    }
+}
