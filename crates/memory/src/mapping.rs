@@ -8,6 +8,10 @@ use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
 
+/// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU; rustix names it only
+/// where it makes the system calls itself.
+const MREMAP_DONTUNMAP: u32 = 4;
+
 /// A range of addresses that belongs to its holder; unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -132,7 +136,7 @@ impl Mapping {
         let phase = source.addr() % huge;
         let room = length.as_usize().checked_add(phase).ok_or(Errno::NOMEM)?;
         let target = Self::reserve(Length::from(room.max(huge)), None)?;
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
         let asked = length.as_usize();
         // SAFETY: the caller vouches for the source; the target lies in `target`, which is ours.
         unsafe {

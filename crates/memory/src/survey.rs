@@ -329,7 +329,10 @@ fn unescape(path: &str) -> String {
 }
 
 fn mounts() -> Vec<Mount> {
-    let text = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    // Of the thread, since a thread can have mounts of its own.
+    let text = fs::read("/proc/thread-self/mountinfo")
+        .or_else(|_| fs::read("/proc/self/mountinfo"))
+        .unwrap_or_default();
     String::from_utf8_lossy(&text)
         .lines()
         .filter_map(Mount::parse)

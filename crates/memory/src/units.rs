@@ -113,7 +113,7 @@ pub struct Address(pub usize);
 impl Address {
     /// As a pointer. Making it is safe, using it is not.
     #[must_use]
-    pub const fn as_ptr(self) -> *const u8 {
+    pub fn as_ptr(self) -> *const u8 {
         std::ptr::with_exposed_provenance(self.0)
     }
 }

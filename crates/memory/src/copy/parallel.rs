@@ -73,7 +73,7 @@ pub(super) unsafe fn copy(
             // Without a thread to help, the others do its part.
             match thread::Builder::new()
                 .name("farrow-copy".to_owned())
-                .spawn_scoped(scope, &work)
+                .spawn_scoped(scope, work)
             {
                 Ok(_) => threads += 1,
                 Err(error) => tracing::debug!(%error, "copying with fewer threads"),

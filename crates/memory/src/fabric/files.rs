@@ -91,14 +91,14 @@ pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError
             path: at.path.to_owned(),
         });
     }
-    if at.is_memory {
-        if let Some(free) = survey::memory_available().filter(|free| *free < asked) {
-            return Err(FabricError::NoSpace {
-                asked,
-                free,
-                path: PathBuf::from("memory"),
-            });
-        }
+    if at.is_memory
+        && let Some(free) = survey::memory_available().filter(|free| *free < asked)
+    {
+        return Err(FabricError::NoSpace {
+            asked,
+            free,
+            path: PathBuf::from("memory"),
+        });
     }
     Ok(())
 }

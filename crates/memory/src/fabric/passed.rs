@@ -92,13 +92,13 @@ fn check_one(
     files::check_length(&shape, section, file_offset, length)?;
     // A file of a mounted tmpfs answers F_SEAL_SEAL alone: nothing can be learned there. A memory
     // file that still takes seals but has none against shrinking can be cut by its sender.
-    if let Ok(seals) = rustix::fs::fcntl_get_seals(fd) {
-        if !seals.intersects(SealFlags::SEAL | SealFlags::SHRINK) {
-            return Err(FabricError::CanShrink {
-                section,
-                seals: seals.bits(),
-            });
-        }
+    if let Ok(seals) = rustix::fs::fcntl_get_seals(fd)
+        && !seals.intersects(SealFlags::SEAL | SealFlags::SHRINK)
+    {
+        return Err(FabricError::CanShrink {
+            section,
+            seals: seals.bits(),
+        });
     }
     Ok(match shape {
         FileShape::Regular(_) => None,

@@ -226,10 +226,10 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if !self.is_kept {
-            if let Err(errno) = rustix::fs::unlink(&self.path) {
-                tracing::warn!(path = %self.path.display(), %errno, "could not remove");
-            }
+        if !self.is_kept
+            && let Err(errno) = rustix::fs::unlink(&self.path)
+        {
+            tracing::warn!(path = %self.path.display(), %errno, "could not remove");
         }
     }
 }

@@ -23,6 +23,9 @@ pub(crate) mod sealed;
 pub(crate) mod words;
 pub(crate) mod writable;
 
+#[cfg(test)]
+mod tests;
+
 use ranges::WritableRanges;
 use words::{WORD_BYTES, Words, WordsMut};
 

@@ -108,10 +108,8 @@ impl<'a> WordsMut<'a> {
     /// As [`Words::new`], and mapped writable for `'a` or for as long as `pin` lives.
     pub(super) unsafe fn new(start: *mut u8, count: usize, pin: Option<Pin<'a>>) -> Self {
         // SAFETY: passed on to the caller.
-        Self {
-            words: unsafe { Words::new(start, count) },
-            _pin: pin,
-        }
+        let words = unsafe { Words::new(start, count) };
+        Self { words, _pin: pin }
     }
 
     /// How many words there are.
