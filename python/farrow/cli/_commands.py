@@ -242,7 +242,7 @@ def _preview(name: str, value: Any) -> None:
     if not _is_table(value):
         shape = getattr(value, "shape", None)
         kind = f"{value.dtype} array of shape {shape}" if shape is not None else "bytes"
-        size = int(getattr(value, "nbytes", None) or getattr(value, "size", 0))
+        size = value.nbytes if shape is not None else value.size
         out.print(f"{name}  {kind}, {human_bytes(size)}", markup=False)
         return
     table = as_table(value)
@@ -368,9 +368,9 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from farrow.cli import _doctor as doctor
+    from farrow.cli._doctor import run
 
-    return doctor.run(as_json=options.json)
+    return run(as_json=options.json)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

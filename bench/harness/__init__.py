@@ -1,0 +1,1 @@
+"""The benchmark's own machinery: processes, the list of measurements, report and plot."""

@@ -1,0 +1,71 @@
+"""Farrow itself, by its public Python surface."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class Peer:
+    """See ``interface.PeerProtocol``."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    def server(self, directory: str, capacity: int) -> list[str]:
+        """A node, started as a user would."""
+        command = [sys.executable, "-m", "farrow.cli", "node"]
+        return [*command, "--socket", f"{directory}/farrow.sock", "--memory", str(capacity)]
+
+    def connect(self, directory: str) -> None:
+        """Connect to the node."""
+        import farrow
+
+        self._client = farrow.connect(f"{directory}/farrow.sock", timeout=30.0)
+
+    def put(self, name: str, table: Any) -> None:
+        """Copies buffers that lie in private memory, keeps those built through the pool."""
+        self._client.put(table, name)
+
+    def get(self, name: str) -> Any:
+        """In place."""
+        return self._client.get(name)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Under a name, as the other peers do."""
+        self._client.put(data, name)
+
+    def get_bytes(self, name: str) -> Any:
+        """In place."""
+        return self._client.get(name)
+
+    def delete(self, name: str) -> None:
+        """Space is free again when no reader holds the object."""
+        self._client.delete(name)
+
+    # What only Farrow has.
+
+    def memory_pool(self) -> Any:
+        """The pool that builds tables in the region."""
+        return self._client.memory_pool()
+
+    def stats(self) -> dict[str, Any]:
+        """The node's counters."""
+        result: dict[str, Any] = self._client.stats()
+        return result
+
+    def put_unnamed(self, data: bytes) -> Any:
+        """A small object known by its id only; returns the reference."""
+        return self._client.put(data)
+
+    def get_target(self, target: Any) -> Any:
+        """By reference."""
+        return self._client.get(target)
+
+    def put_many(self, items: list[bytes]) -> Any:
+        """One message for all."""
+        return self._client.put_many(items)
+
+    def get_many(self, targets: Any) -> Any:
+        """All at once."""
+        return self._client.get_many(targets)

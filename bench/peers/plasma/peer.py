@@ -1,0 +1,85 @@
+"""Plasma, the shared-memory store that Arrow shipped until version 11."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+import pyarrow as pa
+
+warnings.simplefilter("ignore")
+
+_CONNECT_SECONDS_MAX = 30.0
+# Plasma's best setting here; more threads than cores do not help.
+_COPY_THREADS = max(1, os.cpu_count() or 1)
+
+
+class Peer:
+    """See ``interface.PeerProtocol``."""
+
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    def server(self, directory: str, capacity: int) -> list[str]:
+        """The store, from the same wheel."""
+        program = os.path.join(os.path.dirname(sys.executable), "plasma_store")
+        return [program, "-m", str(capacity), "-s", f"{directory}/plasma.sock"]
+
+    def connect(self, directory: str) -> None:
+        """Connect, waiting for the store."""
+        from pyarrow import plasma
+
+        path = f"{directory}/plasma.sock"
+        limit = time.monotonic() + _CONNECT_SECONDS_MAX
+        while not os.path.exists(path) and time.monotonic() < limit:
+            time.sleep(0.01)
+        self._client = plasma.connect(path)
+
+    def put(self, name: str, table: Any) -> None:
+        """Size the IPC stream, create, write with Plasma's threads, seal."""
+        key = _key(name)
+        sizer = pa.MockOutputStream()
+        with pa.ipc.new_stream(sizer, table.schema) as writer:
+            writer.write_table(table)
+        buffer = self._client.create(key, sizer.size())
+        sink = pa.FixedSizeBufferWriter(buffer)
+        sink.set_memcopy_threads(_COPY_THREADS)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        sink.close()
+        self._client.seal(key)
+
+    def get(self, name: str) -> Any:
+        """Read the stream in place."""
+        (buffer,) = self._client.get_buffers([_key(name)])
+        return pa.ipc.open_stream(buffer).read_all()
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """One call of the client."""
+        self._client.put_raw_buffer(data, _key(name))
+
+    def get_bytes(self, name: str) -> Any:
+        """In place."""
+        (buffer,) = self._client.get_buffers([_key(name)])
+        return buffer
+
+    def delete(self, name: str) -> None:
+        """Forget it."""
+        self._client.delete([_key(name)])
+
+
+_KEYS: dict[str, Any] = {}
+
+
+def _key(name: str) -> Any:
+    """Plasma's ids are 20 bytes; made once per name, so that hashing is not measured."""
+    key = _KEYS.get(name)
+    if key is None:
+        from pyarrow import plasma
+
+        key = _KEYS[name] = plasma.ObjectID(hashlib.sha1(name.encode()).digest())
+    return key

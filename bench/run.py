@@ -1,0 +1,250 @@
+"""Measure Farrow against its peers and the machine: ``python bench/run.py [--quick]``.
+
+Prints a table of ratios and leaves the raw samples, the table and a plot in bench/results/.
+As root it measures a second time on a tmpfs with huge pages, mounted over /dev/shm in a mount
+namespace of its own, which nothing else sees and which ends with the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from harness import machine, plot, report  # noqa: E402
+from harness.process import PeerError, python_of  # noqa: E402
+from harness.tasks import (  # noqa: E402
+    Plan,
+    Sample,
+    measure_limits,
+    measure_micro,
+    measure_peer,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PEERS = ("farrow", "plasma", "ipc_shm", "flight")
+ORDINARY = "ordinary pages"
+HUGE = "huge pages"
+# Flight holds tables in private memory: huge pages on tmpfs change nothing for it.
+HUGE_PEERS = ("farrow", "plasma", "ipc_shm")
+# Of the time, the part that the ordinary run may use when a second run follows.
+ORDINARY_SHARE = 0.6
+# Tables in private memory and in the server, and what a reader copies for comparison.
+MEMORY_PER_TABLE = 5.0
+
+
+def main() -> int:
+    """Run, print, save.  0, or 1 if Farrow itself could not be measured."""
+    options = _options()
+    notes: list[str] = []
+    plan = Plan.quick() if options.quick else Plan()
+    plan = _fitted(plan, notes)
+    chosen = [name for name in PEERS if name in options.peers.split(",")]
+    if options.inside:
+        samples = list(_measure(plan, chosen, HUGE, plan.seconds_max, notes))
+        _write(Path(options.inside), {"samples": _plain(samples), "notes": notes})
+        return 0
+    _set_up(chosen, notes)
+    can_huge = not options.no_huge and _can_mount(notes)
+    seconds = plan.seconds_max * (ORDINARY_SHARE if can_huge else 1.0)
+    samples = list(_measure(plan, chosen, ORDINARY, seconds, notes))
+    if can_huge:
+        samples += _measure_huge(plan, chosen, options.quick, notes)
+    if not options.no_micro:
+        samples += _micro(notes)
+    document = _document(samples, notes, options.quick)
+    _save(document, samples, Path(options.output), options.quick)
+    return 0 if any(sample.peer == "farrow" for sample in samples) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data, few repeats")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: all)")
+    parser.add_argument("--no-huge", action="store_true", help="no second run on huge pages")
+    parser.add_argument("--no-micro", action="store_true", help="no Rust micro-benchmarks")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fitted(plan: Plan, notes: list[str]) -> Plan:
+    """A smaller table where memory or /dev/shm is short; the report says so."""
+    room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
+    wanted = plan.large_rows * 11 * MEMORY_PER_TABLE
+    if room >= wanted:
+        return plan
+    rows = int(plan.large_rows * room / wanted) // 8 * 8
+    notes.append(f"memory for a table of {rows:,} rows only, instead of {plan.large_rows:,}")
+    return dataclasses.replace(plan, large_rows=rows, medium_rows=min(plan.medium_rows, rows))
+
+
+def _set_up(chosen: list[str], notes: list[str]) -> None:
+    """Make the environments of peers that need one; leave out those that fail."""
+    for peer in list(chosen):
+        script = HERE / "peers" / peer / "setup"
+        if python_of(peer) is None and script.exists():
+            _say(f"setting up {peer} ...")
+            done = subprocess.run([str(script)], capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                chosen.remove(peer)
+                lines = done.stderr.strip().splitlines()
+                notes.append(f"{peer} is left out: {lines[-1] if lines else 'setup failed'}")
+
+
+def _measure(
+    plan: Plan, chosen: list[str], variant: str, seconds: float, notes: list[str]
+) -> Iterator[Sample]:
+    """The limits, then each peer in turn within its share of the time."""
+    yield from measure_limits(plan, variant)
+    end = time.monotonic() + seconds
+    for index, peer in enumerate(chosen):
+        _say(f"{variant}: {peer} ...")
+        left = end - time.monotonic()
+        deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
+        found: list[Sample] = []
+        try:
+            for sample in measure_peer(peer, plan, variant, deadline, notes.append):
+                found.append(sample)
+        except PeerError as error:
+            notes.append(f"{variant}: {error}")
+            _say(f"  {error}")
+        yield from found
+
+
+def _can_mount(notes: list[str]) -> bool:
+    """Whether a tmpfs with huge pages can be mounted in a namespace of our own."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        notes.append("not measured on huge pages: needs root and unshare")
+        return False
+    trial = [*_NAMESPACE, "16m", "true"]
+    if subprocess.run(trial, capture_output=True, check=False).returncode != 0:
+        notes.append("not measured on huge pages: tmpfs does not mount with huge=always here")
+        return False
+    return True
+
+
+_NAMESPACE = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "private",
+    "sh",
+    "-c",
+    'size=$1; shift; mount -t tmpfs -o huge=always,size="$size" tmpfs /dev/shm && exec "$@"',
+    "sh",
+)
+
+
+def _measure_huge(plan: Plan, chosen: list[str], quick: bool, notes: list[str]) -> list[Sample]:
+    """Run this program again in a mount namespace and read its samples back."""
+    peers = [peer for peer in chosen if peer in HUGE_PEERS]
+    size = str(plan.capacity * 2)
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+        target = Path(folder) / "samples.json"
+        command = [*_NAMESPACE, size, sys.executable, str(HERE / "run.py"), "--inside", str(target)]
+        command += ["--peers", ",".join(peers)] + (["--quick"] if quick else [])
+        done = subprocess.run(command, check=False)
+        if done.returncode != 0 or not target.exists():
+            notes.append("the run on huge pages failed")
+            return []
+        inner = json.loads(target.read_text())
+    notes.extend(inner["notes"])
+    return [Sample(**sample) for sample in inner["samples"]]
+
+
+def _micro(notes: list[str]) -> list[Sample]:
+    _say("micro-benchmarks ...")
+    try:
+        return list(measure_micro(HERE.parent, ORDINARY))
+    except PeerError as error:
+        notes.append(str(error))
+        return []
+
+
+def _plain(samples: list[Sample]) -> list[dict[str, Any]]:
+    """For JSON; four digits are more than any clock here is good for."""
+    plain = [dataclasses.asdict(sample) for sample in samples]
+    for item in plain:
+        item["samples"] = [float(f"{value:.4g}") for value in item["samples"]]
+    return plain
+
+
+def _document(samples: list[Sample], notes: list[str], quick: bool) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "quick": quick,
+        "machine": machine.describe(),
+        "commit": machine.commit(HERE.parent),
+        "notes": list(dict.fromkeys(notes)),
+        "samples": _plain(samples),
+    }
+
+
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.write_text(json.dumps(document, separators=(",", ":")) + "\n")
+
+
+def _save(document: dict[str, Any], samples: list[Sample], folder: Path, quick: bool) -> None:
+    """Print the table; write JSON, Markdown and PNG under one name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{document['date']}-{machine.host_hash()}{'-quick' if quick else ''}"
+    _write(folder / f"{name}.json", document)
+    text = report.markdown(document, samples)
+    (folder / f"{name}.md").write_text(text)
+    _print(document, samples)
+    facts = document["machine"]
+    title = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, {ORDINARY}"
+    drawn = plot.draw(samples, ORDINARY, title, folder / f"{name}.png")
+    files = f"{name}.json, .md" + (" and .png" if drawn else "; no plot: matplotlib is missing")
+    print(f"\nIn bench/results: {files}" if folder == HERE / "results" else f"\nWrote {files}")
+
+
+def _print(document: dict[str, Any], samples: list[Sample]) -> None:
+    """The report on the terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = Console(width=None if sys.stdout.isatty() else 170, highlight=False)
+    for variant in dict.fromkeys(sample.variant for sample in samples):
+        peers = report.peers_of([sample for sample in samples if sample.variant == variant])
+        table = Table(*report.titles(peers), box=box.SIMPLE_HEAD, title=variant)
+        for line in report.lines(samples, variant):
+            style = {True: "green", False: "red", None: ""}[line.met]
+            row = [escape(cell) for cell in report.cells(line, peers)]
+            table.add_row(*row[:-1], f"[{style}]{row[-1]}[/{style}]" if style else row[-1])
+        out.print(table)
+        for limit in (s for s in samples if s.variant == variant and s.case == "copy"):
+            best = sorted(limit.samples)[len(limit.samples) // 2]
+            out.print(f"  copy, {limit.peer}: {limit.bytes / best / 2**30:.1f} GiB/s")
+    for note in document["notes"]:
+        out.print(f"  note: {escape(note)}", style="yellow")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

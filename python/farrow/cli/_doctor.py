@@ -1,0 +1,250 @@
+"""``farrow doctor``: what this machine offers, and the exact command that mends what lacks.
+
+The facts come from the extension (``farrow._native.survey()``), which looks at the machine
+the way the daemon does.  The advice is made here: one ``Finding`` for each thing that a node
+would miss, with what it costs to go without.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from farrow import _native
+from farrow.cli._output import console, grid, human_bytes, print_json
+
+__all__ = ["Finding", "findings", "run"]
+
+# One descriptor for each client and region, and room for the rest.
+_FILES_WANTED = 4096
+# A mapping for each writable extent that is being filled, and each library of the process.
+_MAPS_WANTED = 65_530
+_SHM_SHARE_WANTED = 0.25
+_BYTE_WORDS = ("bytes", "size", "free", "memory", "memlock", "address_space", "total", "available")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something that lacks: what, what follows from it, and how to mend it."""
+
+    level: str  # "error": a node cannot work; "advice": it works, but slower or smaller
+    what: str
+    consequence: str
+    command: str
+
+
+def run(*, as_json: bool) -> int:
+    """Print the survey and the findings; 1 if a node could not work here, else 0."""
+    survey = _native.survey()
+    found = findings(survey)
+    if as_json:
+        print_json({"survey": survey, "findings": [dataclasses.asdict(one) for one in found]})
+    else:
+        _print(survey, found)
+    return int(any(one.level == "error" for one in found))
+
+
+def findings(survey: dict[str, Any]) -> list[Finding]:
+    """What lacks on a machine with this survey, most serious first.
+
+    Keys that the survey does not have are passed over.
+    """
+    found = [
+        *_tmpfs_findings(survey),
+        *_huge_page_findings(survey),
+        *_limit_findings(survey),
+        *_window_findings(survey),
+    ]
+    return sorted(found, key=lambda one: one.level != "error")
+
+
+def _tmpfs_findings(survey: dict[str, Any]) -> list[Finding]:
+    places = _tmpfs(survey)
+    if not places:
+        return [
+            Finding(
+                "error",
+                "no tmpfs that you may write to",
+                "a node has no place for its memory",
+                "sudo mount -t tmpfs -o size=50%,mode=1777 tmpfs /dev/shm",
+            )
+        ]
+    total = _number(survey.get("memory"), "total_bytes", "total") or _physical_bytes()
+    largest = max(places, key=lambda place: _number(place, "size_bytes", "size") or 0)
+    size = _number(largest, "size_bytes", "size") or 0
+    if total and size < _SHM_SHARE_WANTED * total:
+        path = str(largest.get("path", "/dev/shm"))
+        return [
+            Finding(
+                "advice",
+                f"the largest tmpfs, {path}, holds {human_bytes(size)} of"
+                f" {human_bytes(total)} of memory",
+                "no larger region can be made (containers: docker run --shm-size=8g)",
+                f"sudo mount -o remount,size=50% {path}",
+            )
+        ]
+    return []
+
+
+def _huge_page_findings(survey: dict[str, Any]) -> list[Finding]:
+    places = _tmpfs(survey)
+    offered = any(
+        str(place.get("huge") or "never") not in ("never", "None", "False", "0", "deny")
+        for place in places
+    )
+    settings = survey.get("huge_pages") or {}
+    shmem = _chosen(settings.get("shmem_enabled") or settings.get("shmem"))
+    if offered or not places or shmem in ("always", "force", "within_size", "advise"):
+        return []
+    path = str(places[0].get("path", "/dev/shm"))
+    consequence = "regions use 4 KiB pages: each first touch of one costs about 0.1 us more"
+    if shmem == "deny":
+        what = "huge pages on tmpfs are denied on this machine"
+        command = "echo never | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+        return [Finding("advice", what, consequence, f"{command}, then farrow doctor again")]
+    return [
+        Finding(
+            "advice",
+            f"{path} offers no huge pages",
+            consequence,
+            f"sudo mount -o remount,huge=advise {path}",
+        )
+    ]
+
+
+def _limit_findings(survey: dict[str, Any]) -> list[Finding]:
+    limits = survey.get("limits") or {}
+    found = []
+    files = _number(limits, "open_files", "nofile", "files")
+    if files is not None and 0 < files < _FILES_WANTED:
+        found.append(
+            Finding(
+                "advice",
+                f"at most {files:,} open files for each process",
+                f"a node serves fewer than {files:,} clients",
+                f"ulimit -n {_FILES_WANTED}",
+            )
+        )
+    maps = _number(limits, "map_count", "max_map_count", "maps")
+    if maps is not None and 0 < maps < _MAPS_WANTED:
+        found.append(
+            Finding(
+                "advice",
+                f"at most {maps:,} mappings for each process",
+                "a client that fills many objects at a time runs out of them",
+                f"sudo sysctl vm.max_map_count={_MAPS_WANTED}",
+            )
+        )
+    space = _number(limits, "address_space", "as")
+    if space is not None and 0 < space < 1 << 46:
+        found.append(
+            Finding(
+                "advice",
+                f"address space is limited to {human_bytes(space)}",
+                "regions are mapped wherever there is room, not at one address in all processes",
+                "ulimit -v unlimited",
+            )
+        )
+    return found
+
+
+def _window_findings(survey: dict[str, Any]) -> list[Finding]:
+    window = survey.get("fixed_window") or survey.get("window")
+    if not isinstance(window, dict):
+        return []
+    free = window.get("free", window.get("available"))
+    if free is None or bool(free):
+        return []
+    return [
+        Finding(
+            "advice",
+            "the fixed address window is taken in this process",
+            "regions are mapped at any address; all works, only raw pointers differ",
+            "unset LD_PRELOAD  # or run without the tool that maps there (TSAN, valgrind)",
+        )
+    ]
+
+
+def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:
+    places = survey.get("tmpfs") or survey.get("tmpfs_dirs") or []
+    if isinstance(places, dict):
+        places = [{"path": path, **facts} for path, facts in places.items()]
+    return [place for place in places if place.get("writable", True)]
+
+
+def _number(group: Any, *names: str) -> int | None:
+    """The first of the named entries that is a number; None for "unlimited" and absent ones."""
+    if not isinstance(group, dict):
+        return None
+    for name in names:
+        value = group.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _chosen(setting: Any) -> str:
+    """``advise`` of ``always within_size [advise] never``."""
+    text = str(setting or "")
+    return text[text.find("[") + 1 : text.find("]")] if "[" in text else text
+
+
+def _physical_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _print(survey: dict[str, Any], found: list[Finding]) -> None:
+    out = console()
+    kernel = Path("/proc/sys/kernel/osrelease")
+    if kernel.exists():
+        out.print(f"Linux {kernel.read_text().strip()}, {human_bytes(_physical_bytes())} of memory")
+    for key, value in survey.items():
+        title = key.replace("_", " ")
+        if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()):
+            rows = [(name.replace("_", " "), _text(name, item)) for name, item in value.items()]
+            out.print(grid((title, ""), rows))
+        elif isinstance(value, (list, dict)):
+            _print_rows(out, title, value)
+        else:
+            out.print(f"{title}: {_text(key, value)}", markup=False)
+    for one in found:
+        mark = "[bold red]error[/]" if one.level == "error" else "[yellow]advice[/]"
+        out.print(mark, end=" ")
+        out.print(f"{one.what}: {one.consequence}.", markup=False)
+        out.print(f"       {one.command}\n", style="bold", markup=False)
+    if not found:
+        out.print("[green]All that a node can use is there.[/]")
+
+
+def _print_rows(out: Any, title: str, value: Any) -> None:
+    """A list of alike entries, or a dict of them, as one table."""
+    if isinstance(value, dict):
+        entries = [
+            {"": name, **(item if isinstance(item, dict) else {"value": item})}
+            for name, item in value.items()
+        ]
+    else:
+        entries = [item if isinstance(item, dict) else {"": item} for item in value]
+    names = list(dict.fromkeys(name for entry in entries for name in entry))
+    if not names:
+        return
+    rows = [[_text(name, entry.get(name)) for name in names] for entry in entries]
+    heads = [f"{title} {names[0]}".strip(), *names[1:]]
+    out.print(grid([head.replace("_", " ") for head in heads], rows))
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name in ("start", "end", "base", "address"):
+            return f"{value:#x}"
+        is_bytes = name.endswith(_BYTE_WORDS)
+        return human_bytes(value) if is_bytes and value >= 1024 else f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(name, item) for item in value)
+    return str(value)

@@ -1,0 +1,333 @@
+"""The command ``farrow``: what files it reads, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+
+import farrow
+from farrow import synthetic
+from farrow.cli import main
+from farrow.cli._doctor import findings
+from farrow.cli._output import human_bytes, human_seconds, parse_bytes
+from farrow.cli._read import read_table
+from farrow.cli._sniff import FileKind, kind_of, text_shape
+
+ROWS = 2_000
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    return synthetic.transactions(ROWS, seed=1)
+
+
+@pytest.fixture
+def run(node, capsys):
+    """Run a command against the node: (exit code, standard output, standard error)."""
+
+    def call(command: str, *arguments: str) -> tuple[int, str, str]:
+        code = main([command, "--socket", node.socket, *arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+# Files
+
+
+def test_kinds_are_told_by_contents(tmp_path: Path, table: pa.Table) -> None:
+    pq.write_table(table, tmp_path / "a.dat")
+    with pa.ipc.new_file(tmp_path / "b.dat", table.schema) as writer:
+        writer.write_table(table)
+    with pa.ipc.new_stream(tmp_path / "c.dat", table.schema) as writer:
+        writer.write_table(table)
+    pacsv.write_csv(table, tmp_path / "d.dat")
+    kinds = [kind_of(tmp_path / f"{name}.dat") for name in "abcd"]
+    assert kinds == [FileKind.PARQUET, FileKind.IPC_FILE, FileKind.IPC_STREAM, FileKind.TEXT]
+    for name in "abcd":
+        assert read_table(tmp_path / f"{name}.dat").num_rows == ROWS
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)))
+    with pytest.raises(ValueError, match=r"a\.bin is no"):
+        kind_of(tmp_path / "a.bin")
+    (tmp_path / "a.parquet").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"not the \.parquet file"):
+        kind_of(tmp_path / "a.parquet")
+    (tmp_path / "e.csv").write_text("")
+    with pytest.raises(ValueError, match="no rows"):
+        read_table(tmp_path / "e.csv")
+    (tmp_path / "e.csv.gz").write_bytes(b"")
+    with pytest.raises((ValueError, OSError)):
+        read_table(tmp_path / "e.csv.gz")
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter", "columns"),
+    [
+        ("1 2 1082040961\n3 4 1082155839\n", " ", ["column0", "column1", "column2"]),
+        ("source,target\n1,2\n", ",", ["source", "target"]),
+        ("a\tb\n1\t2\n", "\t", ["a", "b"]),
+        ("# remark\n% more\n1 2 3\n", " ", ["column0", "column1", "column2"]),
+        ("Account,Account,Account\nA,B,C\n", ",", ["Account", "Account.1", "Account.2"]),
+        ("when,who\n2022/09/01 00:20,a b\n", ",", ["when", "who"]),
+        ('"a, b";c\n"1, 2";3\n', ";", ["a, b", "c"]),
+        ("\ufeffa,b\n1,2\n", ",", ["a", "b"]),
+    ],
+)
+def test_text_is_sniffed(tmp_path: Path, text: str, delimiter: str, columns: list[str]) -> None:
+    path = tmp_path / "t.txt"
+    path.write_text(text)
+    shape = text_shape(path)
+    assert shape.delimiter == delimiter
+    assert list(shape.columns) == columns
+    read = read_table(path)
+    assert read.column_names == columns
+    rows = [line for line in text.splitlines() if line[0] not in "#%"]
+    assert read.num_rows == len(rows) - int(shape.has_header)
+    packed = tmp_path / "t.txt.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert read_table(packed).equals(read)
+
+
+def test_leading_zeros_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("bank,n\n012,1\n021174,2\n")
+    assert read_table(path).to_pydict() == {"bank": ["012", "021174"], "n": [1, 2]}
+
+
+def test_columns_that_change_their_mind_are_widened(tmp_path: Path) -> None:
+    # pyarrow takes types from the first block (8 MiB here); accounts turn hexadecimal later.
+    path = tmp_path / "t.csv"
+    rows = 1_200_000
+    with path.open("w") as file:
+        file.write("account,amount\n")
+        file.writelines(f"80000{i % 97:03d},{i % 1000}\n" for i in range(rows))
+        file.write("8000EBD30,0.5\n")
+    assert path.stat().st_size > 8 << 20
+    table = read_table(path)
+    assert table.num_rows == rows + 1
+    assert table.schema.field("account").type == pa.string()
+    assert table.schema.field("amount").type == pa.float64()
+    assert table["account"][-1].as_py() == "8000EBD30"
+
+
+def test_progress_ends_at_the_total(tmp_path: Path, table: pa.Table) -> None:
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=500)
+    pacsv.write_csv(table, tmp_path / "t.csv")
+    for name in ("t.parquet", "t.csv"):
+        seen: list[tuple[int, int]] = []
+        read_table(
+            tmp_path / name, progress=lambda done, total, seen=seen: seen.append((done, total))
+        )
+        assert seen[-1][0] == seen[-1][1] > 0
+        assert seen == sorted(seen)
+
+
+# Commands against a node
+
+
+def test_put_ls_get_rm(run, tmp_path: Path, table: pa.Table) -> None:
+    source = tmp_path / "transfers.csv.gz"
+    synthetic.write(source, ROWS, seed=1)
+    code, out, err = run("put", str(source))
+    assert (code, err) == (0, "")
+    assert "transfers" in out
+    assert "2,000 rows x 11 columns" in out
+
+    code, out, _ = run("ls", "--json")
+    (entry,) = json.loads(out)
+    assert code == 0
+    assert entry["name"] == "transfers"
+    assert entry["creator_pid"] == os.getpid()
+    assert len(entry["id"]) == 32
+    assert "transfers" in run("ls")[1]
+    assert "transfers" not in run("ls", "nothing")[1]
+
+    for name in ("o.parquet", "o.arrow", "o.arrows", "o.csv", "o.csv.gz"):
+        target = tmp_path / name
+        assert run("get", "transfers", "-o", str(target))[0] == 0
+        back = read_table(target)
+        assert back["from account"].equals(table["from account"])
+        assert back["amount paid"].equals(table["amount paid"])
+    assert run("get", entry["id"], "-o", str(tmp_path / "by-id.parquet"))[0] == 0
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
+
+    assert run("rm", "transfers") == (0, "", "")
+    assert json.loads(run("ls", "--json")[1]) == []
+
+
+def test_put_builds_in_place(run, tmp_path: Path) -> None:
+    for name in ("t.parquet", "t.csv"):
+        path = synthetic.write(tmp_path / name, ROWS)
+        code, out, err = run("put", str(path), "--name", name, "--json")
+        assert (code, err) == (0, "")
+        facts = json.loads(out)
+        assert facts["rows"] == ROWS
+        assert facts["bytes_in_place"] == facts["bytes"] > 0
+
+
+def test_preview_and_stat(run, tmp_path: Path) -> None:
+    run("put", str(synthetic.write(tmp_path / "t.parquet", ROWS)))
+    code, out, _ = run("get", "t")
+    assert code == 0
+    assert "2,000 rows x 11 columns" in out
+    assert "timestamp[" in out
+    assert "1,990 more rows" in out
+    code, out, _ = run("stat", "--json")
+    stats = json.loads(out)
+    assert code == 0
+    assert stats["objects"] == 1
+    assert 0 < stats["used"] <= stats["capacity"]
+    assert "capacity" in run("stat")[1]
+
+
+def test_bytes_and_arrays(run, node, tmp_path: Path, capfdbinary) -> None:
+    source = tmp_path / "blob.bin"
+    source.write_bytes(os.urandom(100_000))
+    assert run("put", str(source), "--bytes", "--name", "blob")[0] == 0
+    assert run("get", "blob", "-o", str(tmp_path / "back.bin"))[0] == 0
+    assert (tmp_path / "back.bin").read_bytes() == source.read_bytes()
+    code, _, err = run("get", "blob", "-o", str(tmp_path / "back.parquet"))
+    assert code == 1
+    assert "not a table" in err
+    assert not (tmp_path / "back.parquet").exists()
+
+    client = farrow.connect(node.socket)
+    numbers = np.arange(12.0).reshape(3, 4)
+    client.put(numbers, "numbers")
+    assert "(3, 4)" in run("get", "numbers")[1]
+    assert run("get", "numbers", "-o", str(tmp_path / "n.npy"))[0] == 0
+    assert (np.load(tmp_path / "n.npy") == numbers).all()
+
+
+def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
+    run("put", str(synthetic.write(tmp_path / "t.parquet", ROWS)))
+    command = [sys.executable, "-m", "farrow.cli", "get", "--socket", node.socket, "t", "-o", "-"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert pa.ipc.open_stream(done.stdout).read_all().num_rows == ROWS
+
+
+def test_errors_are_one_line(run, node, tmp_path: Path, capsys) -> None:
+    path = synthetic.write(tmp_path / "t.parquet", 10)
+    assert run("put", str(path))[0] == 0
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1" + bytes(100))
+    for arguments in (
+        ("put", str(path)),  # the name is taken
+        ("put", str(tmp_path / "nothing.csv")),
+        ("put", str(tmp_path)),
+        ("put", str(broken)),
+        ("put", str(path), "--name", "x" * 300),
+        ("get", "nothing"),
+        ("get", "0" * 32),
+        ("get", "t", "-o", str(tmp_path / "t.unknown")),
+        ("get", "t", "-o", str(tmp_path / "no" / "t.csv")),
+        ("rm", "nothing"),
+    ):
+        code, out, err = run(*arguments)
+        assert code == 1, arguments
+        assert out == ""
+        assert err.startswith("farrow: ")
+        assert err.count("\n") == 1
+        assert "Traceback" not in err
+    assert run("put", str(path), "--replace")[0] == 0
+    assert main(["ls", "--socket", str(tmp_path / "no.sock"), "--timeout", "0.2"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_a_node_nothing_is_started(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("FARROW_SOCKET", raising=False)
+    assert main(["ls", "--timeout", "0.5"]) == 1
+    err = capsys.readouterr().err
+    assert "farrow node" in err
+    assert err.count("\n") == 1
+
+
+def test_a_table_larger_than_the_region_is_told(run, tmp_path: Path) -> None:
+    # The node has 256 MiB; the file needs more.
+    rows = 40_000_000
+    path = tmp_path / "large.arrow"
+    column = pa.array(np.arange(rows))
+    with pa.ipc.new_file(path, pa.schema([("n", pa.int64())])) as writer:
+        writer.write_table(pa.table({"n": column}), max_chunksize=rows // 8)
+    code, _, err = run("put", str(path))
+    assert code == 1
+    assert err.count("\n") == 1
+    assert json.loads(run("ls", "--json")[1]) == []
+    # The store is as usable as before.
+    assert run("put", str(synthetic.write(tmp_path / "t.parquet", 10)))[0] == 0
+
+
+# Without a node
+
+
+def test_usage(capsys) -> None:
+    assert main([]) == 2
+    assert "COMMAND" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        main(["frobnicate"])
+    assert ended.value.code == 2
+
+
+def test_doctor(capsys) -> None:
+    code = main(["doctor", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert code == int(any(f["level"] == "error" for f in document["findings"]))
+    assert document["survey"]
+    main(["doctor"])
+    assert capsys.readouterr().out
+
+
+def test_doctor_says_how_to_mend() -> None:
+    assert [one.level for one in findings({"tmpfs": []})] == ["error"]
+    poor = {
+        "tmpfs": [{"path": "/dev/shm", "size_bytes": 64 << 20, "huge": None}],
+        "huge_pages": {"shmem_enabled": "always within_size advise [never] deny force"},
+        "limits": {"open_files": 256, "max_map_count": 1000, "address_space": 1 << 40},
+        "fixed_window": {"free": False},
+    }
+    found = findings(poor)
+    assert len(found) == 6
+    assert all(one.command and one.consequence for one in found)
+    rich = {
+        "tmpfs": [{"path": "/dev/shm", "size_bytes": 1 << 50, "huge": "always"}],
+        "limits": {"open_files": 1 << 20, "address_space": None},
+        "fixed_window": {"free": True},
+    }
+    assert findings(rich) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("4096", 4096), ("1k", 1024), ("512MiB", 512 << 20), ("1.5g", 3 << 29), ("2 TB", 2 << 40)],
+)
+def test_sizes(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "4 apples", "1e9"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="is no size"):
+        parse_bytes(text)
+
+
+def test_figures_for_people() -> None:
+    assert human_bytes(0) == "0 B"
+    assert human_bytes(999) == "999 B"
+    assert human_bytes(1_730_150_400) == "1.61 GiB"
+    assert human_seconds(0.0000415) == "41.5 us"
+    assert human_seconds(2.05) == "2.05 s"
