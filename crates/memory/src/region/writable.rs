@@ -37,8 +37,8 @@ impl Region {
     }
 
     /// Maps whole pages of data read-only again, by construction: a later `mprotect` to writable
-    /// fails. Parts that were read-only stay so. Takes time for each page that was touched, 17 to
-    /// 60 us for a MiB; [`Region::retire_writable`] moves most of it off the caller's path.
+    /// fails. Parts that were read-only stay so. Takes time for each page that was touched, some
+    /// 25 us for a MiB; [`Region::retire_writable`] moves most of it off the caller's path.
     ///
     /// # Errors
     /// [`MapError::InUse`] while a [`WritableBytes`] or a write overlaps it; as
