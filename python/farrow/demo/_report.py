@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Holder", "Way", "answers", "buffers", "memory", "step", "ways"]
 
 _BARS = " ▁▂▃▄▅▆▇█"
-_LABEL_WIDTH = 52
+_LABEL_WIDTH = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ def step(out: Console, label: str, seconds: float | None, note: str = "") -> Non
     """One line of the story: what was done, how long it took."""
     time = human_seconds(seconds) if seconds is not None else ""
     tail = f"   [dim]{escape(note)}[/dim]" if note else ""
-    out.print(f"  {escape(label):<{_LABEL_WIDTH}} [bold]{time:>9}[/bold]{tail}")
+    out.print(f"  {escape(label):<{_LABEL_WIDTH}} [bold]{time:>9}[/bold]{tail}", soft_wrap=True)
 
 
 def ways(out: Console, rows: Sequence[Way]) -> None:
@@ -65,11 +65,11 @@ def ways(out: Console, rows: Sequence[Way]) -> None:
         for way in rows
     ]
     titles = (
-        "hand the table to another process",
+        "the table handed to another process",
         ">time",
         ">times ours",
-        ">first pass over it",
-        ">second pass",
+        ">first pass",
+        ">second",
         ">new memory",
     )
     out.print(grid(titles, cells))
@@ -97,10 +97,10 @@ def memory(out: Console, holders: Sequence[Holder], one_copy: int) -> None:
     )
     titles = (
         "memory (proportional set size)",
-        ">own (Python, libraries)",
-        ">its share of the region",
-        ">together",
-        ">grown by the table",
+        ">own",
+        ">share of the region",
+        ">sum",
+        ">own, by the table",
     )
     out.print(grid(titles, cells))
     readers = holders[-2:]
@@ -137,14 +137,7 @@ def buffers(
         )
         for place in shown
     ]
-    titles = (
-        "where each buffer lies",
-        ">buffer",
-        ">address",
-        ">offset in region",
-        ">bytes",
-        "in place",
-    )
+    titles = ("where each buffer lies", ">buffer", ">address", ">offset", ">bytes", "in place")
     out.print(grid(titles, cells))
     inside = sum(bool(place["in_region"]) for place in places)
     mine = [(place["offset"], place["bytes"]) for place in places]
@@ -169,7 +162,7 @@ def answers(out: Console, roles: Roles | None, found: Sequence[tuple[str, Answer
         top, histogram = roles.head()
         answer = found[0][1]
         best = ", ".join(f"{name} {volume:,.0f}" for name, volume in answer.top[:3])
-        out.print(f"  {escape(top)}: {escape(best)} ...")
+        out.print(f"  {escape(top)}: {escape(best)} ...", soft_wrap=True)
         out.print(f"  {escape(histogram)}: {_bars(answer.histogram)}")
     if len(found) > 1:
         engines = " and ".join(dict.fromkeys(name for name, _ in found))
