@@ -1,1 +1,58 @@
-//! store
+//! Objects in a region: space, directory, names, holds.
+//!
+//! A *region* is memory that one process, its *home*, lends to many. [`Home`] is the home's side:
+//! it grants ranges to clients, seals what they wrote into objects, deletes, and reclaims.
+//! [`Reader`] and [`HoldTable`] are a client's side: find an object, hold it, read it in place,
+//! all by loads and stores of mapped memory. The bytes are laid out in `docs/formats/region.md`.
+//!
+//! This crate has no socket, no thread, no clock, and knows nothing of Arrow. The daemon
+//! (`farrow-cluster`) owns a [`Home`]; the client (`farrow`) owns a [`Reader`].
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod clients;
+mod control;
+mod directory;
+mod entry;
+mod error;
+#[cfg(any(test, feature = "failpoints"))]
+pub mod failpoints;
+mod grants;
+mod hash;
+mod header;
+mod hold_table;
+mod holds;
+mod home;
+mod ids;
+mod layout;
+mod names;
+mod options;
+mod reader;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use clients::{ClientRecord, ClientSlot, Joined};
+pub use entry::Entry;
+pub use error::{FormatError, StoreError};
+pub use header::FORMAT_VERSION;
+pub use hold_table::{Held, HoldTable};
+pub use home::{AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats};
+pub use ids::{Generation, InvalidObjectId, ObjectId, ObjectKind, RegionUid, Slot, Target};
+pub use layout::Layout;
+pub use names::check_name;
+pub use options::{
+    BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, OBJECTS_MAX, RECORDS_MAX,
+    RegionOptions,
+};
+pub use reader::{Listed, Reader};
+pub use space::{Run, SpaceAllocator, SpaceError};
+
+/// Pass a named place where a test may kill. Nothing outside of tests.
+macro_rules! failpoint {
+    ($name:literal) => {
+        #[cfg(any(test, feature = "failpoints"))]
+        $crate::failpoints::hit($name);
+    };
+}
+pub(crate) use failpoint;

@@ -1,0 +1,173 @@
+//! The client table: who is joined, so that a home that comes back knows whom to watch.
+
+use crate::control::{Control, word_of};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::layout::{CLIENT_BYTES, Layout};
+
+/// A place in the client table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ClientSlot(pub u32);
+
+/// What a client got when it joined. The nonce proves that it is the same client when it comes
+/// back to a home that was restarted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Joined {
+    /// Its place.
+    pub client: ClientSlot,
+    /// A random number that only it and the home know.
+    pub nonce: u64,
+}
+
+/// A client as the table tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientRecord {
+    /// Its place.
+    pub client: ClientSlot,
+    /// Its process.
+    pub pid: u32,
+    /// Start time of that process, in whatever unit the daemon uses: tells it from a later process
+    /// with the same number.
+    pub start_time: u64,
+    /// Its user.
+    pub uid: u32,
+    /// See [`Joined`].
+    pub nonce: u64,
+}
+
+const STATE_WORD: u64 = 0;
+const FREE: u64 = 0;
+const JOINED: u64 = 1;
+const LEAVING: u64 = 2;
+const RECORD_WORDS: usize = 8;
+
+/// The table and what the home remembers of it.
+#[derive(Debug)]
+pub(crate) struct ClientTable {
+    control: Control,
+    layout: Layout,
+    joined: Vec<Option<ClientRecord>>,
+    free: Vec<u32>,
+    /// Clients whose leaving a former home did not finish.
+    leaving: Vec<u32>,
+}
+
+impl ClientTable {
+    pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
+        let mut table = Self {
+            control,
+            layout,
+            joined: Vec::new(),
+            free: Vec::new(),
+            leaving: Vec::new(),
+        };
+        for slot in 0..layout.clients_max {
+            let at = word_of(layout.clients, CLIENT_BYTES, slot, 0);
+            let words: [u64; RECORD_WORDS] = table.control.load_record(at)?;
+            let record = ClientRecord {
+                client: ClientSlot(slot),
+                pid: words[1] as u32,
+                start_time: words[2],
+                uid: (words[1] >> 32) as u32,
+                nonce: words[3],
+            };
+            table.joined.push((words[0] != FREE).then_some(record));
+            match words[0] {
+                FREE => table.free.push(slot),
+                JOINED => {}
+                _ => table.leaving.push(slot),
+            }
+        }
+        table.free.reverse();
+        Ok(table)
+    }
+
+    pub(crate) fn join(
+        &mut self,
+        pid: u32,
+        start_time: u64,
+        uid: u32,
+    ) -> Result<Joined, StoreError> {
+        let max = self.layout.clients_max;
+        let slot = *self.free.last().ok_or(StoreError::TooManyClients { max })?;
+        let nonce = random()?;
+        let client = ClientSlot(slot);
+        let who = u64::from(pid) | u64::from(uid) << 32;
+        self.control
+            .store_record(self.word(client, 1), &[who, start_time, nonce])?;
+        failpoint!("client.join.record");
+        self.set_state(client, JOINED)?;
+        failpoint!("client.join.state");
+        self.free.pop();
+        if let Some(place) = self.joined.get_mut(slot as usize) {
+            *place = Some(ClientRecord {
+                client,
+                pid,
+                start_time,
+                uid,
+                nonce,
+            });
+        }
+        Ok(Joined { client, nonce })
+    }
+
+    pub(crate) fn get(&self, client: ClientSlot) -> Result<&ClientRecord, StoreError> {
+        let place = self.joined.get(client.0 as usize).and_then(Option::as_ref);
+        place.ok_or(StoreError::NoSuchClient { slot: client.0 })
+    }
+
+    /// From here on a new home finishes the leaving of this client.
+    pub(crate) fn begin_leave(&mut self, client: ClientSlot) -> Result<(), StoreError> {
+        self.get(client)?;
+        self.set_state(client, LEAVING)
+    }
+
+    pub(crate) fn end_leave(&mut self, client: ClientSlot) -> Result<(), StoreError> {
+        self.set_state(client, FREE)?;
+        if let Some(place) = self.joined.get_mut(client.0 as usize) {
+            *place = None;
+        }
+        self.free.push(client.0);
+        Ok(())
+    }
+
+    pub(crate) fn records(&self) -> impl Iterator<Item = &ClientRecord> {
+        self.joined.iter().flatten()
+    }
+
+    /// Clients whose leaving a former home did not finish, once.
+    pub(crate) fn take_leaving(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.leaving)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (slot, record) in (0..).zip(&self.joined) {
+            let state = self.control.load(self.word(ClientSlot(slot), STATE_WORD));
+            let state = state.map_err(|error| error.to_string())?;
+            let expected = if record.is_some() { JOINED } else { FREE };
+            if state != expected || record.is_some() == self.free.contains(&slot) {
+                return Err(format!("client {slot}: state {state}, expected {expected}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_state(&self, client: ClientSlot, state: u64) -> Result<(), StoreError> {
+        self.control.store(self.word(client, STATE_WORD), state)
+    }
+
+    fn word(&self, client: ClientSlot, word: u64) -> farrow_memory::Offset {
+        word_of(self.layout.clients, CLIENT_BYTES, client.0, word)
+    }
+}
+
+/// A random word that is not zero.
+pub(crate) fn random() -> Result<u64, StoreError> {
+    loop {
+        let word = getrandom::u64()
+            .map_err(|error| StoreError::Inconsistent(format!("no random numbers: {error}")))?;
+        if word != 0 {
+            return Ok(word);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The directory as the home writes it: slots, their lives, and their entries.
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Offset, Span};
+
+use crate::control::{Control, word_of};
+use crate::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::header::SLOTS_USED;
+use crate::ids::{RegionUid, Slot};
+use crate::layout::{ENTRY_BYTES, Layout};
+
+#[derive(Debug)]
+pub(crate) struct Directory {
+    control: Control,
+    layout: Layout,
+    uid: RegionUid,
+    /// Slots that were used and are free again.
+    free: Vec<u32>,
+    /// Slots from this one on were never used.
+    used: u32,
+}
+
+/// A free slot, and the sequence word it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vacancy {
+    pub(crate) slot: Slot,
+    pub(crate) sequence: Sequence,
+}
+
+impl Directory {
+    pub(crate) fn new(control: Control, layout: Layout, uid: RegionUid, used: u32) -> Self {
+        Self {
+            control,
+            layout,
+            uid,
+            free: Vec::new(),
+            used,
+        }
+    }
+
+    /// Slots that were ever used: those below this one.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// The slot the next object gets. It stays free until it is published.
+    pub(crate) fn vacancy(&self) -> Result<Vacancy, StoreError> {
+        let slot = match self.free.last() {
+            Some(slot) => *slot,
+            None if self.used < self.layout.objects_max => self.used,
+            None => {
+                return Err(StoreError::TooManyObjects {
+                    max: self.layout.objects_max,
+                });
+            }
+        };
+        let slot = Slot(slot);
+        let sequence = self.sequence(slot)?;
+        let sequence = if sequence.0 == 0 {
+            Sequence::FIRST
+        } else {
+            sequence
+        };
+        Ok(Vacancy { slot, sequence })
+    }
+
+    /// Fill a vacant slot. The last store makes the object exist.
+    pub(crate) fn publish(&mut self, vacancy: Vacancy, entry: &Entry) -> Result<(), StoreError> {
+        let Vacancy { slot, sequence } = vacancy;
+        if slot.0 >= self.used {
+            self.control.store(SLOTS_USED, u64::from(slot.0) + 1)?;
+            failpoint!("seal.slots_used");
+        }
+        self.set_sequence(slot, sequence.with(State::Writing))?;
+        failpoint!("seal.writing");
+        fence(Ordering::Release);
+        let words = entry.encode();
+        let (first, rest) = words.split_at(1);
+        self.control.store_record(self.word(slot, 1), rest)?;
+        failpoint!("seal.words");
+        self.control.store(self.word(slot, 0), first[0])?;
+        failpoint!("seal.published");
+        if slot.0 >= self.used {
+            self.used = slot.0 + 1;
+        } else {
+            self.free.pop();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
+        if slot.0 >= self.layout.objects_max {
+            return Err(StoreError::Corrupt {
+                slot,
+                reason: "no such slot",
+            });
+        }
+        Ok(Sequence(self.control.load(self.word(slot, 0))?))
+    }
+
+    pub(crate) fn set_sequence(&self, slot: Slot, to: Sequence) -> Result<(), StoreError> {
+        self.control.store(self.word(slot, 0), to.0)
+    }
+
+    /// Make a slot free, in its next life; one that has none is never used again.
+    pub(crate) fn vacate(&mut self, slot: Slot) -> Result<(), StoreError> {
+        let sequence = self.sequence(slot)?;
+        match sequence.next_life() {
+            Some(next) => {
+                self.set_sequence(slot, next)?;
+                self.found_free(slot, next);
+            }
+            None => self.set_sequence(slot, sequence.with(State::Free))?,
+        }
+        Ok(())
+    }
+
+    /// Remember a slot that was found free. The very last life of a slot is not given out: it
+    /// would have no next one to be free in.
+    pub(crate) fn found_free(&mut self, slot: Slot, sequence: Sequence) {
+        if sequence.next_life().is_some() {
+            self.free.push(slot.0);
+        }
+    }
+
+    /// The words of a slot.
+    pub(crate) fn words(&self, slot: Slot) -> Result<[u64; ENTRY_WORDS], StoreError> {
+        self.sequence(slot)?;
+        self.control.load_record(self.word(slot, 0))
+    }
+
+    /// The entry of a slot that is sealed or retiring.
+    pub(crate) fn entry(&self, slot: Slot) -> Result<Entry, StoreError> {
+        let words = self.words(slot)?;
+        Entry::decode(&words, self.uid, slot, &self.layout)
+            .map_err(|reason| StoreError::Corrupt { slot, reason })
+    }
+
+    pub(crate) fn free_slots(&self) -> &[u32] {
+        &self.free
+    }
+
+    /// The span of all entries, for reading in bulk.
+    pub(crate) fn span(&self) -> Span {
+        self.layout.directory
+    }
+
+    fn word(&self, slot: Slot, word: u64) -> Offset {
+        word_of(self.layout.directory, ENTRY_BYTES, slot.0, word)
+    }
+}

@@ -1,0 +1,424 @@
+//! A directory entry: 128 bytes that say what an object is and where it lies.
+//!
+//! The first word tells the life of the slot and its state at once, so that every change after the
+//! first publication is one store of one word, and a kill between two stores leaves no torn entry
+//! but one that was never published.
+
+use farrow_memory::{Length, Offset, Span};
+
+use crate::ids::{Generation, ObjectId, ObjectKind, RegionUid, Slot};
+use crate::layout::Layout;
+use crate::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
+
+/// Words of an entry.
+pub(crate) const ENTRY_WORDS: usize = 16;
+/// The word with the sequence.
+pub(crate) const SEQUENCE_WORD: u64 = 0;
+/// The word with the checksum.
+const CHECKSUM_WORD: usize = 15;
+/// Bytes of one extra block in its list.
+pub(crate) const EXTRA_BYTES: u64 = 16;
+
+/// What the sequence word of an entry says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// No object; the generation is the one the next object gets.
+    Free,
+    /// Being written: its other words mean nothing.
+    Writing,
+    /// An object.
+    Sealed,
+    /// An object that cannot be found any more, but may still be held.
+    Retiring,
+    /// No program writes this.
+    Unknown,
+}
+
+/// The first word of an entry: generation times 8, plus the state. It only grows.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Sequence(pub(crate) u64);
+
+impl Sequence {
+    /// The first generation; 0 would make the never-used word look like a free one.
+    pub(crate) const FIRST: Self = Self::new(Generation(1), State::Free);
+
+    pub(crate) const fn new(generation: Generation, state: State) -> Self {
+        let state = match state {
+            State::Free => 0,
+            State::Writing => 1,
+            State::Sealed => 2,
+            State::Retiring => 4,
+            State::Unknown => 7,
+        };
+        Self((generation.0 as u64) << 3 | state)
+    }
+
+    pub(crate) const fn state(self) -> State {
+        match self.0 & 7 {
+            0 => State::Free,
+            1 => State::Writing,
+            2 => State::Sealed,
+            4 => State::Retiring,
+            _ => State::Unknown,
+        }
+    }
+
+    /// The life. More than 32 bits are never written, and refused by [`Entry::decode`].
+    pub(crate) const fn generation(self) -> Generation {
+        Generation((self.0 >> 3) as u32)
+    }
+
+    pub(crate) const fn with(self, state: State) -> Self {
+        Self::new(self.generation(), state)
+    }
+
+    /// Free, in the next life. None after the last one: such a slot is never used again.
+    pub(crate) fn next_life(self) -> Option<Self> {
+        self.generation()
+            .0
+            .checked_add(1)
+            .map(|g| Self::new(Generation(g), State::Free))
+    }
+}
+
+/// A sealed object as the directory tells of it. All spans are offsets in the region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its id.
+    pub id: ObjectId,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// The primary block: descriptor, list of extra blocks, and what was copied in.
+    pub primary: Span,
+    /// The descriptor inside of the primary block; empty at its start for plain bytes.
+    pub descriptor: Span,
+    /// Bytes the user sees. For plain bytes, the object is this many bytes from the block's start.
+    pub size: Length,
+    /// Blocks besides the primary one, listed behind the descriptor.
+    pub extra_count: u32,
+    /// Where the name lies in the control section; empty for an object without one.
+    pub name: Span,
+    /// Hash of the name; 0 without one.
+    pub name_hash: u64,
+    /// crc32c of the descriptor, as the creator gave it.
+    pub descriptor_crc: u32,
+    /// crc32c of the list of extra blocks.
+    pub extra_crc: u32,
+    /// When it was sealed, by the home's clock: nanoseconds since 1970.
+    pub sealed_at_ns: u64,
+    /// Process that created it.
+    pub creator_pid: u32,
+    /// Client slot of that process at the time.
+    pub creator: u32,
+}
+
+/// Why words are not an entry.
+pub(crate) type EntryFault = &'static str;
+
+impl Entry {
+    /// Where the list of extra blocks lies: behind the descriptor, at the next multiple of 8.
+    #[must_use]
+    pub fn extra_list(&self) -> Option<Span> {
+        let start = Length(self.descriptor.end()?.0).round_up(8)?;
+        Some(Span::new(
+            Offset(start.0),
+            Length(u64::from(self.extra_count) * EXTRA_BYTES),
+        ))
+    }
+
+    /// The bytes of a plain-bytes object.
+    #[must_use]
+    pub fn payload(&self) -> Span {
+        Span::new(self.primary.offset, self.size)
+    }
+
+    /// The words of this entry, as published.
+    pub(crate) fn encode(&self) -> [u64; ENTRY_WORDS] {
+        let sequence = Sequence::new(self.id.generation(), State::Sealed);
+        let mut words = [
+            sequence.0,
+            u64::from(self.kind.as_u8())
+                | (self.name.length.0 & 0xff) << 8
+                | u64::from(self.extra_count) << 32,
+            self.id.hi,
+            self.id.lo,
+            self.primary.offset.0,
+            self.primary.length.0,
+            self.descriptor.offset.0,
+            self.descriptor.length.0,
+            self.size.0,
+            self.name.offset.0,
+            self.name_hash,
+            u64::from(self.descriptor_crc) | u64::from(self.extra_crc) << 32,
+            self.sealed_at_ns,
+            u64::from(self.creator_pid) | u64::from(self.creator) << 32,
+            0,
+            0,
+        ];
+        words[CHECKSUM_WORD] = checksum(&words);
+        words
+    }
+
+    /// Read words that were copied out of slot `slot`. The state in the first word does not
+    /// matter: the checksum is of the words as they were when published.
+    pub(crate) fn decode(
+        words: &[u64; ENTRY_WORDS],
+        uid: RegionUid,
+        slot: Slot,
+        layout: &Layout,
+    ) -> Result<Self, EntryFault> {
+        if words[0] >> 35 != 0 {
+            return Err("generation is over 32 bits");
+        }
+        let generation = Sequence(words[0]).generation();
+        let mut published = *words;
+        published[0] = Sequence::new(generation, State::Sealed).0;
+        if checksum(&published) != words[CHECKSUM_WORD] {
+            return Err("checksum differs");
+        }
+        let kind = ObjectKind::from_u8((words[1] & 0xff) as u8).ok_or("unknown kind")?;
+        let name_bytes = Length(words[1] >> 8 & 0xff);
+        let entry = Self {
+            id: ObjectId {
+                hi: words[2],
+                lo: words[3],
+            },
+            kind,
+            primary: Span::new(Offset(words[4]), Length(words[5])),
+            descriptor: Span::new(Offset(words[6]), Length(words[7])),
+            size: Length(words[8]),
+            extra_count: (words[1] >> 32) as u32,
+            name: Span::new(Offset(words[9]), name_bytes),
+            name_hash: words[10],
+            descriptor_crc: words[11] as u32,
+            extra_crc: (words[11] >> 32) as u32,
+            sealed_at_ns: words[12],
+            creator_pid: words[13] as u32,
+            creator: (words[13] >> 32) as u32,
+        };
+        if entry.id != ObjectId::new(uid, generation, slot) {
+            return Err("id is not of this slot");
+        }
+        entry.validate(layout)?;
+        Ok(entry)
+    }
+
+    /// Whether everything lies where it may. Asked of requests too, before they are written.
+    pub(crate) fn validate(&self, layout: &Layout) -> Result<(), EntryFault> {
+        if self.primary.is_empty() || !self.primary.is_aligned(BLOCK_BYTES) {
+            return Err("primary block is empty or unaligned");
+        }
+        if !layout.heap.contains(self.primary) {
+            return Err("primary block leaves the heap");
+        }
+        if !self.primary.contains(self.descriptor) || !self.descriptor.offset.is_multiple_of(8) {
+            return Err("descriptor leaves the primary block or is unaligned");
+        }
+        let is_bytes = self.kind == ObjectKind::Bytes;
+        if is_bytes != self.descriptor.is_empty() {
+            return Err("plain bytes have no descriptor, everything else has one");
+        }
+        if is_bytes && (self.size > self.primary.length || self.extra_count > 0) {
+            return Err("plain bytes leave the primary block");
+        }
+        let list = self
+            .extra_list()
+            .ok_or("list of extra blocks leaves the primary block")?;
+        if self.extra_count > 0 && !self.primary.contains(list) {
+            return Err("list of extra blocks leaves the primary block");
+        }
+        if !self.name.is_empty()
+            && (!layout.names.contains(self.name)
+                || !self.name.offset.is_multiple_of(NAME_GRAIN_BYTES))
+        {
+            return Err("name leaves the name heap or is unaligned");
+        }
+        Ok(())
+    }
+}
+
+/// crc32c of the 120 bytes before the checksum.
+fn checksum(words: &[u64; ENTRY_WORDS]) -> u64 {
+    let mut bytes = [0u8; CHECKSUM_WORD * 8];
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+    u64::from(crc32c::crc32c(&bytes))
+}
+
+/// A list of extra blocks as it lies behind a descriptor.
+pub(crate) fn encode_extra(blocks: &[Span]) -> Vec<u8> {
+    blocks
+        .iter()
+        .flat_map(|block| [block.offset.0, block.length.0])
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+/// Read such a list. Each block lies aligned in the heap; more is not known of them.
+pub(crate) fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, EntryFault> {
+    let (words, rest) = bytes.as_chunks::<16>();
+    if !rest.is_empty() {
+        return Err("list of extra blocks ends within a block");
+    }
+    words
+        .iter()
+        .map(|both| {
+            let both = u128::from_le_bytes(*both);
+            let span = Span::new(Offset(both as u64), Length((both >> 64) as u64));
+            let is_good =
+                !span.is_empty() && span.is_aligned(BLOCK_BYTES) && layout.heap.contains(span);
+            is_good
+                .then_some(span)
+                .ok_or("extra block is empty, unaligned or leaves the heap")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::RegionOptions;
+    use proptest::prelude::*;
+
+    const UID: RegionUid = RegionUid(77);
+
+    fn layout() -> Layout {
+        Layout::new(&RegionOptions::for_capacity(Length(1 << 20))).unwrap()
+    }
+
+    fn entry(layout: &Layout) -> Entry {
+        let heap = layout.heap.offset.0;
+        Entry {
+            id: ObjectId::new(UID, Generation(5), Slot(3)),
+            kind: ObjectKind::Table,
+            primary: Span::new(Offset(heap + 256), Length(1024)),
+            descriptor: Span::new(Offset(heap + 512), Length(101)),
+            size: Length(1 << 40),
+            extra_count: 2,
+            name: Span::new(layout.names.offset, Length(255)),
+            name_hash: u64::MAX,
+            descriptor_crc: 1,
+            extra_crc: 2,
+            sealed_at_ns: 3,
+            creator_pid: 4,
+            creator: 5,
+        }
+    }
+
+    #[test]
+    fn sequences_say_life_and_state() {
+        for state in [State::Free, State::Writing, State::Sealed, State::Retiring] {
+            let sequence = Sequence::new(Generation(u32::MAX), state);
+            assert_eq!(
+                (sequence.state(), sequence.generation().0),
+                (state, u32::MAX)
+            );
+            assert_eq!(sequence.next_life(), None);
+        }
+        assert_eq!(Sequence(0).generation(), Generation(0));
+        assert!(Sequence::FIRST.0 > 0);
+        let next = Sequence::FIRST.with(State::Retiring).next_life().unwrap();
+        assert_eq!((next.state(), next.generation().0), (State::Free, 2));
+    }
+
+    #[test]
+    fn an_entry_survives_in_every_state_but_not_with_a_bit_changed() {
+        let layout = layout();
+        let entry = entry(&layout);
+        let mut words = entry.encode();
+        assert_eq!(Entry::decode(&words, UID, Slot(3), &layout), Ok(entry));
+        words[0] = Sequence(words[0]).with(State::Retiring).0;
+        assert_eq!(Entry::decode(&words, UID, Slot(3), &layout), Ok(entry));
+        for bit in 3..ENTRY_WORDS * 64 {
+            let mut bad = words;
+            bad[bit / 64] ^= 1 << (bit % 64);
+            assert!(
+                Entry::decode(&bad, UID, Slot(3), &layout).is_err(),
+                "bit {bit}"
+            );
+        }
+        assert!(Entry::decode(&words, RegionUid(78), Slot(3), &layout).is_err());
+        assert!(Entry::decode(&words, UID, Slot(4), &layout).is_err());
+    }
+
+    #[test]
+    fn entries_that_point_elsewhere_are_refused_with_a_good_checksum() {
+        let layout = layout();
+        for change in [
+            (|e, _| e.primary.offset.0 += 64) as fn(&mut Entry, &Layout),
+            |e, _| e.primary.length.0 = 0,
+            |e, l| e.primary.offset = l.names.offset,
+            |e, _| e.primary.length.0 = 1 << 63,
+            |e, _| e.descriptor.offset.0 += 4,
+            |e, _| e.descriptor.offset.0 -= 512,
+            |e, _| e.descriptor.length.0 = u64::MAX,
+            |e, _| e.descriptor.length.0 = 0,
+            |e, _| e.kind = ObjectKind::Bytes,
+            |e, _| e.extra_count = u32::MAX,
+            |e, l| e.name.offset = l.heap.offset,
+            |e, _| e.name.offset.0 += 1,
+        ] {
+            let mut bad = entry(&layout);
+            change(&mut bad, &layout);
+            assert!(
+                Entry::decode(&bad.encode(), UID, Slot(3), &layout).is_err(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn plain_bytes_lie_at_the_start_of_their_block() {
+        let layout = layout();
+        let mut bytes = entry(&layout);
+        bytes.kind = ObjectKind::Bytes;
+        bytes.descriptor = Span::new(bytes.primary.offset, Length(0));
+        bytes.extra_count = 0;
+        bytes.size = Length(1024);
+        assert_eq!(
+            Entry::decode(&bytes.encode(), UID, Slot(3), &layout),
+            Ok(bytes)
+        );
+        assert_eq!(bytes.payload(), bytes.primary);
+        bytes.size = Length(1025);
+        assert!(Entry::decode(&bytes.encode(), UID, Slot(3), &layout).is_err());
+    }
+
+    #[test]
+    fn lists_of_extra_blocks_survive_and_bad_ones_are_refused() {
+        let layout = layout();
+        let block = |offset: u64, length: u64| {
+            Span::new(Offset(layout.heap.offset.0 + offset), Length(length))
+        };
+        let blocks = [block(0, 128), block(4096, 8192)];
+        let bytes = encode_extra(&blocks);
+        assert_eq!(decode_extra(&bytes, &layout).unwrap(), blocks);
+        assert!(decode_extra(&bytes[1..], &layout).is_err());
+        for bad in [
+            block(0, 0),
+            block(64, 128),
+            block(0, 100),
+            block(0, u64::MAX - 127),
+        ] {
+            assert!(decode_extra(&encode_extra(&[bad]), &layout).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn forged_words_never_panic(words: [u64; ENTRY_WORDS], fix: bool) {
+            let layout = layout();
+            let mut words = words;
+            if fix {
+                words[0] = Sequence(words[0] & 0xffff_ffff).with(State::Sealed).0;
+                words[2] = UID.0;
+                words[3] = u64::from(Sequence(words[0]).generation().0) << 32 | 3;
+                words[CHECKSUM_WORD] = checksum(&words);
+            }
+            if let Ok(entry) = Entry::decode(&words, UID, Slot(3), &layout) {
+                prop_assert!(layout.heap.contains(entry.primary));
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What can go wrong, by what the caller can do about it, with the numbers.
+
+use farrow_memory::{AccessError, BoundsError, Length, MapError, Span};
+
+use crate::ids::{ObjectId, Slot};
+use crate::options::NAME_BYTES_MAX;
+
+/// These bytes are not a region that this program can use.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// No region starts here, or its making was never finished.
+    #[error("not a region: the first word is {found:#018x}")]
+    BadMagic {
+        /// What lies where the magic should.
+        found: u64,
+    },
+    /// A region of another version of the format.
+    #[error("region format version {found}; this program knows version {known}")]
+    OtherVersion {
+        /// Version of the region.
+        found: u32,
+        /// The one version this program knows.
+        known: u32,
+    },
+    /// The region ends before something its header tells of.
+    #[error("region is truncated: {needed} needed, {found} there")]
+    Truncated {
+        /// Bytes that the header needs.
+        needed: Length,
+        /// Bytes of the mapped region.
+        found: Length,
+    },
+    /// The header was changed or is torn.
+    #[error("header checksum is {computed:#010x}, the header says {stored:#010x}")]
+    Checksum {
+        /// What the header says.
+        stored: u64,
+        /// What its bytes give.
+        computed: u64,
+    },
+    /// Two parts of the region claim the same bytes.
+    #[error("{first} ({first_span}) and {second} ({second_span}) overlap")]
+    Overlap {
+        /// One part.
+        first: &'static str,
+        /// Where it lies.
+        first_span: Span,
+        /// The other part.
+        second: &'static str,
+        /// Where that lies.
+        second_span: Span,
+    },
+    /// A part lies in the wrong section, unaligned, or with a length other than its counts give.
+    #[error("{table} ({span}) is misplaced: {reason}")]
+    Misplaced {
+        /// Which part.
+        table: &'static str,
+        /// Where the header says it lies.
+        span: Span,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A number in the header or in the options is out of range.
+    #[error("{what} is {value}, must be in {min}..={max}")]
+    OutOfRange {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// Least value.
+        min: u64,
+        /// Greatest value.
+        max: u64,
+    },
+    /// The region was made on a machine with other pages.
+    #[error("region has pages of {region} B, this machine of {machine} B")]
+    PageBytes {
+        /// Page size of the region.
+        region: u64,
+        /// Page size here.
+        machine: u64,
+    },
+    /// Bytes of the header cannot be reached.
+    #[error("header: {0}")]
+    Access(String),
+}
+
+/// An operation of the store failed. Unless said otherwise nothing has changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No free range is long enough.
+    #[error("out of memory: asked {asked}, {free} free, longest range {largest}")]
+    OutOfMemory {
+        /// Bytes asked for, at least.
+        asked: Length,
+        /// All free bytes.
+        free: Length,
+        /// The longest range that could be granted.
+        largest: Length,
+    },
+    /// Every directory slot is in use.
+    #[error("too many objects: the region holds {max} at most")]
+    TooManyObjects {
+        /// `objects_max` of the region.
+        max: u32,
+    },
+    /// Every client record is in use.
+    #[error("too many clients: the region serves {max} at most")]
+    TooManyClients {
+        /// `clients_max` of the region.
+        max: u32,
+    },
+    /// Every grant record is in use.
+    #[error("too many grants: the region records {max} at most")]
+    TooManyGrants {
+        /// `grants_max` of the region.
+        max: u32,
+    },
+    /// Every hold block is assigned.
+    #[error("hold blocks exhausted: the region has {max}")]
+    HoldBlocksExhausted {
+        /// `hold_blocks_max` of the region.
+        max: u32,
+    },
+    /// All hold slots of this client are in use; ask the daemon for one more block.
+    #[error("holds exhausted: {slots} slots in {blocks} blocks are all in use")]
+    HoldsExhausted {
+        /// Blocks this client has.
+        blocks: u32,
+        /// Slots in them.
+        slots: u64,
+    },
+    /// No room for the bytes of one more name.
+    #[error("name space is full: name of {asked}, {free} free")]
+    NameSpaceFull {
+        /// Bytes of the name.
+        asked: Length,
+        /// Free bytes in the name heap.
+        free: Length,
+    },
+    /// Another object, or an object in creation, has this name.
+    #[error("name {name:?} is taken")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// A name must be 1 to 255 bytes with no NUL.
+    #[error("name of {bytes} B refused: must be 1 to {NAME_BYTES_MAX} B of UTF-8 without NUL")]
+    NameInvalid {
+        /// Bytes of the name.
+        bytes: u64,
+    },
+    /// There is no such object.
+    #[error("not found: {what}")]
+    NotFound {
+        /// The id or name.
+        what: String,
+    },
+    /// There is no such client, or it is another one by now.
+    #[error("no client in slot {slot}, or not the one that asks")]
+    NoSuchClient {
+        /// The client slot.
+        slot: u32,
+    },
+    /// A range is not granted to this client.
+    #[error("range {span} is not granted to client {client}")]
+    NotYours {
+        /// The range.
+        span: Span,
+        /// The client slot.
+        client: u32,
+    },
+    /// A range of a request is unaligned, empty, outside of the heap or overlaps another.
+    #[error("bad range {span}: {reason}")]
+    BadSpan {
+        /// The range.
+        span: Span,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A request contradicts itself or the bytes it tells of.
+    #[error("bad request: {reason}")]
+    BadRequest {
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The directory entry of an object cannot be right.
+    #[error("directory slot {}: {reason}", slot.0)]
+    Corrupt {
+        /// The slot.
+        slot: Slot,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The list of extra blocks of an object is not the one that was sealed.
+    #[error("block list of object {id} is damaged: checksum {computed:#010x}, not {stored:#010x}")]
+    BlockListDamaged {
+        /// The object.
+        id: ObjectId,
+        /// What the directory says.
+        stored: u32,
+        /// What its bytes give.
+        computed: u32,
+    },
+    /// The home's own books contradict the region. The home must be opened again.
+    #[error("books and region disagree: {0}")]
+    Inconsistent(String),
+    /// Not a region, or not one this program can use.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Memory could not be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Memory could not be read or written.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A place outside of the region.
+    #[error(transparent)]
+    Bounds(#[from] BoundsError),
+}
+
+impl StoreError {
+    /// A word that could not be reached although its place was checked before.
+    pub(crate) fn unreachable_word(what: &'static str, index: u64) -> Self {
+        Self::Inconsistent(format!("word {index} of {what} cannot be reached"))
+    }
+}

@@ -1,0 +1,85 @@
+//! Named places where a test may kill: one between any two stores that change shared state.
+//!
+//! Compiled only under `cfg(test)` or the feature `failpoints`; elsewhere `failpoint!` is nothing.
+//! A test sets a hook that is called with the name of each place passed. The hook panics (to be
+//! caught, after which the home must be thrown away and the region adopted) or aborts the process.
+
+use std::cell::RefCell;
+use std::sync::OnceLock;
+
+/// Every name, so that a test can walk all of them and see that it reached each.
+pub const ALL: &[&str] = &[
+    "create.making",
+    "create.tables",
+    "create.header",
+    "create.magic",
+    "adopt.life",
+    "adopt.grants",
+    "adopt.entries",
+    "adopt.index",
+    "adopt.leaving",
+    "client.join.record",
+    "client.join.state",
+    "client.leave.state",
+    "client.leave.holds",
+    "client.leave.grant",
+    "client.leave.done",
+    "hold_block.zeroed",
+    "hold_block.owned",
+    "grant.range",
+    "grant.owner",
+    "carve.drop",
+    "carve.prefix",
+    "carve.suffix",
+    "carve.split.new",
+    "carve.split.old",
+    "release.carved",
+    "seal.name",
+    "seal.slots_used",
+    "seal.writing",
+    "seal.words",
+    "seal.published",
+    "seal.indexed",
+    "seal.carved",
+    "delete.retiring",
+    "delete.unindexed",
+    "delete.scanned",
+    "free.entry",
+    "index.zeroed",
+    "index.filled",
+    "index.turned",
+];
+
+type LocalHook = Box<dyn FnMut(&'static str)>;
+type GlobalHook = Box<dyn Fn(&'static str) + Send + Sync>;
+
+thread_local! {
+    static LOCAL: RefCell<Option<LocalHook>> = const { RefCell::new(None) };
+}
+static GLOBAL: OnceLock<GlobalHook> = OnceLock::new();
+
+/// Call `hook` at every failpoint this thread passes, until another one is set.
+pub fn set_local(hook: Option<LocalHook>) {
+    LOCAL.with(|local| *local.borrow_mut() = hook);
+}
+
+/// Call `hook` at every failpoint any thread passes. For a whole process, and only once: false if
+/// there was one already.
+pub fn set_global(hook: GlobalHook) -> bool {
+    GLOBAL.set(hook).is_ok()
+}
+
+/// Pass the place `name`.
+#[doc(hidden)]
+pub fn hit(name: &'static str) {
+    if let Some(hook) = GLOBAL.get() {
+        hook(name);
+    }
+    // The hook is out of its place while it runs: it may panic, or pass failpoints itself.
+    if let Some(mut hook) = LOCAL.with(|local| local.borrow_mut().take()) {
+        hook(name);
+        LOCAL.with(|local| {
+            local.borrow_mut().get_or_insert(hook);
+        });
+    }
+}

@@ -1,0 +1,389 @@
+//! Which ranges of the heap belong to which client, before anything in them is sealed.
+//!
+//! The table lies in the region, so that a restarted home does not take a living writer's memory
+//! away. Each change is a row of single stores, and after each of them the records cover at least
+//! what is granted: a home that adopts the region takes off what has become objects.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::{Length, Offset, Span};
+
+use crate::control::{Control, word_of};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::home::inside;
+use crate::layout::{GRANT_BYTES, Layout};
+use crate::space::Run;
+
+const OWNER_WORD: u64 = 0;
+const START_WORD: u64 = 1;
+const END_WORD: u64 = 2;
+
+/// One range of one client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Grant {
+    end: u64,
+    record: u32,
+}
+
+/// A record as found in the region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    pub(crate) record: u32,
+    pub(crate) client: u32,
+    pub(crate) run: Run,
+}
+
+/// Ranges to be taken out of one client's grants. Made by [`Grants::plan`], which sees that all of
+/// it is granted and that records suffice.
+#[derive(Debug, Default)]
+pub(crate) struct Carving {
+    pieces: Vec<Run>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Grants {
+    control: Control,
+    layout: Layout,
+    free: Vec<u32>,
+    /// Grants of each client by their start.
+    by_client: BTreeMap<u32, BTreeMap<u64, Grant>>,
+    bytes: u64,
+}
+
+impl Grants {
+    /// The grants that [`Grants::read`] found, made disjoint.
+    pub(crate) fn new(control: Control, layout: Layout, in_use: &[Found]) -> Self {
+        let mut is_used = vec![false; layout.grants_max as usize];
+        for found in in_use {
+            if let Some(used) = is_used.get_mut(found.record as usize) {
+                *used = true;
+            }
+        }
+        let free = (0..layout.grants_max)
+            .zip(is_used)
+            .filter(|(_, used)| !used)
+            .map(|(i, _)| i);
+        let mut free: Vec<u32> = free.collect();
+        free.reverse();
+        let mut grants = Self {
+            control,
+            layout,
+            free,
+            by_client: BTreeMap::new(),
+            bytes: 0,
+        };
+        for found in in_use {
+            grants.insert(found.client, found.run, found.record);
+        }
+        grants
+    }
+
+    /// All records that say they are in use.
+    pub(crate) fn read(control: &Control, layout: &Layout) -> Result<Vec<Found>, StoreError> {
+        let mut all = Vec::new();
+        for record in 0..layout.grants_max {
+            let at = word_of(layout.grants, GRANT_BYTES, record, 0);
+            let [owner, start, end, _]: [u64; 4] = control.load_record(at)?;
+            if let Some(client) = owner.checked_sub(1) {
+                let client = u32::try_from(client).unwrap_or(u32::MAX);
+                all.push(Found {
+                    record,
+                    client,
+                    run: Run { start, end },
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Make the record in the region say `run`, or nothing if it is empty. By one store if one end
+    /// stays where it is.
+    pub(crate) fn mend(control: &Control, layout: &Layout, to: Found) -> Result<(), StoreError> {
+        let word = |word| word_of(layout.grants, GRANT_BYTES, to.record, word);
+        if to.run.len() == 0 {
+            return control.store(word(OWNER_WORD), 0);
+        }
+        for (word, value) in [
+            (word(START_WORD), to.run.start),
+            (word(END_WORD), to.run.end),
+        ] {
+            if control.load(word)? != value {
+                control.store(word, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_free_record(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.layout.grants_max - self.free.len() as u32
+    }
+
+    /// Record `run`, which the space allocator has just given, as the client's.
+    pub(crate) fn add(&mut self, client: u32, run: Run) -> Result<(), StoreError> {
+        let max = self.layout.grants_max;
+        let record = self.free.pop().ok_or(StoreError::TooManyGrants { max })?;
+        self.write(record, client, run)?;
+        self.insert(client, run, record);
+        Ok(())
+    }
+
+    /// Grants of a client in order.
+    pub(crate) fn of(&self, client: u32) -> impl Iterator<Item = Run> + '_ {
+        let grants = self.by_client.get(&client).into_iter().flatten();
+        grants.map(|(&start, grant)| Run {
+            start,
+            end: grant.end,
+        })
+    }
+
+    /// All grants, client by client.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Run> + '_ {
+        self.by_client.keys().flat_map(|client| self.of(*client))
+    }
+
+    /// Plan to take `runs` (sorted, disjoint) out of the client's grants. A run may reach over
+    /// grants that touch. Nothing changes yet.
+    pub(crate) fn plan(&self, client: u32, runs: &[Run]) -> Result<Carving, StoreError> {
+        let mut carving = Carving::default();
+        let mut records = 0usize;
+        // The grant the last piece came from, and where what is left of it starts.
+        let mut current: Option<(Run, u64)> = None;
+        for run in runs {
+            let mut at = run.start;
+            while at < run.end {
+                let grant = self
+                    .containing(client, at)
+                    .ok_or_else(|| not_yours(client, *run))?;
+                let end = grant.end.min(run.end);
+                let left = match current {
+                    Some((same, left)) if same == grant => left,
+                    _ => grant.start,
+                };
+                // With something left on both sides, `carve_one` will need one record more.
+                if at > left && end < grant.end {
+                    records += 1;
+                }
+                current = Some((grant, end));
+                carving.pieces.push(Run { start: at, end });
+                at = end;
+            }
+        }
+        if records > self.free.len() {
+            return Err(StoreError::TooManyGrants {
+                max: self.layout.grants_max,
+            });
+        }
+        Ok(carving)
+    }
+
+    /// Take the planned ranges out of the client's grants. What becomes of them is up to the caller.
+    pub(crate) fn carve(&mut self, client: u32, carving: &Carving) -> Result<(), StoreError> {
+        for piece in &carving.pieces {
+            self.carve_one(client, *piece)?;
+        }
+        Ok(())
+    }
+
+    fn carve_one(&mut self, client: u32, piece: Run) -> Result<(), StoreError> {
+        let grant = self.containing(client, piece.start);
+        let grant = grant.filter(|grant| piece.end <= grant.end);
+        let grant = grant.ok_or_else(|| not_yours(client, piece))?;
+        let record = self
+            .remove(client, grant.start)
+            .ok_or_else(|| not_yours(client, piece))?;
+        let word = |word| word_of(self.layout.grants, GRANT_BYTES, record, word);
+        match (grant.start < piece.start, piece.end < grant.end) {
+            (false, false) => {
+                self.control.store(word(OWNER_WORD), 0)?;
+                failpoint!("carve.drop");
+                self.free.push(record);
+            }
+            (false, true) => {
+                self.control.store(word(START_WORD), piece.end)?;
+                failpoint!("carve.prefix");
+                self.insert(
+                    client,
+                    Run {
+                        start: piece.end,
+                        end: grant.end,
+                    },
+                    record,
+                );
+            }
+            (true, false) => {
+                self.control.store(word(END_WORD), piece.start)?;
+                failpoint!("carve.suffix");
+                self.insert(
+                    client,
+                    Run {
+                        start: grant.start,
+                        end: piece.start,
+                    },
+                    record,
+                );
+            }
+            (true, true) => {
+                let end_word = word(END_WORD);
+                self.add(
+                    client,
+                    Run {
+                        start: piece.end,
+                        end: grant.end,
+                    },
+                )?;
+                failpoint!("carve.split.new");
+                self.control.store(end_word, piece.start)?;
+                failpoint!("carve.split.old");
+                self.insert(
+                    client,
+                    Run {
+                        start: grant.start,
+                        end: piece.start,
+                    },
+                    record,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Take what has become `blocks` (disjoint, in order) out of the client's grants: a former home
+    /// was killed between the two.
+    pub(crate) fn take_off(&mut self, client: u32, blocks: &[Run]) -> Result<(), StoreError> {
+        let parts: Vec<Run> = self
+            .of(client)
+            .flat_map(|grant| inside(blocks, grant))
+            .collect();
+        let carving = self.plan(client, &parts)?;
+        self.carve(client, &carving)
+    }
+
+    /// Take all grants of a client off the table; the caller frees the ranges.
+    pub(crate) fn take_all(&mut self, client: u32) -> Result<Vec<Run>, StoreError> {
+        let mut runs = Vec::new();
+        for (start, grant) in self.by_client.remove(&client).into_iter().flatten() {
+            let at = word_of(self.layout.grants, GRANT_BYTES, grant.record, OWNER_WORD);
+            self.control.store(at, 0)?;
+            failpoint!("client.leave.grant");
+            let run = Run {
+                start,
+                end: grant.end,
+            };
+            self.bytes -= run.len();
+            self.free.push(grant.record);
+            runs.push(run);
+        }
+        Ok(runs)
+    }
+
+    /// Whether books and table agree.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let found = Self::read(&self.control, &self.layout).map_err(|error| error.to_string())?;
+        let known: usize = self.by_client.values().map(BTreeMap::len).sum();
+        if known != found.len() || known + self.free.len() != self.layout.grants_max as usize {
+            return Err(format!(
+                "{known} grants are known, {} are in the table",
+                found.len()
+            ));
+        }
+        for Found {
+            record,
+            client,
+            run,
+        } in found
+        {
+            let grant = self
+                .by_client
+                .get(&client)
+                .and_then(|grants| grants.get(&run.start));
+            if grant
+                != Some(&Grant {
+                    end: run.end,
+                    record,
+                })
+            {
+                return Err(format!(
+                    "grant record {record} of client {client} is {run:?}"
+                ));
+            }
+        }
+        let bytes: u64 = self.all().map(Run::len).sum();
+        if bytes != self.bytes {
+            return Err(format!(
+                "{bytes} B are granted, accounts say {}",
+                self.bytes
+            ));
+        }
+        Ok(())
+    }
+
+    /// The range first, then the owner: until the last store the record is unused.
+    fn write(&self, record: u32, client: u32, run: Run) -> Result<(), StoreError> {
+        let word = |word| word_of(self.layout.grants, GRANT_BYTES, record, word);
+        self.control
+            .store_record(word(START_WORD), &[run.start, run.end])?;
+        failpoint!("grant.range");
+        self.control
+            .store(word(OWNER_WORD), u64::from(client) + 1)?;
+        failpoint!("grant.owner");
+        Ok(())
+    }
+
+    fn containing(&self, client: u32, at: u64) -> Option<Run> {
+        let (&start, grant) = self.by_client.get(&client)?.range(..=at).next_back()?;
+        (at < grant.end).then_some(Run {
+            start,
+            end: grant.end,
+        })
+    }
+
+    fn insert(&mut self, client: u32, run: Run, record: u32) {
+        let grants = self.by_client.entry(client).or_default();
+        grants.insert(
+            run.start,
+            Grant {
+                end: run.end,
+                record,
+            },
+        );
+        self.bytes += run.len();
+    }
+
+    fn remove(&mut self, client: u32, start: u64) -> Option<u32> {
+        let grant = self.by_client.get_mut(&client)?.remove(&start)?;
+        self.bytes -= Run {
+            start,
+            end: grant.end,
+        }
+        .len();
+        Some(grant.record)
+    }
+}
+
+fn not_yours(client: u32, run: Run) -> StoreError {
+    StoreError::NotYours {
+        span: span_of(run),
+        client,
+    }
+}
+
+pub(crate) fn span_of(run: Run) -> Span {
+    Span::new(Offset(run.start), Length(run.len()))
+}
+
+/// None for a span that ends beyond 64 bits.
+pub(crate) fn run_of(span: Span) -> Option<Run> {
+    Some(Run {
+        start: span.offset.0,
+        end: span.end()?.0,
+    })
+}

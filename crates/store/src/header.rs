@@ -1,0 +1,303 @@
+//! The first page of a region: what it is, and where everything lies in it.
+
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Geometry, Length, Offset, Region, Section, Span, page_bytes};
+
+use crate::control::Control;
+use crate::error::{FormatError, StoreError};
+use crate::hash::HashKey;
+use crate::ids::RegionUid;
+use crate::layout::{HEADER_BYTES, Layout};
+
+/// The version of the format that this program reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// First word of a region: "FARROWRG".
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
+/// First word while a region is being made: nobody opens it.
+pub(crate) const MAGIC_MAKING: u64 = u64::from_le_bytes(*b"FARRMAKE");
+
+/// Words of the part that is written once, with its checksum in the last.
+pub(crate) const HEADER_WORDS: usize = 33;
+const CHECKSUM_WORD: usize = HEADER_WORDS - 1;
+/// First word of the (offset, length) pairs of the tables.
+const TABLES_WORD: usize = 14;
+
+/// How often a home has opened the region, its making included.
+pub(crate) const LIFE: Offset = Offset(512);
+/// How often the name indexes changed roles: even, index 0 is in use; odd, index 1.
+pub(crate) const INDEX_TURN: Offset = Offset(640);
+/// Directory slots from this one on were never used.
+pub(crate) const SLOTS_USED: Offset = Offset(768);
+
+/// What the first page says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) uid: RegionUid,
+    pub(crate) key: HashKey,
+    pub(crate) created_at_ns: u64,
+    pub(crate) layout: Layout,
+}
+
+impl Header {
+    pub(crate) fn encode(&self) -> [u64; HEADER_WORDS] {
+        let layout = &self.layout;
+        let mut words = [0; HEADER_WORDS];
+        let first = [
+            MAGIC,
+            u64::from(FORMAT_VERSION) | (HEADER_WORDS as u64 * 8) << 32,
+            self.uid.0,
+            self.key.0[0],
+            self.key.0[1],
+            layout.page.0,
+            layout.geometry.control.0,
+            layout.geometry.data.0,
+            self.created_at_ns,
+            layout.objects_max.into(),
+            layout.clients_max.into(),
+            layout.grants_max.into(),
+            layout.hold_blocks_max.into(),
+            layout.index_places,
+        ];
+        let tables = layout.tables();
+        let spans = tables
+            .iter()
+            .flat_map(|(_, span)| [span.offset.0, span.length.0]);
+        for (word, value) in words.iter_mut().zip(first.into_iter().chain(spans)) {
+            *word = value;
+        }
+        words[CHECKSUM_WORD] = checksum(&words);
+        words
+    }
+
+    /// Read and check the header of a region. Nothing of it is believed before.
+    pub(crate) fn read(region: &Region) -> Result<Self, FormatError> {
+        let found = region.length();
+        if found.0 < HEADER_BYTES {
+            return Err(FormatError::Truncated {
+                needed: Length(HEADER_BYTES),
+                found,
+            });
+        }
+        let span = Span::new(Offset(0), Length(HEADER_WORDS as u64 * 8));
+        let words = region
+            .words(span)
+            .map_err(|error| FormatError::Access(error.to_string()))?;
+        let mut copy = [0; HEADER_WORDS];
+        for (i, word) in copy.iter_mut().enumerate() {
+            *word = words.load(i, Ordering::Acquire).unwrap_or_default();
+        }
+        let header = Self::decode(&copy)?;
+        header.compare(region.geometry())?;
+        Ok(header)
+    }
+
+    pub(crate) fn decode(words: &[u64; HEADER_WORDS]) -> Result<Self, FormatError> {
+        if words[0] != MAGIC {
+            return Err(FormatError::BadMagic { found: words[0] });
+        }
+        let version = words[1] as u32;
+        if version != FORMAT_VERSION {
+            return Err(FormatError::OtherVersion {
+                found: version,
+                known: FORMAT_VERSION,
+            });
+        }
+        let (stored, computed) = (words[CHECKSUM_WORD], checksum(words));
+        if stored != computed {
+            return Err(FormatError::Checksum { stored, computed });
+        }
+        let count = |what, word: usize| {
+            let value = words[word];
+            let max = u32::MAX.into();
+            u32::try_from(value).map_err(|_| FormatError::OutOfRange {
+                what,
+                value,
+                min: 1,
+                max,
+            })
+        };
+        let table = |i: usize| {
+            let at = TABLES_WORD + 2 * i;
+            Span::new(Offset(words[at]), Length(words[at + 1]))
+        };
+        let layout = Layout {
+            geometry: Geometry {
+                control: Length(words[6]),
+                data: Length(words[7]),
+            },
+            page: Length(words[5]),
+            objects_max: count("objects_max", 9)?,
+            clients_max: count("clients_max", 10)?,
+            grants_max: count("grants_max", 11)?,
+            hold_blocks_max: count("hold_blocks_max", 12)?,
+            index_places: words[13],
+            clients: table(0),
+            grants: table(1),
+            hold_owners: table(2),
+            directory: table(3),
+            index: [table(4), table(5)],
+            names: table(6),
+            hold_blocks: table(7),
+            heap: table(8),
+        };
+        layout.validate()?;
+        Ok(Self {
+            uid: RegionUid(words[2]),
+            key: HashKey([words[3], words[4]]),
+            created_at_ns: words[8],
+            layout,
+        })
+    }
+
+    /// Whether the mapped region is what the header says.
+    pub(crate) fn compare(&self, mapped: Geometry) -> Result<(), FormatError> {
+        let said = self.layout.geometry;
+        let (needed, found) = (said.total(), mapped.total());
+        if needed > found {
+            return Err(FormatError::Truncated { needed, found });
+        }
+        if said.control != mapped.control {
+            let span = said.span_of(Section::Control);
+            let reason = "it is mapped with another length";
+            return Err(FormatError::Misplaced {
+                table: "control section",
+                span,
+                reason,
+            });
+        }
+        let (region, machine) = (self.layout.page.0, page_bytes());
+        if region != machine {
+            return Err(FormatError::PageBytes { region, machine });
+        }
+        Ok(())
+    }
+
+    /// Write the header of a region that is being made. The magic comes last, on its own.
+    pub(crate) fn write(&self, control: &Control) -> Result<(), StoreError> {
+        let words = self.encode();
+        let (magic, rest) = words.split_at(1);
+        control.store_record(Offset(8), rest)?;
+        crate::failpoint!("create.header");
+        for (offset, value) in [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0)] {
+            control.store(offset, value)?;
+        }
+        crate::failpoint!("create.magic");
+        control.store(Offset(0), magic[0])
+    }
+}
+
+/// crc32c of all words before the checksum.
+fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
+    let bytes: Vec<u8> = words
+        .iter()
+        .take(CHECKSUM_WORD)
+        .flat_map(|w| w.to_le_bytes())
+        .collect();
+    u64::from(crc32c::crc32c(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::RegionOptions;
+    use proptest::prelude::*;
+
+    fn header() -> Header {
+        Header {
+            uid: RegionUid(1),
+            key: HashKey([2, 3]),
+            created_at_ns: 4,
+            layout: Layout::new(&RegionOptions::for_capacity(Length(1 << 20))).unwrap(),
+        }
+    }
+
+    /// The words with their checksum made good.
+    fn signed(mut words: [u64; HEADER_WORDS]) -> [u64; HEADER_WORDS] {
+        words[CHECKSUM_WORD] = checksum(&words);
+        words
+    }
+
+    #[test]
+    fn a_header_survives_and_no_bit_of_it_may_change() {
+        let words = header().encode();
+        assert_eq!(Header::decode(&words), Ok(header()));
+        for bit in 0..HEADER_WORDS * 64 {
+            let mut bad = words;
+            bad[bit / 64] ^= 1 << (bit % 64);
+            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn each_fault_has_its_own_error() {
+        let words = header().encode();
+        let mut other = words;
+        other[0] = 0;
+        assert_eq!(
+            Header::decode(&other),
+            Err(FormatError::BadMagic { found: 0 })
+        );
+        let mut other = words;
+        other[1] += 1;
+        let expected = Err(FormatError::OtherVersion { found: 2, known: 1 });
+        assert_eq!(Header::decode(&other), expected);
+        assert_eq!(Header::decode(&signed(other)), expected);
+        let mut other = words;
+        other[2] += 1;
+        assert!(matches!(
+            Header::decode(&other),
+            Err(FormatError::Checksum { .. })
+        ));
+        let mut other = words;
+        other[TABLES_WORD] = other[TABLES_WORD + 2];
+        assert!(matches!(
+            Header::decode(&signed(other)),
+            Err(FormatError::Overlap { .. })
+        ));
+        let mut other = words;
+        other[9] = 1 << 40;
+        assert!(matches!(
+            Header::decode(&signed(other)),
+            Err(FormatError::OutOfRange { .. })
+        ));
+        let mut other = words;
+        other[TABLES_WORD] += 64;
+        assert!(matches!(
+            Header::decode(&signed(other)),
+            Err(FormatError::Misplaced { .. })
+        ));
+    }
+
+    #[test]
+    fn the_mapped_region_must_be_as_long_as_the_header_says() {
+        let header = header();
+        let mut mapped = header.layout.geometry;
+        assert_eq!(header.compare(mapped), Ok(()));
+        mapped.data.0 -= 4096;
+        assert!(matches!(
+            header.compare(mapped),
+            Err(FormatError::Truncated { .. })
+        ));
+        mapped.data.0 += 8192;
+        mapped.control.0 += 4096;
+        assert!(matches!(
+            header.compare(mapped),
+            Err(FormatError::Misplaced { .. })
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn forged_headers_never_panic(
+            changes in prop::collection::vec((1..HEADER_WORDS, any::<u64>()), 1..6),
+        ) {
+            let mut words = header().encode();
+            for (at, value) in changes {
+                words[at] = value;
+            }
+            words[1] = FORMAT_VERSION.into();
+            let _ = Header::decode(&signed(words));
+        }
+    }
+}

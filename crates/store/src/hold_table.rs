@@ -1,0 +1,378 @@
+//! A client's side of holds: claim an object by one store, let it go by one store.
+//!
+//! # Why a held object is not freed
+//!
+//! It is the hazard-pointer argument (Michael, "Hazard Pointers", 2004). A reader
+//!   1. loads the entry's sequence `s` and sees it sealed,
+//!   2. stores its claim,
+//!   3. passes a sequentially consistent fence,
+//!   4. loads the sequence again and holds the object only if it is still `s`.
+//!
+//! The home, to delete,
+//!   1. stores the sequence with state retiring,
+//!   2. passes a sequentially consistent fence,
+//!   3. loads every claim and frees the object only if none is on it.
+//!
+//! All such fences are in one order. If the reader's comes first, its claim is seen by the home's
+//! loads, which come after the home's fence: the object stays. If the home's comes first, the
+//! reader's second load sees retiring, or a later life: the reader gives up. The number of slots
+//! in use, in word 0 of a block, is raised before the claim and so before the fence; the same
+//! argument covers it.
+//!
+//! A claim is let go by a release store, and the home loads claims with acquire: all that the
+//! reader has read, it has read before the space is used again. A sequence never repeats, so the
+//! slot's next life cannot be taken for this one.
+//!
+//! Several threads, and several handles, of one client share a claim: it is counted here. The lock
+//! of a shard is held over a few loads and stores of mapped memory and over no system call.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farrow_memory::sync::{AtomicBool, Ordering, fence};
+use farrow_memory::{Alias, Length, Offset, Region, Span};
+
+use crate::control::word_of;
+use crate::entry::{Entry, SEQUENCE_WORD, Sequence};
+use crate::error::StoreError;
+use crate::header::Header;
+use crate::ids::Slot;
+use crate::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
+
+/// Locks that readers of different objects spread over. A power of two; some times the cores of a
+/// small machine.
+const SHARDS: usize = 16;
+
+/// One slot of a hold block, which may hold a claim.
+#[derive(Debug)]
+struct Place {
+    /// The block, mapped writable.
+    block: Arc<Alias>,
+    /// Which block of the table.
+    number: usize,
+    /// Slot within the block, from 0.
+    index: u64,
+}
+
+/// Slots of a block that are in use, and the mark in its word 0: none from there on is.
+#[derive(Clone, Copy, Debug, Default)]
+struct BlockCounts {
+    in_use: u64,
+    mark: u64,
+}
+
+/// An object this client holds.
+#[derive(Debug)]
+struct Claim {
+    sequence: Sequence,
+    count: u64,
+    place: Place,
+}
+
+/// What is shared by all shards: one short lock when an object is first claimed or last let go.
+#[derive(Debug, Default)]
+struct Pool {
+    free: Vec<Place>,
+    blocks: Vec<BlockCounts>,
+}
+
+type Shard = HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>;
+
+/// All holds of one client. Shared by its threads.
+#[derive(Debug)]
+pub struct HoldTable {
+    region: Arc<Region>,
+    layout: Layout,
+    shards: [Mutex<Shard>; SHARDS],
+    pool: Mutex<Pool>,
+    is_abandoned: AtomicBool,
+}
+
+impl HoldTable {
+    /// A table over the hold blocks that the home has assigned to this client.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] if `region` is none, [`StoreError::BadSpan`] for a block that is not
+    /// one, [`StoreError::Map`] if a block cannot be mapped writable.
+    pub fn new(region: Arc<Region>, blocks: &[Span]) -> Result<Self, StoreError> {
+        let layout = Header::read(&region)?.layout;
+        let table = Self {
+            region,
+            layout,
+            shards: Default::default(),
+            pool: Mutex::default(),
+            is_abandoned: AtomicBool::new(false),
+        };
+        for block in blocks {
+            table.add_block(*block)?;
+        }
+        Ok(table)
+    }
+
+    /// Add a block that the home has assigned. It must not be in the table already.
+    ///
+    /// # Errors
+    /// As [`HoldTable::new`].
+    pub fn add_block(&self, span: Span) -> Result<(), StoreError> {
+        let page = self.layout.page;
+        let is_block = self.layout.hold_blocks.contains(span)
+            && span.length == page
+            && span.offset.is_multiple_of(page.0);
+        if !is_block {
+            return Err(StoreError::BadSpan {
+                span,
+                reason: "it is not a hold block",
+            });
+        }
+        let block = Arc::new(self.region.alias(span)?);
+        let mut pool = lock(&self.pool);
+        let number = pool.blocks.len();
+        pool.blocks.push(BlockCounts::default());
+        // The last one in is the first one out: low slots are used first.
+        let indexes = (0..self.layout.hold_slots()).rev();
+        pool.free.extend(indexes.map(|index| Place {
+            block: Arc::clone(&block),
+            number,
+            index,
+        }));
+        Ok(())
+    }
+
+    /// How many objects are held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Slots that are still free.
+    #[must_use]
+    pub fn free_slots(&self) -> usize {
+        lock(&self.pool).free.len()
+    }
+
+    /// Touch no claim from here on. For a child process after `fork`: its copies of the handles
+    /// are not the owner's, and must let nothing go.
+    pub fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    /// Hold the object of `entry`. None: it is not there any more.
+    ///
+    /// # Errors
+    /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
+    pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
+        let slot = entry.id.slot();
+        let sequence = Sequence::new(entry.id.generation(), crate::entry::State::Sealed);
+        let is_held = self.acquire(slot, sequence)?;
+        Ok(is_held.then(|| Held {
+            table: Arc::clone(self),
+            entry: *entry,
+        }))
+    }
+
+    /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
+    fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            return Err(StoreError::HoldsExhausted {
+                blocks: 0,
+                slots: 0,
+            });
+        }
+        let mut shard = self.shard(slot);
+        if let Some(claim) = shard.get_mut(&slot.0) {
+            // A claim on another life: the slot is not free, so it is not in the life asked for.
+            if claim.sequence != sequence {
+                return Ok(false);
+            }
+            claim.count += 1;
+            return Ok(true);
+        }
+        let place = self.take_place()?;
+        match self.claim(&place, slot, sequence) {
+            Ok(true) => {
+                shard.insert(
+                    slot.0,
+                    Claim {
+                        sequence,
+                        count: 1,
+                        place,
+                    },
+                );
+                Ok(true)
+            }
+            other => {
+                self.give_back(place);
+                other
+            }
+        }
+    }
+
+    /// Steps 2 to 4 of the reader.
+    fn claim(&self, place: &Place, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
+        place.store(u64::from(slot.0) + 1)?;
+        fence(Ordering::SeqCst);
+        if self.sequence(slot)? == sequence {
+            return Ok(true);
+        }
+        place.store(0)?;
+        Ok(false)
+    }
+
+    /// One use less. With the last one the claim goes.
+    fn release(&self, slot: Slot) {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            return;
+        }
+        let mut shard = self.shard(slot);
+        let Some(claim) = shard.get_mut(&slot.0) else {
+            return;
+        };
+        claim.count -= 1;
+        if claim.count > 0 {
+            return;
+        }
+        if let Some(claim) = shard.remove(&slot.0) {
+            match claim.place.store(0) {
+                Ok(()) => self.give_back(claim.place),
+                // A slot that cannot be cleared is not used again.
+                Err(error) => tracing::error!(%error, slot = slot.0, "a hold could not be let go"),
+            }
+        }
+    }
+
+    fn share(&self, slot: Slot) {
+        if let Some(claim) = self.shard(slot).get_mut(&slot.0) {
+            claim.count += 1;
+        }
+    }
+
+    /// Take a free slot, and raise the mark of its block over it.
+    fn take_place(&self) -> Result<Place, StoreError> {
+        let mut pool = lock(&self.pool);
+        let blocks = pool.blocks.len();
+        let place = pool.free.pop().ok_or_else(|| StoreError::HoldsExhausted {
+            blocks: blocks as u32,
+            slots: blocks as u64 * self.layout.hold_slots(),
+        })?;
+        if let Some(counts) = pool.blocks.get_mut(place.number) {
+            counts.in_use += 1;
+            if counts.mark <= place.index {
+                counts.mark = place.index + 1;
+                place.store_word(0, counts.mark)?;
+            }
+        }
+        Ok(place)
+    }
+
+    /// Put a slot back. A block with nothing in use needs no scan.
+    fn give_back(&self, place: Place) {
+        let mut pool = lock(&self.pool);
+        if let Some(counts) = pool.blocks.get_mut(place.number) {
+            counts.in_use = counts.in_use.saturating_sub(1);
+            if counts.in_use == 0 && place.store_word(0, 0).is_ok() {
+                counts.mark = 0;
+            }
+        }
+        pool.free.push(place);
+    }
+
+    fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
+        let at = word_of(self.layout.directory, ENTRY_BYTES, slot.0, SEQUENCE_WORD);
+        let words = self.region.words(Span::new(at, Length(8)))?;
+        // Acquire: what is read of the object afterwards is read afterwards.
+        let word = words.load(0, Ordering::Acquire);
+        Ok(Sequence(word.ok_or_else(|| {
+            StoreError::unreachable_word("directory", at.0)
+        })?))
+    }
+
+    fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[slot.0 as usize % SHARDS])
+    }
+}
+
+impl Place {
+    fn store(&self, value: u64) -> Result<(), StoreError> {
+        self.store_word(HOLD_HEADER_WORDS + self.index, value)
+    }
+
+    fn store_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
+        let at = Offset(self.block.span().offset.0 + word * 8);
+        let words = self.block.words_mut(Span::new(at, Length(8)))?;
+        if words.store(0, value, Ordering::Release) {
+            Ok(())
+        } else {
+            Err(StoreError::unreachable_word("hold block", word))
+        }
+    }
+}
+
+/// A claim on an object: while it lives, the object's bytes stay where they are.
+#[derive(Debug)]
+pub struct Held {
+    table: Arc<HoldTable>,
+    entry: Entry,
+}
+
+impl Held {
+    /// What is held.
+    #[must_use]
+    pub fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    /// The table it belongs to.
+    #[must_use]
+    pub fn table(&self) -> &Arc<HoldTable> {
+        &self.table
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        self.table.share(self.entry.id.slot());
+        Self {
+            table: Arc::clone(&self.table),
+            entry: self.entry,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.table.release(self.entry.id.slot());
+    }
+}
+
+/// Slots are small numbers in a row: one multiplication spreads them (Fibonacci hashing).
+#[derive(Debug, Default)]
+struct SlotHasher(u64);
+
+impl Hasher for SlotHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, slot: u32) {
+        self.0 = (self.0 ^ u64::from(slot)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        // The table uses low bits for the place and high bits for the tag.
+        self.0 ^ self.0 >> 32
+    }
+}
+
+/// The books under these locks are right after each statement, so a panic elsewhere harms nothing.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

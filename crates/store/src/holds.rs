@@ -1,0 +1,221 @@
+//! The home's view of the hold blocks: who owns which, and which objects are held.
+//!
+//! A hold block is a page of the data section that one client writes. Word 0 is how many of its
+//! slots may be in use; slots begin at word 16. A slot holds 0, or a directory slot plus 1. All of
+//! it is input: the first word is clamped, and a slot value that names no retiring object is
+//! nothing. A client that lies loses its own holds and no other's.
+
+use std::collections::BTreeSet;
+
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Alias, Length, Offset, Span};
+
+use crate::control::{Control, word_of};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::ids::Slot;
+use crate::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
+
+/// The hold-block table and the blocks.
+#[derive(Debug)]
+pub(crate) struct HoldArea {
+    control: Control,
+    layout: Layout,
+    /// The blocks, writable for the home alone, which zeroes them.
+    alias: Alias,
+    /// Owner of each block: client slot plus 1, or 0.
+    owners: Vec<u32>,
+    assigned: BTreeSet<u32>,
+    free: BTreeSet<u32>,
+}
+
+impl HoldArea {
+    /// Take over the table as it lies in the region.
+    pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
+        let alias = control.region().alias(layout.hold_blocks)?;
+        let mut area = Self {
+            control,
+            layout,
+            alias,
+            owners: vec![0; layout.hold_blocks_max as usize],
+            assigned: BTreeSet::new(),
+            free: BTreeSet::new(),
+        };
+        for (block, owner) in (0..).zip(area.owners.iter_mut()) {
+            let at = word_of(layout.hold_owners, HOLD_OWNER_BYTES, block, 0);
+            let found = area.control.load(at)?;
+            if found == 0 || found > layout.clients_max.into() {
+                area.free.insert(block);
+            } else {
+                *owner = found as u32;
+                area.assigned.insert(block);
+            }
+        }
+        Ok(area)
+    }
+
+    /// Assign one more block to a client, all zero.
+    pub(crate) fn assign(&mut self, client: u32) -> Result<Span, StoreError> {
+        let max = self.layout.hold_blocks_max;
+        let block = *self
+            .free
+            .first()
+            .ok_or(StoreError::HoldBlocksExhausted { max })?;
+        self.zero(block)?;
+        failpoint!("hold_block.zeroed");
+        self.set_owner(block, client + 1)?;
+        failpoint!("hold_block.owned");
+        self.free.remove(&block);
+        self.assigned.insert(block);
+        Ok(self.span_of(block))
+    }
+
+    /// Take all blocks of a client, and so its holds. Returns how many blocks.
+    pub(crate) fn take_all(&mut self, client: u32) -> Result<u32, StoreError> {
+        let blocks: Vec<u32> = self.blocks_of(client).collect();
+        for block in &blocks {
+            self.zero(*block)?;
+            failpoint!("client.leave.holds");
+            self.set_owner(*block, 0)?;
+            self.assigned.remove(block);
+            self.free.insert(*block);
+        }
+        Ok(blocks.len() as u32)
+    }
+
+    /// Spans of the blocks of a client.
+    pub(crate) fn spans_of(&self, client: u32) -> Vec<Span> {
+        self.blocks_of(client)
+            .map(|block| self.span_of(block))
+            .collect()
+    }
+
+    /// Clients that own a block.
+    pub(crate) fn owners(&self) -> BTreeSet<u32> {
+        self.assigned
+            .iter()
+            .filter_map(|b| self.owner_of(*b))
+            .collect()
+    }
+
+    /// Whether any client holds directory slot `slot`. The caller has fenced.
+    pub(crate) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
+        let wanted = u64::from(slot.0) + 1;
+        for block in &self.assigned {
+            let mut found = false;
+            self.scan(*block, |value| {
+                found = value == wanted;
+                !found
+            })?;
+            if found {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Which of `slots` are held, in one pass over all blocks. The caller has fenced.
+    pub(crate) fn held_among(&self, slots: &BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
+        let mut held = BTreeSet::new();
+        for block in &self.assigned {
+            self.scan(*block, |value| {
+                let slot = value
+                    .checked_sub(1)
+                    .and_then(|slot| u32::try_from(slot).ok());
+                if let Some(slot) = slot.filter(|slot| slots.contains(slot)) {
+                    held.insert(slot);
+                }
+                true
+            })?;
+        }
+        Ok(held)
+    }
+
+    /// How many slots of all blocks are in use.
+    pub(crate) fn count(&self) -> Result<u64, StoreError> {
+        let mut count = 0;
+        for block in &self.assigned {
+            self.scan(*block, |value| {
+                count += u64::from(value != 0);
+                true
+            })?;
+        }
+        Ok(count)
+    }
+
+    /// How many blocks are assigned.
+    pub(crate) fn assigned(&self) -> u32 {
+        self.assigned.len() as u32
+    }
+
+    /// Whether books and table agree.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for (block, owner) in (0..).zip(&self.owners) {
+            let at = word_of(self.layout.hold_owners, HOLD_OWNER_BYTES, block, 0);
+            let found = self.control.load(at).map_err(|error| error.to_string())?;
+            let is_assigned = self.assigned.contains(&block);
+            if found != u64::from(*owner)
+                || is_assigned != (*owner != 0)
+                || is_assigned == self.free.contains(&block)
+            {
+                return Err(format!(
+                    "hold block {block}: owner {owner}, the region says {found}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Show each slot of a block that may be in use to `see`, until it says false.
+    fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
+        let words = self.control.region().words(self.span_of(block))?;
+        // Acquire: what the reader did before it let go happened before the space is used again.
+        let used = words
+            .load(0, Ordering::Acquire)
+            .unwrap_or(0)
+            .min(self.layout.hold_slots());
+        for i in HOLD_HEADER_WORDS..HOLD_HEADER_WORDS + used {
+            match words.load(i as usize, Ordering::Acquire) {
+                Some(value) if see(value) => {}
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn zero(&self, block: u32) -> Result<(), StoreError> {
+        let words = self.alias.words_mut(self.span_of(block))?;
+        for i in 0..words.len() {
+            words.store(i, 0, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn set_owner(&mut self, block: u32, owner: u32) -> Result<(), StoreError> {
+        let at = word_of(self.layout.hold_owners, HOLD_OWNER_BYTES, block, 0);
+        self.control.store(at, owner.into())?;
+        if let Some(known) = self.owners.get_mut(block as usize) {
+            *known = owner;
+        }
+        Ok(())
+    }
+
+    fn owner_of(&self, block: u32) -> Option<u32> {
+        self.owners.get(block as usize)?.checked_sub(1)
+    }
+
+    fn blocks_of(&self, client: u32) -> impl Iterator<Item = u32> + '_ {
+        self.assigned
+            .iter()
+            .copied()
+            .filter(move |block| self.owner_of(*block) == Some(client))
+    }
+
+    fn span_of(&self, block: u32) -> Span {
+        let page = self.layout.page.0;
+        Span::new(
+            Offset(self.layout.hold_blocks.offset.0 + u64::from(block) * page),
+            Length(page),
+        )
+    }
+}

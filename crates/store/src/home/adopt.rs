@@ -1,0 +1,319 @@
+//! Open a region: read what a former home left, settle what its end left open, rebuild the books.
+//!
+//! Every store made here leaves a region that can be adopted again, so a home may be killed while
+//! it adopts. Linear in objects, but for one sort: a million take well under a second.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use farrow_memory::sync::Ordering;
+
+use super::Home;
+use super::settle::{Candidate, Fate, settle_blocks, settle_grants};
+use crate::blocks::Blocks;
+use crate::clients::{ClientRecord, ClientSlot, ClientTable};
+use crate::control::Control;
+use crate::directory::Directory;
+use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::grants::{Grants, run_of};
+use crate::hash::NameHash;
+use crate::header::{Header, INDEX_TURN, LIFE, SLOTS_USED};
+use crate::holds::HoldArea;
+use crate::ids::{ObjectId, Slot};
+use crate::names::{Names, name_run};
+use crate::options::BLOCK_BYTES;
+use crate::space::{Run, SpaceAllocator};
+
+/// Something that was not kept, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// The object, where so much is known of it.
+    pub id: Option<ObjectId>,
+    /// Which slot or record, and what was wrong with it.
+    pub reason: String,
+}
+
+/// What a home found when it adopted a region.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AdoptReport {
+    /// How often a home has opened the region, this one included.
+    pub life: u64,
+    /// Sealed objects that were kept.
+    pub objects: u32,
+    /// Deleted objects that somebody still holds.
+    pub retiring: u32,
+    /// Entries that a kill left half written: their seal was never answered.
+    pub unfinished: u32,
+    /// What was damaged. Empty unless somebody wrote where he must not.
+    pub dropped: Vec<Dropped>,
+    /// Clients that have joined, for the daemon to watch or, if they are dead, to let go.
+    pub clients: Vec<ClientRecord>,
+}
+
+/// All entries, by what they are.
+#[derive(Default)]
+struct Survey {
+    candidates: Vec<Candidate>,
+    free: Vec<(Slot, Sequence)>,
+    /// To be made free: half written, or of no use.
+    void: Vec<Slot>,
+    unfinished: u32,
+    dropped: Vec<Dropped>,
+}
+
+impl Home {
+    /// Open a region that was just made, or one that a former home left.
+    pub(super) fn open(control: Control, is_new: bool) -> Result<(Self, AdoptReport), StoreError> {
+        let header = Header::read(control.region())?;
+        let layout = header.layout;
+        let life = control.load(LIFE)? + u64::from(!is_new);
+        control.store(LIFE, life)?;
+        failpoint!("adopt.life");
+        let used = control.load(SLOTS_USED)?.min(layout.objects_max.into()) as u32;
+        let mut directory = Directory::new(control.clone(), layout, header.uid, used);
+        let mut survey = survey_entries(&control, &header, &directory)?;
+        let clients = ClientTable::open(control.clone(), layout)?;
+        let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
+
+        let grants = settle_grants(&control, &layout, &known, &mut survey.dropped)?;
+        let blocks = settle_blocks(&mut survey.candidates, &grants, &mut survey.dropped)?;
+        let mut grants = Grants::new(control.clone(), layout, &grants);
+        let sorted: Vec<Run> = blocks
+            .iter()
+            .map(|(start, b)| Run {
+                start: *start,
+                end: b.end,
+            })
+            .collect();
+        for client in &known {
+            grants.take_off(*client, &sorted)?;
+        }
+        failpoint!("adopt.grants");
+        let space = occupy(&layout, &sorted, grants.all())?;
+
+        let mut names = Vec::new();
+        let (mut extras, mut retiring) = (BTreeMap::new(), BTreeSet::new());
+        let mut objects = 0;
+        for candidate in survey.candidates {
+            let slot = candidate.slot;
+            match candidate.fate {
+                Fate::Gone => survey.void.push(slot),
+                Fate::Retiring => {
+                    let sequence = directory.sequence(slot)?;
+                    directory.set_sequence(slot, sequence.with(State::Retiring))?;
+                    retiring.insert(slot.0);
+                }
+                Fate::Sealed => {
+                    objects += 1;
+                    if !candidate.name.is_empty() {
+                        names.push((candidate.name, candidate.name_hash, slot));
+                    }
+                }
+            }
+            if candidate.fate != Fate::Gone && !candidate.extra.is_empty() {
+                extras.insert(slot.0, candidate.extra);
+            }
+        }
+        // Reversed, so that low slots are used first again.
+        for (slot, sequence) in survey.free.iter().rev() {
+            directory.found_free(*slot, *sequence);
+        }
+        for slot in &survey.void {
+            directory.vacate(*slot)?;
+        }
+        failpoint!("adopt.entries");
+
+        let mut home = Self {
+            names: open_names(&control, &header, names, is_new)?,
+            holds: HoldArea::open(control.clone(), layout)?,
+            blocks: Blocks::from_sorted(blocks),
+            reserved: HashMap::new(),
+            kept: BTreeMap::new(),
+            control,
+            header,
+            life,
+            grants,
+            space,
+            directory,
+            extras,
+            retiring,
+            kept: BTreeMap::new(),
+            objects,
+            clients,
+        };
+        home.finish_leaving(&known)?;
+        home.reclaim()?;
+        let report = AdoptReport {
+            life,
+            objects,
+            retiring: home.retiring.len() as u32,
+            unfinished: survey.unfinished,
+            dropped: survey.dropped,
+            clients: home.clients.records().copied().collect(),
+        };
+        for dropped in &report.dropped {
+            tracing::warn!(id = ?dropped.id, reason = dropped.reason, "dropped on adoption");
+        }
+        Ok((home, report))
+    }
+
+    /// Go on where a former home was killed while clients left, and take hold blocks of nobody.
+    fn finish_leaving(&mut self, known: &BTreeSet<u32>) -> Result<(), StoreError> {
+        for client in self.clients.take_leaving() {
+            failpoint!("adopt.leaving");
+            self.client_leave(ClientSlot(client))?;
+        }
+        for owner in self.holds.owners().difference(known) {
+            self.holds.take_all(*owner)?;
+        }
+        Ok(())
+    }
+
+    /// Hash and slot of every sealed object with a name, except one.
+    pub(super) fn sealed_names(
+        directory: &Directory,
+        except: Option<Slot>,
+    ) -> Result<Vec<(NameHash, Slot)>, StoreError> {
+        let mut names = Vec::new();
+        for slot in (0..directory.used())
+            .map(Slot)
+            .filter(|slot| Some(*slot) != except)
+        {
+            if directory.sequence(slot)?.state() == State::Sealed {
+                let entry = directory.entry(slot)?;
+                if !entry.name.is_empty() {
+                    names.push((NameHash(entry.name_hash), slot));
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// Read every entry that was ever used.
+fn survey_entries(
+    control: &Control,
+    header: &Header,
+    directory: &Directory,
+) -> Result<Survey, StoreError> {
+    let mut survey = Survey::default();
+    let words = control.region().words(directory.span())?;
+    for slot in (0..directory.used()).map(Slot) {
+        let mut copy = [0; ENTRY_WORDS];
+        for (i, word) in copy.iter_mut().enumerate() {
+            let at = slot.0 as usize * ENTRY_WORDS + i;
+            *word = words.load(at, Ordering::Relaxed).unwrap_or_default();
+        }
+        let sequence = Sequence(copy[0]);
+        match sequence.state() {
+            State::Free => survey.free.push((slot, sequence)),
+            State::Writing => {
+                survey.unfinished += 1;
+                survey.void.push(slot);
+            }
+            State::Sealed | State::Retiring => {
+                match Entry::decode(&copy, header.uid, slot, &header.layout) {
+                    Ok(entry) => survey.candidates.push(candidate(
+                        control,
+                        header,
+                        &entry,
+                        sequence.state(),
+                        &mut survey.dropped,
+                    )?),
+                    Err(reason) => drop_entry(&mut survey, slot, reason),
+                }
+            }
+            State::Unknown => drop_entry(&mut survey, slot, "unknown state"),
+        }
+    }
+    Ok(survey)
+}
+
+fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {
+    survey.dropped.push(Dropped {
+        id: None,
+        reason: format!("slot {}: {reason}", slot.0),
+    });
+    survey.void.push(slot);
+}
+
+/// An object as its entry and, where it has one, its list of extra blocks tell of it. Without its
+/// list an object is of no use; it retires with the one block that is known.
+fn candidate(
+    control: &Control,
+    header: &Header,
+    entry: &Entry,
+    state: State,
+    dropped: &mut Vec<Dropped>,
+) -> Result<Candidate, StoreError> {
+    let mut candidate = Candidate {
+        id: entry.id,
+        slot: entry.id.slot(),
+        primary: run_of(entry.primary).unwrap_or(Run { start: 0, end: 0 }),
+        extra: Box::default(),
+        name: entry.name,
+        name_hash: NameHash(entry.name_hash),
+        sealed_at_ns: entry.sealed_at_ns,
+        creator: entry.creator,
+        fate: if state == State::Sealed {
+            Fate::Sealed
+        } else {
+            Fate::Retiring
+        },
+    };
+    if entry.extra_count == 0 {
+        return Ok(candidate);
+    }
+    // `Entry::decode` has seen that the list lies in the primary block.
+    let list = entry.extra_list().unwrap_or_default();
+    let mut bytes = vec![0; list.length.0 as usize];
+    control.region().copy_out(list.offset, &mut bytes)?;
+    let found = if crc32c::crc32c(&bytes) == entry.extra_crc {
+        decode_extra(&bytes, &header.layout)
+    } else {
+        Err("the checksum of its list of extra blocks differs")
+    };
+    match found {
+        Ok(spans) => candidate.extra = spans.into_iter().filter_map(run_of).collect(),
+        Err(reason) => candidate.retire(reason, dropped),
+    }
+    Ok(candidate)
+}
+
+/// Free space: all of the heap but `blocks` and `grants`.
+fn occupy(
+    layout: &crate::layout::Layout,
+    blocks: &[Run],
+    grants: impl Iterator<Item = Run>,
+) -> Result<SpaceAllocator, StoreError> {
+    let mut occupied: Vec<Run> = blocks.iter().copied().chain(grants).collect();
+    occupied.sort_unstable();
+    let start = layout.heap.offset.0;
+    let heap = Run {
+        start,
+        end: start + layout.heap.length.0,
+    };
+    SpaceAllocator::with_occupied(heap, BLOCK_BYTES, layout.page.0, occupied)
+        .map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
+}
+
+/// The name heap and the index. The index is always built anew: a kill may have come between an
+/// entry and its name, and tombstones go.
+fn open_names(
+    control: &Control,
+    header: &Header,
+    names: Vec<(farrow_memory::Span, NameHash, Slot)>,
+    is_new: bool,
+) -> Result<Names, StoreError> {
+    let mut taken: Vec<Run> = names.iter().map(|(span, _, _)| name_run(*span)).collect();
+    taken.sort_unstable();
+    let heap = Names::heap(&header.layout, taken)?;
+    let turn = control.load(INDEX_TURN)?;
+    let mut index = Names::new(control.clone(), header.layout, header.key, heap, turn);
+    if !is_new {
+        index.rebuild(names.into_iter().map(|(_, hash, slot)| (hash, slot)))?;
+    }
+    failpoint!("adopt.index");
+    Ok(index)
+}

@@ -1,0 +1,138 @@
+//! Whether everything that must be true of a region is. For tests, and for a daemon that is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Home;
+use crate::entry::State;
+use crate::grants::span_of;
+use crate::ids::Slot;
+use crate::space::Run;
+
+impl Home {
+    /// Check every invariant: each byte of the heap has one owner, the sums are right, neighbours
+    /// are merged, books and tables agree, entries, names and index lead to each other.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        self.space.check()?;
+        self.names.check()?;
+        self.holds.check()?;
+        self.clients.check()?;
+        self.grants.check()?;
+        self.check_heap()?;
+        self.check_entries()?;
+        self.check_sums()
+    }
+
+    /// The free runs, the grants and the blocks tile the heap.
+    fn check_heap(&self) -> Result<(), String> {
+        let free = self.space.runs().map(|run| (run, "free"));
+        let granted = self.grants.all().map(|run| (run, "granted"));
+        let blocks = self.blocks.iter().map(|(run, _)| (run, "block"));
+        let mut all: Vec<(Run, &str)> = free.chain(granted).chain(blocks).collect();
+        all.sort_unstable();
+        let heap = self.layout().heap;
+        let mut at = heap.offset.0;
+        for (run, what) in all {
+            if run.start != at {
+                return Err(format!(
+                    "heap: {what} {} does not start at {at:#x}",
+                    span_of(run)
+                ));
+            }
+            at = run.end;
+        }
+        if at != heap.offset.0 + heap.length.0 {
+            return Err(format!("heap: what is known ends at {at:#x}"));
+        }
+        Ok(())
+    }
+
+    /// Every slot is free, sealed or retiring, and in the right book; blocks have the right counts.
+    fn check_entries(&self) -> Result<(), String> {
+        let text = |error: crate::StoreError| error.to_string();
+        let mut counts: BTreeMap<Run, (u32, u32)> = BTreeMap::new();
+        let free: BTreeSet<u32> = self.directory.free_slots().iter().copied().collect();
+        if free.len() != self.directory.free_slots().len() {
+            return Err("a slot is free twice".to_owned());
+        }
+        let (mut sealed, mut names) = (0, 0);
+        for slot in (0..self.layout().objects_max).map(Slot) {
+            let sequence = self.directory.sequence(slot).map_err(text)?;
+            let state = sequence.state();
+            let is_used = slot.0 < self.directory.used();
+            let is_free = state == State::Free && is_used && sequence.next_life().is_some();
+            let is_known = match state {
+                State::Free => is_used || sequence.0 == 0,
+                State::Sealed | State::Retiring => is_used,
+                State::Writing | State::Unknown => false,
+            };
+            if !is_known
+                || is_free != free.contains(&slot.0)
+                || (state == State::Retiring) != self.retiring.contains(&slot.0)
+            {
+                return Err(format!("slot {} is {state:?} and in another book", slot.0));
+            }
+            if state == State::Free {
+                continue;
+            }
+            let entry = self.directory.entry(slot).map_err(text)?;
+            for run in self.runs_of(slot, &entry).map_err(text)? {
+                let count = counts.entry(run).or_default();
+                count.0 += u32::from(state == State::Sealed);
+                count.1 += u32::from(state == State::Retiring);
+            }
+            if state == State::Sealed {
+                sealed += 1;
+                names += u64::from(!entry.name.is_empty());
+                self.check_name_of(slot)?;
+            }
+        }
+        if (sealed, names) != (self.objects, self.names.count()) {
+            let known = (self.objects, self.names.count());
+            return Err(format!(
+                "{sealed} objects, {names} names; accounts say {known:?}"
+            ));
+        }
+        let known = self
+            .blocks
+            .iter()
+            .map(|(run, b)| (run, (b.sealed, b.retiring)));
+        if !known.eq(counts) {
+            return Err("blocks are not those of the entries".to_owned());
+        }
+        Ok(())
+    }
+
+    /// The name of a sealed object leads back to it, and has the hash its entry says.
+    fn check_name_of(&self, slot: Slot) -> Result<(), String> {
+        let text = |error: crate::StoreError| error.to_string();
+        let entry = self.directory.entry(slot).map_err(text)?;
+        if entry.name.is_empty() {
+            return Ok(());
+        }
+        let name = String::from_utf8(self.name_of(&entry).map_err(text)?)
+            .map_err(|_| format!("slot {}: its name is not UTF-8", slot.0))?;
+        if self.names.hash(&name).0 != entry.name_hash {
+            return Err(format!("slot {}: the hash of {name:?} differs", slot.0));
+        }
+        if self.slot_of_name(&name).map_err(text)? != Some(slot) {
+            return Err(format!("slot {}: {name:?} does not lead to it", slot.0));
+        }
+        Ok(())
+    }
+
+    fn check_sums(&self) -> Result<(), String> {
+        let stats = self.stats().map_err(|error| error.to_string())?;
+        let parts = [stats.used, stats.granted, stats.retiring, stats.free];
+        let sum: u64 = parts.iter().map(|part| part.0).sum();
+        if sum != stats.capacity.0 {
+            return Err(format!(
+                "{parts:?} sum to {sum} B, capacity is {}",
+                stats.capacity
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! Delete: an object can no longer be found at once; its memory comes back when nobody holds it.
+
+use farrow_memory::Length;
+use farrow_memory::sync::{Ordering, fence};
+
+use super::Home;
+use crate::blocks::NoBlock;
+use crate::entry::State;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::hash::NameHash;
+use crate::ids::{ObjectId, Slot, Target};
+
+/// What [`Home::delete`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deleted {
+    /// The object.
+    pub id: ObjectId,
+    /// Whether nobody held it, so that its memory is free.
+    pub freed_now: bool,
+    /// Bytes of its blocks. A block that another object shares is freed with the last of them.
+    pub bytes: Length,
+}
+
+/// What came back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reclaimed {
+    /// Retiring objects that nobody holds any more.
+    pub objects: u32,
+    /// Bytes that became free with them.
+    pub bytes: Length,
+    /// Bytes that were granted and not sealed.
+    pub granted: Length,
+    /// Hold blocks.
+    pub hold_blocks: u32,
+}
+
+impl Home {
+    /// Delete an object. It cannot be found from here on and its name is free; its memory is freed
+    /// now if nobody holds it, else by the [`Home::reclaim`] after its last hold went.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub fn delete(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
+        let entry = self.find(target)?;
+        let slot = entry.id.slot();
+        let runs = self.runs_of(slot, &entry)?;
+        let sequence = self.directory.sequence(slot)?;
+        // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
+        // fences, looks at the entry. One of the two sees the other.
+        self.directory
+            .set_sequence(slot, sequence.with(State::Retiring))?;
+        failpoint!("delete.retiring");
+        if !entry.name.is_empty() {
+            self.names.remove(NameHash(entry.name_hash), slot)?;
+            failpoint!("delete.unindexed");
+            self.names.erase(entry.name)?;
+        }
+        for run in &runs {
+            self.blocks.retire(*run).map_err(unknown_block)?;
+        }
+        self.objects = self.objects.saturating_sub(1);
+        self.retiring.insert(slot.0);
+        fence(Ordering::SeqCst);
+        let freed_now = !self.kept.contains_key(&slot.0) && !self.holds.is_held(slot)?;
+        failpoint!("delete.scanned");
+        if freed_now {
+            self.free_object(slot)?;
+        }
+        let bytes = runs.iter().map(|run| run.len()).sum();
+        Ok(Deleted {
+            id: entry.id,
+            freed_now,
+            bytes: Length(bytes),
+        })
+    }
+
+    /// Free every retiring object that nobody holds any more. One pass over all holds.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn reclaim(&mut self) -> Result<Reclaimed, StoreError> {
+        let mut reclaimed = Reclaimed::default();
+        if self.retiring.is_empty() {
+            return Ok(reclaimed);
+        }
+        fence(Ordering::SeqCst);
+        let held = self.holds.held_among(&self.retiring)?;
+        let free: Vec<u32> = self
+            .retiring
+            .difference(&held)
+            .filter(|slot| !self.kept.contains_key(slot))
+            .copied()
+            .collect();
+        for slot in free {
+            reclaimed.bytes.0 += self.free_object(Slot(slot))?;
+            reclaimed.objects += 1;
+        }
+        Ok(reclaimed)
+    }
+
+    /// Whether [`Home::reclaim`] may find something to do, now or later.
+    #[must_use]
+    pub fn has_retiring(&self) -> bool {
+        !self.retiring.is_empty()
+    }
+
+    /// Free a retiring object that nobody holds. Returns the bytes that became free.
+    fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
+        let entry = self.directory.entry(slot)?;
+        let runs = self.runs_of(slot, &entry)?;
+        // The entry first: a kill right after it frees the blocks, for nothing names them then.
+        self.directory.vacate(slot)?;
+        failpoint!("free.entry");
+        self.extras.remove(&slot.0);
+        self.retiring.remove(&slot.0);
+        let mut bytes = 0;
+        for run in runs {
+            if self.blocks.release(run).map_err(unknown_block)? {
+                self.free_run(run)?;
+                bytes += run.len();
+            }
+        }
+        Ok(bytes)
+    }
+}
+
+fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
+    StoreError::Inconsistent(format!("no block {run:?} in the books"))
+}

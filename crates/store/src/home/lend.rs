@@ -1,0 +1,236 @@
+//! What the home lends to clients: a place in the table, hold blocks, ranges of the heap, names.
+
+use std::collections::hash_map::Entry as MapEntry;
+
+use farrow_memory::{Length, Span};
+
+use super::{Home, Reclaimed};
+use crate::clients::{ClientRecord, ClientSlot, Joined};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::grants::{run_of, span_of};
+use crate::ids::Target;
+use crate::names::check_name;
+use crate::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
+use crate::space::Run;
+
+impl Home {
+    /// Take in a client. `start_time` tells its process from a later one with the same pid.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyClients`] with the limit.
+    pub fn client_join(
+        &mut self,
+        pid: u32,
+        start_time: u64,
+        uid: u32,
+    ) -> Result<Joined, StoreError> {
+        self.clients.join(pid, start_time, uid)
+    }
+
+    /// Whether the client that comes back after a restart of the home is the one that joined. Its
+    /// grants and holds are as they were; names in creation must be reserved again.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchClient`] if it is not.
+    pub fn client_resume(
+        &mut self,
+        client: ClientSlot,
+        nonce: u64,
+        pid: u32,
+    ) -> Result<(), StoreError> {
+        let record = self.clients.get(client)?;
+        if (record.nonce, record.pid) != (nonce, pid) {
+            return Err(StoreError::NoSuchClient { slot: client.0 });
+        }
+        Ok(())
+    }
+
+    /// Let a client go that has ended or let go of everything: its holds, its grants and the names
+    /// it reserved come back, and with the holds whatever waited for them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchClient`].
+    pub fn client_leave(&mut self, client: ClientSlot) -> Result<Reclaimed, StoreError> {
+        self.clients.begin_leave(client)?;
+        failpoint!("client.leave.state");
+        let hold_blocks = self.holds.take_all(client.0)?;
+        let mut granted = 0;
+        for run in self.grants.take_all(client.0)? {
+            self.free_run(run)?;
+            granted += run.len();
+        }
+        self.reserved.retain(|_, owner| *owner != client);
+        self.forget_kept(client);
+        failpoint!("client.leave.done");
+        self.clients.end_leave(client)?;
+        let reclaimed = self.reclaim()?;
+        Ok(Reclaimed {
+            granted: Length(granted),
+            hold_blocks,
+            ..reclaimed
+        })
+    }
+
+    /// Clients that have joined.
+    pub fn clients(&self) -> impl Iterator<Item = &ClientRecord> {
+        self.clients.records()
+    }
+
+    /// Assign one more hold block, all zero, that the client maps writable.
+    ///
+    /// # Errors
+    /// [`StoreError::HoldBlocksExhausted`] with the limit.
+    pub fn hold_block(&mut self, client: ClientSlot) -> Result<Span, StoreError> {
+        self.clients.get(client)?;
+        self.holds.assign(client.0)
+    }
+
+    /// The hold blocks of a client, for one that comes back.
+    #[must_use]
+    pub fn hold_blocks_of(&self, client: ClientSlot) -> Vec<Span> {
+        self.holds.spans_of(client.0)
+    }
+
+    /// Give a client a range of its own: `want` bytes if there is such a range, else the longest
+    /// there is, but no less than `min`. Whole pages. From 2 MiB on it starts at a multiple of
+    /// 2 MiB if such a range is free.
+    ///
+    /// # Errors
+    /// [`StoreError::OutOfMemory`] with what is free, [`StoreError::TooManyGrants`].
+    pub fn grant(
+        &mut self,
+        client: ClientSlot,
+        min: Length,
+        want: Length,
+    ) -> Result<Span, StoreError> {
+        self.clients.get(client)?;
+        if !self.grants.has_free_record() {
+            return Err(StoreError::TooManyGrants {
+                max: self.layout().grants_max,
+            });
+        }
+        let run = self
+            .take_space(min, want.max(min))
+            .ok_or_else(|| self.out_of_memory(min))?;
+        if let Err(error) = self.grants.add(client.0, run) {
+            self.free_run(run)?;
+            return Err(error);
+        }
+        Ok(span_of(run))
+    }
+
+    /// Take back parts of grants that the client does not use: multiples of 128 bytes, disjoint.
+    ///
+    /// # Errors
+    /// [`StoreError::NotYours`], [`StoreError::BadSpan`], [`StoreError::TooManyGrants`] if what is
+    /// left would be in too many pieces. Nothing is taken then.
+    pub fn release(&mut self, client: ClientSlot, spans: &[Span]) -> Result<(), StoreError> {
+        self.clients.get(client)?;
+        let runs = self.disjoint_runs(spans)?;
+        let carving = self.grants.plan(client.0, &runs)?;
+        self.grants.carve(client.0, &carving)?;
+        failpoint!("release.carved");
+        for run in runs {
+            self.free_run(run)?;
+        }
+        Ok(())
+    }
+
+    /// What a client has been granted and has neither sealed nor given back, in order.
+    #[must_use]
+    pub fn grants_of(&self, client: ClientSlot) -> Vec<Span> {
+        self.grants.of(client.0).map(span_of).collect()
+    }
+
+    /// Keep a name for an object that a client is about to create.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`].
+    pub fn reserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
+        self.clients.get(client)?;
+        check_name(name)?;
+        if self.slot_of_name(name)?.is_some() {
+            return Err(StoreError::NameTaken {
+                name: name.to_owned(),
+            });
+        }
+        // A client could reserve without end; as many names as objects are enough.
+        let max = self.layout().objects_max;
+        if self.reserved.len() >= max as usize {
+            return Err(StoreError::TooManyObjects { max });
+        }
+        match self.reserved.entry(name.to_owned()) {
+            MapEntry::Occupied(taken) => Err(StoreError::NameTaken {
+                name: taken.key().clone(),
+            }),
+            MapEntry::Vacant(free) => {
+                free.insert(client);
+                Ok(())
+            }
+        }
+    }
+
+    /// Let go of a name that the client reserved. One that it did not is left alone.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if this client did not reserve it.
+    pub fn unreserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
+        if self.reserved.get(name) != Some(&client) {
+            return Err(StoreError::NotFound {
+                what: Target::Name(name).to_string(),
+            });
+        }
+        self.reserved.remove(name);
+        Ok(())
+    }
+
+    /// Sort spans of a request, and see that they are blocks that do not overlap.
+    pub(super) fn disjoint_runs(&self, spans: &[Span]) -> Result<Vec<Run>, StoreError> {
+        let mut runs = Vec::with_capacity(spans.len());
+        for span in spans {
+            let bad = |reason| StoreError::BadSpan {
+                span: *span,
+                reason,
+            };
+            if span.is_empty() || !span.is_aligned(BLOCK_BYTES) {
+                return Err(bad("it is empty or not a multiple of 128 B"));
+            }
+            if !self.layout().heap.contains(*span) {
+                return Err(bad("it leaves the heap"));
+            }
+            runs.push(run_of(*span).ok_or_else(|| bad("it leaves 64 bits"))?);
+        }
+        runs.sort_unstable();
+        for pair in runs.windows(2) {
+            if let [first, second] = *pair
+                && second.start < first.end
+            {
+                let reason = "it overlaps another of the same request";
+                return Err(StoreError::BadSpan {
+                    span: span_of(second),
+                    reason,
+                });
+            }
+        }
+        Ok(runs)
+    }
+
+    fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
+        let alignment = |length: u64| {
+            if length >= HUGE_GRANT_BYTES {
+                HUGE_GRANT_BYTES
+            } else {
+                1
+            }
+        };
+        if let Some(run) = self.space.allocate(want.0, alignment(want.0)) {
+            return Some(run);
+        }
+        let largest = self.space.largest();
+        if largest == 0 || largest < min.0 {
+            return None;
+        }
+        self.space.allocate(largest, alignment(largest))
+    }
+}

@@ -1,0 +1,284 @@
+//! Seal: what a client has written becomes an object.
+
+use farrow_memory::{Length, Span};
+
+use super::Home;
+use crate::clients::ClientSlot;
+use crate::directory::Vacancy;
+use crate::entry::{Entry, encode_extra};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::grants::{Carving, run_of};
+use crate::ids::{ObjectId, ObjectKind, Slot, Target};
+use crate::names::check_name;
+use crate::options::NAME_BYTES_MAX;
+use crate::space::Run;
+
+/// What a client says of the object it has finished. None of it is believed unchecked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SealRequest<'a> {
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Its primary block: a part of the client's grants, or a block of another object.
+    pub primary: Span,
+    /// The descriptor in the primary block, at a multiple of 8; empty for plain bytes.
+    pub descriptor: Span,
+    /// crc32c of the descriptor. Readers compare it; the home does not.
+    pub descriptor_crc: u32,
+    /// Blocks besides the primary one: each a part of the client's grants, or exactly a block of
+    /// an object that the client holds. Listed behind the descriptor in the same order.
+    pub extra: Vec<Span>,
+    /// crc32c of that list.
+    pub extra_crc: u32,
+    /// Bytes the user sees.
+    pub size: Length,
+    /// Its name.
+    pub name: Option<&'a str>,
+    /// Whether the client has reserved the name.
+    pub is_reserved: bool,
+}
+
+impl<'a> SealRequest<'a> {
+    /// Plain bytes: the first `size` of `primary`.
+    #[must_use]
+    pub fn bytes(primary: Span, size: Length, name: Option<&'a str>) -> Self {
+        Self {
+            kind: ObjectKind::Bytes,
+            primary,
+            descriptor: Span::new(primary.offset, Length(0)),
+            descriptor_crc: 0,
+            extra: Vec::new(),
+            extra_crc: 0,
+            size,
+            name,
+            is_reserved: false,
+        }
+    }
+}
+
+/// Everything that was checked, so that from here on nothing but the memory itself can fail.
+struct Plan {
+    vacancy: Vacancy,
+    entry: Entry,
+    primary: Run,
+    extra: Box<[Run]>,
+    carving: Carving,
+}
+
+impl Home {
+    /// Make an object of what `client` has written. The client has published the bytes and no
+    /// longer maps them writable.
+    ///
+    /// The object exists from one store on. If the home is killed after that store and before it
+    /// answers, the object is there when the region is adopted: a client that comes back asks
+    /// [`Home::find_sealed`] before it seals again.
+    ///
+    /// # Errors
+    /// [`StoreError::NotYours`] for ranges that are neither granted nor blocks,
+    /// [`StoreError::BadSpan`] and [`StoreError::BadRequest`] for a request that cannot be right,
+    /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`], [`StoreError::NameSpaceFull`],
+    /// [`StoreError::TooManyObjects`], [`StoreError::TooManyGrants`].
+    pub fn seal(
+        &mut self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+    ) -> Result<ObjectId, StoreError> {
+        let mut plan = self.plan_seal(client, request, now_ns)?;
+        let hash = request.name.map(|name| self.names.hash(name));
+        if let (Some(name), Some(hash)) = (request.name, hash) {
+            plan.entry.name = self.names.write(name)?;
+            plan.entry.name_hash = hash.0;
+            failpoint!("seal.name");
+        }
+        let slot = plan.vacancy.slot;
+        self.directory.publish(plan.vacancy, &plan.entry)?;
+        if let Some(hash) = hash {
+            let directory = &self.directory;
+            self.names
+                .insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
+            failpoint!("seal.indexed");
+        }
+        self.grants.carve(client.0, &plan.carving)?;
+        failpoint!("seal.carved");
+        self.blocks.seal(plan.primary);
+        for run in &plan.extra {
+            self.blocks.seal(*run);
+        }
+        if !plan.extra.is_empty() {
+            self.extras.insert(slot.0, plan.extra);
+        }
+        self.objects += 1;
+        if let Some(name) = request.name {
+            self.reserved.remove(name);
+        }
+        Ok(plan.entry.id)
+    }
+
+    /// The object that `client` has sealed with this primary block, if any. For a client whose
+    /// home was restarted before it answered. Looks at every entry.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchClient`]; memory that cannot be read.
+    pub fn find_sealed(
+        &self,
+        client: ClientSlot,
+        primary: Span,
+    ) -> Result<Option<ObjectId>, StoreError> {
+        let pid = self.clients.get(client)?.pid;
+        for slot in (0..self.directory.used()).map(Slot) {
+            if self.directory.sequence(slot)?.state() != crate::entry::State::Sealed {
+                continue;
+            }
+            let entry = self.directory.entry(slot)?;
+            if (entry.creator, entry.creator_pid, entry.primary) == (client.0, pid, primary) {
+                return Ok(Some(entry.id));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Check all of a request, and change nothing.
+    fn plan_seal(
+        &self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+    ) -> Result<Plan, StoreError> {
+        let creator_pid = self.clients.get(client)?.pid;
+        if let Some(name) = request.name {
+            self.check_name_for(client, name, request.is_reserved)?;
+        }
+        let vacancy = self.directory.vacancy()?;
+        let id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
+        let too_many = StoreError::BadRequest {
+            reason: "more extra blocks than 32 bits count",
+        };
+        let entry = Entry {
+            id,
+            kind: request.kind,
+            primary: request.primary,
+            descriptor: request.descriptor,
+            size: request.size,
+            extra_count: u32::try_from(request.extra.len()).map_err(|_| too_many)?,
+            name: Span::default(),
+            name_hash: 0,
+            descriptor_crc: request.descriptor_crc,
+            extra_crc: request.extra_crc,
+            sealed_at_ns: now_ns,
+            creator_pid,
+            creator: client.0,
+        };
+        entry
+            .validate(self.layout())
+            .map_err(|reason| StoreError::BadRequest { reason })?;
+        self.check_extra_list(&entry, &request.extra)?;
+        let (primary, extra, carving) = self.plan_blocks(client, request)?;
+        Ok(Plan {
+            vacancy,
+            entry,
+            primary,
+            extra,
+            carving,
+        })
+    }
+
+    /// Whether the list behind the descriptor is the one in the request: the next home reads it.
+    fn check_extra_list(&self, entry: &Entry, extra: &[Span]) -> Result<(), StoreError> {
+        if extra.is_empty() {
+            return Ok(());
+        }
+        let list = entry.extra_list().unwrap_or_default();
+        let mut found = vec![0; list.length.0 as usize];
+        self.region().copy_out(list.offset, &mut found)?;
+        if found != encode_extra(extra) || crc32c::crc32c(&found) != entry.extra_crc {
+            let reason = "the list of extra blocks in memory is not the one in the request";
+            return Err(StoreError::BadRequest { reason });
+        }
+        Ok(())
+    }
+
+    /// Which blocks are new, and are to be taken out of grants, and which are shared.
+    fn plan_blocks(
+        &self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+    ) -> Result<(Run, Box<[Run]>, Carving), StoreError> {
+        let mut spans = Vec::with_capacity(request.extra.len() + 1);
+        spans.push(request.primary);
+        spans.extend_from_slice(&request.extra);
+        let mut fresh = self.disjoint_runs(&spans)?;
+        fresh.retain(|run| !self.blocks.is_block(*run));
+        let carving = self.grants.plan(client.0, &fresh)?;
+        let mut runs = spans.into_iter().filter_map(run_of);
+        let primary = runs.next().ok_or(StoreError::BadRequest {
+            reason: "no primary block",
+        })?;
+        Ok((primary, runs.collect(), carving))
+    }
+
+    fn check_name_for(
+        &self,
+        client: ClientSlot,
+        name: &str,
+        is_reserved: bool,
+    ) -> Result<(), StoreError> {
+        check_name(name)?;
+        let is_reservation_in_the_way = match self.reserved.get(name) {
+            Some(owner) => *owner != client || !is_reserved,
+            None => false,
+        };
+        if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {
+            return Err(StoreError::NameTaken {
+                name: name.to_owned(),
+            });
+        }
+        let free = self.names.free_bytes();
+        if free < NAME_BYTES_MAX + 1 && free < name.len() as u64 {
+            let asked = Length(name.len() as u64);
+            return Err(StoreError::NameSpaceFull {
+                asked,
+                free: Length(free),
+            });
+        }
+        Ok(())
+    }
+
+    /// The slot of the sealed object with this name.
+    pub(super) fn slot_of_name(&self, name: &str) -> Result<Option<Slot>, StoreError> {
+        let found =
+            self.names.find(self.names.hash(name), |slot| {
+                let entry = self.directory.entry(slot)?;
+                Ok(entry.name.length.0 == name.len() as u64
+                    && self.name_of(&entry)? == name.as_bytes())
+            })?;
+        Ok(found.map(|(_, slot)| slot))
+    }
+
+    /// The entry of a sealed object.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub fn find(&self, target: Target<'_>) -> Result<Entry, StoreError> {
+        let not_found = || StoreError::NotFound {
+            what: target.to_string(),
+        };
+        let slot = match target {
+            Target::Name(name) => self.slot_of_name(name)?.ok_or_else(not_found)?,
+            Target::Id(id) => {
+                if id.region() != self.uid() || id.slot().0 >= self.directory.used() {
+                    return Err(not_found());
+                }
+                id.slot()
+            }
+        };
+        if self.directory.sequence(slot)?.state() != crate::entry::State::Sealed {
+            return Err(not_found());
+        }
+        let entry = self.directory.entry(slot)?;
+        match target {
+            Target::Id(id) if entry.id != id => Err(not_found()),
+            _ => Ok(entry),
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Who owns a byte, where two records claim it.
+//!
+//! A kill leaves one kind of overlap: a range that has become part of an object and is still in
+//! its creator's grants, or in two of them while one was being split. Everything else means that
+//! somebody wrote where he must not, and is settled so that no byte has two owners: the control
+//! section, which only the home writes, is believed before lists in the data section; of two lists
+//! the older one is.
+
+use std::collections::BTreeSet;
+
+use farrow_memory::{Offset, Span};
+
+use super::adopt::Dropped;
+use crate::blocks::Block;
+use crate::control::Control;
+use crate::error::StoreError;
+use crate::grants::{Found, Grants};
+use crate::hash::NameHash;
+use crate::ids::{ObjectId, Slot};
+use crate::layout::Layout;
+use crate::options::BLOCK_BYTES;
+use crate::space::Run;
+
+/// Rounds of settling, each of which drops what lost in the one before. Each object that loses is
+/// out of the next round, so two are enough but for objects that share blocks; more mean trouble.
+const ROUNDS_MAX: u32 = 8;
+
+/// What becomes of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    Sealed,
+    Retiring,
+    Gone,
+}
+
+/// An object that may be kept.
+#[derive(Clone, Debug)]
+pub(super) struct Candidate {
+    pub(super) id: ObjectId,
+    pub(super) slot: Slot,
+    pub(super) primary: Run,
+    pub(super) extra: Box<[Run]>,
+    pub(super) name: Span,
+    pub(super) name_hash: NameHash,
+    pub(super) sealed_at_ns: u64,
+    pub(super) creator: u32,
+    pub(super) fate: Fate,
+}
+
+impl Candidate {
+    /// Give up all but the primary block, and with it the object. It retires instead of going at
+    /// once, for somebody may be reading it.
+    pub(super) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
+        if self.fate == Fate::Sealed {
+            dropped.push(Dropped {
+                id: Some(self.id),
+                reason: reason.to_owned(),
+            });
+        }
+        self.extra = Box::default();
+        self.fate = Fate::Retiring;
+    }
+}
+
+/// One claim on a range. Order: by place, then by weight.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    run: Run,
+    weight: (bool, u64, u32),
+    index: usize,
+}
+
+/// Make the grant records disjoint, and each one of a client that is there.
+pub(super) fn settle_grants(
+    control: &Control,
+    layout: &Layout,
+    clients: &BTreeSet<u32>,
+    dropped: &mut Vec<Dropped>,
+) -> Result<Vec<Found>, StoreError> {
+    let mut found = Grants::read(control, layout)?;
+    let mut report = |found: &Found, reason: &str| {
+        let reason = format!(
+            "grant {} of client {}: {reason}",
+            found.record, found.client
+        );
+        dropped.push(Dropped { id: None, reason });
+    };
+    let mut changed = BTreeSet::new();
+    for grant in &mut found {
+        let Run { start, end } = grant.run;
+        let span = Span::between(Offset(start), Offset(end)).unwrap_or_default();
+        let is_good = !span.is_empty()
+            && span.is_aligned(BLOCK_BYTES)
+            && layout.heap.contains(span)
+            && clients.contains(&grant.client);
+        if !is_good {
+            report(grant, "no such client, or not a range of the heap");
+            grant.run = Run { start: 0, end: 0 };
+            changed.insert(grant.record);
+        }
+    }
+    found.sort_by_key(|grant| grant.run);
+    for i in 1..found.len() {
+        let (before, from) = found.split_at_mut(i);
+        let (Some(first), Some(second)) = (before.last_mut(), from.first_mut()) else {
+            continue;
+        };
+        if first.run.len() == 0 || first.run.end <= second.run.start {
+            continue;
+        }
+        if first.client == second.client && second.run.end <= first.run.end {
+            // A split: the new record was written, the old one not yet cut.
+            first.run.end = second.run.start;
+            changed.insert(first.record);
+        } else {
+            report(second, "overlaps another grant");
+            second.run.start = first.run.end.min(second.run.end);
+            changed.insert(second.record);
+        }
+    }
+    for grant in found.iter().filter(|grant| changed.contains(&grant.record)) {
+        Grants::mend(control, layout, *grant)?;
+    }
+    found.retain(|grant| grant.run.len() > 0);
+    found.sort_by_key(|grant| grant.run);
+    Ok(found)
+}
+
+/// Find the blocks of all objects, disjoint and in order. Objects that cannot be kept lose theirs.
+pub(super) fn settle_blocks(
+    candidates: &mut [Candidate],
+    grants: &[Found],
+    dropped: &mut Vec<Dropped>,
+) -> Result<Vec<(u64, Block)>, StoreError> {
+    for candidate in candidates.iter_mut() {
+        let is_others =
+            |run: &Run| overlapping(grants, *run).any(|grant| grant.client != candidate.creator);
+        if candidate.extra.iter().any(is_others) {
+            candidate.retire("an extra block is granted to another client", dropped);
+        }
+    }
+    for _ in 0..ROUNDS_MAX {
+        let claims = sorted_claims(candidates);
+        let losers = losers(&claims);
+        if losers.is_empty() {
+            return Ok(join(&claims, candidates));
+        }
+        for (index, is_primary) in losers {
+            let Some(candidate) = candidates.get_mut(index) else {
+                continue;
+            };
+            candidate.retire("its blocks overlap those of another object", dropped);
+            if is_primary {
+                candidate.fate = Fate::Gone;
+            }
+        }
+    }
+    Err(StoreError::Inconsistent(
+        "objects overlap in too many ways".to_owned(),
+    ))
+}
+
+/// Grants that share a byte with `run`.
+fn overlapping(grants: &[Found], run: Run) -> impl Iterator<Item = &Found> {
+    let first = grants.partition_point(|grant| grant.run.end <= run.start);
+    let from = grants.get(first..).unwrap_or_default();
+    from.iter()
+        .take_while(move |grant| grant.run.start < run.end)
+}
+
+fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
+    let mut claims = Vec::with_capacity(candidates.len());
+    for (index, candidate) in candidates.iter().enumerate() {
+        if candidate.fate == Fate::Gone {
+            continue;
+        }
+        let weight = |is_extra| (is_extra, candidate.sealed_at_ns, candidate.slot.0);
+        claims.push(Claim {
+            run: candidate.primary,
+            weight: weight(false),
+            index,
+        });
+        let extra = candidate.extra.iter();
+        claims.extend(extra.map(|run| Claim {
+            run: *run,
+            weight: weight(true),
+            index,
+        }));
+    }
+    claims.sort_unstable();
+    claims
+}
+
+/// Candidates that lose a range to a weightier claim, and whether it is their primary block.
+/// Claims of the very same range share it.
+fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
+    let mut losers = BTreeSet::new();
+    let mut groups = claims.chunk_by(|a, b| a.run == b.run);
+    let Some(mut kept) = groups.next() else {
+        return losers;
+    };
+    for group in groups {
+        let (Some(first), Some(second)) = (kept.first(), group.first()) else {
+            continue;
+        };
+        if second.run.start >= first.run.end {
+            kept = group;
+            continue;
+        }
+        let loser = if first.weight <= second.weight {
+            group
+        } else {
+            kept
+        };
+        losers.extend(loser.iter().map(|claim| (claim.index, !claim.weight.0)));
+        if first.weight > second.weight {
+            kept = group;
+        }
+    }
+    losers
+}
+
+/// Blocks from claims that do not overlap unless they are equal.
+fn join(claims: &[Claim], candidates: &[Candidate]) -> Vec<(u64, Block)> {
+    let mut blocks: Vec<(u64, Block)> = Vec::with_capacity(claims.len());
+    for claim in claims {
+        let is_sealed = candidates
+            .get(claim.index)
+            .is_some_and(|c| c.fate == Fate::Sealed);
+        if blocks
+            .last()
+            .is_none_or(|(start, _)| *start != claim.run.start)
+        {
+            let block = Block {
+                end: claim.run.end,
+                sealed: 0,
+                retiring: 0,
+            };
+            blocks.push((claim.run.start, block));
+        }
+        if let Some((_, block)) = blocks.last_mut() {
+            if is_sealed {
+                block.sealed += 1;
+            } else {
+                block.retiring += 1;
+            }
+        }
+    }
+    blocks
+}
+
+/// Where `runs` (disjoint, in order) lie inside of `within`, cut to it.
+pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
+    let first = runs.partition_point(|run| run.end <= within.start);
+    let from = runs.get(first..).unwrap_or_default();
+    from.iter()
+        .take_while(move |run| run.start < within.end)
+        .map(move |run| Run {
+            start: run.start.max(within.start),
+            end: run.end.min(within.end),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, end: u64) -> Run {
+        Run {
+            start: start * 128,
+            end: end * 128,
+        }
+    }
+
+    fn candidate(slot: u32, age: u64, primary: Run, extra: &[Run]) -> Candidate {
+        Candidate {
+            id: ObjectId {
+                hi: 1,
+                lo: slot.into(),
+            },
+            slot: Slot(slot),
+            primary,
+            extra: extra.into(),
+            name: Span::default(),
+            name_hash: NameHash(0),
+            sealed_at_ns: age,
+            creator: 0,
+            fate: Fate::Sealed,
+        }
+    }
+
+    fn settle(candidates: &mut [Candidate]) -> (Vec<(u64, u32, u32)>, usize) {
+        let mut dropped = Vec::new();
+        let blocks = settle_blocks(candidates, &[], &mut dropped).unwrap();
+        let blocks = blocks
+            .iter()
+            .map(|(s, b)| (s / 128, b.sealed, b.retiring))
+            .collect();
+        (blocks, dropped.len())
+    }
+
+    #[test]
+    fn equal_blocks_are_shared() {
+        let mut all = [
+            candidate(0, 1, run(0, 1), &[run(4, 8)]),
+            candidate(1, 2, run(1, 2), &[run(4, 8), run(8, 9)]),
+        ];
+        let expected = vec![(0, 1, 0), (1, 1, 0), (4, 2, 0), (8, 1, 0)];
+        assert_eq!(settle(&mut all), (expected, 0));
+    }
+
+    #[test]
+    fn a_primary_block_wins_over_a_list_and_the_older_list_over_the_younger() {
+        let mut all = [
+            candidate(0, 1, run(0, 1), &[run(9, 11)]),
+            candidate(1, 2, run(10, 12), &[]),
+            candidate(2, 3, run(2, 3), &[run(20, 24)]),
+            candidate(3, 4, run(3, 4), &[run(22, 30)]),
+        ];
+        let (blocks, dropped) = settle(&mut all);
+        assert_eq!(
+            blocks,
+            [(0, 0, 1), (2, 1, 0), (3, 0, 1), (10, 1, 0), (20, 1, 0)]
+        );
+        assert_eq!(dropped, 2);
+        let fates: Vec<Fate> = all.iter().map(|candidate| candidate.fate).collect();
+        assert_eq!(
+            fates,
+            [Fate::Retiring, Fate::Sealed, Fate::Sealed, Fate::Retiring]
+        );
+    }
+
+    #[test]
+    fn of_two_primary_blocks_the_younger_goes() {
+        let mut all = [
+            candidate(0, 2, run(0, 4), &[]),
+            candidate(1, 1, run(2, 6), &[]),
+        ];
+        assert_eq!(settle(&mut all), (vec![(2, 1, 0)], 1));
+        assert_eq!(all[0].fate, Fate::Gone);
+    }
+
+    #[test]
+    fn one_that_overlaps_itself_keeps_its_primary_block_only() {
+        let mut all = [candidate(0, 1, run(0, 4), &[run(2, 6), run(8, 9)])];
+        assert_eq!(settle(&mut all), (vec![(0, 0, 1)], 1));
+    }
+
+    #[test]
+    fn a_list_that_claims_anothers_grant_loses() {
+        let grant = Found {
+            record: 0,
+            client: 7,
+            run: run(8, 16),
+        };
+        let mut all = [candidate(0, 1, run(0, 1), &[run(15, 17)])];
+        let mut dropped = Vec::new();
+        let blocks = settle_blocks(&mut all, &[grant], &mut dropped).unwrap();
+        assert_eq!((blocks.len(), dropped.len()), (1, 1));
+        all[0] = candidate(0, 1, run(0, 1), &[run(15, 17)]);
+        all[0].creator = 7;
+        assert_eq!(
+            settle_blocks(&mut all, &[grant], &mut dropped)
+                .unwrap()
+                .len(),
+            2
+        );
+    }
+
+    #[test]
+    fn parts_inside_are_cut() {
+        let runs = [run(0, 2), run(4, 6), run(8, 10)];
+        assert_eq!(
+            inside(&runs, run(1, 9)).collect::<Vec<_>>(),
+            [run(1, 2), run(4, 6), run(8, 9)]
+        );
+        assert_eq!(inside(&runs, run(2, 4)).count(), 0);
+    }
+}

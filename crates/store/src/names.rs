@@ -1,0 +1,300 @@
+//! Names: their bytes in the name heap, and the index that leads from a hash to a slot.
+//!
+//! The index is an open-addressing table of words: high half the tag (the high half of the hash),
+//! low half the slot plus 1. 0 is a place never used, a word with a low half of 0 is a tombstone.
+//! A probe starts at the hash modulo the number of places and ends at the first 0.
+//!
+//! Why a reader that probes while the home changes the table misses no name that is there all the
+//! time: the place of such a name does not change within one table, and no place between the start
+//! of its probe and that place becomes 0, for a tombstone is turned to 0 only if the next place is
+//! 0, and then no probe leads over it. When the tables change roles, the turn has grown, and a
+//! reader that found nothing looks at the turn again.
+
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Length, Offset, Span, Words};
+
+use crate::control::Control;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::hash::{HashKey, NameHash};
+use crate::header::INDEX_TURN;
+use crate::ids::Slot;
+use crate::layout::Layout;
+use crate::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
+use crate::space::{Run, SpaceAllocator};
+
+/// A place that was used; not 0, so that probes go on.
+const TOMBSTONE: u64 = 1 << 32;
+
+/// Whether `name` may be the name of an object.
+///
+/// # Errors
+/// [`StoreError::NameInvalid`] if it is empty, longer than 255 bytes, or contains NUL.
+pub fn check_name(name: &str) -> Result<(), StoreError> {
+    let bytes = name.len() as u64;
+    if bytes == 0 || bytes > NAME_BYTES_MAX || name.as_bytes().contains(&0) {
+        return Err(StoreError::NameInvalid { bytes });
+    }
+    Ok(())
+}
+
+/// Show `see` the slots whose names may have this hash, in probe order, until it finds what it
+/// looks for. At most one round of the table.
+pub(crate) fn probe<T, E>(
+    index: &Words<'_>,
+    hash: NameHash,
+    mut see: impl FnMut(usize, Slot) -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let mask = index.len().wrapping_sub(1);
+    for step in 0..index.len() {
+        let at = (hash.0 as usize).wrapping_add(step) & mask;
+        // Acquire: a place that was cleared for a new turn shows that the old one is over.
+        match index.load(at, Ordering::Acquire) {
+            None | Some(0) => return Ok(None),
+            Some(word) => {
+                let slot = (word as u32).checked_sub(1);
+                if let Some(slot) = slot.filter(|_| word >> 32 == hash.0 >> 32)
+                    && let Some(found) = see(at, Slot(slot))?
+                {
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The home's side: allocates name bytes and changes the index.
+#[derive(Debug)]
+pub(crate) struct Names {
+    control: Control,
+    layout: Layout,
+    key: HashKey,
+    heap: SpaceAllocator,
+    turn: u64,
+    /// Names in the index.
+    count: u64,
+    /// Places of the index that are not 0.
+    filled: u64,
+}
+
+impl Names {
+    /// An empty index, as in a region just made.
+    pub(crate) fn new(
+        control: Control,
+        layout: Layout,
+        key: HashKey,
+        heap: SpaceAllocator,
+        turn: u64,
+    ) -> Self {
+        Self {
+            control,
+            layout,
+            key,
+            heap,
+            turn,
+            count: 0,
+            filled: 0,
+        }
+    }
+
+    /// A name heap with `taken` (sorted) in use.
+    pub(crate) fn heap(
+        layout: &Layout,
+        taken: impl IntoIterator<Item = Run>,
+    ) -> Result<SpaceAllocator, StoreError> {
+        let start = layout.names.offset.0;
+        let all = Run {
+            start,
+            end: start + layout.names.length.0,
+        };
+        SpaceAllocator::with_occupied(all, NAME_GRAIN_BYTES, NAME_GRAIN_BYTES, taken)
+            .map_err(|error| StoreError::Inconsistent(format!("name heap: {error}")))
+    }
+
+    pub(crate) fn hash(&self, name: &str) -> NameHash {
+        NameHash::of(self.key, name.as_bytes())
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.heap.free_bytes()
+    }
+
+    /// Find the place and the slot for which `is_it` says yes.
+    pub(crate) fn find(
+        &self,
+        hash: NameHash,
+        mut is_it: impl FnMut(Slot) -> Result<bool, StoreError>,
+    ) -> Result<Option<(usize, Slot)>, StoreError> {
+        let words = self.control.region().words(self.active())?;
+        probe(&words, hash, |at, slot| {
+            Ok(is_it(slot)?.then_some((at, slot)))
+        })
+    }
+
+    /// Take room for a name and write it there. Nobody knows of it yet.
+    pub(crate) fn write(&mut self, name: &str) -> Result<Span, StoreError> {
+        let asked = Length(name.len() as u64);
+        let run = self
+            .heap
+            .allocate(asked.0, NAME_GRAIN_BYTES)
+            .ok_or_else(|| StoreError::NameSpaceFull {
+                asked,
+                free: Length(self.heap.free_bytes()),
+            })?;
+        let span = Span::new(Offset(run.start), asked);
+        if let Err(error) = self.control.write_bytes(span.offset, name.as_bytes()) {
+            self.erase(span)?;
+            return Err(error);
+        }
+        Ok(span)
+    }
+
+    /// Give the room of a name back.
+    pub(crate) fn erase(&mut self, span: Span) -> Result<(), StoreError> {
+        let run = name_run(span);
+        self.heap
+            .free(run)
+            .map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
+    }
+
+    /// Lead from `hash` to `slot`. `others` tells all names that are in the index already, in
+    /// case it must be built anew.
+    pub(crate) fn insert<I>(
+        &mut self,
+        hash: NameHash,
+        slot: Slot,
+        others: impl FnOnce() -> Result<I, StoreError>,
+    ) -> Result<(), StoreError>
+    where
+        I: IntoIterator<Item = (NameHash, Slot)>,
+    {
+        // Three quarters full: probes would grow long. Half of the places are tombstones or less
+        // than half, so the rebuilt index has room for as many changes again.
+        if (self.filled + 1).saturating_mul(4) > self.layout.index_places.saturating_mul(3) {
+            let others = others()?;
+            return self.rebuild(others.into_iter().chain([(hash, slot)]));
+        }
+        let (place, was_tombstone) = self.put(self.active(), hash, slot)?;
+        self.filled += u64::from(!was_tombstone);
+        self.count += 1;
+        self.publish(place)
+    }
+
+    /// No longer lead from `hash` to `slot`.
+    pub(crate) fn remove(&mut self, hash: NameHash, slot: Slot) -> Result<(), StoreError> {
+        let Some((at, _)) = self.find(hash, |found| Ok(found == slot))? else {
+            return Err(StoreError::Corrupt {
+                slot,
+                reason: "its name is not in the index",
+            });
+        };
+        let words = self.control.region().words_mut(self.active())?;
+        let mask = words.len().wrapping_sub(1);
+        let mut at = at;
+        words.store(at, TOMBSTONE, Ordering::Release);
+        self.publish(at)?;
+        self.count = self.count.saturating_sub(1);
+        // Tombstones with nothing behind them are of no use to any probe.
+        while words.load(at.wrapping_add(1) & mask, Ordering::Relaxed) == Some(0)
+            && words.load(at, Ordering::Relaxed) == Some(TOMBSTONE)
+        {
+            words.store(at, 0, Ordering::Release);
+            self.publish(at)?;
+            self.filled = self.filled.saturating_sub(1);
+            at = at.wrapping_sub(1) & mask;
+        }
+        Ok(())
+    }
+
+    /// Build the index anew in the table that is not in use, then let the tables change roles by
+    /// one store. A kill before that store leaves the old index as it was.
+    pub(crate) fn rebuild(
+        &mut self,
+        all: impl IntoIterator<Item = (NameHash, Slot)>,
+    ) -> Result<(), StoreError> {
+        let turn = self.turn + 1;
+        let span = self.table(turn);
+        self.control.zero(span)?;
+        failpoint!("index.zeroed");
+        let mut count = 0;
+        for (hash, slot) in all {
+            self.put(span, hash, slot)?;
+            count += 1;
+        }
+        self.control.region().publish(span)?;
+        failpoint!("index.filled");
+        self.control.store(INDEX_TURN, turn)?;
+        failpoint!("index.turned");
+        (self.turn, self.count, self.filled) = (turn, count, count);
+        Ok(())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let words = self
+            .control
+            .region()
+            .words(self.active())
+            .map_err(|e| e.to_string())?;
+        let all: Vec<u64> = (0..words.len())
+            .filter_map(|i| words.load(i, Ordering::Relaxed))
+            .collect();
+        let filled = all.iter().filter(|word| **word != 0).count() as u64;
+        let count = all.iter().filter(|word| **word as u32 != 0).count() as u64;
+        if (filled, count) != (self.filled, self.count) {
+            return Err(format!(
+                "index has {count} names in {filled} places, accounts say {} in {}",
+                self.count, self.filled
+            ));
+        }
+        if filled == all.len() as u64 {
+            return Err("no place of the index is empty".to_owned());
+        }
+        self.heap.check()
+    }
+
+    /// Store into the first place of the probe that is empty or a tombstone. Which place, and
+    /// whether it was a tombstone. Not yet published.
+    fn put(&self, table: Span, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
+        let words = self.control.region().words_mut(table)?;
+        let mask = words.len().wrapping_sub(1);
+        let value = hash.0 >> 32 << 32 | u64::from(slot.0) + 1;
+        for step in 0..words.len() {
+            let at = (hash.0 as usize).wrapping_add(step) & mask;
+            let found = words.load(at, Ordering::Relaxed).unwrap_or(1);
+            if found as u32 == 0 {
+                words.store(at, value, Ordering::Release);
+                return Ok((at, found != 0));
+            }
+        }
+        Err(StoreError::Inconsistent(
+            "the name index is full".to_owned(),
+        ))
+    }
+
+    fn publish(&self, place: usize) -> Result<(), StoreError> {
+        let place = Offset(self.active().offset.0 + place as u64 * 8);
+        Ok(self.control.region().publish(Span::new(place, Length(8)))?)
+    }
+
+    fn active(&self) -> Span {
+        self.table(self.turn)
+    }
+
+    fn table(&self, turn: u64) -> Span {
+        self.layout.index[(turn & 1) as usize]
+    }
+}
+
+/// The bytes of the name heap that a name takes.
+pub(crate) fn name_run(span: Span) -> Run {
+    let bytes = span.length.0.next_multiple_of(NAME_GRAIN_BYTES);
+    Run {
+        start: span.offset.0,
+        end: span.offset.0.saturating_add(bytes),
+    }
+}

@@ -1,0 +1,316 @@
+//! A client's side of the directory: find objects by loads of mapped memory alone.
+
+use std::sync::Arc;
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Length, Offset, Region, Span, Words};
+
+use crate::control::word_of;
+use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
+use crate::error::{FormatError, StoreError};
+use crate::hash::NameHash;
+use crate::header::{Header, INDEX_TURN, SLOTS_USED};
+use crate::hold_table::{Held, HoldTable};
+use crate::ids::{ObjectId, RegionUid, Slot, Target};
+use crate::layout::{ENTRY_BYTES, Layout};
+use crate::names::{check_name, probe};
+use crate::options::NAME_BYTES_MAX;
+
+/// How often a lookup starts again when the directory changes under it. Each time, the object it
+/// looked for was away for a moment, so giving up with "not there" is true.
+const ROUNDS_MAX: u32 = 64;
+
+/// Finds and holds objects of one region. Sends nothing, locks nothing that others share.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    region: Arc<Region>,
+    header: Header,
+}
+
+/// One line of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The object.
+    pub entry: Entry,
+    /// Its name.
+    pub name: Option<String>,
+}
+
+/// What a look at one entry showed. Not boxed: it lives on the stack of a lookup.
+#[allow(clippy::large_enum_variant)]
+enum Look {
+    /// No sealed object there.
+    None,
+    /// It changed while it was read.
+    Changed,
+    Sealed(Entry),
+}
+
+impl Reader {
+    /// Open a mapped region. Its header is checked against the region's true length.
+    ///
+    /// # Errors
+    /// [`FormatError`], by what is wrong.
+    pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
+        let header = Header::read(&region)?;
+        Ok(Self { region, header })
+    }
+
+    /// The mapped region.
+    #[must_use]
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where everything lies.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.header.layout
+    }
+
+    /// Which region this is.
+    #[must_use]
+    pub fn uid(&self) -> RegionUid {
+        self.header.uid
+    }
+
+    /// The sealed object with this name.
+    ///
+    /// # Errors
+    /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right.
+    pub fn find(&self, name: &str) -> Result<Option<Entry>, StoreError> {
+        check_name(name)?;
+        let hash = NameHash::of(self.header.key, name.as_bytes());
+        let directory = self.region.words(self.layout().directory)?;
+        for _ in 0..ROUNDS_MAX {
+            let turn = self.word(INDEX_TURN)?;
+            let index = self
+                .region
+                .words(self.layout().index[(turn & 1) as usize])?;
+            let mut has_changed = false;
+            let found = probe(&index, hash, |_, slot| {
+                match self.look(&directory, slot)? {
+                    Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
+                        Ok::<_, StoreError>(Some(entry))
+                    }
+                    Look::Changed => {
+                        has_changed = true;
+                        Ok(None)
+                    }
+                    _ => Ok(None),
+                }
+            })?;
+            if let Some(entry) = found {
+                return Ok(Some(entry));
+            }
+            if !has_changed && self.word(INDEX_TURN)? == turn {
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sealed object with this id.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if what is found cannot be right.
+    pub fn by_id(&self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
+        if id.region() != self.header.uid || id.slot().0 >= self.layout().objects_max {
+            return Ok(None);
+        }
+        let directory = self.region.words(self.layout().directory)?;
+        let wanted = Sequence::new(id.generation(), State::Sealed);
+        if load(&directory, id.slot(), 0, Ordering::Acquire)? != wanted.0 {
+            return Ok(None);
+        }
+        match self.look(&directory, id.slot())? {
+            Look::Sealed(entry) if entry.id == id => Ok(Some(entry)),
+            // A change means that this life of the slot is over.
+            _ => Ok(None),
+        }
+    }
+
+    /// The sealed object that is meant.
+    ///
+    /// # Errors
+    /// As [`Reader::find`] and [`Reader::by_id`].
+    pub fn lookup(&self, target: Target<'_>) -> Result<Option<Entry>, StoreError> {
+        match target {
+            Target::Id(id) => self.by_id(id),
+            Target::Name(name) => self.find(name),
+        }
+    }
+
+    /// Find an object and hold it, so that it stays until [`Held`] is dropped.
+    ///
+    /// # Errors
+    /// As [`Reader::lookup`], and [`StoreError::HoldsExhausted`].
+    pub fn hold(
+        &self,
+        table: &Arc<HoldTable>,
+        target: Target<'_>,
+    ) -> Result<Option<Held>, StoreError> {
+        for _ in 0..ROUNDS_MAX {
+            let Some(entry) = self.lookup(target)? else {
+                return Ok(None);
+            };
+            if let Some(held) = table.hold(&entry)? {
+                return Ok(Some(held));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All blocks of an object, the primary one first. The caller holds the object.
+    ///
+    /// # Errors
+    /// [`StoreError::BlockListDamaged`] or [`StoreError::Corrupt`] if the list in the data section
+    /// is not what was sealed.
+    pub fn blocks(&self, entry: &Entry) -> Result<Vec<Span>, StoreError> {
+        let mut blocks = vec![entry.primary];
+        if entry.extra_count == 0 {
+            return Ok(blocks);
+        }
+        let slot = entry.id.slot();
+        let corrupt = |reason| StoreError::Corrupt { slot, reason };
+        entry.validate(self.layout()).map_err(corrupt)?;
+        let list = entry
+            .extra_list()
+            .ok_or_else(|| corrupt("its block list leaves 64 bits"))?;
+        let mut bytes = vec![0; list.length.0 as usize];
+        self.region.copy_out(list.offset, &mut bytes)?;
+        let (stored, computed) = (entry.extra_crc, crc32c::crc32c(&bytes));
+        if stored != computed {
+            return Err(StoreError::BlockListDamaged {
+                id: entry.id,
+                stored,
+                computed,
+            });
+        }
+        blocks.extend(decode_extra(&bytes, self.layout()).map_err(corrupt)?);
+        Ok(blocks)
+    }
+
+    /// All sealed objects whose name starts with `prefix`; with an empty prefix those without a
+    /// name too. In the order of slots. Objects that come or go meanwhile may be in it or not.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if an entry cannot be right.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, StoreError> {
+        let directory = self.region.words(self.layout().directory)?;
+        let used = self.word(SLOTS_USED)?.min(self.layout().objects_max.into()) as u32;
+        let mut all = Vec::new();
+        for slot in (0..used).map(Slot) {
+            for _ in 0..ROUNDS_MAX {
+                match self.look(&directory, slot)? {
+                    Look::None => break,
+                    Look::Changed => continue,
+                    Look::Sealed(entry) => {
+                        let Some(name) = self.stable_name(&directory, &entry)? else {
+                            continue;
+                        };
+                        let name = Some(name).filter(|name| !name.is_empty());
+                        if name.as_deref().unwrap_or_default().starts_with(prefix) {
+                            all.push(Listed { entry, name });
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// The name of an object; none if it has none, or is not there any more.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn name_of(&self, entry: &Entry) -> Result<Option<String>, StoreError> {
+        let directory = self.region.words(self.layout().directory)?;
+        let name = self.stable_name(&directory, entry)?;
+        Ok(name.filter(|name| !name.is_empty()))
+    }
+
+    /// Copy an entry out, and see that it was the same before and after.
+    fn look(&self, directory: &Words<'_>, slot: Slot) -> Result<Look, StoreError> {
+        if slot.0 >= self.layout().objects_max {
+            return Ok(Look::None);
+        }
+        let mut words = [0; ENTRY_WORDS];
+        words[0] = load(directory, slot, 0, Ordering::Acquire)?;
+        if Sequence(words[0]).state() != State::Sealed {
+            return Ok(Look::None);
+        }
+        let first = slot.0 as usize * ENTRY_WORDS;
+        let Some(all) = directory.slice(first, ENTRY_WORDS) else {
+            return Ok(Look::None);
+        };
+        for (i, word) in words.iter_mut().enumerate().skip(1) {
+            *word = all.load(i, Ordering::Relaxed).unwrap_or_default();
+        }
+        fence(Ordering::Acquire);
+        if load(directory, slot, 0, Ordering::Relaxed)? != words[0] {
+            return Ok(Look::Changed);
+        }
+        Entry::decode(&words, self.header.uid, slot, self.layout())
+            .map(Look::Sealed)
+            .map_err(|reason| StoreError::Corrupt { slot, reason })
+    }
+
+    /// Whether an object has this name. The bytes may be another's by now, so the entry is looked
+    /// at again after they were read.
+    fn is_named(
+        &self,
+        directory: &Words<'_>,
+        entry: &Entry,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        if entry.name.length.0 != name.len() as u64 {
+            return Ok(false);
+        }
+        let mut buffer = [0; NAME_BYTES_MAX as usize];
+        let Some(found) = buffer.get_mut(..name.len()) else {
+            return Ok(false);
+        };
+        self.region.copy_out(entry.name.offset, found)?;
+        Ok(found == name.as_bytes() && self.is_still(directory, entry)?)
+    }
+
+    /// The name, empty if there is none; none if the object went while it was read.
+    fn stable_name(
+        &self,
+        directory: &Words<'_>,
+        entry: &Entry,
+    ) -> Result<Option<String>, StoreError> {
+        let mut bytes = vec![0; entry.name.length.0 as usize];
+        self.region.copy_out(entry.name.offset, &mut bytes)?;
+        if !self.is_still(directory, entry)? {
+            return Ok(None);
+        }
+        let corrupt = |_| StoreError::Corrupt {
+            slot: entry.id.slot(),
+            reason: "its name is not UTF-8",
+        };
+        String::from_utf8(bytes).map(Some).map_err(corrupt)
+    }
+
+    fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {
+        fence(Ordering::Acquire);
+        let sequence = Sequence::new(entry.id.generation(), State::Sealed);
+        Ok(load(directory, entry.id.slot(), 0, Ordering::Relaxed)? == sequence.0)
+    }
+
+    fn word(&self, at: Offset) -> Result<u64, StoreError> {
+        let words = self.region.words(Span::new(at, Length(8)))?;
+        words
+            .load(0, Ordering::Acquire)
+            .ok_or_else(|| StoreError::unreachable_word("header", at.0))
+    }
+}
+
+fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result<u64, StoreError> {
+    let at = word_of(Span::default(), ENTRY_BYTES / 8, slot.0, 0).0 + word;
+    directory
+        .load(at as usize, order)
+        .ok_or_else(|| StoreError::unreachable_word("directory", at))
+}

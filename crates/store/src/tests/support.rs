@@ -1,0 +1,155 @@
+//! A region in memory, opened as a home and as a client, and a client that builds objects.
+
+use std::sync::Arc;
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Fabric, Length, Offset, Region, Span};
+
+use crate::entry::encode_extra;
+use crate::{
+    BLOCK_BYTES, ClientSlot, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions,
+    SealRequest, StoreError,
+};
+
+/// A region whose home can be thrown away and opened again.
+pub(crate) struct World {
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) options: RegionOptions,
+}
+
+/// Options small enough that every limit is soon reached.
+pub(crate) fn small() -> RegionOptions {
+    RegionOptions {
+        capacity: Length(64 << 12),
+        objects_max: 24,
+        clients_max: 4,
+        hold_blocks_max: 6,
+        grants_max: 24,
+        name_bytes: Length(40 * 32),
+    }
+}
+
+impl World {
+    pub(crate) fn new(options: RegionOptions) -> Self {
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric = Arc::new(ShmFabric::memfd("farrow-store-test", geometry).unwrap());
+        Self { fabric, options }
+    }
+
+    pub(crate) fn map(&self, access: Access) -> Arc<Region> {
+        Arc::new(Region::map(Arc::clone(&self.fabric), access, None).unwrap())
+    }
+
+    pub(crate) fn create(&self) -> Home {
+        Home::create(self.map(Access::Home), &self.options, 1).unwrap()
+    }
+
+    pub(crate) fn adopt(&self) -> Home {
+        let (home, report) = Home::adopt(self.map(Access::Home)).unwrap();
+        assert_eq!(report.dropped, [], "dropped on adoption");
+        home.check().unwrap();
+        home
+    }
+
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::open(self.map(Access::Client)).unwrap()
+    }
+}
+
+/// What a client process would have.
+pub(crate) struct Client {
+    pub(crate) slot: ClientSlot,
+    pub(crate) nonce: u64,
+    pub(crate) reader: Reader,
+    pub(crate) holds: Arc<HoldTable>,
+}
+
+impl Client {
+    pub(crate) fn join(world: &World, home: &mut Home) -> Result<Self, StoreError> {
+        let joined = home.client_join(42, 7, 1000)?;
+        let block = match home.hold_block(joined.client) {
+            Ok(block) => block,
+            Err(error) => {
+                home.client_leave(joined.client)?;
+                return Err(error);
+            }
+        };
+        let reader = world.reader();
+        let holds = Arc::new(HoldTable::new(Arc::clone(reader.region()), &[block])?);
+        Ok(Self {
+            slot: joined.client,
+            nonce: joined.nonce,
+            reader,
+            holds,
+        })
+    }
+
+    /// Write bytes into a range of the heap, as a client does through an alias.
+    pub(crate) fn write(&self, offset: Offset, bytes: &[u8]) {
+        let span = Span::new(offset, Length(bytes.len() as u64));
+        let pages = span.outward(farrow_memory::page_bytes()).unwrap();
+        let alias = self.reader.region().alias(pages).unwrap();
+        alias.write(offset, bytes).unwrap();
+    }
+
+    pub(crate) fn read(&self, span: Span) -> Vec<u8> {
+        let mut bytes = vec![0; span.length.0 as usize];
+        self.reader
+            .region()
+            .copy_out(span.offset, &mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    /// Make an object of plain bytes.
+    pub(crate) fn put(
+        &self,
+        home: &mut Home,
+        bytes: &[u8],
+        name: Option<&str>,
+    ) -> Result<ObjectId, StoreError> {
+        let blocks = (bytes.len() as u64).max(1).next_multiple_of(BLOCK_BYTES);
+        let extent = home.grant(self.slot, Length(blocks), Length(blocks))?;
+        self.write(extent.offset, bytes);
+        let primary = Span::new(extent.offset, Length(blocks));
+        let request = SealRequest::bytes(primary, Length(bytes.len() as u64), name);
+        let sealed = home.seal(self.slot, &request, 5);
+        // What is left of the extent, or all of it, goes back.
+        let left = match &sealed {
+            Ok(_) => Span::between(primary.end().unwrap(), extent.end().unwrap()).unwrap(),
+            Err(_) => extent,
+        };
+        if !left.is_empty() {
+            home.release(self.slot, &[left])?;
+        }
+        sealed
+    }
+}
+
+/// A request for a table with extra blocks: writes descriptor and list into `primary`.
+pub(crate) fn table<'a>(
+    client: &Client,
+    primary: Span,
+    extra: &[Span],
+    name: Option<&'a str>,
+) -> SealRequest<'a> {
+    let descriptor = b"descriptor of 24 bytes..";
+    let list = encode_extra(extra);
+    client.write(primary.offset, descriptor);
+    client.write(Offset(primary.offset.0 + 24), &list);
+    SealRequest {
+        kind: ObjectKind::Table,
+        primary,
+        descriptor: Span::new(primary.offset, Length(24)),
+        descriptor_crc: crc32c::crc32c(descriptor),
+        extra: extra.to_vec(),
+        extra_crc: crc32c::crc32c(&list),
+        size: Length(extra.iter().map(|span| span.length.0).sum()),
+        name,
+        is_reserved: false,
+    }
+}
+
+pub(crate) fn part(of: Span, from: u64, length: u64) -> Span {
+    Span::new(Offset(of.offset.0 + from), Length(length))
+}
