@@ -262,7 +262,7 @@ impl Names {
     fn put(&self, table: Span, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
         let words = self.control.region().words_mut(table)?;
         let mask = words.len().wrapping_sub(1);
-        let value = hash.0 >> 32 << 32 | u64::from(slot.0) + 1;
+        let value = (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1);
         for step in 0..words.len() {
             let at = (hash.0 as usize).wrapping_add(step) & mask;
             let found = words.load(at, Ordering::Relaxed).unwrap_or(1);

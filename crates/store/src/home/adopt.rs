@@ -129,7 +129,6 @@ impl Home {
             holds: HoldArea::open(control.clone(), layout)?,
             blocks: Blocks::from_sorted(blocks),
             reserved: HashMap::new(),
-            kept: BTreeMap::new(),
             control,
             header,
             life,
