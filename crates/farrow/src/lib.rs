@@ -1,1 +1,46 @@
-//! farrow
+//! Arrow tables in far memory: the client that users import and bindings wrap.
+//!
+//! A [`Client`] puts values into a node's region and gets them, in this and every other process
+//! of the node, in place: no copy, no serialization. It maps the region, writes its own extents,
+//! holds what it reads, and asks the daemon only for grants and seals. It knows neither Python
+//! nor C; the crates `farrow-python` and `farrow-capi` do.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use farrow::{Client, ConnectOptions, Value};
+//!
+//! let client = Client::connect(&ConnectOptions::default())?;
+//! let id = client.put(&Value::Bytes(b"hello"), Some("greeting"))?;
+//! let object = client.get(&"greeting".into(), Duration::ZERO)?;
+//! assert_eq!(object.id(), id);
+//! assert_eq!(&object.view()?[..], b"hello");
+//! # Ok::<(), farrow::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod arena;
+mod blocks;
+mod client;
+mod error;
+mod extents;
+mod object;
+mod options;
+mod pool;
+mod populate;
+mod put;
+mod seal;
+mod session;
+mod writer;
+
+pub use client::{Client, Listed, Stats, Target};
+pub use error::Error;
+pub use farrow_arrow as arrow;
+pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
+pub use farrow_memory::{Length, Offset, Span};
+pub use farrow_store::{ObjectId, ObjectKind};
+pub use object::{Object, ObjectBytes};
+pub use options::{CONNECT_TIMEOUT, ConnectOptions, SpawnCommand};
+pub use pool::{Pool, PoolStats};
+pub use put::Value;
+pub use writer::{Writer, WriterMemory};

@@ -1,2 +1,5 @@
-//! The daemon.
-fn main() {}
+//! The daemon as a program of its own.
+
+fn main() {
+    std::process::exit(farrow_cluster::farrowd::main(std::env::args_os().skip(1)));
+}

@@ -1,0 +1,83 @@
+# make demo | test | bench | lint | docs: each does all the set-up it needs.
+#
+# A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
+# enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+# PyO3 and the build script ask this interpreter for its headers and for pyarrow.
+export PYO3_PYTHON := $(BIN)/python
+export VIRTUAL_ENV := $(VENV)
+export PATH := $(BIN):$(PATH)
+# A node that somebody uses here must not be found by the tests.
+unexport FARROW_SOCKET
+
+SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.cc' \
+	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
+	Cargo.toml Cargo.lock pyproject.toml
+
+.PHONY: help demo test test-rust test-cross test-python bench lint docs install fuzz clean
+
+help:
+	@sed -n '1,5p' Makefile
+
+$(VENV)/tools: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	pip install --quiet --group dev
+	touch $@
+
+# The wheel itself, built the way that a user's pip builds it but for the isolation, for which
+# there is a test.
+$(VENV)/farrow: $(VENV)/tools $(SOURCES)
+	pip install --quiet --no-build-isolation --no-deps --force-reinstall .
+	touch $@
+
+install: $(VENV)/farrow
+
+demo: $(VENV)/farrow
+	farrow demo $(if $(DATA),--data "$(DATA)")
+
+test: test-rust test-cross test-python
+
+test-rust: $(VENV)/tools
+	cargo test --quiet
+
+test-cross:
+	sh tests/cross.sh
+
+test-python: $(VENV)/farrow
+	python -m pytest
+
+bench: $(VENV)/farrow
+	pip install --quiet --group bench
+	python bench/run.py $(BENCH)
+
+lint: $(VENV)/tools
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	ruff check python tests bench examples
+	ruff format --check python tests bench examples
+	mypy
+
+docs: $(VENV)/tools
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	echo "$${CARGO_TARGET_DIR:-target}/doc/farrow/index.html"
+
+# Needs cargo-fuzz; RUNS executions of each target.
+RUNS ?= 1000000
+fuzz:
+	for crate in arrow cluster; do
+		( cd crates/$$crate && for target in $$(RUSTC_BOOTSTRAP=1 cargo fuzz list); do
+			RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -runs=$(RUNS); done )
+	done
+
+clean:
+	rm -rf $(VENV) target

@@ -1,0 +1,137 @@
+//! The command line of the daemon; `farrowd` and `farrow node` both end up here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Parser;
+use farrow_memory::{CoherenceClass, Length};
+
+use crate::node::{MemorySource, Node, NodeError, NodeOptions};
+use crate::{paths, size};
+
+/// Lends memory to the processes of this user and keeps their objects.
+#[derive(Debug, Parser)]
+#[command(name = "farrow node", version)]
+struct Arguments {
+    /// Where clients connect [default: $FARROW_SOCKET, else this user's default socket]
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// Memory to lend, such as 512MiB or 8G [default: a quarter of what is available]
+    #[arg(long, value_parser = size::parse)]
+    memory: Option<Length>,
+    /// Folder for the memory: a tmpfs [default: $FARROW_MEMORY_DIR, else /dev/shm]
+    #[arg(long, conflicts_with = "device")]
+    memory_dir: Option<PathBuf>,
+    /// Lend a file that can be mapped (devdax, famfs, PCI BAR) instead of a tmpfs
+    #[arg(long, value_name = "PATH", requires = "memory")]
+    device: Option<PathBuf>,
+    /// First byte of the device to use
+    #[arg(long, value_parser = size::parse, requires = "device")]
+    device_offset: Option<Length>,
+    /// The device is cache-coherent only inside this machine
+    #[arg(long, requires = "device")]
+    node_local: bool,
+    /// Most objects at a time
+    #[arg(long)]
+    objects_max: Option<u32>,
+    /// Most clients at a time
+    #[arg(long)]
+    clients_max: Option<u32>,
+    /// End when the last client leaves
+    #[arg(long)]
+    private: bool,
+    /// Leave the memory in place at the end, for a later node to adopt
+    #[arg(long)]
+    keep: bool,
+    /// Throw away what an earlier node left, instead of adopting it
+    #[arg(long)]
+    fresh: bool,
+    /// Do not touch the pages ahead of their use
+    #[arg(long)]
+    no_prepare: bool,
+}
+
+impl Arguments {
+    fn options(self) -> NodeOptions {
+        let mut options = NodeOptions::new(self.socket.unwrap_or_else(paths::default_socket));
+        if let Some(dir) = self.memory_dir {
+            options.source = MemorySource::Shm { dir };
+        }
+        if let Some(path) = self.device {
+            options.source = MemorySource::Device {
+                path,
+                file_offset: self.device_offset.map_or(0, |offset| offset.0),
+                coherence: if self.node_local {
+                    CoherenceClass::NodeLocal
+                } else {
+                    CoherenceClass::Coherent
+                },
+            };
+        }
+        options.memory = self.memory;
+        options.objects_max = self.objects_max;
+        options.clients_max = self.clients_max;
+        options.is_private = self.private;
+        options.is_keeping = self.keep;
+        options.is_fresh = self.fresh;
+        options.is_preparing = !self.no_prepare;
+        options
+    }
+}
+
+/// Runs the daemon until it is stopped by SIGTERM, SIGINT, a message, or, if private, the
+/// departure of its last client. Returns the exit code: 0, 1 for an error (told on standard
+/// error), 2 for wrong arguments.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
+    let name = std::iter::once(OsString::from("farrow node"));
+    let arguments = match Arguments::try_parse_from(name.chain(arguments)) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let _ = error.print();
+            return error.exit_code();
+        }
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
+    match serve(arguments.options()) {
+        Ok(()) => 0,
+        Err(error) => {
+            say(&format!("farrow node: {error}"));
+            1
+        }
+    }
+}
+
+fn serve(options: NodeOptions) -> Result<(), NodeError> {
+    let socket = options.socket.display().to_string();
+    let node = Node::open(options)?;
+    let io = |what: &str| {
+        let what = what.to_owned();
+        move |source| NodeError::Io { what, source }
+    };
+    let stopper = node.stopper().map_err(io("the stop pipe"))?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;
+        signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
+    }
+    let summary = &node.summary;
+    say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
+    if summary.adopted > 0 || !summary.dropped.is_empty() {
+        say(&format!("farrow node: adopted {} objects", summary.adopted));
+    }
+    for dropped in &summary.dropped {
+        say(&format!("farrow node: lost {dropped}"));
+    }
+    say(&format!("farrow node: listening on {socket}"));
+    node.run()
+}
+
+/// The daemon's few words to the person who started it; the rest goes to `tracing`.
+fn say(words: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{words}");
+}

@@ -1,0 +1,322 @@
+//! The client's end of the socket: many threads ask, each gets its own answer.
+//!
+//! Whoever waits reads: one thread takes the part of the reader and hands out what comes for
+//! the others, so a call costs one write and one read and needs no thread of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_memory::sync;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::wire::{
+    self, FrameError, Hello, Reply, ReplyBody, Request, RequestBody, Welcome, WireError,
+};
+
+/// A read or write returns after this time at the latest, to look at the deadline.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Requests that a stopped daemon has not taken yet are kept up to this many bytes.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nobody listens, or the daemon has gone.
+    #[error("no node at {}: {reason}", socket.display())]
+    Closed {
+        /// Where it should be.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The time is over.
+    #[error("the node at {} did not answer within {waited_ms} ms", socket.display())]
+    Timeout {
+        /// Where it is.
+        socket: PathBuf,
+        /// How long it had.
+        waited_ms: u64,
+    },
+    /// The daemon said no.
+    #[error(transparent)]
+    Refused(#[from] WireError),
+    /// The request is too long.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The daemon answered something else.
+    #[error("the node answered {what} out of turn")]
+    Confused {
+        /// The answer.
+        what: String,
+    },
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Link {
+    socket: PathBuf,
+    stream: UnixStream,
+    sending: Mutex<Vec<u8>>,
+    receiving: Mutex<Receiving>,
+    arrived: Condvar,
+    next_seq: sync::AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Receiving {
+    waiting: BTreeSet<u64>,
+    replies: BTreeMap<u64, Result<ReplyBody, WireError>>,
+    has_reader: bool,
+    input: Vec<u8>,
+    dead: Option<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    /// Connects and says hello. Returns the place in the region and its descriptors, in the
+    /// order control (read), data (read), data (write).
+    ///
+    /// # Errors
+    ///
+    /// Nobody there, no answer by `deadline`, or a refusal.
+    pub fn connect(
+        socket: &Path,
+        hello: Hello,
+        deadline: Instant,
+    ) -> Result<(Self, Welcome, Vec<OwnedFd>), LinkError> {
+        let closed = |error: io::Error| LinkError::Closed {
+            socket: socket.to_owned(),
+            reason: error.to_string(),
+        };
+        let stream = UnixStream::connect(socket).map_err(closed)?;
+        stream.set_read_timeout(Some(SLICE)).map_err(closed)?;
+        stream.set_write_timeout(Some(SLICE)).map_err(closed)?;
+        let link = Self {
+            socket: socket.to_owned(),
+            stream,
+            sending: Mutex::default(),
+            receiving: Mutex::default(),
+            arrived: Condvar::new(),
+            next_seq: sync::AtomicU64::new(1),
+        };
+        link.send(0, RequestBody::Hello(hello), deadline)?;
+        let (reply, descriptors) = link.receive_welcome(deadline)?;
+        match reply.body? {
+            ReplyBody::Welcome(welcome) => Ok((link, welcome, descriptors)),
+            other => Err(confused(&other)),
+        }
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// See [`LinkError`]. After `Closed` every further call fails the same way.
+    pub fn call(&self, body: RequestBody, deadline: Instant) -> Result<ReplyBody, LinkError> {
+        let started = Instant::now();
+        let seq = self.next_seq.fetch_add(1, sync::Ordering::Relaxed);
+        lock(&self.receiving).waiting.insert(seq);
+        if let Err(error) = self.send(seq, body, deadline) {
+            lock(&self.receiving).waiting.remove(&seq);
+            return Err(error);
+        }
+        self.receive(seq, started, deadline)
+    }
+
+    /// Tells and does not wait; the answer is dropped when it comes.
+    pub fn tell(&self, body: RequestBody) {
+        // Nobody waits for the result, and a dead link shows at the next call.
+        let _ = self.send(0, body, Instant::now() + SLICE);
+    }
+
+    /// True once the daemon has gone.
+    pub fn is_dead(&self) -> bool {
+        lock(&self.receiving).dead.is_some()
+    }
+
+    /// Appends the request to what is still unsent and writes as much as the deadline allows.
+    /// A request that was cut off stays queued, so that the stream never loses its place.
+    fn send(&self, seq: u64, body: RequestBody, deadline: Instant) -> Result<(), LinkError> {
+        let started = Instant::now();
+        let mut bytes = lock(&self.sending);
+        if bytes.len() > UNSENT_BYTES_MAX {
+            return Err(self.timeout(started));
+        }
+        wire::encode(&Request { seq, body }, &mut bytes)?;
+        let mut sent = 0;
+        let result = loop {
+            let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
+                break Ok(());
+            };
+            match (&self.stream).write(rest) {
+                Ok(count) => sent += count,
+                Err(error) if is_pause(&error) && Instant::now() < deadline => {}
+                Err(error) if is_pause(&error) => break Err(self.timeout(started)),
+                Err(error) => break Err(self.die(&error.to_string())),
+            }
+        };
+        bytes.drain(..sent);
+        if bytes.is_empty() && bytes.capacity() > READ_BYTES {
+            *bytes = Vec::new();
+        }
+        result
+    }
+
+    fn receive(
+        &self,
+        seq: u64,
+        started: Instant,
+        deadline: Instant,
+    ) -> Result<ReplyBody, LinkError> {
+        let mut state = lock(&self.receiving);
+        loop {
+            if let Some(reply) = state.replies.remove(&seq) {
+                return Ok(reply?);
+            }
+            if let Some(reason) = &state.dead {
+                return Err(LinkError::Closed {
+                    socket: self.socket.clone(),
+                    reason: reason.clone(),
+                });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.waiting.remove(&seq);
+                return Err(self.timeout(started));
+            }
+            if state.has_reader {
+                let waited = self.arrived.wait_timeout(state, left.min(SLICE));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            state.has_reader = true;
+            let mut input = std::mem::take(&mut state.input);
+            drop(state);
+            let read = self.read_some(&mut input);
+            state = lock(&self.receiving);
+            state.has_reader = false;
+            if let Err(reason) = read.and_then(|()| hand_out(&mut state, &mut input)) {
+                state.dead.get_or_insert(reason);
+            }
+            state.input = input;
+            self.arrived.notify_all();
+        }
+    }
+
+    /// Reads once, for at most [`SLICE`]; the error is a reason to call the link dead.
+    fn read_some(&self, input: &mut Vec<u8>) -> Result<(), String> {
+        let start = input.len();
+        input.resize(start + READ_BYTES, 0);
+        let read = match input.get_mut(start..) {
+            Some(room) => (&self.stream).read(room),
+            None => Ok(0),
+        };
+        input.truncate(start + read.as_ref().map_or(0, |count| *count));
+        match read {
+            Ok(0) => Err("the node went away".to_owned()),
+            Ok(_) => Ok(()),
+            Err(error) if is_pause(&error) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The first reply, with which the descriptors come.
+    fn receive_welcome(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
+        let started = Instant::now();
+        let mut input = Vec::new();
+        let mut descriptors = Vec::new();
+        loop {
+            if let Some((reply, used)) = wire::decode::<Reply>(&input)? {
+                input.drain(..used);
+                lock(&self.receiving).input = input;
+                return Ok((reply, descriptors));
+            }
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = recvmsg(
+                &self.stream,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            );
+            match received.map_err(io::Error::from) {
+                Ok(message) if message.bytes == 0 => {
+                    return Err(self.die("the node went away before it answered"));
+                }
+                Ok(message) => {
+                    input.extend_from_slice(bytes.get(..message.bytes).unwrap_or(&[]));
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(rights) = message {
+                            descriptors.extend(rights);
+                        }
+                    }
+                }
+                Err(error) if is_pause(&error) && Instant::now() < deadline => {}
+                Err(error) if is_pause(&error) => return Err(self.timeout(started)),
+                Err(error) => return Err(self.die(&error.to_string())),
+            }
+        }
+    }
+
+    fn die(&self, reason: &str) -> LinkError {
+        let mut state = lock(&self.receiving);
+        let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
+        self.arrived.notify_all();
+        LinkError::Closed { socket: self.socket.clone(), reason }
+    }
+
+    fn timeout(&self, started: Instant) -> LinkError {
+        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        LinkError::Timeout { socket: self.socket.clone(), waited_ms }
+    }
+}
+
+/// Gives each whole reply to the one who waits for it.
+fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
+    let mut used = 0;
+    let result = loop {
+        match wire::decode::<Reply>(input.get(used..).unwrap_or(&[])) {
+            Ok(Some((reply, bytes))) => {
+                used += bytes;
+                if state.waiting.remove(&reply.seq) {
+                    state.replies.insert(reply.seq, reply.body);
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    input.drain(..used);
+    result
+}
+
+/// The error for an answer that does not fit the question.
+pub fn confused(reply: &ReplyBody) -> LinkError {
+    let mut what = format!("{reply:?}");
+    if let Some((cut, _)) = what.char_indices().nth(80) {
+        what.truncate(cut);
+    }
+    LinkError::Confused { what }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,158 @@
+//! One client's socket: bytes in, frames out, nothing decided here.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::wire::{self, FrameError, Reply, Request};
+
+/// Bytes read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// A client that does not read its replies is not served beyond this many bytes.
+const OUT_BYTES_MAX: usize = 1 << 20;
+
+/// Frames served in one turn, so that a flood from one client leaves room for others.
+const FRAMES_PER_TURN: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: UnixStream,
+    /// Readable when the process at the other end is gone.
+    pub(super) process: Option<OwnedFd>,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    /// Where in `output` a frame begins that takes the region's descriptors along.
+    descriptors_at: Option<usize>,
+    pub(super) is_closing: bool,
+    /// The epoll interest that is set now: (read, write).
+    pub(super) interest: (bool, bool),
+}
+
+/// What reading brought.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    /// Perhaps more frames, the other end is there.
+    Open,
+    /// The other end has gone.
+    Ended,
+}
+
+impl Connection {
+    pub(super) fn new(stream: UnixStream, process: Option<OwnedFd>) -> Self {
+        Self {
+            stream,
+            process,
+            input: Vec::new(),
+            output: Vec::new(),
+            sent: 0,
+            descriptors_at: None,
+            is_closing: false,
+            interest: (true, false),
+        }
+    }
+
+    /// Reads what is there, at most one buffer full.
+    pub(super) fn fill(&mut self) -> io::Result<Input> {
+        let start = self.input.len();
+        self.input.resize(start + READ_BYTES, 0);
+        let read = match self.input.get_mut(start..) {
+            Some(room) => self.stream.read(room),
+            None => Ok(0),
+        };
+        self.input.truncate(start + read.as_ref().map_or(0, |bytes| *bytes));
+        match read {
+            Ok(0) => Ok(Input::Ended),
+            Ok(_) => Ok(Input::Open),
+            Err(error) if is_transient(&error) => Ok(Input::Open),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next requests that are whole, a limited number of them.
+    pub(super) fn requests(&mut self) -> Result<Vec<Request>, FrameError> {
+        let mut requests = Vec::new();
+        let mut used = 0;
+        while requests.len() < FRAMES_PER_TURN && !self.is_stuffed() {
+            let Some((request, bytes)) = wire::decode(self.input.get(used..).unwrap_or(&[]))?
+            else {
+                break;
+            };
+            used += bytes;
+            requests.push(request);
+        }
+        self.input.drain(..used);
+        if self.input.is_empty() && self.input.capacity() > READ_BYTES {
+            self.input = Vec::new();
+        }
+        Ok(requests)
+    }
+
+    /// True when a whole request is left from an earlier turn.
+    pub(super) fn has_request(&self) -> bool {
+        match self.input.split_first_chunk::<4>() {
+            Some((head, rest)) => rest.len() >= u32::from_le_bytes(*head) as usize,
+            None => false,
+        }
+    }
+
+    /// True when the client has too many replies to read.
+    pub(super) fn is_stuffed(&self) -> bool {
+        self.output.len() - self.sent > OUT_BYTES_MAX
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        self.sent < self.output.len()
+    }
+
+    pub(super) fn queue(&mut self, reply: &Reply, has_descriptors: bool) -> Result<(), FrameError> {
+        if has_descriptors {
+            self.descriptors_at = Some(self.output.len());
+        }
+        wire::encode(reply, &mut self.output)
+    }
+
+    /// Writes as much as the socket takes.
+    pub(super) fn flush(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        while self.has_output() {
+            let written = self.write_some(descriptors);
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(bytes) => self.sent += bytes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    fn write_some(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let Some(at) = self.descriptors_at else {
+            return self.stream.write(self.output.get(self.sent..).unwrap_or(&[]));
+        };
+        if self.sent < at {
+            return self.stream.write(self.output.get(self.sent..at).unwrap_or(&[]));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::other("no room for the region's descriptors"));
+        }
+        let bytes = self.output.get(self.sent..).unwrap_or(&[]);
+        let sent =
+            sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        self.descriptors_at = None;
+        Ok(sent)
+    }
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

@@ -1,0 +1,407 @@
+//! The event loop of the daemon: one thread, one epoll, no call that blocks.
+
+mod connection;
+mod process;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farrow_memory::{Fabric, Section, sync};
+use farrow_store::ClientSlot;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::Timespec;
+
+use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use connection::{Connection, Input};
+
+use process::watch;
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+/// Tokens from here on: session number times two, plus one for its process.
+const SESSIONS: u64 = 1 << 8;
+/// Tokens of processes of an earlier life: this bit and the slot.
+const ORPHANS: u64 = 1 << 63;
+
+/// A connection that has not drained its last replies within this time is cut.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// How the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Asked to, by a signal, a message or a handle.
+    Asked,
+    /// A private node lost its last client.
+    Deserted,
+}
+
+/// A private node that nobody ever joined ends after this time.
+const DESERTED_FIRST: Duration = Duration::from_secs(30);
+
+pub(crate) struct Server {
+    poll: OwnedFd,
+    listener: UnixListener,
+    wake: UnixStream,
+    state: NodeState,
+    fabric: Arc<dyn Fabric>,
+    connections: BTreeMap<SessionId, Connection>,
+    orphans: BTreeMap<ClientSlot, OwnedFd>,
+    /// Connections with whole requests left over from the last turn.
+    pending: BTreeSet<SessionId>,
+    next_session: u64,
+    started: Instant,
+    is_private: bool,
+    had_client: bool,
+    prepared: Arc<sync::AtomicU64>,
+    is_accepting: bool,
+}
+
+impl Server {
+    pub(crate) fn new(
+        listener: UnixListener,
+        wake: UnixStream,
+        state: NodeState,
+        started: Instant,
+        is_private: bool,
+        prepared: Arc<sync::AtomicU64>,
+    ) -> io::Result<Self> {
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        listener.set_nonblocking(true)?;
+        wake.set_nonblocking(true)?;
+        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let fabric = Arc::clone(state.home().region().fabric());
+        let mut server = Self {
+            poll,
+            listener,
+            wake,
+            state,
+            fabric,
+            connections: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            pending: BTreeSet::new(),
+            next_session: 0,
+            started,
+            is_private,
+            had_client: false,
+            prepared,
+            is_accepting: true,
+        };
+        server.watch_orphans();
+        Ok(server)
+    }
+
+    fn watch_orphans(&mut self) {
+        let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
+        for (slot, peer) in orphans {
+            let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
+            match watch(&peer) {
+                Some(fd) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
+                    self.orphans.insert(slot, fd);
+                }
+                // Gone while the daemon was away.
+                _ => self.state.orphan_died(slot, self.now_ms()),
+            }
+        }
+        self.had_client = !self.orphans.is_empty();
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Serves until it is asked to stop. Everything sent by then is flushed.
+    pub(crate) fn run(mut self) -> io::Result<(Ended, NodeState)> {
+        let mut events = Vec::with_capacity(64);
+        let ended = loop {
+            let timeout = self.timeout();
+            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())
+            {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.state.set_prepared(self.prepared.load(sync::Ordering::Relaxed));
+            let mut actions = Vec::new();
+            let is_asked = self.turn(&mut events, &mut actions);
+            self.state.tick(self.now_ms(), &mut actions);
+            let is_stopped = self.perform(actions);
+            self.set_interests();
+            if is_asked || is_stopped {
+                break Ended::Asked;
+            }
+            if self.is_deserted() {
+                break Ended::Deserted;
+            }
+        };
+        self.finish();
+        Ok((ended, self.state))
+    }
+
+    fn timeout(&self) -> Option<Timespec> {
+        if !self.pending.is_empty() {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        let now_ms = self.now_ms();
+        let mut at_ms = self.state.next_deadline_ms();
+        if self.is_private && !self.had_client {
+            let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
+            at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
+        }
+        let wait_ms = at_ms?.saturating_sub(now_ms).min(i32::MAX as u64);
+        Timespec::try_from(Duration::from_millis(wait_ms)).ok()
+    }
+
+    fn is_deserted(&self) -> bool {
+        self.is_private
+            && self.state.clients() == 0
+            && (self.had_client || self.started.elapsed() >= DESERTED_FIRST)
+    }
+
+    fn turn(&mut self, events: &mut Vec<epoll::Event>, actions: &mut Vec<Action>) -> bool {
+        let mut is_asked = false;
+        let mut ready: BTreeSet<SessionId> = std::mem::take(&mut self.pending);
+        for event in events.drain(..) {
+            let token = event.data.u64();
+            match token {
+                LISTENER => self.accept(),
+                WAKE => {
+                    let mut bytes = [0; 64];
+                    is_asked |= matches!(self.wake.read(&mut bytes), Ok(_));
+                }
+                token if token & ORPHANS != 0 => {
+                    let slot = ClientSlot((token & !ORPHANS) as u32);
+                    self.orphans.remove(&slot);
+                    self.state.orphan_died(slot, self.now_ms());
+                }
+                token => {
+                    let number = token - SESSIONS;
+                    let session = SessionId(number / 2);
+                    if number % 2 == 1 {
+                        self.process_died(session);
+                    } else {
+                        self.ready(session, event.flags, &mut ready);
+                    }
+                }
+            }
+        }
+        for session in ready {
+            self.serve(session, actions);
+        }
+        is_asked
+    }
+
+    fn accept(&mut self) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    // Out of descriptors, most likely: the queue of the socket keeps the
+                    // callers until one of ours is closed.
+                    tracing::warn!(%error, connections = self.connections.len(), "accept");
+                    self.set_accepting(false);
+                    return;
+                }
+            };
+            if let Err(error) = self.admit(stream) {
+                tracing::warn!(%error, "a connection could not be taken");
+            }
+        }
+    }
+
+    fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        let peer = process::peer_of(&stream)?;
+        let process = watch(&peer);
+        let session = SessionId(self.next_session);
+        let token = SESSIONS + session.0 * 2;
+        epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;
+        if let Some(process) = &process {
+            epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
+        }
+        self.next_session += 1;
+        self.connections.insert(session, Connection::new(stream, process));
+        self.state.opened(session, peer, self.now_ms());
+        Ok(())
+    }
+
+    fn set_accepting(&mut self, is_accepting: bool) {
+        if self.is_accepting == is_accepting {
+            return;
+        }
+        let flags = if is_accepting { EventFlags::IN } else { EventFlags::empty() };
+        let token = EventData::new_u64(LISTENER);
+        if epoll::modify(&self.poll, &self.listener, token, flags).is_ok() {
+            self.is_accepting = is_accepting;
+        }
+    }
+
+    fn ready(&mut self, session: SessionId, flags: EventFlags, ready: &mut BTreeSet<SessionId>) {
+        let Some(connection) = self.connections.get_mut(&session) else { return };
+        if flags.intersects(EventFlags::OUT) {
+            let descriptors = descriptors(self.fabric.as_ref());
+            if connection.flush(&descriptors).is_err() {
+                self.drop_connection(session);
+                return;
+            }
+        }
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            match connection.fill() {
+                Ok(Input::Open) => {}
+                Ok(Input::Ended) | Err(_) => {
+                    self.drop_connection(session);
+                    return;
+                }
+            }
+        }
+        ready.insert(session);
+    }
+
+    fn serve(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+        let Some(connection) = self.connections.get_mut(&session) else { return };
+        if connection.is_closing {
+            return;
+        }
+        let requests = match connection.requests() {
+            Ok(requests) => requests,
+            Err(error) => {
+                tracing::warn!(session = session.0, %error, "a client sent nonsense");
+                self.drop_connection(session);
+                return;
+            }
+        };
+        if connection.has_request() && !connection.is_stuffed() {
+            self.pending.insert(session);
+        }
+        let wall_ns = wall_clock_ns();
+        let now_ms = self.now_ms();
+        for request in requests {
+            self.state.handle(session, request, now_ms, wall_ns, actions);
+        }
+        self.had_client |= self.state.clients() > 0;
+    }
+
+    /// Sends, closes; true when the node is to stop.
+    fn perform(&mut self, actions: Vec<Action>) -> bool {
+        let mut is_stopped = false;
+        let mut touched = BTreeSet::new();
+        for action in actions {
+            match action {
+                Action::Send { session, reply, has_descriptors } => {
+                    let Some(connection) = self.connections.get_mut(&session) else { continue };
+                    if let Err(error) = connection.queue(&reply, has_descriptors) {
+                        tracing::error!(session = session.0, %error, "a reply does not fit");
+                        connection.is_closing = true;
+                    }
+                    touched.insert(session);
+                }
+                Action::Close { session } => {
+                    if let Some(connection) = self.connections.get_mut(&session) {
+                        connection.is_closing = true;
+                        touched.insert(session);
+                    }
+                }
+                Action::Stop => is_stopped = true,
+            }
+        }
+        let mut broken = Vec::new();
+        for session in touched {
+            let Some(connection) = self.connections.get_mut(&session) else { continue };
+            let descriptors = descriptors(self.fabric.as_ref());
+            if connection.flush(&descriptors).is_err()
+                || (connection.is_closing && !connection.has_output())
+            {
+                broken.push(session);
+            }
+        }
+        for session in broken {
+            self.drop_connection(session);
+        }
+        is_stopped
+    }
+
+    /// Listens for what each connection can do next.
+    fn set_interests(&mut self) {
+        let mut broken = Vec::new();
+        for (session, connection) in &mut self.connections {
+            let is_reading = !connection.is_stuffed() && !connection.is_closing;
+            let wish = (is_reading, connection.has_output());
+            if wish == connection.interest {
+                continue;
+            }
+            let mut flags = EventFlags::empty();
+            flags.set(EventFlags::IN, wish.0);
+            flags.set(EventFlags::OUT, wish.1);
+            let token = EventData::new_u64(SESSIONS + session.0 * 2);
+            match epoll::modify(&self.poll, &connection.stream, token, flags) {
+                Ok(()) => connection.interest = wish,
+                Err(_) => broken.push(*session),
+            }
+            if wish.0 && connection.has_request() {
+                self.pending.insert(*session);
+            }
+        }
+        for session in broken {
+            self.drop_connection(session);
+        }
+    }
+
+    fn process_died(&mut self, session: SessionId) {
+        if let Some(process) =
+            self.connections.get_mut(&session).and_then(|connection| connection.process.take())
+        {
+            let _ = epoll::delete(&self.poll, &process);
+        }
+        self.drop_connection(session);
+    }
+
+    fn drop_connection(&mut self, session: SessionId) {
+        let Some(connection) = self.connections.remove(&session) else { return };
+        let _ = epoll::delete(&self.poll, &connection.stream);
+        self.pending.remove(&session);
+        self.set_accepting(true);
+        let is_alive = connection.process.is_some();
+        let orphan = self.state.closed(session, is_alive, self.now_ms());
+        let Some(process) = connection.process else { return };
+        let Some(slot) = orphan else {
+            let _ = epoll::delete(&self.poll, &process);
+            return;
+        };
+        let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
+        match epoll::modify(&self.poll, &process, token, EventFlags::IN) {
+            Ok(()) => drop(self.orphans.insert(slot, process)),
+            Err(_) => self.state.orphan_died(slot, self.now_ms()),
+        }
+    }
+
+    /// Answers those who wait and lets the sockets drain, for a limited time.
+    fn finish(&mut self) {
+        let mut actions = Vec::new();
+        self.state.stop(&mut actions);
+        self.perform(actions);
+        let descriptors = descriptors(self.fabric.as_ref());
+        let until = Instant::now() + CLOSE_GRACE;
+        for connection in self.connections.values_mut().take_while(|_| Instant::now() < until) {
+            let _ = connection.stream.set_nonblocking(false);
+            let _ = connection.stream.set_write_timeout(Some(CLOSE_GRACE));
+            let _ = connection.flush(&descriptors);
+        }
+    }
+}
+
+fn descriptors(fabric: &dyn Fabric) -> Vec<BorrowedFd<'_>> {
+    let control = fabric.read_fd(Section::Control).0;
+    let data = fabric.read_fd(Section::Data).0;
+    let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
+    [Some(control), Some(data), writable].into_iter().flatten().collect()
+}
+
+fn wall_clock_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

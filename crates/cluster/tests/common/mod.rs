@@ -1,0 +1,150 @@
+//! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
+#![allow(dead_code)] // each test file uses a part
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farrow::{Client, ConnectOptions, Stats};
+
+/// Waits may take this long on a busy machine before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Daemon {
+    pub dir: tempfile::TempDir,
+    pub socket: PathBuf,
+    arguments: Vec<String>,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    pub fn start(memory: &str, more: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+        let socket = dir.path().join("n.sock");
+        let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
+        arguments.extend(more.iter().map(|word| (*word).to_owned()));
+        let mut daemon = Self { dir, socket, arguments, child: None };
+        daemon.restart();
+        daemon
+    }
+
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "still running");
+        let child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+            .arg("--socket")
+            .arg(&self.socket)
+            .arg("--memory-dir")
+            .arg(self.dir.path())
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
+    }
+
+    pub fn kill9(&mut self) {
+        let mut child = self.child.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Waits for the daemon to end by itself.
+    pub fn wait_end(&mut self) -> std::process::ExitStatus {
+        let mut child = self.child.take().unwrap();
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "the daemon does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        client_at(&self.socket)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Connects as soon as the daemon listens.
+pub fn client_at(socket: &Path) -> Client {
+    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(socket) };
+    let mut last = None;
+    wait_for("a daemon that listens", || match Client::connect(&options) {
+        Ok(client) => Some(client),
+        Err(error) => {
+            last = Some(error);
+            None
+        }
+    })
+    .unwrap_or_else(|| panic!("{last:?}"))
+}
+
+/// Asks again and again, with a limit.
+pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if Instant::now() > until {
+            eprintln!("gave up waiting for {what}");
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Every byte of the heap is accounted for.
+pub fn assert_balanced(stats: &Stats) {
+    let node = &stats.node;
+    assert_eq!(
+        node.capacity,
+        node.used + node.free + node.granted + node.retiring,
+        "capacity = live + free + granted + retiring: {node:?}"
+    );
+}
+
+/// Bytes that only this number gives.
+pub fn bytes_of(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// A small random number generator: the tests say their seed when they fail.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}

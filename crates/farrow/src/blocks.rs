@@ -1,0 +1,50 @@
+//! Which blocks of the region belong to objects that this client holds.
+//!
+//! A put asks here whether a buffer already lies in a sealed block, which the new object may
+//! then refer to instead of copying it.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use farrow_memory::{Offset, Span};
+
+use crate::session::lock;
+
+#[derive(Debug, Default)]
+pub(crate) struct HeldBlocks {
+    /// Start of a block to (end, how many objects held here refer to it).
+    blocks: Mutex<BTreeMap<u64, (u64, usize)>>,
+}
+
+impl HeldBlocks {
+    pub(crate) fn insert(&self, blocks: &[Span]) {
+        let mut held = lock(&self.blocks);
+        for block in blocks {
+            let end = block.offset.0.saturating_add(block.length.0);
+            held.entry(block.offset.0).or_insert((end, 0)).1 += 1;
+        }
+    }
+
+    pub(crate) fn remove(&self, blocks: &[Span]) {
+        let mut held = lock(&self.blocks);
+        for block in blocks {
+            if let Some((_, count)) = held.get_mut(&block.offset.0) {
+                *count -= 1;
+                if *count == 0 {
+                    held.remove(&block.offset.0);
+                }
+            }
+        }
+    }
+
+    /// The block that all of `span` lies in.
+    pub(crate) fn find(&self, span: Span) -> Option<Span> {
+        let held = lock(&self.blocks);
+        let (start, (end, _)) = held.range(..=span.offset.0).next_back()?;
+        let block = Span {
+            offset: Offset(*start),
+            length: farrow_memory::Length(end - start),
+        };
+        block.contains(span).then_some(block)
+    }
+}

@@ -1,0 +1,400 @@
+//! The client: what a user of Farrow calls.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{
+    BATCH_ITEMS_MAX, NodeStats, ReplyBody, RequestBody, WAIT_MS_MAX, WireError, WireTarget,
+};
+use farrow_memory::{Address, Length, Offset, Region, Span};
+use farrow_store::{ObjectId, ObjectKind};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::object::Object;
+use crate::options::ConnectOptions;
+use crate::pool::{Pool, PoolStats};
+use crate::put::{self, Value};
+use crate::session::Session;
+use crate::writer::Writer;
+
+/// Which object: by id or by name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// By id.
+    Id(ObjectId),
+    /// By name.
+    Name(String),
+}
+
+impl From<ObjectId> for Target {
+    fn from(id: ObjectId) -> Self {
+        Self::Id(id)
+    }
+}
+
+impl From<&str> for Target {
+    fn from(name: &str) -> Self {
+        Self::Name(name.to_owned())
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Id(id) => write!(f, "{id}"),
+            Self::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+impl Target {
+    pub(crate) fn store(&self) -> farrow_store::Target<'_> {
+        match self {
+            Self::Id(id) => farrow_store::Target::Id(*id),
+            Self::Name(name) => farrow_store::Target::Name(name),
+        }
+    }
+
+    fn wire(&self) -> WireTarget {
+        match self {
+            Self::Id(id) => WireTarget::Id(id.hi, id.lo),
+            Self::Name(name) => WireTarget::Name(name.clone()),
+        }
+    }
+}
+
+/// One object of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Its id.
+    pub id: ObjectId,
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// What it is.
+    pub kind: ObjectKind,
+    /// Bytes of its buffers.
+    pub bytes: u64,
+    /// Nanoseconds since 1970 at its seal.
+    pub sealed_at_ns: u64,
+    /// Process that made it.
+    pub creator_pid: u32,
+}
+
+impl From<farrow_store::Listed> for Listed {
+    fn from(listed: farrow_store::Listed) -> Self {
+        let entry = listed.entry;
+        Self {
+            id: entry.id,
+            name: listed.name,
+            kind: entry.kind,
+            bytes: entry.size.0,
+            sealed_at_ns: entry.sealed_at_ns,
+            creator_pid: entry.creator_pid,
+        }
+    }
+}
+
+/// Numbers of the node and of this client; bytes unless said otherwise.
+#[derive(Debug, Clone, Serialize)]
+pub struct Stats {
+    /// The node's.
+    #[serde(flatten)]
+    pub node: NodeStats,
+    /// Lines this process wrote back to memory.
+    pub published_lines: u64,
+    /// Lines this process forgot, to read them anew.
+    pub refreshed_lines: u64,
+    /// Calls of publish.
+    pub publish_calls: u64,
+    /// Calls of refresh.
+    pub refresh_calls: u64,
+    /// Bytes this process has mapped writable.
+    pub mapped_writable: u64,
+    /// True when the region lies at the address that all processes agree on.
+    pub is_at_agreed_address: bool,
+    /// First address of the region in this process.
+    pub base: u64,
+    /// Bytes of live allocations of the memory pool.
+    pub pool_allocated: u64,
+    /// Allocations that the region had no room for.
+    pub pool_refused: u64,
+}
+
+/// A connection to a node. Clones share it; threads may use it at the same time.
+///
+/// The client's place at the node, with all it holds, lives until the client and everything made
+/// from it (objects, arrays, pools, writers) are gone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    session: Arc<Session>,
+}
+
+impl Client {
+    /// Connects to a node, or starts a private one where the options allow it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when none answers, [`Error::PermissionDenied`] when it belongs to
+    /// another user.
+    pub fn connect(options: &ConnectOptions) -> Result<Self, Error> {
+        Session::open(options).map(|session| Self { session })
+    }
+
+    /// Puts a value and seals it. Buffers that lie in the region already, in a pool or in an
+    /// object that is held, stay where they are; the rest is copied, once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], [`Error::AlreadyExists`] for the name, [`Error::TooMany`],
+    /// [`Error::InvalidArgument`] for a value that breaks its own layout.
+    pub fn put(&self, value: &Value<'_>, name: Option<&str>) -> Result<ObjectId, Error> {
+        put::put(&self.session, value, name)
+    }
+
+    /// Puts several values with one message. All or none stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::put`].
+    pub fn put_many(&self, values: &[Value<'_>]) -> Result<Vec<ObjectId>, Error> {
+        put::put_many(&self.session, values)
+    }
+
+    /// Finds and holds a sealed object; sends no message when it is there. Otherwise waits up
+    /// to `timeout` for a name to be sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another.
+    pub fn get(&self, target: &Target, timeout: Duration) -> Result<Object, Error> {
+        if let Some(object) = self.get_now(target)? {
+            return Ok(object);
+        }
+        if timeout.is_zero() {
+            return Err(Error::NotFound { what: target.to_string() });
+        }
+        let started = Instant::now();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.wait_until(std::slice::from_ref(target), 1, deadline)?;
+            if let Some(object) = self.get_now(target)? {
+                return Ok(object);
+            }
+            if Instant::now() >= deadline {
+                let waited_ms = millis(started.elapsed());
+                return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
+            }
+            // Deleted between its seal and our look, or an id that will not come.
+            std::thread::sleep(Duration::from_millis(1).min(timeout));
+        }
+    }
+
+    /// As [`Self::get`] for each target, all within one `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// That of the first target that fails.
+    pub fn get_many(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Object>, Error> {
+        let deadline = deadline_after(timeout);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        targets.iter().map(|target| self.get(target, left())).collect()
+    }
+
+    fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
+        match self.session.hold(target)? {
+            Some(held) => Object::new(&self.session, held).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Room for an object of plain bytes, to write to and seal.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::put`]. The name is taken from here on.
+    pub fn create(&self, bytes: u64, name: Option<&str>) -> Result<Writer, Error> {
+        self.session.check_process()?;
+        Writer::new(&self.session, bytes, name)
+    }
+
+    /// True when a sealed object has this id or name. Sends no message.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn contains(&self, target: &Target) -> Result<bool, Error> {
+        Ok(self.session.lookup(target)?.is_some())
+    }
+
+    /// Deletes objects: their names are free at once, their memory when nobody holds them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] names the first that was not there; the others are deleted.
+    pub fn delete(&self, targets: &[Target]) -> Result<(), Error> {
+        delete(&self.session, targets)
+    }
+
+    /// Waits until `count` of the objects are sealed or the time is over, and says which are.
+    /// Only names can be waited for: an id exists from its seal on.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn wait(
+        &self,
+        targets: &[Target],
+        count: usize,
+        timeout: Duration,
+    ) -> Result<Vec<bool>, Error> {
+        let ready = targets.iter().map(|target| self.contains(target));
+        let ready: Vec<bool> = ready.collect::<Result<_, _>>()?;
+        let have = ready.iter().filter(|ready| **ready).count();
+        if have >= count.min(targets.len()) || timeout.is_zero() {
+            return Ok(ready);
+        }
+        self.wait_until(targets, count, deadline_after(timeout))
+    }
+
+    fn wait_until(
+        &self,
+        targets: &[Target],
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<bool>, Error> {
+        if targets.len() > BATCH_ITEMS_MAX {
+            return Err(Error::TooMany {
+                what: "objects to wait for".into(),
+                max: BATCH_ITEMS_MAX as u64,
+            });
+        }
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout_ms = millis(left).min(WAIT_MS_MAX);
+            let body = RequestBody::Wait {
+                targets: targets.iter().map(Target::wire).collect(),
+                count: u32::try_from(count).unwrap_or(u32::MAX),
+                timeout_ms,
+            };
+            // The node keeps the time; its answer may take a little longer.
+            let patience = deadline.checked_add(self.session.timeout).unwrap_or(deadline);
+            let ready = match self.session.call_until(body, patience)? {
+                ReplyBody::Ready(ready) => ready,
+                other => return Err(confused(&other).into()),
+            };
+            let have = ready.iter().filter(|ready| **ready).count();
+            if have >= count.min(targets.len()) || timeout_ms < WAIT_MS_MAX {
+                return Ok(ready);
+            }
+        }
+    }
+
+    /// All sealed objects whose names begin with `prefix`, by name; with an empty prefix those
+    /// without a name too, behind. Sends no message.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, Error> {
+        let mut listed: Vec<Listed> =
+            self.session.reader.list(prefix)?.into_iter().map(Listed::from).collect();
+        listed.sort_by(|one, other| {
+            let key = (one.name.is_none(), &one.name, one.id);
+            key.cmp(&(other.name.is_none(), &other.name, other.id))
+        });
+        Ok(listed)
+    }
+
+    /// Numbers of the node and of this client.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn stats(&self) -> Result<Stats, Error> {
+        let node = match self.session.call(RequestBody::Stats)? {
+            ReplyBody::Stats(node) => *node,
+            other => return Err(confused(&other).into()),
+        };
+        let region = &self.session.region;
+        let counters = region.counters();
+        let pool = self.pool_stats();
+        Ok(Stats {
+            node,
+            published_lines: counters.published_lines,
+            refreshed_lines: counters.refreshed_lines,
+            publish_calls: counters.publish_calls,
+            refresh_calls: counters.refresh_calls,
+            mapped_writable: counters.mapped_writable_bytes,
+            is_at_agreed_address: region.is_at_wish(),
+            base: region.base().0 as u64,
+            pool_allocated: pool.allocated,
+            pool_refused: pool.refused,
+        })
+    }
+
+    /// The allocator whose memory lies in the region.
+    pub fn pool(&self) -> Pool {
+        Pool::new(Arc::clone(&self.session))
+    }
+
+    fn pool_stats(&self) -> PoolStats {
+        self.pool().stats()
+    }
+
+    /// The mapped region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.session.region
+    }
+
+    /// Where in the region the bytes lie, if they all do.
+    pub fn locate(&self, pointer: *const u8, length: usize) -> Option<Offset> {
+        let offset = self.session.region.offset_of(Address(pointer as usize))?;
+        let span = Span { offset, length: Length(length as u64) };
+        self.session.region.check(span).ok().map(|()| offset)
+    }
+
+    /// The node's socket.
+    pub fn socket(&self) -> &Path {
+        &self.session.socket
+    }
+
+    /// Ends the node.
+    ///
+    /// # Errors
+    ///
+    /// It was gone already.
+    pub fn shut_down_node(&self) -> Result<(), Error> {
+        self.session.call(RequestBody::Shutdown).map(drop)
+    }
+}
+
+pub(crate) fn delete(session: &Arc<Session>, targets: &[Target]) -> Result<(), Error> {
+    let mut first_error: Option<Error> = None;
+    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+        let body = RequestBody::Delete { targets: batch.iter().map(Target::wire).collect() };
+        let results = match session.call(body)? {
+            ReplyBody::Deleted(results) => results,
+            other => return Err(confused(&other).into()),
+        };
+        let errors = results.into_iter().filter_map(Result::err);
+        for error in errors {
+            first_error.get_or_insert(WireError::into(error));
+        }
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+/// A timeout so long that it does not fit means a year.
+fn deadline_after(timeout: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
+}
+
+fn millis(duration: Duration) -> u64 {
+    // Rounded up: a wait of half a millisecond must not become none.
+    let millis = duration.as_micros().div_ceil(1000);
+    u64::try_from(millis).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,158 @@
+//! One error for all of the client; bindings mirror its variants.
+
+use std::path::PathBuf;
+
+use farrow_arrow::{DescribeError, InvalidDescriptor};
+use farrow_cluster::link::LinkError;
+use farrow_cluster::wire::WireError;
+use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
+use farrow_store::{FormatError, StoreError};
+
+/// Why an operation failed, by what the caller can do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No sealed object has this id or name.
+    #[error("no object {what}")]
+    NotFound {
+        /// Id or name.
+        what: String,
+    },
+    /// Another object has the name.
+    #[error("the name {name:?} is taken")]
+    AlreadyExists {
+        /// The name.
+        name: String,
+    },
+    /// The region has no room.
+    #[error("out of memory: asked {asked} B, {free} B free, longest free run {largest} B")]
+    OutOfMemory {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Longest free run in bytes.
+        largest: u64,
+    },
+    /// A limit of the node was reached.
+    #[error("too many {what}: the limit is {max}")]
+    TooMany {
+        /// Of what.
+        what: String,
+        /// The limit.
+        max: u64,
+    },
+    /// The time is over.
+    #[error("{what}: nothing within {waited_ms} ms")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        waited_ms: u64,
+    },
+    /// The bytes that should describe an object do not.
+    #[error("invalid descriptor: {0}")]
+    InvalidDescriptor(String),
+    /// The node is gone or was never there.
+    #[error("no node at {}: {reason}", socket.display())]
+    Disconnected {
+        /// Where it should be.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// Not allowed.
+    #[error("permission denied: {0}")]
+    PermissionDenied(String),
+    /// The arguments make no sense.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// The node speaks another version or said something out of turn.
+    #[error("protocol: {0}")]
+    Protocol(String),
+    /// The system refused something.
+    #[error("{what}: {reason}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// How it failed.
+        reason: String,
+    },
+}
+
+impl From<LinkError> for Error {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Closed { socket, reason } => Self::Disconnected { socket, reason },
+            LinkError::Timeout { socket, waited_ms } => {
+                Self::Timeout { what: format!("the node at {}", socket.display()), waited_ms }
+            }
+            LinkError::Refused(error) => error.into(),
+            error => Self::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<WireError> for Error {
+    fn from(error: WireError) -> Self {
+        match error {
+            WireError::OutOfMemory { asked, free, largest } => {
+                Self::OutOfMemory { asked, free, largest }
+            }
+            WireError::TooMany { what, max } => Self::TooMany { what, max },
+            WireError::NameTaken { name } => Self::AlreadyExists { name },
+            WireError::NotFound { what } => Self::NotFound { what },
+            WireError::Invalid(reason) => Self::InvalidArgument(reason),
+            WireError::Denied(reason) => Self::PermissionDenied(reason),
+            error => Self::Protocol(error.to_string()),
+        }
+    }
+}
+
+impl From<InvalidDescriptor> for Error {
+    fn from(error: InvalidDescriptor) -> Self {
+        Self::InvalidDescriptor(error.to_string())
+    }
+}
+
+impl From<DescribeError> for Error {
+    fn from(error: DescribeError) -> Self {
+        Self::InvalidArgument(error.to_string())
+    }
+}
+
+impl From<MapError> for Error {
+    fn from(error: MapError) -> Self {
+        Self::System { what: "map the region", reason: error.to_string() }
+    }
+}
+
+impl From<FabricError> for Error {
+    fn from(error: FabricError) -> Self {
+        Self::System { what: "the memory of the node", reason: error.to_string() }
+    }
+}
+
+impl From<FormatError> for Error {
+    fn from(error: FormatError) -> Self {
+        Self::Protocol(format!("the region of the node: {error}"))
+    }
+}
+
+impl From<AccessError> for Error {
+    fn from(error: AccessError) -> Self {
+        Self::System { what: "write to the region", reason: error.to_string() }
+    }
+}
+
+impl From<BoundsError> for Error {
+    fn from(error: BoundsError) -> Self {
+        Self::InvalidDescriptor(error.to_string())
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(error: StoreError) -> Self {
+        Self::System { what: "read the region", reason: error.to_string() }
+    }
+}

@@ -1,0 +1,311 @@
+//! Memory that the node has granted to this client and that holds nothing yet.
+//!
+//! The node grants ranges ahead of need, so that most allocations cost no message; what is left
+//! over goes back. Ranges are whole pages here; only a page's remains are given back as lines.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{ReplyBody, RequestBody, WireSpan};
+use farrow_memory::{Length, Offset, Span, page_bytes};
+use farrow_store::{Run, SpaceAllocator};
+
+use crate::error::Error;
+use crate::session::{Session, lock, span, wire_span};
+
+/// First grant; later ones double up to the greatest, so that a client that writes little takes
+/// little and one that writes much asks seldom.
+const GRANT_BYTES_FIRST: u64 = 256 << 10;
+const GRANT_BYTES_MAX: u64 = 64 << 20;
+
+/// Free bytes that a client keeps for its next allocations; more goes back to the node.
+const KEPT_BYTES_MAX: u64 = 64 << 20;
+
+/// Ranges of one client, handed out by the page.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    /// Ranges are mapped writable over the window while they are here.
+    is_writable: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: SpaceAllocator,
+    /// All that is granted and not sealed: start to end, merged.
+    granted: BTreeMap<u64, u64>,
+    /// Ranges whose seal was never answered: the node says later whose they are.
+    limbo: Vec<Span>,
+    grant_bytes: u64,
+}
+
+impl Extents {
+    /// None yet, in this heap.
+    pub(crate) fn new(heap: Span, is_writable: bool) -> Result<Self, Error> {
+        let page = page_bytes();
+        let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
+        let free = SpaceAllocator::with_occupied(all, page, page, [all])
+            .map_err(|error| Error::Protocol(format!("the heap of the node: {error}")))?;
+        let state = State {
+            free,
+            granted: BTreeMap::new(),
+            limbo: Vec::new(),
+            grant_bytes: GRANT_BYTES_FIRST,
+        };
+        Ok(Self { is_writable, state: Mutex::new(state) })
+    }
+
+    /// Whole pages of at least `bytes`, which is not 0.
+    pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+        let whole = bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| {
+            Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
+        })?;
+        let want = {
+            let mut state = lock(&self.state);
+            if let Some(run) = state.free.allocate(whole, alignment_for(whole)) {
+                return Ok(run_span(run));
+            }
+            let want = state.grant_bytes.max(whole);
+            state.grant_bytes = (state.grant_bytes * 2).min(GRANT_BYTES_MAX);
+            want
+        };
+        // Large ranges are asked for exactly: nothing of them is left over.
+        let want = if whole >= GRANT_BYTES_MAX { whole } else { want };
+        let granted = match session.call(RequestBody::Grant { min: whole, want })? {
+            ReplyBody::Granted(granted) => span(granted),
+            other => return Err(confused(&other).into()),
+        };
+        session.region.check(granted)?;
+        if granted.length.0 < whole || granted.offset.0 % page_bytes() != 0 {
+            return Err(Error::Protocol(format!("{granted} granted, {whole} B were asked")));
+        }
+        if self.is_writable {
+            session.region.make_writable(granted)?;
+        }
+        let mut state = lock(&self.state);
+        state.insert_granted(granted);
+        let (head, tail) = split(granted, whole);
+        if let Some(tail) = tail {
+            let _ = state.free.free(span_run(tail));
+        }
+        Ok(head)
+    }
+
+    /// Takes the pages right behind `end`, if they are free here.
+    pub(crate) fn extend(&self, end: Offset, bytes: u64) -> bool {
+        let Some(bytes) = bytes.checked_next_multiple_of(page_bytes()) else { return false };
+        let Some(stop) = end.0.checked_add(bytes) else { return false };
+        lock(&self.state).free.claim(Run { start: end.0, end: stop })
+    }
+
+    /// Whole pages that hold nothing any more. Keeps some and gives the rest to the node.
+    pub(crate) fn give(&self, session: &Session, span: Span) {
+        let surplus = {
+            let mut state = lock(&self.state);
+            if let Err(error) = state.free.free(span_run(span)) {
+                tracing::error!(%error, "a range was given back twice");
+                return;
+            }
+            state.surplus()
+        };
+        self.release(session, &surplus);
+    }
+
+    /// Parts of pages, lines of 128 bytes, that hold nothing and are of no use here.
+    pub(crate) fn give_lines(&self, session: &Session, span: Span) {
+        if span.length.0 > 0 {
+            lock(&self.state).remove_granted(span);
+            session.tell(RequestBody::Release { spans: vec![wire_span(span)] });
+        }
+    }
+
+    /// A range became part of an object.
+    pub(crate) fn sealed(&self, span: Span) {
+        lock(&self.state).remove_granted(span);
+    }
+
+    /// A seal of this range was never answered.
+    pub(crate) fn in_limbo(&self, span: Span) {
+        lock(&self.state).limbo.push(span);
+    }
+
+    /// Gives all free ranges back to the node.
+    pub(crate) fn trim(&self, session: &Session) {
+        let free = {
+            let mut state = lock(&self.state);
+            let runs: Vec<Span> = state.free.runs().map(run_span).collect();
+            runs.into_iter().filter(|run| state.take_back(*run)).collect::<Vec<_>>()
+        };
+        self.release(session, &free);
+    }
+
+    fn release(&self, session: &Session, spans: &[Span]) {
+        if spans.is_empty() || !session.is_own_process() {
+            return;
+        }
+        if self.is_writable {
+            for span in spans {
+                if let Err(error) = session.region.make_read_only(*span) {
+                    // Kept writable, so it may not go to anybody else: it stays ours.
+                    tracing::error!(%error, %span, "a range cannot be given back");
+                    let mut state = lock(&self.state);
+                    state.insert_granted(*span);
+                    return;
+                }
+            }
+        }
+        for batch in spans.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
+            let spans = batch.iter().copied().map(wire_span).collect();
+            session.tell(RequestBody::Release { spans });
+        }
+    }
+
+    /// Compares with what the node says after a new connection: ranges sealed or lost without
+    /// our knowing are forgotten. Returns, of `theirs`, what is ours.
+    pub(crate) fn reconcile(&self, theirs: &[Span]) -> Vec<Span> {
+        let mut state = lock(&self.state);
+        let limbo = std::mem::take(&mut state.limbo);
+        for span in limbo {
+            if theirs.iter().any(|granted| granted.contains(span)) {
+                let _ = state.free.free(span_run(span));
+            } else {
+                state.remove_granted(span);
+            }
+        }
+        state.granted.iter().map(|(start, end)| run_span(Run { start: *start, end: *end })).collect()
+    }
+}
+
+impl State {
+    fn insert_granted(&mut self, span: Span) {
+        let Run { mut start, mut end } = span_run(span);
+        if let Some((before, stop)) = self.granted.range(..start).next_back() {
+            if *stop == start {
+                start = *before;
+            }
+        }
+        if let Some(stop) = self.granted.remove(&end) {
+            end = stop;
+        }
+        self.granted.insert(start, end);
+    }
+
+    fn remove_granted(&mut self, span: Span) {
+        let Run { start, end } = span_run(span);
+        let touched: Vec<(u64, u64)> = self
+            .granted
+            .range(..end)
+            .rev()
+            .take_while(|(_, stop)| **stop > start)
+            .map(|(from, stop)| (*from, *stop))
+            .collect();
+        for (from, stop) in touched {
+            self.granted.remove(&from);
+            if from < start {
+                self.granted.insert(from, start);
+            }
+            if stop > end {
+                self.granted.insert(end, stop);
+            }
+        }
+    }
+
+    /// Takes a free range out altogether.
+    fn take_back(&mut self, span: Span) -> bool {
+        let is_taken = self.free.claim(span_run(span));
+        if is_taken {
+            self.remove_granted(span);
+        }
+        is_taken
+    }
+
+    /// Free ranges beyond what is worth keeping, the longest first.
+    fn surplus(&mut self) -> Vec<Span> {
+        let mut surplus = Vec::new();
+        while self.free.free_bytes() > KEPT_BYTES_MAX {
+            let longest = self.free.largest();
+            let Some(run) = self.free.allocate(longest, page_bytes()) else { break };
+            self.remove_granted(run_span(run));
+            surplus.push(run_span(run));
+        }
+        surplus
+    }
+}
+
+/// Ranges of a huge page or more begin at one where that costs nothing.
+fn alignment_for(bytes: u64) -> u64 {
+    if bytes >= farrow_store::HUGE_GRANT_BYTES { farrow_store::HUGE_GRANT_BYTES } else { 1 }
+}
+
+fn split(span: Span, bytes: u64) -> (Span, Option<Span>) {
+    let head = Span { offset: span.offset, length: Length(bytes.min(span.length.0)) };
+    let rest = span.length.0.saturating_sub(bytes);
+    let offset = Offset(span.offset.0 + head.length.0);
+    (head, (rest > 0).then_some(Span { offset, length: Length(rest) }))
+}
+
+pub(crate) fn run_span(run: Run) -> Span {
+    Span { offset: Offset(run.start), length: Length(run.end.saturating_sub(run.start)) }
+}
+
+pub(crate) fn span_run(span: Span) -> Run {
+    Run { start: span.offset.0, end: span.offset.0.saturating_add(span.length.0) }
+}
+
+/// What of `theirs` is in none of `ours`.
+pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
+    let mut ours: Vec<Run> = ours.iter().copied().map(span_run).collect();
+    ours.sort_unstable();
+    let mut left = Vec::new();
+    for span in theirs {
+        let Run { mut start, end } = span_run(*span);
+        for our in &ours {
+            if our.end <= start || our.start >= end {
+                continue;
+            }
+            if our.start > start {
+                left.push((start, our.start - start));
+            }
+            start = start.max(our.end);
+        }
+        if start < end {
+            left.push((start, end - start));
+        }
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(start: u64, end: u64) -> Span {
+        run_span(Run { start, end })
+    }
+
+    #[test]
+    fn what_the_node_granted_and_we_do_not_know_is_found() {
+        let ours = [of(10, 20), of(30, 40)];
+        assert_eq!(difference(&[of(10, 20)], &ours), []);
+        assert_eq!(difference(&[of(0, 50)], &ours), [(0, 10), (20, 10), (40, 10)]);
+        assert_eq!(difference(&[of(15, 35)], &ours), [(20, 10)]);
+        assert_eq!(difference(&[of(1, 2), of(38, 45)], &ours), [(1, 1), (40, 5)]);
+    }
+
+    #[test]
+    fn granted_ranges_merge_and_are_cut() {
+        let heap = of(0, 64 * page_bytes());
+        let extents = Extents::new(heap, false).unwrap();
+        let mut state = lock(&extents.state);
+        state.insert_granted(of(0, 10));
+        state.insert_granted(of(20, 30));
+        state.insert_granted(of(10, 20));
+        assert_eq!(state.granted, BTreeMap::from([(0, 30)]));
+        state.remove_granted(of(5, 8));
+        state.remove_granted(of(25, 30));
+        assert_eq!(state.granted, BTreeMap::from([(0, 5), (8, 25)]));
+        state.remove_granted(of(0, 30));
+        assert!(state.granted.is_empty());
+    }
+}

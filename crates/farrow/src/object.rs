@@ -1,0 +1,263 @@
+//! An object in use: held, and rebuilt over the memory where it lies.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+
+use arrow_buffer::Buffer;
+use bytes::Bytes;
+use farrow_arrow::{Decoded, Limits, NdArray, Rebuilt};
+use farrow_memory::{Length, Offset, SealedBytes, Span};
+use farrow_store::{Entry, Held, ObjectId, ObjectKind, StoreError};
+
+use crate::error::Error;
+use crate::session::Session;
+
+/// A descriptor longer than this is refused: that of 16 million nodes would fit.
+const DESCRIPTOR_BYTES_MAX: u64 = 1 << 30;
+
+/// A sealed object that stays where it is while this, or anything made from it, lives.
+#[derive(Debug, Clone)]
+pub struct Object {
+    hold: Arc<Hold>,
+}
+
+/// The claim on an object, given up when nothing made from it is left.
+pub(crate) struct Hold {
+    session: Arc<Session>,
+    entry: Entry,
+    /// Given up in `drop`.
+    held: Option<Held>,
+    /// The blocks it lies in, the primary one first; of a buffer, the one block it covers.
+    blocks: Vec<Span>,
+    /// One buffer over each block, made at the first rebuild.
+    buffers: OnceLock<Vec<(Span, Buffer)>>,
+    /// A buffer's block, of which a put in this process may make use.
+    is_registered: bool,
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("entry", &self.entry).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.is_registered {
+            self.session.blocks.remove(&self.blocks);
+        }
+        if let Some(held) = self.held.take() {
+            self.session.release(held);
+        }
+    }
+}
+
+impl Object {
+    /// Takes the hold over; gives it up again when the object is damaged.
+    pub(crate) fn new(session: &Arc<Session>, held: Held) -> Result<Self, Error> {
+        let entry = *held.entry();
+        let mut hold = Hold {
+            session: Arc::clone(session),
+            entry,
+            held: Some(held),
+            blocks: vec![entry.primary],
+            buffers: OnceLock::new(),
+            is_registered: false,
+        };
+        if entry.extra_count > 0 {
+            hold.blocks = session.reader.blocks(&entry).map_err(damaged)?;
+        }
+        session.populator.start(&session.region, entry.id, &hold.blocks);
+        Ok(Self { hold: Arc::new(hold) })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> ObjectId {
+        self.hold.entry.id
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> ObjectKind {
+        self.hold.entry.kind
+    }
+
+    /// Bytes of its buffers, or of itself for plain bytes.
+    pub fn bytes(&self) -> u64 {
+        self.hold.entry.size.0
+    }
+
+    /// The blocks of the region that it lies in.
+    pub fn blocks(&self) -> &[Span] {
+        &self.hold.blocks
+    }
+
+    /// Plain bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for an object of another kind.
+    pub fn view(&self) -> Result<ObjectBytes, Error> {
+        if self.kind() != ObjectKind::Bytes {
+            let kind = self.kind().as_str();
+            return Err(Error::InvalidArgument(format!("{} is a {kind}, not bytes", self.id())));
+        }
+        let payload = self.hold.entry.payload();
+        if !self.hold.entry.primary.contains(payload) {
+            return Err(Error::InvalidDescriptor(format!("{payload} is not in its block")));
+        }
+        let bytes = self.hold.session.region.sealed(payload)?;
+        Ok(ObjectBytes { bytes, hold: Arc::clone(&self.hold) })
+    }
+
+    /// Arrow arrays, or a NumPy array, over the memory where they lie. Their buffers hold the
+    /// object. Costs time by the number of buffers, not of rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDescriptor`] when the descriptor is damaged or says what cannot be.
+    pub fn rebuild(&self) -> Result<Rebuilt, Error> {
+        let descriptor = self.descriptor()?;
+        let decoded = Decoded::parse(&descriptor, &Limits::default())?;
+        Ok(decoded.rebuild(&|offset, length| self.resolve(offset, length))?)
+    }
+
+    /// As [`Self::rebuild`], and reads all the data once to see that arrays are well-formed:
+    /// for objects of writers that are not trusted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidDescriptor`] also for contents that a kernel could be led astray by.
+    pub fn rebuild_checked(&self) -> Result<Rebuilt, Error> {
+        let descriptor = self.descriptor()?;
+        let decoded = Decoded::parse(&descriptor, &Limits::default())?;
+        Ok(decoded.rebuild_checked(&|offset, length| self.resolve(offset, length))?)
+    }
+
+    /// A NumPy array: dtype, shape, and the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rebuild`]; [`Error::InvalidArgument`] for an object of another kind.
+    pub fn ndarray(&self) -> Result<(NdArray, Buffer), Error> {
+        match self.rebuild()? {
+            Rebuilt::NdArray(shape, buffer) => Ok((shape, buffer)),
+            Rebuilt::Arrow(_) => {
+                let kind = self.kind().as_str();
+                Err(Error::InvalidArgument(format!("{} is a {kind}, not an array", self.id())))
+            }
+        }
+    }
+
+    /// The descriptor as its writer left it, once its checksum is right.
+    fn descriptor(&self) -> Result<Vec<u8>, Error> {
+        let Entry { descriptor, primary, descriptor_crc, kind, .. } = self.hold.entry;
+        if kind == ObjectKind::Bytes {
+            return Err(Error::InvalidArgument(format!("{} is plain bytes", self.id())));
+        }
+        if !primary.contains(descriptor) || descriptor.length.0 > DESCRIPTOR_BYTES_MAX {
+            let reason = format!("descriptor {descriptor} of an object at {primary}");
+            return Err(Error::InvalidDescriptor(reason));
+        }
+        copy_checked(&self.hold.session, descriptor, descriptor_crc, "descriptor")
+    }
+
+    /// A range of the object as a buffer that holds it; `None` when it lies elsewhere.
+    fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
+        let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
+        let wanted = Span { offset: Offset(offset), length: Length(length) };
+        // Sorted by offset: the last block that starts at or before the range.
+        let after = buffers.partition_point(|(block, _)| block.offset.0 <= offset);
+        let (block, buffer) = buffers.get(after.checked_sub(1)?)?;
+        if !block.contains(wanted) {
+            return None;
+        }
+        let start = usize::try_from(offset - block.offset.0).ok()?;
+        Some(buffer.slice_with_length(start, usize::try_from(length).ok()?))
+    }
+
+    fn block_buffers(&self) -> Vec<(Span, Buffer)> {
+        let hold = &self.hold;
+        let mut buffers: Vec<(Span, Buffer)> = hold
+            .blocks
+            .iter()
+            .filter_map(|block| {
+                let bytes = hold.session.region.sealed(*block).ok()?;
+                // The buffer must not keep the very structure alive that it is kept in.
+                let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)?) };
+                Some((*block, Buffer::from(Bytes::from_owner(owner))))
+            })
+            .collect();
+        buffers.sort_unstable_by_key(|(block, _)| block.offset);
+        buffers
+    }
+}
+
+impl Hold {
+    /// A second claim on the same object, for a buffer over one of its blocks.
+    fn for_buffer(&self, block: Span) -> Option<Self> {
+        let held = self.held.clone()?;
+        self.session.blocks.insert(&[block]);
+        Some(Self {
+            session: Arc::clone(&self.session),
+            entry: self.entry,
+            held: Some(held),
+            blocks: vec![block],
+            buffers: OnceLock::new(),
+            is_registered: true,
+        })
+    }
+}
+
+/// Immutable bytes of an object, which they hold.
+#[derive(Debug, Clone)]
+pub struct ObjectBytes {
+    bytes: SealedBytes,
+    hold: Arc<Hold>,
+}
+
+impl ObjectBytes {
+    /// The object they belong to.
+    pub fn id(&self) -> ObjectId {
+        self.hold.entry.id
+    }
+}
+
+impl Deref for ObjectBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for ObjectBytes {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+}
+
+/// Bytes that a client wrote before the seal: copied out, then checked, then used.
+fn copy_checked(
+    session: &Session,
+    span: Span,
+    crc: u32,
+    what: &'static str,
+) -> Result<Vec<u8>, Error> {
+    session.region.refresh(span)?;
+    let length = usize::try_from(span.length.0)
+        .map_err(|_| Error::InvalidDescriptor(format!("{what} of {} B", span.length.0)))?;
+    let mut bytes = vec![0; length];
+    session.region.copy_out(span.offset, &mut bytes)?;
+    let found = crc32c::crc32c(&bytes);
+    if found != crc {
+        let reason = format!("{what} at {span}: checksum {found:#010x}, not {crc:#010x}");
+        return Err(Error::InvalidDescriptor(reason));
+    }
+    Ok(bytes)
+}
+
+/// What a reader finds wrong with an entry or its list of blocks is the descriptor's fault.
+fn damaged(error: StoreError) -> Error {
+    Error::InvalidDescriptor(error.to_string())
+}

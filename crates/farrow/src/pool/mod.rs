@@ -1,0 +1,388 @@
+//! An allocator whose memory lies in the region, for Arrow to build tables in.
+//!
+//! A buffer of a page or more has pages of its own: when it becomes part of an object its pages
+//! are sealed where they are, and its address stays good for as long as the buffer lives.
+//! Smaller ones share pages and are copied at `put`; a page is the grain of protection.
+
+mod slab;
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use farrow_memory::{Address, Length, Offset, Span, page_bytes, sync};
+use farrow_store::Held;
+
+use crate::error::Error;
+use crate::extents::Extents;
+use crate::session::{Session, lock};
+use slab::Slabs;
+
+/// Buffers from this size on have pages of their own.
+const OWN_PAGES_BYTES_MIN: u64 = 2049;
+
+/// Buffers from this size on get their page table entries in one go, which costs a quarter of
+/// as many faults.
+const POPULATE_BYTES_MIN: u64 = 256 << 10;
+
+/// Numbers of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes of live allocations.
+    pub allocated: u64,
+    /// Most bytes that were live at a time.
+    pub allocated_max: u64,
+    /// Allocations since the start.
+    pub allocations: u64,
+    /// Bytes allocated since the start.
+    pub allocated_total: u64,
+    /// Reallocations that had to move.
+    pub moves: u64,
+    /// Allocations that the region had no room for.
+    pub refused: u64,
+    /// Bytes asked for in them.
+    pub refused_bytes: u64,
+}
+
+/// The pool of a client. Threads may share it; memory from it keeps the client's place alive
+/// only as long as the pool lives, so whoever hands buffers on keeps the pool.
+#[derive(Debug)]
+pub struct Pool {
+    session: Arc<Session>,
+}
+
+/// The pool's books, which belong to the session.
+#[derive(Debug)]
+pub(crate) struct PoolCore {
+    extents: Extents,
+    state: Mutex<State>,
+    refused: sync::AtomicU64,
+    refused_bytes: sync::AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slabs: Slabs,
+    large: BTreeMap<u64, Large>,
+    stats: PoolStats,
+}
+
+/// A buffer with pages of its own.
+#[derive(Debug)]
+struct Large {
+    pages: u64,
+    state: LargeState,
+}
+
+#[derive(Debug)]
+enum LargeState {
+    Live,
+    /// On its way into an object: read-only, nobody else may seal it. It stays so when the node
+    /// never says whether it sealed it.
+    Sealing,
+    /// Part of an object, which this buffer holds.
+    Sealed(Held),
+}
+
+impl Pool {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        Self { session }
+    }
+
+    /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a
+    /// page). `None`: the region has no room, or this process was forked off the client's.
+    pub fn allocate(&self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
+        let core = &self.session.pool;
+        let taken = self.take(size, alignment);
+        let Some(offset) = taken else {
+            core.refused.fetch_add(1, sync::Ordering::Relaxed);
+            core.refused_bytes.fetch_add(size as u64, sync::Ordering::Relaxed);
+            return None;
+        };
+        lock(&core.state).stats.allocated(size as u64);
+        self.pointer(offset)
+    }
+
+    /// Changes the size of an allocation, in place where it can; its first bytes are kept.
+    /// `None`: no room; the old allocation stays as it was.
+    pub fn reallocate(
+        &self,
+        pointer: NonNull<u8>,
+        old: usize,
+        new: usize,
+        alignment: usize,
+    ) -> Option<NonNull<u8>> {
+        let offset = self.offset(pointer)?;
+        if self.fits_in_place(offset, new as u64) {
+            lock(&self.session.pool.state).stats.resized(old as u64, new as u64);
+            return Some(pointer);
+        }
+        let fresh = self.allocate(new, alignment)?;
+        let kept = old.min(new) as u64;
+        let moved = self.offset(fresh).is_some_and(|to| self.copy(offset, to, kept).is_ok());
+        if !moved {
+            self.free(fresh, new);
+            return None;
+        }
+        lock(&self.session.pool.state).stats.moves += 1;
+        self.free(pointer, old);
+        Some(fresh)
+    }
+
+    /// Ends an allocation of `size` bytes. Memory that became part of an object stays with it.
+    pub fn free(&self, pointer: NonNull<u8>, size: usize) {
+        let session = &self.session;
+        if !session.is_own_process() {
+            return;
+        }
+        let Some(offset) = self.offset(pointer) else { return };
+        let freed = {
+            let mut state = lock(&session.pool.state);
+            state.stats.freed(size as u64);
+            match state.large.remove(&offset.0) {
+                Some(large) => Freed::Large(large),
+                None => Freed::Slab(state.slabs.free(offset.0)),
+            }
+        };
+        match freed {
+            Freed::Large(Large { pages, state: LargeState::Live }) => {
+                let span = Span { offset, length: Length(pages) };
+                session.pool.extents.give(session, span);
+            }
+            Freed::Large(Large { state: LargeState::Sealed(held), .. }) => session.release(held),
+            Freed::Large(Large { pages, state: LargeState::Sealing }) => {
+                // Whether it belongs to an object, the node will say.
+                session.pool.extents.in_limbo(Span { offset, length: Length(pages) });
+            }
+            Freed::Slab(None) => {}
+            Freed::Slab(Some(slab)) => session.pool.extents.give(session, slab),
+        }
+    }
+
+    /// True when the pointer lies in the region, so that this pool must free it.
+    pub fn contains(&self, pointer: NonNull<u8>) -> bool {
+        self.offset(pointer).is_some()
+    }
+
+    /// Numbers since the client connected.
+    pub fn stats(&self) -> PoolStats {
+        let core = &self.session.pool;
+        let mut stats = lock(&core.state).stats;
+        stats.refused = core.refused.load(sync::Ordering::Relaxed);
+        stats.refused_bytes = core.refused_bytes.load(sync::Ordering::Relaxed);
+        stats
+    }
+
+    /// Gives memory that holds nothing back to the node.
+    pub fn trim(&self) {
+        self.session.pool.extents.trim(&self.session);
+    }
+
+    fn take(&self, size: usize, alignment: usize) -> Option<Offset> {
+        let session = &self.session;
+        let size = size.max(1) as u64;
+        let alignment = alignment as u64;
+        if alignment > page_bytes() || !session.is_own_process() {
+            return None;
+        }
+        if size < OWN_PAGES_BYTES_MIN && alignment <= slab::SLOT_BYTES_MIN {
+            return self.take_slot(size);
+        }
+        let span = logged(session.pool.extents.take(session, size))?;
+        if span.length.0 >= POPULATE_BYTES_MIN {
+            let _ = session.region.populate(span, farrow_memory::Populate::Write);
+        }
+        let large = Large { pages: span.length.0, state: LargeState::Live };
+        lock(&session.pool.state).large.insert(span.offset.0, large);
+        Some(span.offset)
+    }
+
+    fn take_slot(&self, size: u64) -> Option<Offset> {
+        let core = &self.session.pool;
+        if let Some(offset) = lock(&core.state).slabs.take(size) {
+            return Some(Offset(offset));
+        }
+        let bytes = Slabs::slab_bytes();
+        let span = logged(core.extents.take(&self.session, bytes))?;
+        let mut state = lock(&core.state);
+        state.slabs.add(span, size);
+        state.slabs.take(size).map(Offset)
+    }
+
+    fn fits_in_place(&self, offset: Offset, new: u64) -> bool {
+        let core = &self.session.pool;
+        let mut state = lock(&core.state);
+        let Some(large) = state.large.get_mut(&offset.0) else {
+            return state.slabs.fits(offset.0, new);
+        };
+        if !matches!(large.state, LargeState::Live) || new < OWN_PAGES_BYTES_MIN {
+            return false;
+        }
+        if new <= large.pages {
+            let needed = new.next_multiple_of(page_bytes());
+            // Shrinking by half or more is worth a system call; Arrow trims its builders so.
+            if needed <= large.pages / 2 {
+                let offset = Offset(offset.0 + needed);
+                let tail = Span { offset, length: Length(large.pages - needed) };
+                large.pages = needed;
+                drop(state);
+                core.extents.give(&self.session, tail);
+            }
+            return true;
+        }
+        let end = Offset(offset.0 + large.pages);
+        let grown = core.extents.extend(end, new - large.pages);
+        if grown {
+            large.pages = new.next_multiple_of(page_bytes());
+        }
+        grown
+    }
+
+    /// Copies within the region, from memory that nobody changes now to memory that is ours.
+    fn copy(&self, from: Offset, to: Offset, length: u64) -> Result<(), Error> {
+        let region = &self.session.region;
+        let source = region.sealed(Span { offset: from, length: Length(length) })?;
+        let target = region.writable_slice(Span { offset: to, length: Length(length) })?;
+        Ok(target.write_at(to, source.as_slice())?)
+    }
+
+    fn offset(&self, pointer: NonNull<u8>) -> Option<Offset> {
+        self.session.region.offset_of(Address(pointer.as_ptr() as usize))
+    }
+
+    fn pointer(&self, offset: Offset) -> Option<NonNull<u8>> {
+        let address = self.session.region.address_of(Span { offset, length: Length(1) }).ok()?;
+        NonNull::new(std::ptr::with_exposed_provenance_mut(address.0))
+    }
+}
+
+enum Freed {
+    Large(Large),
+    Slab(Option<Span>),
+}
+
+fn logged(taken: Result<Span, Error>) -> Option<Span> {
+    taken.inspect_err(|error| tracing::debug!(%error, "the pool has no room")).ok()
+}
+
+impl PoolCore {
+    pub(crate) fn new(heap: Span) -> Result<Self, Error> {
+        Ok(Self {
+            extents: Extents::new(heap, true)?,
+            state: Mutex::default(),
+            refused: sync::AtomicU64::new(0),
+            refused_bytes: sync::AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn extents(&self) -> &Extents {
+        &self.extents
+    }
+
+    /// The pages of the buffer that `span` lies in, if it has pages of its own; true with it
+    /// when they are part of an object already.
+    pub(crate) fn find(&self, span: Span) -> Option<(Span, bool)> {
+        let state = lock(&self.state);
+        let (start, large) = state.large.range(..=span.offset.0).next_back()?;
+        let pages = Span { offset: Offset(*start), length: Length(large.pages) };
+        match &large.state {
+            LargeState::Live => pages.contains(span).then_some((pages, false)),
+            LargeState::Sealed(_) => pages.contains(span).then_some((pages, true)),
+            LargeState::Sealing => None,
+        }
+    }
+
+    /// Makes buffers read-only on their way into an object. Those that another thread was
+    /// quicker with are an error; nothing has changed then.
+    pub(crate) fn begin_seal(&self, session: &Session, pages: &[Span]) -> Result<(), Error> {
+        {
+            let mut state = lock(&self.state);
+            let is_live = |span: &Span| {
+                state.large.get(&span.offset.0).is_some_and(|large| {
+                    matches!(large.state, LargeState::Live) && large.pages == span.length.0
+                })
+            };
+            if !pages.iter().all(is_live) {
+                return Err(Error::InvalidArgument(
+                    "a buffer of this object is being put by another thread".into(),
+                ));
+            }
+            for span in pages {
+                if let Some(large) = state.large.get_mut(&span.offset.0) {
+                    large.state = LargeState::Sealing;
+                }
+            }
+        }
+        for span in merged(pages) {
+            if let Err(error) = session.region.make_read_only(span) {
+                self.abort_seal(session, pages);
+                return Err(error.into());
+            }
+            session.region.publish(span)?;
+        }
+        Ok(())
+    }
+
+    /// The object exists: the buffers belong to it, and each holds it until it is freed.
+    pub(crate) fn commit_seal(&self, pages: &[Span], held: &Held) {
+        for span in pages {
+            self.extents.sealed(*span);
+        }
+        let mut state = lock(&self.state);
+        for span in pages {
+            if let Some(large) = state.large.get_mut(&span.offset.0) {
+                large.state = LargeState::Sealed(held.clone());
+            }
+        }
+    }
+
+    /// The object does not exist: the buffers are writable again.
+    pub(crate) fn abort_seal(&self, session: &Session, pages: &[Span]) {
+        for span in merged(pages) {
+            if let Err(error) = session.region.make_writable(span) {
+                tracing::error!(%error, %span, "a buffer stays read-only");
+            }
+        }
+        let mut state = lock(&self.state);
+        for span in pages {
+            if let Some(large) = state.large.get_mut(&span.offset.0) {
+                large.state = LargeState::Live;
+            }
+        }
+    }
+}
+
+/// Neighbours as one: fewer system calls.
+fn merged(pages: &[Span]) -> Vec<Span> {
+    let mut sorted = pages.to_vec();
+    sorted.sort_unstable_by_key(|span| span.offset);
+    let mut merged: Vec<Span> = Vec::with_capacity(sorted.len());
+    for span in sorted {
+        match merged.last_mut() {
+            Some(last) if last.offset.0 + last.length.0 == span.offset.0 => {
+                last.length.0 += span.length.0;
+            }
+            _ => merged.push(span),
+        }
+    }
+    merged
+}
+
+impl PoolStats {
+    fn allocated(&mut self, bytes: u64) {
+        self.allocations += 1;
+        self.allocated_total += bytes;
+        self.allocated += bytes;
+        self.allocated_max = self.allocated_max.max(self.allocated);
+    }
+
+    fn freed(&mut self, bytes: u64) {
+        self.allocated = self.allocated.saturating_sub(bytes);
+    }
+
+    fn resized(&mut self, old: u64, new: u64) {
+        self.allocated_total += new.saturating_sub(old);
+        self.allocated = self.allocated.saturating_sub(old) + new;
+        self.allocated_max = self.allocated_max.max(self.allocated);
+    }
+}

@@ -1,0 +1,383 @@
+//! From a value in this process to a sealed object.
+//!
+//! What already lies in the region stays where it is; everything else is copied once, straight
+//! to its place. Then one message to the node seals it.
+
+use std::sync::Arc;
+
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
+use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
+use farrow_memory::{Address, Length, Offset, Span, page_bytes};
+use farrow_store::{ObjectId, ObjectKind};
+
+use crate::arena::SMALL_BYTES_MAX;
+use crate::error::Error;
+use crate::seal;
+use crate::session::{Session, wire_span};
+
+/// What can be put.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Value<'a> {
+    /// Plain bytes.
+    Bytes(&'a [u8]),
+    /// A contiguous NumPy array.
+    NdArray {
+        /// Type and shape.
+        shape: &'a NdArray,
+        /// Its bytes.
+        data: &'a Buffer,
+    },
+    /// One Arrow array.
+    Array {
+        /// Its type, name and metadata.
+        field: &'a SchemaNode,
+        /// The array.
+        data: &'a ArrayData,
+    },
+    /// Arrow arrays of one type.
+    ChunkedArray {
+        /// Their type, name and metadata.
+        field: &'a SchemaNode,
+        /// The arrays.
+        chunks: &'a [ArrayData],
+    },
+    /// One record batch.
+    RecordBatch {
+        /// A struct of its columns.
+        schema: &'a SchemaNode,
+        /// The batch.
+        batch: &'a BatchData,
+    },
+    /// Record batches of one schema.
+    Table {
+        /// A struct of their columns.
+        schema: &'a SchemaNode,
+        /// The batches.
+        batches: &'a [BatchData],
+    },
+}
+
+/// A written object that only the node's word is missing to.
+struct Written {
+    item: SealItem,
+    primary: Span,
+    is_small: bool,
+    /// Buffers of the pool that become part of it.
+    pool_pages: Vec<Span>,
+}
+
+/// Blocks that an object refers to in place, found while its buffers are walked.
+#[derive(Default)]
+struct InPlace {
+    /// Buffers of the pool, live.
+    pool: Vec<Span>,
+    /// Blocks of sealed objects.
+    sealed: Vec<Span>,
+}
+
+impl InPlace {
+    /// Offset of the bytes if they may stay where they are.
+    fn locate(&mut self, session: &Session, pointer: *const u8, length: usize) -> Option<u64> {
+        // A page is the grain of protection, and a small buffer should not keep a large block.
+        if (length as u64) < page_bytes() {
+            return None;
+        }
+        let offset = session.region.offset_of(Address(pointer as usize))?;
+        let span = Span { offset, length: Length(length as u64) };
+        session.region.check(span).ok()?;
+        match session.pool.find(span) {
+            Some((pages, false)) => remember(&mut self.pool, pages),
+            Some((pages, true)) => remember(&mut self.sealed, pages),
+            None => remember(&mut self.sealed, session.blocks.find(span)?),
+        }
+        Some(offset.0)
+    }
+}
+
+fn remember(spans: &mut Vec<Span>, span: Span) {
+    // Buffers come in order mostly; the rest is sorted out at the end.
+    if spans.last() != Some(&span) {
+        spans.push(span);
+    }
+}
+
+fn sorted(mut spans: Vec<Span>) -> Vec<Span> {
+    spans.sort_unstable_by_key(|span| span.offset);
+    spans.dedup();
+    spans
+}
+
+pub(crate) fn put(
+    session: &Arc<Session>,
+    value: &Value<'_>,
+    name: Option<&str>,
+) -> Result<ObjectId, Error> {
+    session.check_process()?;
+    let written = write(session, value, name)?;
+    let result = seal::one(session, written.item.clone());
+    settle(session, &written, &result);
+    result
+}
+
+/// Seals all in one message (for each 8192 of them). When one fails, those before it that were
+/// sealed are left to the caller's `on_sealed`; the others leave nothing behind.
+pub(crate) fn put_many(
+    session: &Arc<Session>,
+    values: &[Value<'_>],
+) -> Result<Vec<ObjectId>, Error> {
+    session.check_process()?;
+    let mut ids = Vec::with_capacity(values.len());
+    for batch in values.chunks(BATCH_ITEMS_MAX) {
+        match put_batch(session, batch) {
+            Ok(sealed) => ids.extend(sealed),
+            Err(error) => {
+                let targets = ids.iter().map(|id: &ObjectId| (*id).into()).collect::<Vec<_>>();
+                let _ = crate::client::delete(session, &targets);
+                return Err(error);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectId>, Error> {
+    let mut written: Vec<Written> = Vec::with_capacity(values.len());
+    for value in values {
+        match write(session, value, None) {
+            Ok(one) => written.push(one),
+            Err(error) => {
+                written.iter().for_each(|one| abandon(session, one, false));
+                return Err(error);
+            }
+        }
+    }
+    let items = written.iter().map(|one| one.item.clone()).collect();
+    let results = match seal::many(session, items) {
+        Ok(results) => results,
+        Err(error) => {
+            let is_unknown = seal::is_unknown(&error);
+            written.iter().for_each(|one| abandon(session, one, is_unknown));
+            return Err(error);
+        }
+    };
+    let mut ids = Vec::with_capacity(results.len());
+    let mut first_error = None;
+    for (one, result) in written.iter().zip(results) {
+        let result = result.map_err(Error::from);
+        settle(session, one, &result);
+        match result {
+            Ok(id) => ids.push(id),
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+    }
+    match first_error {
+        None => Ok(ids),
+        Some(error) => {
+            let targets = ids.iter().map(|id| (*id).into()).collect::<Vec<_>>();
+            let _ = crate::client::delete(session, &targets);
+            Err(error)
+        }
+    }
+}
+
+/// Puts the bytes in their place; what is missing then is the seal.
+fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Result<Written, Error> {
+    let (kind, plan) = match value {
+        Value::Bytes(bytes) => return write_bytes(session, bytes, name),
+        Value::NdArray { .. } => (ObjectKind::NdArray, plan_of(session, value)?),
+        Value::Array { .. } => (ObjectKind::Array, plan_of(session, value)?),
+        Value::ChunkedArray { .. } => (ObjectKind::ChunkedArray, plan_of(session, value)?),
+        Value::RecordBatch { .. } => (ObjectKind::RecordBatch, plan_of(session, value)?),
+        Value::Table { .. } => (ObjectKind::Table, plan_of(session, value)?),
+    };
+    let (plan, in_place) = plan;
+    let pool_pages = sorted(in_place.pool);
+    let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
+    let list_bytes = 16 * extra.len() as u64;
+    // Copies first, at the block's start, then the descriptor, then the list of blocks.
+    let descriptor_at = plan.copy_bytes().next_multiple_of(8);
+    let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
+    let total = list_at + list_bytes;
+    let is_small = total <= SMALL_BYTES_MAX;
+    let primary = take(session, total, is_small)?;
+    let base = primary.offset.0;
+    let uid = session.region_uid();
+    let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
+    let mut list = Vec::with_capacity(list_bytes as usize);
+    for span in &extra {
+        list.extend_from_slice(&span.offset.0.to_le_bytes());
+        list.extend_from_slice(&span.length.0.to_le_bytes());
+    }
+    let item = SealItem {
+        kind: kind.as_u8(),
+        primary: wire_span(primary),
+        descriptor: (base + descriptor_at, descriptor.len() as u64),
+        descriptor_crc: crc32c::crc32c(&descriptor),
+        extra: extra.iter().copied().map(wire_span).collect(),
+        extra_crc: crc32c::crc32c(&list),
+        size: plan.data_bytes(),
+        name: name.map(str::to_owned),
+        is_reserved: false,
+        is_held_by_creator: !pool_pages.is_empty(),
+    };
+    let mut tail = vec![0; (total - descriptor_at) as usize];
+    if let Some(place) = tail.get_mut(..descriptor.len()) {
+        place.copy_from_slice(&descriptor);
+    }
+    if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
+        place.copy_from_slice(&list);
+    }
+    let mut written = Written { item, primary, is_small, pool_pages: Vec::new() };
+    let filled = fill(session, &written, &plan, descriptor_at, &tail)
+        .and_then(|()| session.pool.begin_seal(session, &pool_pages));
+    if let Err(error) = filled {
+        abandon(session, &written, false);
+        return Err(error);
+    }
+    written.pool_pages = pool_pages;
+    Ok(written)
+}
+
+fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Error> {
+    let mut in_place = InPlace::default();
+    let mut locate =
+        |pointer: *const u8, length: usize| in_place.locate(session, pointer, length);
+    let plan = describe(value, &mut locate)?;
+    if in_place.pool.len() + in_place.sealed.len() > EXTRA_BLOCKS_MAX {
+        let all = sorted(in_place.pool.iter().chain(&in_place.sealed).copied().collect());
+        if all.len() > EXTRA_BLOCKS_MAX {
+            // More pieces than an object may have: copied, they are one.
+            return Ok((describe(value, &mut |_, _| None)?, InPlace::default()));
+        }
+    }
+    Ok((plan, in_place))
+}
+
+fn describe(
+    value: &Value<'_>,
+    locate: &mut dyn FnMut(*const u8, usize) -> Option<u64>,
+) -> Result<Plan, Error> {
+    Ok(match value {
+        Value::Bytes(_) => return Err(Error::InvalidArgument("bytes have no descriptor".into())),
+        Value::NdArray { shape, data } => Plan::ndarray(shape, data, locate)?,
+        Value::Array { field, data } => Plan::array(field, data, locate)?,
+        Value::ChunkedArray { field, chunks } => Plan::chunked_array(field, chunks, locate)?,
+        Value::RecordBatch { schema, batch } => Plan::record_batch(schema, batch, locate)?,
+        Value::Table { schema, batches } => Plan::table(schema, batches, locate)?,
+    })
+}
+
+fn write_bytes(
+    session: &Arc<Session>,
+    bytes: &[u8],
+    name: Option<&str>,
+) -> Result<Written, Error> {
+    let total = bytes.len() as u64;
+    let is_small = total <= SMALL_BYTES_MAX;
+    let primary = take(session, total, is_small)?;
+    let item = SealItem {
+        kind: ObjectKind::Bytes.as_u8(),
+        primary: wire_span(primary),
+        descriptor: (primary.offset.0, 0),
+        descriptor_crc: 0,
+        extra: Vec::new(),
+        extra_crc: 0,
+        size: total,
+        name: name.map(str::to_owned),
+        is_reserved: false,
+        is_held_by_creator: false,
+    };
+    let written = Written { item, primary, is_small, pool_pages: Vec::new() };
+    let copied = if is_small {
+        session.write_small(primary.offset, bytes)
+    } else {
+        session
+            .region
+            .alias(primary)
+            .map_err(Error::from)
+            .and_then(|alias| Ok(alias.write_published(primary.offset, bytes)?))
+    };
+    match copied {
+        Ok(()) => Ok(written),
+        Err(error) => {
+            abandon(session, &written, false);
+            Err(error)
+        }
+    }
+}
+
+fn take(session: &Session, total: u64, is_small: bool) -> Result<Span, Error> {
+    if is_small {
+        return session.arena.take(session, total);
+    }
+    session.extents.take(session, total)
+}
+
+/// Copies the buffers and writes descriptor and list behind them.
+fn fill(
+    session: &Session,
+    written: &Written,
+    plan: &Plan,
+    tail_at: u64,
+    tail: &[u8],
+) -> Result<(), Error> {
+    let base = written.primary.offset.0;
+    if written.is_small {
+        let mut bytes = vec![0; tail_at as usize + tail.len()];
+        plan.write_copies(&mut bytes)?;
+        if let Some(place) = bytes.get_mut(tail_at as usize..) {
+            place.copy_from_slice(tail);
+        }
+        return session.write_small(written.primary.offset, &bytes);
+    }
+    let alias = session.region.alias(written.primary)?;
+    let mut rewritten = Vec::new();
+    for copy in plan.copies() {
+        let offset = Offset(base + copy.offset);
+        if let Source::Bytes(bytes) = copy.source {
+            alias.write_published(offset, bytes)?;
+        } else {
+            rewritten.resize(copy.length as usize, 0);
+            copy.fill(&mut rewritten);
+            alias.write_published(offset, &rewritten)?;
+        }
+    }
+    alias.write_published(Offset(base + tail_at), tail)?;
+    Ok(())
+}
+
+/// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
+fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, Error>) {
+    let id = match result {
+        Ok(id) => *id,
+        Err(error) => return abandon(session, written, seal::is_unknown(error)),
+    };
+    session.extents.sealed(written.primary);
+    if written.pool_pages.is_empty() {
+        return;
+    }
+    // Each buffer holds the object until Arrow frees it, so that the table the object was made
+    // from stays good whatever happens to the object.
+    match session.hold_sealed(id) {
+        Ok(held) => session.pool.commit_seal(&written.pool_pages, &held),
+        // The buffers stay read-only and are never used again, which is safe.
+        Err(error) => tracing::error!(%error, %id, "a sealed object cannot be held"),
+    }
+}
+
+fn abandon(session: &Arc<Session>, written: &Written, is_unknown: bool) {
+    if is_unknown {
+        // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
+        session.extents.in_limbo(written.primary);
+        return;
+    }
+    session.pool.abort_seal(session, &written.pool_pages);
+    if written.is_small {
+        session.arena.untake(session, written.primary);
+    } else {
+        session.extents.give(session, written.primary);
+    }
+}

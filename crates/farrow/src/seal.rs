@@ -1,0 +1,62 @@
+//! Asking the node to make written memory into objects.
+
+use std::collections::BTreeMap;
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem, WireError};
+use farrow_store::ObjectId;
+
+use crate::error::Error;
+use crate::session::Session;
+
+/// One object.
+pub(crate) fn one(session: &Session, item: SealItem) -> Result<ObjectId, Error> {
+    let mut sealed = many(session, vec![item])?;
+    match sealed.pop() {
+        Some(result) => Ok(result?),
+        None => Err(Error::Protocol("the node sealed nothing".into())),
+    }
+}
+
+/// Several in one message, each with its own result.
+pub(crate) fn many(
+    session: &Session,
+    items: Vec<SealItem>,
+) -> Result<Vec<Result<ObjectId, WireError>>, Error> {
+    let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
+    match session.call(RequestBody::Seal { items }) {
+        Ok(ReplyBody::Sealed(results)) if results.len() == blocks.len() => {
+            let id = |(hi, lo)| ObjectId { hi, lo };
+            Ok(results.into_iter().map(|result| result.map(id)).collect())
+        }
+        Ok(other) => Err(confused(&other).into()),
+        Err(error @ Error::Disconnected { .. }) => find_sealed(session, &blocks).ok_or(error),
+        Err(error) => Err(error),
+    }
+}
+
+/// The node went away with the answer. What it sealed is in the directory all the same: found
+/// there by its primary block. `None` when it sealed none of them.
+fn find_sealed(
+    session: &Session,
+    blocks: &[u64],
+) -> Option<Vec<Result<ObjectId, WireError>>> {
+    let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
+    for listed in session.reader.list("").ok()? {
+        let block = listed.entry.primary.offset.0;
+        if blocks.contains(&block) {
+            found.insert(block, listed.entry.id);
+        }
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let result = |block| found.get(block).copied().ok_or(WireError::Closing);
+    Some(blocks.iter().map(result).collect())
+}
+
+/// True when the request may still be carried out although no answer came. After a
+/// disconnection it will not: [`many`] has looked.
+pub(crate) fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::Timeout { .. } | Error::Protocol(_))
+}

@@ -1,0 +1,421 @@
+//! A client's place at a node: the mapped region, the link, the holds.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_cluster::link::{Link, LinkError, confused};
+use farrow_cluster::paths;
+use farrow_cluster::wire::{
+    Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, Welcome, WireError, WireSpan,
+};
+use farrow_memory::{
+    Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
+    PassedParts, Region, Span, page_bytes,
+};
+use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError};
+
+use crate::arena::Arena;
+use crate::blocks::HeldBlocks;
+use crate::client::Target;
+use crate::error::Error;
+use crate::extents::{Extents, difference};
+use crate::options::{ConnectOptions, SpawnCommand};
+use crate::pool::PoolCore;
+use crate::populate::Populator;
+
+/// Pause between two tries to connect, at first and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(25);
+
+/// Bytes of a dead daemon's last words that an error repeats.
+const LAST_WORDS_MAX: usize = 2048;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the daemon knows this client by.
+#[derive(Debug, Clone, Copy)]
+struct Identity {
+    region_uid: u64,
+    slot: u32,
+    nonce: u64,
+}
+
+/// Shared by the client, its objects and its pools; the place is given up when all are gone.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) socket: PathBuf,
+    pub(crate) timeout: Duration,
+    pub(crate) region: Arc<Region>,
+    pub(crate) reader: Reader,
+    pub(crate) holds: Arc<HoldTable>,
+    pub(crate) extents: Extents,
+    pub(crate) arena: Arena,
+    pub(crate) pool: PoolCore,
+    pub(crate) blocks: HeldBlocks,
+    pub(crate) populator: Populator,
+    spawn: Option<SpawnCommand>,
+    identity: Identity,
+    pid: u32,
+    link: Mutex<Arc<Link>>,
+    reconnecting: Mutex<()>,
+    /// More than the hold slots that were counted when the last block was asked for.
+    hold_slots: Mutex<u64>,
+}
+
+impl Session {
+    pub(crate) fn open(options: &ConnectOptions) -> Result<Arc<Self>, Error> {
+        let (socket, may_spawn) = options.place();
+        let spawn = options.spawn.clone().filter(|_| may_spawn);
+        paths::check_runtime_dir(&socket)
+            .map_err(|error| Error::PermissionDenied(error.to_string()))?;
+        let deadline = Instant::now() + options.timeout;
+        let hello = Hello { version: PROTOCOL_VERSION, resume: None };
+        let (link, welcome, descriptors) =
+            connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
+        let region = Arc::new(map(&welcome, descriptors)?);
+        region.advise_huge();
+        let reader = Reader::open(Arc::clone(&region))?;
+        let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
+        let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
+        let heap = reader.layout().heap;
+        Ok(Arc::new(Self {
+            socket,
+            timeout: options.timeout,
+            extents: Extents::new(heap, false)?,
+            arena: Arena::default(),
+            pool: PoolCore::new(heap)?,
+            blocks: HeldBlocks::default(),
+            populator: Populator::default(),
+            region,
+            reader,
+            holds,
+            spawn,
+            identity: Identity {
+                region_uid: welcome.region_uid,
+                slot: welcome.slot,
+                nonce: welcome.nonce,
+            },
+            pid: std::process::id(),
+            link: Mutex::new(Arc::new(link)),
+            reconnecting: Mutex::default(),
+            hold_slots: Mutex::default(),
+        }))
+    }
+
+    /// False in a child that was forked off: the holds and the extents are its parent's.
+    pub(crate) fn is_own_process(&self) -> bool {
+        std::process::id() == self.pid
+    }
+
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_own_process() {
+            return Ok(());
+        }
+        Err(Error::Disconnected {
+            socket: self.socket.clone(),
+            reason: format!(
+                "this client belongs to process {}; connect again after a fork",
+                self.pid
+            ),
+        })
+    }
+
+    /// Asks the daemon, within the usual time.
+    pub(crate) fn call(&self, body: RequestBody) -> Result<ReplyBody, Error> {
+        self.call_until(body, Instant::now() + self.timeout)
+    }
+
+    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what
+    /// may be asked twice.
+    pub(crate) fn call_until(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<ReplyBody, Error> {
+        self.check_process()?;
+        let link = Arc::clone(&lock(&self.link));
+        if !link.is_dead() {
+            let again = may_repeat(&body).then(|| body.clone());
+            match (link.call(body, deadline), again) {
+                (Err(LinkError::Closed { .. }), Some(body)) => {
+                    return Ok(self.reconnect(&link, deadline)?.call(body, deadline)?);
+                }
+                (result, _) => return Ok(result?),
+            }
+        }
+        // Nothing was sent yet, so anything may be.
+        Ok(self.reconnect(&link, deadline)?.call(body, deadline)?)
+    }
+
+    /// Tells the daemon something that needs no answer.
+    pub(crate) fn tell(&self, body: RequestBody) {
+        if self.is_own_process() {
+            Arc::clone(&lock(&self.link)).tell(body);
+        }
+    }
+
+    fn reconnect(&self, old: &Arc<Link>, deadline: Instant) -> Result<Arc<Link>, Error> {
+        let _one = lock(&self.reconnecting);
+        let current = Arc::clone(&lock(&self.link));
+        if !Arc::ptr_eq(&current, old) && !current.is_dead() {
+            return Ok(current);
+        }
+        let Identity { region_uid, slot, nonce } = self.identity;
+        let hello =
+            Hello { version: PROTOCOL_VERSION, resume: Some((region_uid, slot, nonce)) };
+        // A daemon that was just restarted is waited for; one that is gone for good costs the
+        // caller no more than its own deadline.
+        let (link, welcome, _) =
+            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
+        let link = Arc::new(link);
+        let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
+        let mut ours = self.extents.reconcile(&theirs);
+        ours.extend(self.pool.extents().reconcile(&theirs));
+        let lost = difference(&theirs, &ours);
+        if !lost.is_empty() {
+            // Granted by the old daemon in an answer that never came.
+            link.tell(RequestBody::Release { spans: lost });
+        }
+        *lock(&self.link) = Arc::clone(&link);
+        tracing::info!(socket = %self.socket.display(), "connected again");
+        Ok(link)
+    }
+
+    /// Finds an object and holds it; `None` when it is not there.
+    pub(crate) fn hold(&self, target: &Target) -> Result<Option<Held>, Error> {
+        self.check_process()?;
+        loop {
+            match self.reader.hold(&self.holds, target.store()) {
+                Ok(held) => return Ok(held),
+                Err(StoreError::HoldsExhausted { slots, .. }) => self.add_hold_block(slots)?,
+                Err(error) => return Err(named(error)),
+            }
+        }
+    }
+
+    /// Holds an object that this client has just sealed and goes on using, and lets the node
+    /// know, which keeps it until then.
+    pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
+        let held = self.hold(&Target::Id(id))?;
+        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
+        self.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
+        held
+    }
+
+    /// Lets go. When the object was deleted meanwhile, the node is told to look again.
+    pub(crate) fn release(&self, held: Held) {
+        if !self.is_own_process() {
+            self.holds.abandon();
+            return;
+        }
+        let id = held.entry().id;
+        drop(held);
+        if matches!(self.reader.by_id(id), Ok(None)) {
+            self.tell(RequestBody::Reclaim);
+        }
+    }
+
+    pub(crate) fn lookup(&self, target: &Target) -> Result<Option<Entry>, Error> {
+        self.reader.lookup(target.store()).map_err(named)
+    }
+
+    pub(crate) fn region_uid(&self) -> u64 {
+        self.identity.region_uid
+    }
+
+    /// Writes bytes that lie in pages which others may read, without mapping them writable.
+    pub(crate) fn write_small(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
+        let span = Span { offset, length: Length(bytes.len() as u64) };
+        if self.region.write_by_call(offset, bytes).is_err() {
+            // A device that can only be mapped.
+            let pages = span.outward(page_bytes()).unwrap_or(span);
+            self.region.alias(pages)?.write(offset, bytes)?;
+        }
+        self.region.publish(span)?;
+        Ok(())
+    }
+
+    /// One more page for holds, unless another thread got one since `slots` were counted.
+    fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
+        let mut known = lock(&self.hold_slots);
+        if *known > slots {
+            return Ok(());
+        }
+        let block = match self.call(RequestBody::HoldBlock)? {
+            ReplyBody::HoldBlock(block) => span(block),
+            other => return Err(confused(&other).into()),
+        };
+        self.holds.add_block(block)?;
+        *known = slots + 1;
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_own_process() {
+            self.tell(RequestBody::Goodbye);
+        } else {
+            // In a forked child the place and the holds are still the parent's.
+            self.holds.abandon();
+        }
+    }
+}
+
+/// Names that cannot be are the caller's mistake, not the region's.
+fn named(error: StoreError) -> Error {
+    match error {
+        StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
+        error => error.into(),
+    }
+}
+
+/// Requests whose repetition changes nothing, or whose first answer is found out otherwise: the
+/// next daemon takes back grants that the client does not know of.
+fn may_repeat(body: &RequestBody) -> bool {
+    matches!(
+        body,
+        RequestBody::Grant { .. }
+            | RequestBody::Wait { .. }
+            | RequestBody::Reclaim
+            | RequestBody::Stats
+    )
+}
+
+pub(crate) fn span((offset, length): WireSpan) -> Span {
+    Span { offset: Offset(offset), length: Length(length) }
+}
+
+pub(crate) fn wire_span(span: Span) -> WireSpan {
+    (span.offset.0, span.length.0)
+}
+
+type Connected = (Link, Welcome, Vec<OwnedFd>);
+
+/// Connects; starts a node where none serves and one may be started.
+fn connect(
+    socket: &Path,
+    hello: &Hello,
+    spawn: Option<&SpawnCommand>,
+    deadline: Instant,
+    patience: Duration,
+) -> Result<Connected, Error> {
+    let mut pause = RETRY_FIRST;
+    let mut child: Option<(Child, Option<File>)> = None;
+    let is_return = hello.resume.is_some();
+    loop {
+        let failure = match Link::connect(socket, hello.clone(), deadline) {
+            Ok(connected) => {
+                if let Some((child, _)) = child {
+                    reap_in_background(child);
+                }
+                return Ok(connected);
+            }
+            Err(LinkError::Closed { reason, .. }) => reason,
+            Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
+            Err(error) => return Err(error.into()),
+        };
+        if spawn.is_none() && !is_return {
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
+        }
+        if Instant::now() + pause >= deadline {
+            let waited = format!("{failure} (for {} ms)", patience.as_millis());
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: waited });
+        }
+        if let Some(command) = spawn {
+            child = start_or_check(command, socket, child)?;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// Starts a private node, or looks whether the one started before still lives.
+fn start_or_check(
+    command: &SpawnCommand,
+    socket: &Path,
+    child: Option<(Child, Option<File>)>,
+) -> Result<Option<(Child, Option<File>)>, Error> {
+    let system = |what: &'static str| {
+        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
+    };
+    let Some((mut child, log)) = child else {
+        paths::prepare_socket_dir(socket).map_err(system("the folder of the socket"))?;
+        let log = rustix::fs::memfd_create("farrowd-log", rustix::fs::MemfdFlags::CLOEXEC)
+            .ok()
+            .map(File::from);
+        let stdio = match log.as_ref().map(File::try_clone) {
+            Some(Ok(log)) => Stdio::from(log),
+            _ => Stdio::null(),
+        };
+        let child = command.start(socket, stdio).map_err(system("start a private node"))?;
+        return Ok(Some((child, log)));
+    };
+    match child.try_wait().map_err(system("wait for a private node"))? {
+        None => Ok(Some((child, log))),
+        Some(status) => {
+            let words = log.map(last_words).unwrap_or_default();
+            // Another process may have started one at the same time; that one will answer.
+            if words.contains("already serves") {
+                return Ok(None);
+            }
+            let words = words.trim();
+            let reason = format!("the private node ended with {status}: {words}");
+            Err(Error::Disconnected { socket: socket.to_owned(), reason })
+        }
+    }
+}
+
+fn last_words(mut log: File) -> String {
+    use std::io::Seek;
+    let mut words = Vec::new();
+    if log.rewind().is_ok() {
+        let _ = log.take(LAST_WORDS_MAX as u64).read_to_end(&mut words);
+    }
+    String::from_utf8_lossy(&words).into_owned()
+}
+
+/// The node outlives this call; when it ends before us its exit status is to be collected.
+fn reap_in_background(mut child: Child) {
+    let _ = std::thread::Builder::new()
+        .name("farrow-reap".into())
+        .stack_size(64 << 10)
+        .spawn(move || child.wait());
+}
+
+/// Builds the client's view of the region from the descriptors that came with the welcome.
+fn map(welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<Region, Error> {
+    if welcome.version != PROTOCOL_VERSION {
+        return Err(WireError::Version { theirs: PROTOCOL_VERSION, ours: welcome.version }.into());
+    }
+    let count = descriptors.len();
+    let Ok([control_read, data_read, data_write]) = <[OwnedFd; 3]>::try_from(descriptors) else {
+        return Err(Error::Protocol(format!("{count} descriptors came, 3 were expected")));
+    };
+    let fabric = PassedFabric::new(PassedParts {
+        kind: if welcome.is_device { FabricKind::Device } else { FabricKind::Shm },
+        coherence: if welcome.is_node_local {
+            CoherenceClass::NodeLocal
+        } else {
+            CoherenceClass::Coherent
+        },
+        geometry: Geometry {
+            control: Length(welcome.control_bytes),
+            data: Length(welcome.data_bytes),
+        },
+        control_read,
+        control_file_offset: welcome.control_file_offset,
+        data_read,
+        data_write: Some(data_write),
+        data_file_offset: welcome.data_file_offset,
+    })?;
+    let wish = usize::try_from(welcome.base).ok().map(Address);
+    Ok(Region::map(Arc::new(fabric), Access::Client, wish)?)
+}
