@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(sequence.next_life(), None);
         }
         assert_eq!(Sequence(0).generation(), Generation(0));
-        assert!(Sequence::FIRST.0 > 0);
+        assert_ne!(Sequence::FIRST, Sequence(0));
         let next = Sequence::FIRST.with(State::Retiring).next_life().unwrap();
         assert_eq!((next.state(), next.generation().0), (State::Free, 2));
     }

@@ -73,7 +73,11 @@ impl SpaceAllocator {
         occupied: impl IntoIterator<Item = Run>,
     ) -> Result<Self, SpaceError> {
         let powers = grain.is_power_of_two() && unit.is_power_of_two() && grain <= unit;
-        if !powers || all.end < all.start || all.start % grain != 0 || all.end % grain != 0 {
+        if !powers
+            || all.end < all.start
+            || !all.start.is_multiple_of(grain)
+            || !all.end.is_multiple_of(grain)
+        {
             return Err(SpaceError::Outside(all));
         }
         let mut runs = Vec::new();
@@ -84,8 +88,8 @@ impl SpaceAllocator {
         };
         for run in occupied {
             if run.start >= run.end
-                || run.start % grain != 0
-                || run.end % grain != 0
+                || !run.start.is_multiple_of(grain)
+                || !run.end.is_multiple_of(grain)
                 || run.end > all.end
                 || run.start < all.start
             {
@@ -164,8 +168,8 @@ impl SpaceAllocator {
         if run.start >= run.end
             || run.start < self.all.start
             || run.end > self.all.end
-            || run.start % self.grain != 0
-            || run.end % self.grain != 0
+            || !run.start.is_multiple_of(self.grain)
+            || !run.end.is_multiple_of(self.grain)
         {
             return Err(SpaceError::Outside(run));
         }

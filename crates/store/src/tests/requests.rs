@@ -289,7 +289,8 @@ fn bad_requests_are_refused_and_change_nothing() {
             "extra: {what}"
         );
     }
-    let changes: [(&str, fn(&mut SealRequest<'_>)); 10] = [
+    type Change = fn(&mut SealRequest<'_>);
+    let changes: [(&str, Change); 10] = [
         ("extra overlaps primary", |r| r.extra[0] = r.primary),
         ("extra twice", |r| r.extra[1] = r.extra[0]),
         ("list is another", |r| r.extra.swap(0, 1)),
