@@ -1,7 +1,7 @@
 //! How the buffers and children of a type are laid out, without the allocations of
 //! `arrow_data::layout`.
 
-use arrow_buffer::{IntervalDayTime, IntervalMonthDayNano, i256};
+use arrow_buffer::{IntervalMonthDayNano, i256};
 use arrow_schema::{DataType, IntervalUnit, UnionMode};
 
 /// Width of one offset.
@@ -78,7 +78,8 @@ impl Layout {
             T::Interval(IntervalUnit::YearMonth) | T::Decimal32(_, _) => fixed(4),
             T::Int64 | T::UInt64 | T::Float64 | T::Date64 | T::Time64(_) => fixed(8),
             T::Timestamp(_, _) | T::Duration(_) | T::Decimal64(_, _) => fixed(8),
-            T::Interval(IntervalUnit::DayTime) => aligned(8, align_of::<IntervalDayTime>()),
+            // arrow-rs aligns this type to 4 but compares its arrays as 64-bit numbers.
+            T::Interval(IntervalUnit::DayTime) => fixed(8),
             T::Interval(IntervalUnit::MonthDayNano) => {
                 aligned(16, align_of::<IntervalMonthDayNano>())
             }
@@ -207,8 +208,11 @@ mod tests {
             assert_eq!(ours.has_validity(), theirs.can_contain_null_mask, "{data_type}");
             assert_eq!(ours.buffers(), theirs.buffers.len(), "{data_type}");
             if let Layout::Fixed { bytes, alignment, .. } = ours {
-                let spec = BufferSpec::FixedWidth { byte_width: bytes, alignment };
-                assert_eq!(spec, theirs.buffers[0], "{data_type}");
+                let BufferSpec::FixedWidth { byte_width, alignment: least } = theirs.buffers[0] else {
+                    panic!("{data_type} has a fixed width here only");
+                };
+                assert_eq!(bytes, byte_width, "{data_type}");
+                assert!(alignment >= least, "{data_type}");
             }
         }
     }

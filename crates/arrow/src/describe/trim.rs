@@ -166,18 +166,24 @@ pub(super) fn list_view_span(
     element_range(data, 1, window, width.bytes(), 0)?;
     let (offsets, sizes) = (buffer(data, 0)?, buffer(data, 1)?);
     let mut span = values..0;
+    let mut last_offset = 0;
     for index in window.first..window.first.saturating_add(window.length) {
         let outside = || malformed(data, "a list view lies beyond its values", index, values);
         let offset = width.read(offsets, index).ok_or_else(outside)?;
         let size = width.read(sizes, index).ok_or_else(outside)?;
         if size == 0 {
+            last_offset = last_offset.max(offset.min(values as u64) as usize);
             continue;
         }
         let end = offset.checked_add(size).filter(|end| *end <= values as u64);
         let end = end.ok_or_else(outside)? as usize;
         span = span.start.min(offset as usize)..span.end.max(end);
     }
-    Ok(if span.start >= span.end { 0..0 } else { span })
+    if span.start >= span.end {
+        span = 0..0;
+    }
+    // Offsets that stay as they are must stay within the values, those of empty lists too.
+    Ok(if span.start == 0 { 0..span.end.max(last_offset) } else { span })
 }
 
 /// Runs that cover a window of a run-end encoded array.

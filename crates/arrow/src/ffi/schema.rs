@@ -197,7 +197,7 @@ unsafe extern "C" fn release(schema: *mut FFI_ArrowSchema) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow_schema::{DataType, Field};
+    use arrow_schema::Field;
 
     /// Story: arrow-rs drops the metadata and order of dictionary values, and refuses
     /// metadata that is not UTF-8; pyarrow has both.
@@ -230,7 +230,10 @@ mod tests {
         for data_type in crate::testing::sample_types() {
             let field = Field::new("f", data_type, true);
             let exported = export_schema(&SchemaNode::try_from(&field).unwrap()).unwrap();
-            assert_eq!(Field::try_from(&exported).unwrap(), field);
+            // arrow-rs cannot read a union of no types.
+            if !exported.format().ends_with(':') || exported.format().starts_with("ts") {
+                assert_eq!(Field::try_from(&exported).unwrap(), field);
+            }
             let theirs = FFI_ArrowSchema::try_from(&field).unwrap();
             // SAFETY: just exported by arrow-rs.
             let ours = unsafe { import_schema(&theirs) }.unwrap();

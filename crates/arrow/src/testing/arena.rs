@@ -1,0 +1,122 @@
+//! A piece of memory that plays the part of a region: 64-byte aligned, offsets from its
+//! start, buffers in it found in place.
+
+use crate::{CopyOut, DescribeError, Locate, Plan, Stamp};
+use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
+use arrow_data::ArrayData;
+
+/// Bytes that stand for a region.
+#[derive(Debug, Clone)]
+pub struct Arena {
+    bytes: Buffer,
+    used: usize,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Arena::new(&[])
+    }
+}
+
+impl Arena {
+    /// An arena that begins with these bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        Arena { bytes: Buffer::from_slice_ref(bytes), used: bytes.len() }
+    }
+
+    /// The bytes.
+    pub fn as_buffer(&self) -> &Buffer {
+        &self.bytes
+    }
+
+    /// The bytes `offset..offset + length`, if they lie in the arena.
+    pub fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
+        let start = usize::try_from(offset).ok()?;
+        let length = usize::try_from(length).ok()?;
+        let end = start.checked_add(length)?;
+        (end <= self.bytes.len()).then(|| self.bytes.slice_with_length(start, length))
+    }
+
+    /// Where bytes lie, if they lie in the arena.
+    pub fn locate(&self, pointer: *const u8, length: usize) -> Option<u64> {
+        let start = pointer.addr().checked_sub(self.bytes.as_ptr().addr())?;
+        (start.checked_add(length)? <= self.bytes.len()).then_some(start as u64)
+    }
+
+    /// Appends 64-byte aligned space and fills it; returns its offset. Buffers made from the
+    /// arena before keep the old bytes.
+    pub fn append(&mut self, length: usize, fill: impl FnOnce(&mut [u8])) -> u64 {
+        let start = self.used.next_multiple_of(64);
+        let mut bytes = MutableBuffer::from_len_zeroed(start + length);
+        bytes.as_slice_mut()[..self.used].copy_from_slice(&self.bytes[..self.used]);
+        fill(&mut bytes.as_slice_mut()[start..]);
+        self.bytes = bytes.into();
+        self.used = start + length;
+        start as u64
+    }
+
+    /// Writes what a plan copies, and returns its descriptor.
+    pub fn write(&mut self, plan: &Plan) -> Result<Vec<u8>, DescribeError> {
+        let mut result = Ok(());
+        let base = self.append(plan.copy_bytes() as usize, |area| {
+            result = plan.write_copies(area);
+            let ends = plan.copies().map(|CopyOut { offset, length, .. }| offset + length);
+            assert!(ends.max().unwrap_or(0) <= plan.copy_bytes());
+        });
+        result?;
+        Ok(plan.descriptor(Stamp { region: 0x1234, epoch: 5 }, base))
+    }
+
+    /// An equal array whose buffers lie in the arena: all of them, or those that `choose`
+    /// picks.
+    pub fn adopt(&mut self, array: &ArrayData, choose: &mut dyn FnMut() -> bool) -> ArrayData {
+        let mut moved = Vec::new();
+        collect(array, &mut |buffer| {
+            let offset = choose().then(|| {
+                self.append(buffer.len(), |to| to.copy_from_slice(buffer))
+            });
+            moved.push(offset);
+        });
+        let mut moved = moved.into_iter();
+        self.rebuild(array, &mut || moved.next().flatten())
+    }
+
+    fn rebuild(&self, array: &ArrayData, next: &mut dyn FnMut() -> Option<u64>) -> ArrayData {
+        let mut place = |buffer: &Buffer| match next() {
+            Some(at) => self.bytes.slice_with_length(at as usize, buffer.len()),
+            None => buffer.clone(),
+        };
+        let nulls = array.nulls().map(|nulls| {
+            let bits = BooleanBuffer::new(place(nulls.buffer()), nulls.offset(), nulls.len());
+            NullBuffer::new(bits)
+        });
+        let buffers = array.buffers().iter().map(&mut place).collect();
+        let children = array.child_data().iter().map(|child| self.rebuild(child, next)).collect();
+        ArrayData::builder(array.data_type().clone())
+            .len(array.len())
+            .offset(array.offset())
+            .nulls(nulls)
+            .buffers(buffers)
+            .child_data(children)
+            .build()
+            .expect("the same array at another place")
+    }
+
+    /// A [`Locate`] callback for this arena.
+    pub fn locating(&self) -> impl FnMut(*const u8, usize) -> Option<u64> + use<'_> {
+        |pointer, length| self.locate(pointer, length)
+    }
+
+    /// Describes with this arena as the region.
+    pub fn plan<T>(&self, make: impl FnOnce(Locate<'_>) -> T) -> T {
+        make(&mut self.locating())
+    }
+}
+
+fn collect(array: &ArrayData, each: &mut dyn FnMut(&Buffer)) {
+    if let Some(nulls) = array.nulls() {
+        each(nulls.buffer());
+    }
+    array.buffers().iter().for_each(&mut *each);
+    array.child_data().iter().for_each(|child| collect(child, each));
+}
