@@ -29,14 +29,15 @@ if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
         f"{_pyarrow.__version__} brings libarrow.so.{_pyarrow.cpp_build_info.so_version}"
     )
 
-from farrow._connect import connect  # noqa: E402
-from farrow._native import Client, ObjectRef, Writer, __version__  # noqa: E402
-from farrow.exceptions import (  # noqa: E402
+from farrow._connect import connect
+from farrow._native import Client, ObjectRef, Writer, __version__
+from farrow.exceptions import (
     AlreadyExists,
     Disconnected,
     FarrowError,
     InvalidArgument,
     InvalidDescriptor,
+    LimitReached,
     NotFound,
     OutOfMemory,
     PermissionDenied,
@@ -53,6 +54,7 @@ __all__ = [
     "FarrowError",
     "InvalidArgument",
     "InvalidDescriptor",
+    "LimitReached",
     "NotFound",
     "ObjectRef",
     "OutOfMemory",

@@ -8,7 +8,6 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from farrow import _native
-from farrow._sizes import parse_size
 
 __all__ = ["connect"]
 
@@ -40,9 +39,7 @@ def connect(
     """
     if address is not None:
         return _native.connect(os.fspath(address), timeout)
-    size = os.environ.get("FARROW_MEMORY")
-    memory = parse_size(size, what="$FARROW_MEMORY") if size else None
-    return _native.connect(None, timeout, sys.executable or "python3", _node_arguments(), memory)
+    return _native.connect(None, timeout, sys.executable or "python3", _node_arguments())
 
 
 def _node_arguments() -> list[str]:

@@ -3,7 +3,7 @@
 import builtins
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Literal, TypeAlias, TypedDict, final
 
 import pyarrow as pa
 
@@ -20,8 +20,6 @@ class BufferLocation(TypedDict):
     offset: int | None  # bytes from the start of the region; None outside of it
     bytes: int
     in_region: bool
-
-Target = ObjectRef | str | bytes  # a reference, a name, or an id of 16 bytes
 
 @final
 class ObjectRef:
@@ -40,6 +38,8 @@ class ObjectRef:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __reduce__(self) -> tuple[type[ObjectRef], tuple[bytes, str | None]]: ...
+
+Target: TypeAlias = ObjectRef | str | bytes  # a reference, a name, or an id of 16 bytes
 
 @final
 class Writer:
@@ -146,8 +146,7 @@ class Client:
 
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
-            value), stored_bytes (uint64: in the region), sealed_at (timestamp[ns, UTC]) and
-            creator_pid (uint32).
+            value), sealed_at (timestamp[ns, UTC]) and creator_pid (uint32).
         """
     def stats(self) -> dict[str, Any]:
         """Counters of the node and of this client; sizes in bytes.
@@ -169,7 +168,6 @@ def connect(
     timeout: float,
     program: str | None = None,
     arguments: Sequence[str] = (),
-    memory: int | None = None,
 ) -> Client:
     """See ``farrow.connect``; ``program`` and ``arguments`` start a private node."""
 

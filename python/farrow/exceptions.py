@@ -13,6 +13,7 @@ __all__ = [
     "FarrowError",
     "InvalidArgument",
     "InvalidDescriptor",
+    "LimitReached",
     "NotFound",
     "OutOfMemory",
     "PermissionDenied",
@@ -53,14 +54,18 @@ class OutOfMemory(FarrowError, MemoryError):
     largest: int = 0
 
 
-class TooManyObjects(FarrowError):
-    """A table of the region is full: objects, clients, grants or holds.
+class LimitReached(FarrowError):
+    """A table of the node is full: clients, grants or holds.
 
     Attributes:
-        limit: how many the region was made for.
+        limit: how many the node was started for.
     """
 
     limit: int = 0
+
+
+class TooManyObjects(LimitReached):
+    """The region's directory of objects is full."""
 
 
 class Timeout(FarrowError, TimeoutError):

@@ -1,1 +1,32 @@
-//! capi
+//! The C interface of Farrow: what `cpp/include/farrow/farrow.h` declares.
+//!
+//! It turns handles, C strings and Arrow's C structures into calls of the `farrow` crate and
+//! back, and holds no logic of its own. C and C++ programs link it as `libfarrow_capi`; the
+//! Python extension has it built in, for the memory pool and the Arrow conversions.
+//!
+//! No function unwinds into C: panics are caught and become `FARROW_PANIC`. Every pointer that
+//! comes from C is checked for NULL; that it points to what the header says is the caller's duty.
+
+pub mod convert;
+mod error;
+mod handles;
+mod object;
+pub mod pool;
+mod put;
+mod status;
+
+pub use error::Failure;
+pub use handles::{FarrowClient, FarrowObjectId};
+pub use object::FarrowObject;
+pub use pool::FarrowPool;
+pub use put::FarrowWriter;
+pub use status::FarrowStatus;
+
+/// The version of `farrow.h` this crate implements: `FARROW_API_VERSION` there.
+pub const API_VERSION: u32 = 1;
+
+/// The version of `farrow.h` this library implements.
+#[unsafe(no_mangle)]
+pub extern "C" fn farrow_api_version() -> u32 {
+    API_VERSION
+}

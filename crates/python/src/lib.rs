@@ -1,1 +1,48 @@
-//! python
+//! `farrow._native`: the Python face of the client.
+//!
+//! It turns Python values into what the `farrow` crate takes and back, and has no logic of its
+//! own. Arrow values cross by the C Data Interface; a C++ half (`cpp/shim.cc`), compiled against
+//! the pyarrow wheel, makes and takes apart pyarrow objects and subclasses `arrow::MemoryPool`.
+//! `python/farrow` imports it; `python/farrow/_native.pyi` says what it exports.
+//!
+//! Loading it needs libarrow, but not the pyarrow package: a node runs without (`_node.py`).
+
+mod client;
+mod dissociated;
+mod errors;
+mod incoming;
+mod listing;
+mod node;
+mod outgoing;
+mod plain;
+mod pool;
+mod reference;
+mod shim;
+mod writer;
+
+use pyo3::exceptions::PyImportError;
+use pyo3::prelude::*;
+
+/// The Python face of Farrow; use it through the package `farrow`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let (compiled, loaded) = shim::so_versions();
+    if compiled != loaded {
+        return Err(PyImportError::new_err(format!(
+            "farrow was built for libarrow.so.{compiled}, but libarrow.so.{loaded} is loaded"
+        )));
+    }
+    module.add("ARROW_SO_VERSION", compiled)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<client::Client>()?;
+    module.add_class::<dissociated::DissociatedMessages>()?;
+    module.add_class::<reference::ObjectRef>()?;
+    module.add_class::<writer::Writer>()?;
+    module.add_function(wrap_pyfunction!(client::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(dissociated::export_dissociated, module)?)?;
+    module.add_function(wrap_pyfunction!(dissociated::import_dissociated, module)?)?;
+    module.add_function(wrap_pyfunction!(node::copy_bandwidth, module)?)?;
+    module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
+    module.add_function(wrap_pyfunction!(node::survey, module)?)?;
+    Ok(())
+}

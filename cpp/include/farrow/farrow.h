@@ -1,0 +1,172 @@
+/*
+ * farrow.h - the C interface of Farrow: share Arrow tables between processes in place.
+ *
+ * Implemented by libfarrow_capi (crates/capi). All functions may be called from any thread, and
+ * a handle may be used by several threads at once, except while one of them gives it back.
+ *
+ * Errors: functions that can fail return a FarrowStatus. After one that is not FARROW_OK,
+ * farrow_last_error() says more, with the numbers, until the same thread calls Farrow again.
+ * No function unwinds or aborts for a bad argument; a NULL where a handle belongs is
+ * FARROW_INVALID_ARGUMENT.
+ *
+ * Sizes and offsets are in bytes, times in seconds. Strings are UTF-8 and end with a zero byte.
+ */
+#ifndef FARROW_FARROW_H_
+#define FARROW_FARROW_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The structures of the Arrow C Data and C Stream Interfaces. To look inside, include their
+ * definition ("arrow/c/abi.h", or nanoarrow) too. */
+struct ArrowArray;
+struct ArrowArrayStream;
+struct ArrowSchema;
+
+/* Grows when a function is added, changes when one changes. */
+#define FARROW_API_VERSION 1
+
+typedef struct FarrowClient FarrowClient; /* a connection to one node */
+typedef struct FarrowObject FarrowObject; /* a sealed object that is held: it stays readable */
+typedef struct FarrowWriter FarrowWriter; /* an object of bytes that is being written */
+typedef struct FarrowPool FarrowPool;     /* memory of the region, for what will be put */
+
+typedef enum FarrowStatus {
+  FARROW_OK = 0,
+  FARROW_NOT_FOUND = 1,
+  FARROW_ALREADY_EXISTS = 2,
+  FARROW_OUT_OF_MEMORY = 3,
+  FARROW_TOO_MANY = 4, /* objects, clients, grants or holds */
+  FARROW_TIMEOUT = 5,
+  FARROW_INVALID_DESCRIPTOR = 6,
+  FARROW_DISCONNECTED = 7,
+  FARROW_PERMISSION_DENIED = 8,
+  FARROW_INVALID_ARGUMENT = 9,
+  FARROW_PROTOCOL = 10,
+  FARROW_SYSTEM = 11, /* an error of the operating system */
+  FARROW_PANIC = 12   /* a defect of Farrow; the message says where */
+} FarrowStatus;
+
+typedef enum FarrowKind {
+  FARROW_KIND_BYTES = 1,
+  FARROW_KIND_NDARRAY = 2,
+  FARROW_KIND_ARRAY = 3,
+  FARROW_KIND_CHUNKED_ARRAY = 4,
+  FARROW_KIND_RECORD_BATCH = 5,
+  FARROW_KIND_TABLE = 6
+} FarrowKind;
+
+typedef struct FarrowObjectId {
+  uint8_t bytes[16];
+} FarrowObjectId;
+
+uint32_t farrow_api_version(void);
+
+/* The last error of this thread. The text is never NULL, and is "" when there was none. */
+FarrowStatus farrow_last_error_code(void);
+const char *farrow_last_error(void);
+
+/* Write the 32 hexadecimal digits of an id and a zero byte. */
+void farrow_id_to_hex(const FarrowObjectId *id, char text[33]);
+
+/* ---- connection ------------------------------------------------------------------------- */
+
+/* Connect to the node at a socket path. NULL: $FARROW_SOCKET, else this user's node. */
+FarrowStatus farrow_connect(const char *socket, double timeout_seconds, FarrowClient **client);
+
+/* Give the handle back. Objects, pools and writers made with it stay good; the connection ends
+ * with the last of them. NULL is allowed. */
+void farrow_close(FarrowClient *client);
+
+/* ---- put: copy in what does not lie in the client's pool yet, and seal ------------------- */
+
+/* `name` may be NULL. `id` may be NULL. */
+FarrowStatus farrow_put_bytes(FarrowClient *client, const void *data, uint64_t size,
+                              const char *name, FarrowObjectId *id);
+
+/* Put an array (FARROW_KIND_ARRAY), or a struct array without nulls as FARROW_KIND_RECORD_BATCH.
+ * Array and schema are moved from: their release callbacks are NULL afterwards, also on error. */
+FarrowStatus farrow_put_array(FarrowClient *client, FarrowKind kind, struct ArrowArray *array,
+                              struct ArrowSchema *schema, const char *name, FarrowObjectId *id);
+
+/* Put all arrays of a stream as FARROW_KIND_TABLE (a stream of struct arrays) or
+ * FARROW_KIND_CHUNKED_ARRAY. The stream is moved from, also on error. */
+FarrowStatus farrow_put_stream(FarrowClient *client, FarrowKind kind,
+                               struct ArrowArrayStream *stream, const char *name,
+                               FarrowObjectId *id);
+
+/* ---- create: write bytes in place -------------------------------------------------------- */
+
+FarrowStatus farrow_create(FarrowClient *client, uint64_t size, const char *name,
+                           FarrowWriter **writer);
+/* Writable until seal or abort. */
+void *farrow_writer_data(const FarrowWriter *writer);
+uint64_t farrow_writer_size(const FarrowWriter *writer);
+/* Both give the handle back, also on error. After seal the bytes are read-only everywhere. */
+FarrowStatus farrow_writer_seal(FarrowWriter *writer, FarrowObjectId *id);
+FarrowStatus farrow_writer_abort(FarrowWriter *writer);
+
+/* ---- find: give either an id or a name; the other is NULL -------------------------------- */
+
+/* Hold an object, waiting up to `timeout_seconds` for it to be sealed. */
+FarrowStatus farrow_get(FarrowClient *client, const FarrowObjectId *id, const char *name,
+                        double timeout_seconds, FarrowObject **object);
+FarrowStatus farrow_contains(FarrowClient *client, const FarrowObjectId *id, const char *name,
+                             int *is_sealed);
+/* The name is free at once, the space when the last holder released it. */
+FarrowStatus farrow_delete(FarrowClient *client, const FarrowObjectId *id, const char *name);
+
+/* ---- a held object: read-only, zero-copy --------------------------------------------------- */
+
+FarrowStatus farrow_object_id(const FarrowObject *object, FarrowObjectId *id);
+FarrowStatus farrow_object_kind(const FarrowObject *object, FarrowKind *kind);
+/* The bytes of a FARROW_KIND_BYTES object; good until farrow_object_release. */
+FarrowStatus farrow_object_bytes(const FarrowObject *object, const void **data, uint64_t *size);
+/* An array or a record batch (as a struct array). What it exports keeps the object held. */
+FarrowStatus farrow_object_array(const FarrowObject *object, struct ArrowArray *array,
+                                 struct ArrowSchema *schema);
+/* Any Arrow object as a stream: of its chunks, its batches, or of its one array. What the stream
+ * gives out keeps the object held. */
+FarrowStatus farrow_object_stream(const FarrowObject *object, struct ArrowArrayStream *stream);
+void farrow_object_release(FarrowObject *object);
+
+/* ---- pool: build what will be put in the region ------------------------------------------- */
+
+/* A pool of this client. `strict` says what farrow_pool_is_strict() answers; the functions here
+ * never spill: that is up to the allocator built on them. */
+FarrowStatus farrow_pool_open(FarrowClient *client, int strict, FarrowPool **pool);
+/* Give the handle back; nothing of it may be in use any more. */
+void farrow_pool_close(FarrowPool *pool);
+/* Give out no more memory, and let go of the client when the last allocation is freed. The
+ * handle stays good: for allocators that can never know who still points to them. */
+void farrow_pool_retire(FarrowPool *pool);
+
+/* NULL when the region has no room. `alignment` is a power of two, `size` is not 0. */
+uint8_t *farrow_pool_allocate(FarrowPool *pool, uint64_t size, uint64_t alignment);
+/* NULL when there is no room: the old memory is good then. */
+uint8_t *farrow_pool_reallocate(FarrowPool *pool, uint8_t *data, uint64_t old_size,
+                                uint64_t new_size, uint64_t alignment);
+/* Give memory back; a sealed object that lies in it keeps it. */
+void farrow_pool_free(FarrowPool *pool, uint8_t *data, uint64_t size, uint64_t alignment);
+/* Whether an address lies in the region, and so belongs to the functions above. */
+int farrow_pool_contains(const FarrowPool *pool, const void *data);
+int farrow_pool_is_strict(const FarrowPool *pool);
+/* Count an allocation that had to go elsewhere. */
+void farrow_pool_note_spill(FarrowPool *pool, uint64_t size);
+
+/* ---- coherence: for those who write a region's bytes themselves ---------------------------- */
+
+/* Write this node's cache lines of a range of the region back to memory, or forget them. Both do
+ * nothing but order loads and stores where the fabric is coherent. */
+FarrowStatus farrow_publish(FarrowClient *client, const void *data, uint64_t size);
+FarrowStatus farrow_refresh(FarrowClient *client, const void *data, uint64_t size);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* FARROW_FARROW_H_ */

@@ -1,0 +1,157 @@
+//! Arrow's C structures to what the client takes, and what it returns to C structures.
+//!
+//! Shared by the C interface and the Python extension.
+
+use arrow_data::ArrayData;
+use arrow_schema::DataType;
+use farrow::arrow::ImportError;
+use farrow::arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
+use farrow::{ArrowObject, BatchData, Error, ObjectKind, Rebuilt, SchemaNode, Value};
+
+/// An Arrow value in this process, on its way to the client.
+#[derive(Debug)]
+pub enum Imported {
+    /// One array.
+    Array(SchemaNode, ArrayData),
+    /// Arrays of one type.
+    Chunked(SchemaNode, Vec<ArrayData>),
+    /// One record batch.
+    Batch(SchemaNode, BatchData),
+    /// Record batches of one schema.
+    Table(SchemaNode, Vec<BatchData>),
+}
+
+impl Imported {
+    /// What the client takes.
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Imported::Array(field, data) => Value::Array { field, data },
+            Imported::Chunked(field, chunks) => Value::ChunkedArray { field, chunks },
+            Imported::Batch(schema, batch) => Value::RecordBatch { schema, batch },
+            Imported::Table(schema, batches) => Value::Table { schema, batches },
+        }
+    }
+}
+
+fn refused(error: ImportError) -> Error {
+    Error::InvalidArgument(error.to_string())
+}
+
+/// An array as it is, or with `is_batch` a struct array as the record batch it stands for.
+///
+/// # Safety
+/// Both structures keep the contract of the C Data Interface.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] for a structure that breaks the rules of its type.
+pub unsafe fn import_array(
+    array: FFI_ArrowArray,
+    schema: &FFI_ArrowSchema,
+    is_batch: bool,
+) -> Result<Imported, Error> {
+    // SAFETY: the caller's promise.
+    let field = unsafe { ffi::import_schema(schema) }.map_err(refused)?;
+    // SAFETY: the caller's promise.
+    let data = unsafe { ffi::import_array(array, &field) }.map_err(refused)?;
+    if !is_batch {
+        return Ok(Imported::Array(field, data));
+    }
+    Ok(Imported::Batch(
+        field,
+        ffi::batch_of_struct(data).map_err(refused)?,
+    ))
+}
+
+/// What the arrays of a stream are together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKind {
+    /// The batches of a table.
+    Table,
+    /// The chunks of a column.
+    Chunked,
+    /// A table if they are structs, else a column.
+    ByType,
+}
+
+/// All arrays of a stream, which is read to its end.
+///
+/// # Safety
+/// The stream and what it yields keep the contract of the C interfaces.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] with the producer's words when it fails, and for arrays that break
+/// the rules of their type.
+pub unsafe fn import_stream(
+    stream: FFI_ArrowArrayStream,
+    kind: StreamKind,
+) -> Result<Imported, Error> {
+    // SAFETY: the caller's promise.
+    let (schema, arrays) = unsafe { ffi::import_stream(stream) }.map_err(refused)?;
+    let is_table = match kind {
+        StreamKind::Table => true,
+        StreamKind::Chunked => false,
+        StreamKind::ByType => matches!(schema.data_type(), DataType::Struct(_)),
+    };
+    if !is_table {
+        return Ok(Imported::Chunked(schema, arrays));
+    }
+    let batches = arrays
+        .into_iter()
+        .map(ffi::batch_of_struct)
+        .collect::<Result<_, _>>();
+    Ok(Imported::Table(schema, batches.map_err(refused)?))
+}
+
+/// An Arrow object as C structures: one schema, and an array for each batch or chunk. Record
+/// batches are struct arrays.
+#[derive(Debug)]
+pub struct Exported {
+    /// Of all arrays.
+    pub schema: FFI_ArrowSchema,
+    /// Each keeps the object held.
+    pub arrays: Vec<FFI_ArrowArray>,
+}
+
+/// The C structures of a rebuilt object.
+///
+/// # Errors
+/// [`Error::InvalidDescriptor`] for a schema that the C Data Interface cannot say.
+pub fn export(object: &ArrowObject) -> Result<Exported, Error> {
+    let schema = ffi::export_schema(&object.schema)
+        .map_err(|error| Error::InvalidDescriptor(error.to_string()))?;
+    let is_table = object.kind.is_tabular();
+    let arrays = object
+        .batches
+        .iter()
+        .map(|batch| match batch.columns.as_slice() {
+            [array] if !is_table => Ok(ffi::export_array(array)),
+            _ if is_table => Ok(ffi::export_batch(&object.schema, batch)),
+            columns => Err(Error::InvalidDescriptor(format!(
+                "a chunk of {} arrays",
+                columns.len()
+            ))),
+        });
+    Ok(Exported {
+        schema,
+        arrays: arrays.collect::<Result<_, _>>()?,
+    })
+}
+
+/// The Arrow part of an object.
+///
+/// # Errors
+/// Those of `Object::rebuild`; [`Error::InvalidArgument`] for bytes and numpy arrays.
+pub fn rebuild(object: &farrow::Object) -> Result<ArrowObject, Error> {
+    let kind = object.kind();
+    if matches!(kind, ObjectKind::Bytes | ObjectKind::NdArray) {
+        let text = format!("{} is a {}, no Arrow value", object.id(), kind.as_str());
+        return Err(Error::InvalidArgument(text));
+    }
+    match object.rebuild()? {
+        Rebuilt::Arrow(arrow) => Ok(arrow),
+        Rebuilt::NdArray(..) => Err(Error::InvalidDescriptor(format!(
+            "a numpy array under kind {}",
+            kind.as_str()
+        ))),
+    }
+}

@@ -1,0 +1,92 @@
+//! The last error of each thread, and the guard that every function of the interface runs in.
+
+use crate::FarrowStatus;
+use std::any::Any;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why a call from C failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// An error of the client.
+    #[error(transparent)]
+    Farrow(#[from] farrow::Error),
+    /// The caller passed something that cannot be.
+    #[error("{0}")]
+    Argument(String),
+}
+
+impl Failure {
+    /// A NULL where `what` belongs.
+    pub(crate) fn null(what: &str) -> Failure {
+        Failure::Argument(format!("{what} is NULL"))
+    }
+
+    fn status(&self) -> FarrowStatus {
+        match self {
+            Failure::Farrow(error) => error.into(),
+            Failure::Argument(_) => FarrowStatus::InvalidArgument,
+        }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<(FarrowStatus, CString)> =
+        RefCell::new((FarrowStatus::Ok, CString::default()));
+}
+
+fn remember(status: FarrowStatus, text: &str) {
+    // A text from outside may hold zero bytes, which a C string cannot.
+    let text = CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = (status, text));
+}
+
+/// Run the body of a C function: no panic leaves it, and its error is remembered.
+pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> FarrowStatus {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => FarrowStatus::Ok,
+        Ok(Err(failure)) => {
+            let status = failure.status();
+            remember(status, &failure.to_string());
+            status
+        }
+        Err(panic) => {
+            remember(FarrowStatus::Panic, &panic_text(panic.as_ref()));
+            FarrowStatus::Panic
+        }
+    }
+}
+
+/// Like [`guard`] for functions that return a value and have no error of their own.
+pub(crate) fn guard_or<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(panic) => {
+            remember(FarrowStatus::Panic, &panic_text(panic.as_ref()));
+            otherwise
+        }
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let what = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("of unknown kind");
+    format!("a defect of Farrow: panic {what}")
+}
+
+/// The status of this thread's last error.
+#[unsafe(no_mangle)]
+pub extern "C" fn farrow_last_error_code() -> FarrowStatus {
+    LAST.with(|last| last.borrow().0)
+}
+
+/// The text of this thread's last error; "" when there was none. Good until the next error.
+#[unsafe(no_mangle)]
+pub extern "C" fn farrow_last_error() -> *const c_char {
+    LAST.with(|last| last.borrow().1.as_ptr())
+}

@@ -1,0 +1,181 @@
+//! Held objects through C.
+
+use crate::convert;
+use crate::error::{Failure, guard, guard_or};
+use crate::handles::{FarrowClient, FarrowObjectId, borrow, place, seconds, target};
+use crate::status::FarrowStatus;
+use farrow::arrow::ffi::{self, FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
+use farrow::{Object, ObjectBytes, ObjectKind};
+use std::ffi::{c_char, c_void};
+use std::sync::OnceLock;
+
+/// A sealed object that is held.
+#[derive(Debug)]
+pub struct FarrowObject {
+    object: Object,
+    /// The bytes, once they were asked for: pointers into them are good as long as this.
+    bytes: OnceLock<ObjectBytes>,
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_get(
+    client: *const FarrowClient,
+    id: *const FarrowObjectId,
+    text: *const c_char,
+    timeout_seconds: f64,
+    object: *mut *mut FarrowObject,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (client, target, place) = unsafe {
+            (
+                borrow(client, "client")?,
+                target(id, text)?,
+                place(object, "object")?,
+            )
+        };
+        *place = std::ptr::null_mut();
+        let object = client.get().get(&target, seconds(timeout_seconds)?)?;
+        *place = Box::into_raw(Box::new(FarrowObject {
+            object,
+            bytes: OnceLock::new(),
+        }));
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is an object handle, `id` a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_id(
+    object: *const FarrowObject,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (object, id) = unsafe { (borrow(object, "object")?, place(id, "id")?) };
+        *id = object.object.id().into();
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is an object handle, `kind` a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_kind(
+    object: *const FarrowObject,
+    kind: *mut i32,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (object, kind) = unsafe { (borrow(object, "object")?, place(kind, "kind")?) };
+        *kind = i32::from(object.object.kind().as_u8());
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is an object handle, `data` and `size` are places.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_bytes(
+    object: *const FarrowObject,
+    data: *mut *const c_void,
+    size: *mut u64,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (object, data, size) = unsafe {
+            (
+                borrow(object, "object")?,
+                place(data, "data")?,
+                place(size, "size")?,
+            )
+        };
+        let view = object.object.view()?;
+        let bytes = object.bytes.get_or_init(|| view);
+        *data = bytes.as_ptr().cast();
+        *size = bytes.len() as u64;
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is an object handle; the others are places that hold no live structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_array(
+    object: *const FarrowObject,
+    array: *mut FFI_ArrowArray,
+    schema: *mut FFI_ArrowSchema,
+) -> FarrowStatus {
+    guard(|| {
+        if array.is_null() || schema.is_null() {
+            return Err(Failure::null("array or schema"));
+        }
+        // SAFETY: the caller's promise.
+        let object = unsafe { borrow(object, "object") }?;
+        let kind = object.object.kind();
+        if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
+            return Err(Failure::Argument(format!(
+                "a {} is not one array",
+                kind.as_str()
+            )));
+        }
+        let mut exported = convert::export(&convert::rebuild(&object.object)?)?;
+        let Some(only) = exported.arrays.pop() else {
+            return Err(Failure::Argument("an array object without an array".into()));
+        };
+        // SAFETY: the caller's promise; what was there is not dropped.
+        unsafe {
+            array.write(only);
+            schema.write(exported.schema);
+        }
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is an object handle; `stream` is a place that holds no live stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_stream(
+    object: *const FarrowObject,
+    stream: *mut FFI_ArrowArrayStream,
+) -> FarrowStatus {
+    guard(|| {
+        if stream.is_null() {
+            return Err(Failure::null("stream"));
+        }
+        // SAFETY: the caller's promise.
+        let object = unsafe { borrow(object, "object") }?;
+        let exported = ffi::export_stream(&convert::rebuild(&object.object)?)
+            .map_err(|error| farrow::Error::InvalidDescriptor(error.to_string()))?;
+        // SAFETY: the caller's promise; what was there is not dropped.
+        unsafe { stream.write(exported) };
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `object` is NULL or a handle that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_object_release(object: *mut FarrowObject) {
+    if !object.is_null() {
+        // SAFETY: the handle came from `Box::into_raw` in farrow_get.
+        guard_or((), || drop(unsafe { Box::from_raw(object) }));
+    }
+}

@@ -1,0 +1,267 @@
+//! The memory pool of `farrow.h`: what `farrow::MemoryPool` (C++) is built on.
+//!
+//! An Arrow buffer keeps a bare pointer to its pool, and some (pyarrow's) live longer than any
+//! owner of the pool can know. So a handle may be *retired* instead of closed: it stays good for
+//! ever, gives out nothing more, and lets go of the client when the last allocation is freed.
+
+use crate::error::{Failure, guard, guard_or};
+use crate::handles::FarrowClient;
+use crate::status::FarrowStatus;
+use farrow::Pool;
+use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::{PoisonError, RwLock, TryLockError};
+
+/// How often a retired pool tries to be let go of; readers hold the lock for microseconds.
+const LOCK_TRIES: u32 = 10_000;
+
+/// A pool of one client, behind a handle that can outlive its use.
+#[derive(Debug)]
+pub struct FarrowPool {
+    lent: RwLock<Option<Pool>>,
+    /// Allocations given out and not freed.
+    live: AtomicU64,
+    spilled_bytes: AtomicU64,
+    is_retired: AtomicBool,
+    is_strict: bool,
+}
+
+impl FarrowPool {
+    /// A handle on `pool`.
+    pub fn new(pool: Pool, is_strict: bool) -> FarrowPool {
+        FarrowPool {
+            is_strict,
+            lent: RwLock::new(Some(pool)),
+            live: AtomicU64::new(0),
+            spilled_bytes: AtomicU64::new(0),
+            is_retired: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes that went elsewhere because the region had no room, in all.
+    pub fn spilled_bytes(&self) -> u64 {
+        self.spilled_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Give out nothing more, and let go of the pool with the last allocation.
+    pub fn retire(&self) {
+        self.is_retired.store(true, Ordering::SeqCst);
+        self.let_go_when_unused();
+    }
+
+    /// Whether the client was let go of.
+    pub fn is_let_go(&self) -> bool {
+        self.with(|_| ()).is_none()
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&Pool) -> T) -> Option<T> {
+        let lent = self.lent.read().unwrap_or_else(PoisonError::into_inner);
+        lent.as_ref().map(use_it)
+    }
+
+    /// Bounded, because after a fork the lock may be held by a thread that is no more: then the
+    /// handle keeps its pool, which costs the child nothing.
+    fn let_go_when_unused(&self) {
+        for _ in 0..LOCK_TRIES {
+            match self.lent.try_write() {
+                Ok(mut lent) => {
+                    // Nobody allocates now, and those who come later see it is retired.
+                    let is_unused = self.live.load(Ordering::SeqCst) == 0;
+                    let pool = if is_unused { lent.take() } else { None };
+                    drop(lent);
+                    drop(pool); // may end the connection: not under the lock
+                    return;
+                }
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                Err(TryLockError::Poisoned(_)) => return,
+            }
+        }
+    }
+
+    fn allocate(&self, size: usize, alignment: usize) -> Option<NonNull<u8>> {
+        self.with(|pool| {
+            if self.is_retired.load(Ordering::SeqCst) {
+                return None;
+            }
+            let data = pool.allocate(size, alignment);
+            if data.is_some() {
+                self.live.fetch_add(1, Ordering::SeqCst);
+            }
+            data
+        })?
+    }
+
+    fn free(&self, data: NonNull<u8>, size: usize) {
+        self.with(|pool| pool.free(data, size));
+        let was_last = self.live.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.is_retired.load(Ordering::SeqCst) {
+            self.let_go_when_unused();
+        }
+    }
+}
+
+/// What a pool pointer leads to.
+///
+/// # Safety
+/// It is NULL, or came from farrow_pool_open and stays open during the call.
+unsafe fn handle<'a>(pool: *const FarrowPool) -> Option<&'a FarrowPool> {
+    // SAFETY: the caller's promise.
+    unsafe { pool.as_ref() }
+}
+
+fn bytes(size: u64) -> Option<usize> {
+    usize::try_from(size)
+        .ok()
+        .filter(|size| *size <= isize::MAX as usize)
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `client` is a client handle or NULL, `pool` is writable or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_open(
+    client: *const FarrowClient,
+    strict: c_int,
+    pool: *mut *mut FarrowPool,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller passes a client handle that is good during the call.
+        let client = unsafe { client.as_ref() }.ok_or_else(|| Failure::null("client"))?;
+        // SAFETY: the caller passes a place for one pointer.
+        let place = unsafe { pool.as_mut() }.ok_or_else(|| Failure::null("pool"))?;
+        *place = Box::into_raw(Box::new(FarrowPool::new(client.get().pool(), strict != 0)));
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a handle that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_close(pool: *mut FarrowPool) {
+    if !pool.is_null() {
+        // SAFETY: the handle came from `Box::into_raw` in farrow_pool_open and is given back.
+        guard_or((), || drop(unsafe { Box::from_raw(pool) }));
+    }
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_retire(pool: *const FarrowPool) {
+    guard_or((), || {
+        // SAFETY: the caller's promise.
+        if let Some(pool) = unsafe { handle(pool) } {
+            pool.retire();
+        }
+    });
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_allocate(
+    pool: *const FarrowPool,
+    size: u64,
+    alignment: u64,
+) -> *mut u8 {
+    guard_or(ptr::null_mut(), || {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { handle(pool) };
+        let found = || pool?.allocate(bytes(size)?, bytes(alignment)?);
+        found().map_or(ptr::null_mut(), NonNull::as_ptr)
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_reallocate(
+    pool: *const FarrowPool,
+    data: *mut u8,
+    old_size: u64,
+    new_size: u64,
+    alignment: u64,
+) -> *mut u8 {
+    guard_or(ptr::null_mut(), || {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { handle(pool) };
+        let moved = || {
+            let (old, new, alignment) = (bytes(old_size)?, bytes(new_size)?, bytes(alignment)?);
+            let data = NonNull::new(data)?;
+            pool?.with(|pool| pool.reallocate(data, old, new, alignment))?
+        };
+        moved().map_or(ptr::null_mut(), NonNull::as_ptr)
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_free(
+    pool: *const FarrowPool,
+    data: *mut u8,
+    size: u64,
+    _alignment: u64,
+) {
+    guard_or((), || {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { handle(pool) };
+        if let (Some(pool), Some(data), Some(size)) = (pool, NonNull::new(data), bytes(size)) {
+            pool.free(data, size);
+        }
+    });
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_contains(
+    pool: *const FarrowPool,
+    data: *const c_void,
+) -> c_int {
+    guard_or(0, || {
+        let data = NonNull::new(data.cast::<u8>().cast_mut());
+        // SAFETY: the caller's promise.
+        let pool = unsafe { handle(pool) };
+        let found = || pool?.with(|pool| data.is_some_and(|data| pool.contains(data)));
+        c_int::from(found().unwrap_or(false))
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_is_strict(pool: *const FarrowPool) -> c_int {
+    // SAFETY: the caller's promise.
+    c_int::from(unsafe { handle(pool) }.is_some_and(|pool| pool.is_strict))
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_note_spill(pool: *const FarrowPool, size: u64) {
+    guard_or((), || {
+        // SAFETY: the caller's promise.
+        if let Some(pool) = unsafe { handle(pool) } {
+            pool.spilled_bytes.fetch_add(size, Ordering::Relaxed);
+        }
+    });
+}

@@ -1,0 +1,233 @@
+//! Putting and writing through C.
+
+use crate::convert::{self, StreamKind};
+use crate::error::{Failure, guard};
+use crate::handles::{FarrowClient, FarrowObjectId, borrow, name, place};
+use crate::status::FarrowStatus;
+use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
+use farrow::{ObjectKind, Value, Writer};
+use std::ffi::{c_char, c_void};
+
+/// An object of bytes that is being written.
+#[derive(Debug)]
+pub struct FarrowWriter {
+    writer: Writer,
+}
+
+fn bytes<'a>(data: *const c_void, size: u64) -> Result<&'a [u8], Failure> {
+    if size == 0 {
+        return Ok(&[]);
+    }
+    let length = usize::try_from(size)
+        .ok()
+        .filter(|length| *length <= isize::MAX as usize)
+        .ok_or_else(|| Failure::Argument(format!("{size} B in one piece")))?;
+    if data.is_null() {
+        return Err(Failure::null("data"));
+    }
+    // SAFETY: by the header, `data` is good for `size` bytes during the call.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast(), length) })
+}
+
+/// Put a value and tell its id.
+///
+/// # Safety
+/// As the header says of `client`, `text` and `id`.
+unsafe fn put(
+    client: *const FarrowClient,
+    value: &Value<'_>,
+    text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    let (client, name) = unsafe { (borrow(client, "client")?, name(text)?) };
+    let sealed = client.get().put(value, name)?;
+    // SAFETY: the caller's promise.
+    if let Some(id) = unsafe { id.as_mut() } {
+        *id = sealed.into();
+    }
+    Ok(())
+}
+
+fn unfit(kind: i32, what: &str) -> Failure {
+    Failure::Argument(format!("kind {kind} cannot be put as {what}"))
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `data` is good for `size` bytes; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_bytes(
+    client: *const FarrowClient,
+    data: *const c_void,
+    size: u64,
+    text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    // SAFETY: the caller's promise.
+    guard(|| unsafe { put(client, &Value::Bytes(bytes(data, size)?), text, id) })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// Both structures keep the contract of the C Data Interface; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_array(
+    client: *const FarrowClient,
+    kind: i32,
+    array: *mut FFI_ArrowArray,
+    schema: *mut FFI_ArrowSchema,
+    text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; both are moved out, and dropped here on any error.
+        let (array, schema) = unsafe {
+            place(array, "array")?;
+            place(schema, "schema")?;
+            (
+                FFI_ArrowArray::from_raw(array),
+                FFI_ArrowSchema::from_raw(schema),
+            )
+        };
+        let is_batch = kind == i32::from(ObjectKind::RecordBatch.as_u8());
+        if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {
+            return Err(unfit(kind, "one array"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let imported = convert::import_array(array, &schema, is_batch)?;
+            put(client, &imported.value(), text, id)
+        }
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// The stream keeps the contract of the C Stream Interface; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_stream(
+    client: *const FarrowClient,
+    kind: i32,
+    stream: *mut FFI_ArrowArrayStream,
+    text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise; it is moved out, and dropped here on any error.
+        let stream = unsafe {
+            place(stream, "stream")?;
+            FFI_ArrowArrayStream::from_raw(stream)
+        };
+        let kind = if kind == i32::from(ObjectKind::Table.as_u8()) {
+            StreamKind::Table
+        } else if kind == i32::from(ObjectKind::ChunkedArray.as_u8()) {
+            StreamKind::Chunked
+        } else {
+            return Err(unfit(kind, "a stream"));
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            let imported = convert::import_stream(stream, kind)?;
+            put(client, &imported.value(), text, id)
+        }
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_create(
+    client: *const FarrowClient,
+    size: u64,
+    text: *const c_char,
+    writer: *mut *mut FarrowWriter,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (client, name, place) = unsafe {
+            (
+                borrow(client, "client")?,
+                name(text)?,
+                place(writer, "writer")?,
+            )
+        };
+        *place = std::ptr::null_mut();
+        let writer = client.get().create(size, name)?;
+        *place = Box::into_raw(Box::new(FarrowWriter { writer }));
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `writer` is NULL or a writer handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    let writer = unsafe { writer.as_ref() };
+    writer.map_or(std::ptr::null_mut(), |writer| {
+        writer.writer.memory().as_mut_ptr().cast()
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `writer` is NULL or a writer handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_writer_size(writer: *const FarrowWriter) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { writer.as_ref() }.map_or(0, |writer| writer.writer.memory().len())
+}
+
+/// A writer handle that is given back.
+///
+/// # Safety
+/// `writer` is NULL or a handle that nobody uses any more.
+unsafe fn take(writer: *mut FarrowWriter) -> Result<Writer, Failure> {
+    if writer.is_null() {
+        return Err(Failure::null("writer"));
+    }
+    // SAFETY: the handle came from `Box::into_raw` in farrow_create.
+    Ok(unsafe { Box::from_raw(writer) }.writer)
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `writer` is NULL or a handle that nobody uses any more; `id` is NULL or a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_writer_seal(
+    writer: *mut FarrowWriter,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let sealed = unsafe { take(writer) }?.seal()?;
+        // SAFETY: the caller's promise.
+        if let Some(id) = unsafe { id.as_mut() } {
+            *id = sealed.into();
+        }
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `writer` is NULL or a handle that nobody uses any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_writer_abort(writer: *mut FarrowWriter) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        unsafe { take(writer) }?.abort();
+        Ok(())
+    })
+}

@@ -1,0 +1,41 @@
+//! `FarrowStatus`: what a caller in C can do about an error.
+
+use farrow::Error;
+
+/// The values of `FarrowStatus` in `farrow.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The header says what each means.
+pub enum FarrowStatus {
+    Ok = 0,
+    NotFound = 1,
+    AlreadyExists = 2,
+    OutOfMemory = 3,
+    TooMany = 4,
+    Timeout = 5,
+    InvalidDescriptor = 6,
+    Disconnected = 7,
+    PermissionDenied = 8,
+    InvalidArgument = 9,
+    Protocol = 10,
+    System = 11,
+    Panic = 12,
+}
+
+impl From<&Error> for FarrowStatus {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::NotFound { .. } => FarrowStatus::NotFound,
+            Error::AlreadyExists { .. } => FarrowStatus::AlreadyExists,
+            Error::OutOfMemory { .. } => FarrowStatus::OutOfMemory,
+            Error::TooMany { .. } => FarrowStatus::TooMany,
+            Error::Timeout { .. } => FarrowStatus::Timeout,
+            Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
+            Error::Disconnected { .. } => FarrowStatus::Disconnected,
+            Error::PermissionDenied(_) => FarrowStatus::PermissionDenied,
+            Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
+            Error::Protocol(_) => FarrowStatus::Protocol,
+            _ => FarrowStatus::System,
+        }
+    }
+}

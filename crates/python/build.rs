@@ -1,0 +1,79 @@
+//! Compiles the C++ half against the headers of the pyarrow wheel, and links its libarrow.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+
+/// What the build needs to know of the installed pyarrow.
+struct Pyarrow {
+    include: String,
+    libraries: String,
+    so_version: String,
+}
+
+/// Asks the interpreter maturin builds for; pip's isolated folder comes with the environment.
+fn find_pyarrow() -> Result<Pyarrow, String> {
+    let python = env::var("PYO3_PYTHON")
+        .or_else(|_| env::var("PYTHON_SYS_EXECUTABLE"))
+        .unwrap_or_else(|_| "python3".into());
+    let script = "import pyarrow as pa; print(pa.get_include(), pa.get_library_dirs()[0], \
+                  pa.cpp_build_info.so_version, sep='\\n')";
+    let output = Command::new(&python)
+        .args(["-c", script])
+        .output()
+        .map_err(|error| format!("{python} does not run: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = text.lines().map(str::to_owned);
+    match (lines.next(), lines.next(), lines.next()) {
+        (Some(include), Some(libraries), Some(so_version)) => Ok(Pyarrow {
+            include,
+            libraries,
+            so_version,
+        }),
+        _ => Err(format!(
+            "{python} cannot import pyarrow, which the extension is built against \
+             (pip install 'pyarrow==26.0.*', or set PYO3_PYTHON): {}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=PYO3_PYTHON");
+    println!("cargo:rerun-if-env-changed=PYTHON_SYS_EXECUTABLE");
+    println!("cargo:rerun-if-changed=cpp");
+    println!("cargo:rerun-if-changed=../../cpp/include");
+    let pyarrow = match find_pyarrow() {
+        Ok(pyarrow) => pyarrow,
+        Err(reason) => {
+            println!("cargo::error={reason}");
+            return;
+        }
+    };
+    // Another pyarrow, or pip's temporary folder gone: build again.
+    let config = Path::new(&pyarrow.include).join("arrow/util/config.h");
+    println!("cargo:rerun-if-changed={}", config.display());
+
+    cc::Build::new()
+        .cpp(true)
+        .std("c++20")
+        .include("cpp")
+        .include("../../cpp/include")
+        .flag("-isystem")
+        .flag(&pyarrow.include)
+        .flag("-fvisibility=hidden")
+        .flag("-fvisibility-inlines-hidden")
+        .file("cpp/shim.cc")
+        .compile("farrow_shim");
+
+    // The wheel has no libarrow.so, only the versioned name: link by that.
+    println!("cargo:rustc-link-search=native={}", pyarrow.libraries);
+    println!(
+        "cargo:rustc-link-arg-cdylib=-Wl,-l:libarrow.so.{}",
+        pyarrow.so_version
+    );
+    // Where site-packages has both. Not needed once pyarrow was imported: the name is loaded.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-rpath,$ORIGIN/../pyarrow");
+    // The farrow_* symbols inside are ours, also beside a libfarrow_capi.so in one process.
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-Bsymbolic");
+}

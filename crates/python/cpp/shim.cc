@@ -1,0 +1,277 @@
+#include "shim.h"
+
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arrow/array.h"
+#include "arrow/buffer.h"
+#include "arrow/c/bridge.h"
+#include "arrow/chunked_array.h"
+#include "arrow/config.h"
+#include "arrow/record_batch.h"
+#include "arrow/table.h"
+#include "arrow/type.h"
+#include "arrow/util/config.h"
+#include "farrow/memory_pool.hpp"
+
+namespace {
+
+template <typename T>
+using Ptr = std::shared_ptr<T>;
+
+// pyarrow's functions, with the signatures that its capsules are named by.
+struct Capi {
+  int (*is_table)(PyObject*);
+  int (*is_batch)(PyObject*);
+  int (*is_array)(PyObject*);
+  int (*is_chunked)(PyObject*);
+  int (*is_buffer)(PyObject*);
+  Ptr<arrow::Table> (*unwrap_table)(PyObject*);
+  Ptr<arrow::RecordBatch> (*unwrap_batch)(PyObject*);
+  Ptr<arrow::Array> (*unwrap_array)(PyObject*);
+  Ptr<arrow::ChunkedArray> (*unwrap_chunked)(PyObject*);
+  Ptr<arrow::Buffer> (*unwrap_buffer)(PyObject*);
+  PyObject* (*wrap_table)(const Ptr<arrow::Table>&);
+  PyObject* (*wrap_batch)(const Ptr<arrow::RecordBatch>&);
+  PyObject* (*wrap_array)(const Ptr<arrow::Array>&);
+  PyObject* (*wrap_chunked)(const Ptr<arrow::ChunkedArray>&);
+  PyObject* (*wrap_buffer)(const Ptr<arrow::Buffer>&);
+  PyObject* (*box_pool)(arrow::MemoryPool*);
+};
+Capi capi;
+
+struct Entry {
+  const char* name;
+  const char* signature;  // without spaces
+  void** place;
+};
+
+template <typename F>
+constexpr void** Place(F** f) {
+  return reinterpret_cast<void**>(f);
+}
+
+const Entry entries[] = {
+    {"pyarrow_is_table", "int(PyObject*)", Place(&capi.is_table)},
+    {"pyarrow_is_batch", "int(PyObject*)", Place(&capi.is_batch)},
+    {"pyarrow_is_array", "int(PyObject*)", Place(&capi.is_array)},
+    {"pyarrow_is_chunked_array", "int(PyObject*)", Place(&capi.is_chunked)},
+    {"pyarrow_is_buffer", "int(PyObject*)", Place(&capi.is_buffer)},
+    {"pyarrow_unwrap_table", "std::shared_ptr<arrow::Table>(PyObject*)",
+     Place(&capi.unwrap_table)},
+    {"pyarrow_unwrap_batch", "std::shared_ptr<arrow::RecordBatch>(PyObject*)",
+     Place(&capi.unwrap_batch)},
+    {"pyarrow_unwrap_array", "std::shared_ptr<arrow::Array>(PyObject*)",
+     Place(&capi.unwrap_array)},
+    {"pyarrow_unwrap_chunked_array", "std::shared_ptr<arrow::ChunkedArray>(PyObject*)",
+     Place(&capi.unwrap_chunked)},
+    {"pyarrow_unwrap_buffer", "std::shared_ptr<arrow::Buffer>(PyObject*)",
+     Place(&capi.unwrap_buffer)},
+    {"pyarrow_wrap_table", "PyObject*(std::shared_ptr<arrow::Table>const&)",
+     Place(&capi.wrap_table)},
+    {"pyarrow_wrap_batch", "PyObject*(std::shared_ptr<arrow::RecordBatch>const&)",
+     Place(&capi.wrap_batch)},
+    {"pyarrow_wrap_array", "PyObject*(std::shared_ptr<arrow::Array>const&)",
+     Place(&capi.wrap_array)},
+    {"pyarrow_wrap_chunked_array", "PyObject*(std::shared_ptr<arrow::ChunkedArray>const&)",
+     Place(&capi.wrap_chunked)},
+    {"pyarrow_wrap_buffer", "PyObject*(std::shared_ptr<arrow::Buffer>const&)",
+     Place(&capi.wrap_buffer)},
+    {"box_memory_pool", "PyObject*(arrow::MemoryPool*)", Place(&capi.box_pool)},
+};
+constexpr int entry_count = sizeof(entries) / sizeof(entries[0]);
+
+thread_local std::string error_text;
+
+int Fail(std::string text) {
+  error_text = std::move(text);
+  return 1;
+}
+
+int Done(const arrow::Status& status) { return status.ok() ? 0 : Fail(status.ToString()); }
+
+// Runs `body`, and lets no C++ exception into Rust.
+template <typename T, typename F>
+T Guarded(T otherwise, F&& body) noexcept {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    Fail(error.what());
+  } catch (...) {
+    Fail("an unknown C++ exception");
+  }
+  return otherwise;
+}
+
+// A buffer over memory that a Rust value keeps.
+template <typename Base, typename Data>
+class Kept final : public Base {
+ public:
+  Kept(Data* data, int64_t size, void* owner, void (*release)(void*))
+      : Base(data, size), owner_(owner), release_(release) {}
+  ~Kept() override { release_(owner_); }
+
+ private:
+  void* const owner_;
+  void (*const release_)(void*);
+};
+
+template <typename T, typename Wrap>
+PyObject* Wrapped(const arrow::Result<T>& result, Wrap wrap) {
+  if (!result.ok()) {
+    Fail(result.status().ToString());
+    return nullptr;
+  }
+  error_text.clear();
+  return wrap(*result);
+}
+
+void ReleaseAll(ArrowSchema* schema, ArrowArray* arrays, int64_t count) {
+  if (schema->release != nullptr) schema->release(schema);
+  for (int64_t i = 0; i < count; ++i) {
+    if (arrays[i].release != nullptr) arrays[i].release(&arrays[i]);
+  }
+}
+
+arrow::Result<Ptr<arrow::Table>> ImportTable(ArrowSchema* c_schema, ArrowArray* arrays,
+                                             int64_t count) {
+  ARROW_ASSIGN_OR_RAISE(auto schema, arrow::ImportSchema(c_schema));
+  std::vector<Ptr<arrow::RecordBatch>> batches;
+  batches.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    ARROW_ASSIGN_OR_RAISE(auto batch, arrow::ImportRecordBatch(&arrays[i], schema));
+    batches.push_back(std::move(batch));
+  }
+  return arrow::Table::FromRecordBatches(std::move(schema), batches);
+}
+
+arrow::Result<Ptr<arrow::ChunkedArray>> ImportChunked(ArrowSchema* c_schema,
+                                                      ArrowArray* arrays, int64_t count) {
+  ARROW_ASSIGN_OR_RAISE(auto type, arrow::ImportType(c_schema));
+  arrow::ArrayVector chunks;
+  chunks.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    ARROW_ASSIGN_OR_RAISE(auto chunk, arrow::ImportArray(&arrays[i], type));
+    chunks.push_back(std::move(chunk));
+  }
+  return arrow::ChunkedArray::Make(std::move(chunks), std::move(type));
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* fs_capi_name(int index) {
+  return index >= 0 && index < entry_count ? entries[index].name : nullptr;
+}
+
+// The capsule's name is the C signature; a pyarrow that changed one must not be called.
+int fs_capi_set(int index, const char* signature, void* function) {
+  return Guarded(1, [&] {
+    std::string plain;
+    for (const char* c = signature; *c != 0; ++c) {
+      if (*c != ' ') plain.push_back(*c);
+    }
+    if (plain != entries[index].signature) {
+      return Fail(std::string("pyarrow's ") + entries[index].name + " is " + plain +
+                  ", expected " + entries[index].signature);
+    }
+    *entries[index].place = function;
+    return 0;
+  });
+}
+
+const char* fs_error() { return error_text.c_str(); }
+const char* fs_so_compiled() { return ARROW_SO_VERSION; }
+const char* fs_so_loaded() { return arrow::GetBuildInfo().so_version.c_str(); }
+
+int fs_classify(PyObject* object) {
+  if (capi.is_table(object)) return FS_TABLE;
+  if (capi.is_batch(object)) return FS_BATCH;
+  if (capi.is_array(object)) return FS_ARRAY;
+  if (capi.is_chunked(object)) return FS_CHUNKED;
+  if (capi.is_buffer(object)) return FS_BUFFER;
+  return FS_NONE;
+}
+
+int fs_export_stream(PyObject* object, int cls, ArrowArrayStream* out) {
+  return Guarded(1, [&] {
+    if (cls == FS_CHUNKED) {
+      return Done(arrow::ExportChunkedArray(capi.unwrap_chunked(object), out));
+    }
+    auto reader = std::make_shared<arrow::TableBatchReader>(capi.unwrap_table(object));
+    return Done(arrow::ExportRecordBatchReader(std::move(reader), out));
+  });
+}
+
+int fs_export_array(PyObject* object, int cls, ArrowArray* array, ArrowSchema* schema) {
+  return Guarded(1, [&] {
+    if (cls == FS_BATCH) {
+      return Done(arrow::ExportRecordBatch(*capi.unwrap_batch(object), array, schema));
+    }
+    return Done(arrow::ExportArray(*capi.unwrap_array(object), array, schema));
+  });
+}
+
+int fs_buffer_view(PyObject* object, const uint8_t** data, int64_t* size) {
+  return Guarded(1, [&] {
+    auto buffer = capi.unwrap_buffer(object);
+    if (!buffer->is_cpu()) return Fail("a buffer that is not in main memory");
+    *data = buffer->data();
+    *size = buffer->size();
+    return 0;
+  });
+}
+
+PyObject* fs_wrap_table(ArrowSchema* schema, ArrowArray* batches, int64_t count) {
+  return Guarded<PyObject*>(nullptr, [&] {
+    auto table = ImportTable(schema, batches, count);
+    ReleaseAll(schema, batches, count);
+    return Wrapped(table, capi.wrap_table);
+  });
+}
+
+PyObject* fs_wrap_chunked(ArrowSchema* schema, ArrowArray* chunks, int64_t count) {
+  return Guarded<PyObject*>(nullptr, [&] {
+    auto chunked = ImportChunked(schema, chunks, count);
+    ReleaseAll(schema, chunks, count);
+    return Wrapped(chunked, capi.wrap_chunked);
+  });
+}
+
+PyObject* fs_wrap_batch(ArrowSchema* schema, ArrowArray* batch) {
+  return Guarded<PyObject*>(
+      nullptr, [&] { return Wrapped(arrow::ImportRecordBatch(batch, schema), capi.wrap_batch); });
+}
+
+PyObject* fs_wrap_array(ArrowSchema* schema, ArrowArray* array) {
+  return Guarded<PyObject*>(
+      nullptr, [&] { return Wrapped(arrow::ImportArray(array, schema), capi.wrap_array); });
+}
+
+PyObject* fs_wrap_buffer(uint8_t* data, int64_t size, bool is_mutable, void* owner,
+                         void (*release)(void*)) {
+  return Guarded<PyObject*>(nullptr, [&] {
+    error_text.clear();
+    Ptr<arrow::Buffer> buffer;
+    if (is_mutable) {
+      buffer = std::make_shared<Kept<arrow::MutableBuffer, uint8_t>>(data, size, owner, release);
+    } else {
+      buffer = std::make_shared<Kept<arrow::Buffer, const uint8_t>>(data, size, owner, release);
+    }
+    return capi.wrap_buffer(buffer);
+  });
+}
+
+PyObject* fs_wrap_pool(FarrowPool* pool) {
+  return Guarded<PyObject*>(nullptr, [&] {
+    error_text.clear();
+    return capi.box_pool(new farrow::MemoryPool(pool));
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,245 @@
+//! `farrow.Client`.
+
+use crate::errors::{invalid_argument, raise};
+use crate::incoming::Incoming;
+use crate::reference::{ObjectRef, one_or_more};
+use crate::writer::Writer;
+use crate::{listing, outgoing, plain, pool, shim};
+use farrow::{ConnectOptions, Error, SpawnCommand, Value};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Longer timeouts, and infinite ones, mean this: a hundred years.
+const TIMEOUT_SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
+
+fn duration(seconds: f64) -> PyResult<Duration> {
+    if seconds.is_nan() || seconds < 0.0 {
+        return Err(invalid_argument(format!("a timeout of {seconds} seconds")));
+    }
+    Ok(Duration::from_secs_f64(seconds.min(TIMEOUT_SECONDS_MAX)))
+}
+
+/// Connect to a node; see `_native.pyi`.
+#[pyfunction]
+#[pyo3(signature = (address, timeout, program=None, arguments=Vec::new()))]
+pub fn connect(
+    py: Python<'_>,
+    address: Option<PathBuf>,
+    timeout: f64,
+    program: Option<PathBuf>,
+    arguments: Vec<OsString>,
+) -> PyResult<Client> {
+    static BOUND: PyOnceLock<()> = PyOnceLock::new();
+    BOUND.get_or_try_init(py, || shim::bind(py))?;
+    let options = ConnectOptions {
+        socket: address,
+        timeout: duration(timeout)?,
+        spawn: program.map(|program| SpawnCommand {
+            program,
+            arguments,
+            memory: None,
+        }),
+    };
+    let client = py
+        .detach(|| farrow::Client::connect(&options))
+        .map_err(raise)?;
+    Ok(Client {
+        client,
+        pools: [const { PyOnceLock::new() }; 2],
+    })
+}
+
+/// A connection to one node; see `_native.pyi`.
+#[pyclass(frozen, weakref, module = "farrow", name = "Client")]
+pub struct Client {
+    client: farrow::Client,
+    /// The pool that spills and the strict one, made when asked for.
+    pools: [PyOnceLock<Py<PyAny>>; 2],
+}
+
+impl Client {
+    /// The client itself.
+    pub fn inner(&self) -> &farrow::Client {
+        &self.client
+    }
+}
+
+#[pymethods]
+impl Client {
+    /// Path of the node's socket, as `farrow.connect` takes it.
+    #[getter]
+    fn address(&self) -> PathBuf {
+        self.client.socket().to_owned()
+    }
+
+    /// Seal a value in shared memory.
+    #[pyo3(signature = (obj, name=None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        obj: &Bound<'_, PyAny>,
+        name: Option<String>,
+    ) -> PyResult<ObjectRef> {
+        let incoming = Incoming::new(obj)?;
+        let id = py.detach(|| {
+            let done = self.client.put(&incoming.value(), name.as_deref());
+            drop(incoming);
+            done
+        });
+        Ok(ObjectRef {
+            id: id.map_err(raise)?,
+            name,
+        })
+    }
+
+    /// The value, zero-copy and read-only.
+    #[pyo3(signature = (target, *, timeout=0.0))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Bound<'py, PyAny>,
+        timeout: f64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let target = crate::reference::target(target)?;
+        // What is sealed is found by a few loads: not worth letting go of the GIL.
+        let object = match self.client.get(&target, Duration::ZERO) {
+            Err(Error::NotFound { .. }) if timeout != 0.0 => {
+                let timeout = duration(timeout)?;
+                py.detach(|| self.client.get(&target, timeout))
+            }
+            found => found,
+        };
+        outgoing::build(py, &object.map_err(raise)?)
+    }
+
+    /// Like `put` for each, without names, in one message to the node.
+    fn put_many(&self, py: Python<'_>, objs: &Bound<'_, PyAny>) -> PyResult<Vec<ObjectRef>> {
+        let incoming = objs
+            .try_iter()?
+            .map(|obj| Incoming::new(&obj?))
+            .collect::<PyResult<Vec<_>>>()?;
+        let ids = py.detach(|| {
+            let values: Vec<Value<'_>> = incoming.iter().map(Incoming::value).collect();
+            self.client.put_many(&values)
+        });
+        let ids = ids.map_err(raise)?;
+        Ok(ids
+            .into_iter()
+            .map(|id| ObjectRef { id, name: None })
+            .collect())
+    }
+
+    /// Like `get` for each.
+    #[pyo3(signature = (targets, *, timeout=0.0))]
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        targets: &Bound<'py, PyAny>,
+        timeout: f64,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let targets = crate::reference::targets(targets)?;
+        let timeout = duration(timeout)?;
+        let objects = py
+            .detach(|| self.client.get_many(&targets, timeout))
+            .map_err(raise)?;
+        let values = PyList::empty(py);
+        for object in &objects {
+            values.append(outgoing::build(py, object)?)?;
+        }
+        Ok(values)
+    }
+
+    /// Space for an object of bytes, to be written in place and sealed.
+    #[pyo3(signature = (nbytes, name=None))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        nbytes: &Bound<'_, PyAny>,
+        name: Option<String>,
+    ) -> PyResult<Writer> {
+        let size: u64 = nbytes
+            .extract()
+            .map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))?;
+        let writer = py
+            .detach(|| self.client.create(size, name.as_deref()))
+            .map_err(raise)?;
+        Ok(Writer::new(writer, name))
+    }
+
+    /// Whether it is sealed now.
+    fn contains(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.client
+            .contains(&crate::reference::target(target)?)
+            .map_err(raise)
+    }
+
+    /// Forget one object, or several.
+    fn delete(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let targets = one_or_more(target)?;
+        py.detach(|| self.client.delete(&targets)).map_err(raise)
+    }
+
+    /// Wait until all are sealed, or `timeout` seconds.
+    #[pyo3(signature = (targets, *, timeout=10.0))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        targets: &Bound<'_, PyAny>,
+        timeout: f64,
+    ) -> PyResult<Vec<bool>> {
+        let targets = crate::reference::targets(targets)?;
+        let timeout = duration(timeout)?;
+        py.detach(|| self.client.wait(&targets, targets.len(), timeout))
+            .map_err(raise)
+    }
+
+    /// The sealed objects whose name begins with `prefix`.
+    #[pyo3(signature = (prefix=""))]
+    fn list<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyAny>> {
+        let objects = py.detach(|| self.client.list(prefix)).map_err(raise)?;
+        listing::table(py, &objects)
+    }
+
+    /// Counters of the node and of this client.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = py.detach(|| self.client.stats()).map_err(raise)?;
+        plain::to_python(py, &stats)
+    }
+
+    /// A pool whose memory lies in the region.
+    #[pyo3(signature = (*, strict=false))]
+    fn memory_pool(&self, py: Python<'_>, strict: bool) -> PyResult<Py<PyAny>> {
+        let [spilling, strict_one] = &self.pools;
+        let place = if strict { strict_one } else { spilling };
+        let pool = place.get_or_try_init(py, || pool::new(py, self.client.pool(), strict))?;
+        Ok(pool.clone_ref(py))
+    }
+
+    /// Where each buffer of a value lies.
+    fn locate<'py>(
+        this: &Bound<'py, Self>,
+        obj: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static LOCATE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = this.py();
+        let locate = LOCATE.get_or_try_init(py, || {
+            Ok::<_, PyErr>(py.import("farrow._locate")?.getattr("locate")?.unbind())
+        })?;
+        locate.bind(py).call1((this, obj))
+    }
+
+    /// Offset of `size` bytes at `address` in the region; None when they lie elsewhere.
+    fn _offset(&self, address: usize, size: usize) -> Option<u64> {
+        self.client
+            .locate(address as *const u8, size)
+            .map(|offset| offset.0)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<farrow.Client of {}>", self.client.socket().display())
+    }
+}

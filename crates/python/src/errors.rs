@@ -1,0 +1,112 @@
+//! Errors of the client as the exceptions of `farrow.exceptions`.
+
+use farrow::Error;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+/// The classes, imported once.
+struct Classes {
+    already_exists: Py<PyType>,
+    disconnected: Py<PyType>,
+    farrow_error: Py<PyType>,
+    invalid_argument: Py<PyType>,
+    invalid_descriptor: Py<PyType>,
+    limit_reached: Py<PyType>,
+    not_found: Py<PyType>,
+    out_of_memory: Py<PyType>,
+    permission_denied: Py<PyType>,
+    protocol_error: Py<PyType>,
+    timeout: Py<PyType>,
+    too_many_objects: Py<PyType>,
+    unsupported_type: Py<PyType>,
+}
+
+fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
+    static CLASSES: PyOnceLock<Classes> = PyOnceLock::new();
+    CLASSES.get_or_try_init(py, || {
+        let module = py.import("farrow.exceptions")?;
+        let class = |name: &str| -> PyResult<Py<PyType>> {
+            Ok(module.getattr(name)?.cast_into::<PyType>()?.unbind())
+        };
+        Ok(Classes {
+            already_exists: class("AlreadyExists")?,
+            disconnected: class("Disconnected")?,
+            farrow_error: class("FarrowError")?,
+            invalid_argument: class("InvalidArgument")?,
+            invalid_descriptor: class("InvalidDescriptor")?,
+            limit_reached: class("LimitReached")?,
+            not_found: class("NotFound")?,
+            out_of_memory: class("OutOfMemory")?,
+            permission_denied: class("PermissionDenied")?,
+            protocol_error: class("ProtocolError")?,
+            timeout: class("Timeout")?,
+            too_many_objects: class("TooManyObjects")?,
+            unsupported_type: class("UnsupportedType")?,
+        })
+    })
+}
+
+fn new(pick: impl FnOnce(&'static Classes) -> &'static Py<PyType>, text: String) -> PyErr {
+    Python::attach(|py| match classes(py) {
+        Ok(classes) => PyErr::from_type(pick(classes).bind(py).clone(), text),
+        Err(error) => error,
+    })
+}
+
+/// `InvalidArgument`.
+pub fn invalid_argument(text: impl Into<String>) -> PyErr {
+    new(|classes| &classes.invalid_argument, text.into())
+}
+
+/// `UnsupportedType`.
+pub fn unsupported(text: impl Into<String>) -> PyErr {
+    new(|classes| &classes.unsupported_type, text.into())
+}
+
+/// The exception that mirrors `error`, with its numbers as attributes.
+pub fn raise(error: Error) -> PyErr {
+    let text = error.to_string();
+    let made = new(|classes| class_of(classes, &error), text);
+    Python::attach(|py| {
+        let set = |name: &str, number: u64| made.value(py).setattr(name, number);
+        let done = match error {
+            Error::OutOfMemory {
+                asked,
+                free,
+                largest,
+            } => set("asked", asked)
+                .and(set("free", free))
+                .and(set("largest", largest)),
+            Error::TooMany { max, .. } => set("limit", max),
+            Error::Timeout { waited_ms, .. } => made
+                .value(py)
+                .setattr("waited_seconds", waited_ms as f64 / 1e3),
+            _ => Ok(()),
+        };
+        done.err().unwrap_or(made)
+    })
+}
+
+fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
+    match error {
+        Error::NotFound { .. } => &classes.not_found,
+        Error::AlreadyExists { .. } => &classes.already_exists,
+        Error::OutOfMemory { .. } => &classes.out_of_memory,
+        Error::TooMany { what, .. } if what == "objects" => &classes.too_many_objects,
+        Error::TooMany { .. } => &classes.limit_reached,
+        Error::Timeout { .. } => &classes.timeout,
+        Error::InvalidDescriptor(_) => &classes.invalid_descriptor,
+        Error::Disconnected { .. } => &classes.disconnected,
+        Error::PermissionDenied(_) => &classes.permission_denied,
+        Error::InvalidArgument(_) => &classes.invalid_argument,
+        Error::Protocol(_) => &classes.protocol_error,
+        _ => &classes.farrow_error,
+    }
+}
+
+/// A panic that was caught at the border: a defect.
+pub fn defect(text: impl Into<String>) -> PyErr {
+    PyRuntimeError::new_err(text.into())
+}

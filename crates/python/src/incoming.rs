@@ -1,0 +1,326 @@
+//! Python objects as values to put: which kind each is, and where its bytes lie.
+
+use crate::errors::{invalid_argument, raise, unsupported};
+use crate::shim::{self, Class};
+use arrow_buffer::Buffer;
+use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
+use farrow::arrow::foreign_buffer;
+use farrow::{NdArray, Order, Value};
+use farrow_capi::convert::{self, Imported, StreamKind};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyCapsule, PyMemoryView, PyTuple, PyType};
+use std::ffi::CStr;
+use std::panic::RefUnwindSafe;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes that a Python object keeps at one place.
+pub struct Pinned {
+    _keep: Py<PyAny>,
+    data: *const u8,
+    size: usize,
+}
+
+// SAFETY: the bytes are only read, and the object that keeps them may be dropped on any thread
+// (pyo3 defers it to one that holds the GIL).
+unsafe impl Send for Pinned {}
+// SAFETY: as above; sharing only reads.
+unsafe impl Sync for Pinned {}
+
+// A panic elsewhere leaves it as it was: nothing in it ever changes.
+impl RefUnwindSafe for Pinned {}
+
+impl Pinned {
+    /// `data` must be good for `size` bytes as long as `keep` is not collected.
+    fn new(keep: &Bound<'_, PyAny>, data: *const u8, size: usize) -> Pinned {
+        Pinned {
+            _keep: keep.clone().unbind(),
+            data,
+            size,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.size == 0 || self.data.is_null() {
+            return &[];
+        }
+        // SAFETY: `keep` exports this memory and is alive. A program that writes to it from
+        // another thread during `put` gets some mixture of old and new bytes.
+        unsafe { std::slice::from_raw_parts(self.data, self.size) }
+    }
+}
+
+/// A Python object, ready to be put without the GIL.
+pub enum Incoming {
+    /// Bytes-like.
+    Bytes(Pinned),
+    /// A numpy array: type and shape, and the items.
+    NdArray(NdArray, Buffer),
+    /// Anything of Arrow.
+    Arrow(Imported),
+}
+
+impl Incoming {
+    /// What the client takes.
+    pub fn value(&self) -> Value<'_> {
+        match self {
+            Incoming::Bytes(bytes) => Value::Bytes(bytes.bytes()),
+            Incoming::NdArray(shape, data) => Value::NdArray { shape, data },
+            Incoming::Arrow(imported) => imported.value(),
+        }
+    }
+
+    /// Find out what `object` is.
+    pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            let bytes = bytes.as_bytes();
+            return Ok(Incoming::Bytes(Pinned::new(
+                object,
+                bytes.as_ptr(),
+                bytes.len(),
+            )));
+        }
+        match shim::classify(object) {
+            Class::Table => stream(
+                shim::export_stream(object, Class::Table)?,
+                StreamKind::Table,
+            ),
+            Class::Chunked => stream(
+                shim::export_stream(object, Class::Chunked)?,
+                StreamKind::Chunked,
+            ),
+            Class::Batch => array(shim::export_array(object, Class::Batch)?, true),
+            Class::Array => array(shim::export_array(object, Class::Array)?, false),
+            Class::Buffer => {
+                let (data, size) = shim::buffer_view(object)?;
+                Ok(Incoming::Bytes(Pinned::new(object, data, size)))
+            }
+            Class::None => foreign(object),
+        }
+    }
+}
+
+fn array(from: (FFI_ArrowArray, FFI_ArrowSchema), is_batch: bool) -> PyResult<Incoming> {
+    // SAFETY: a library that speaks the Arrow PyCapsule interface made the structures.
+    let imported = unsafe { convert::import_array(from.0, &from.1, is_batch) };
+    Ok(Incoming::Arrow(imported.map_err(raise)?))
+}
+
+fn stream(from: FFI_ArrowArrayStream, kind: StreamKind) -> PyResult<Incoming> {
+    // SAFETY: as in `array`.
+    let imported = unsafe { convert::import_stream(from, kind) };
+    Ok(Incoming::Arrow(imported.map_err(raise)?))
+}
+
+/// numpy, capsules, then the buffer protocol.
+fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    let py = object.py();
+    if let Some(numpy) = Numpy::loaded(py)? {
+        if object.is_instance(numpy.ndarray.bind(py))? {
+            return numpy.take_apart(object);
+        }
+        if object.is_instance(numpy.generic.bind(py))? {
+            return Err(unsupported(
+                "a numpy scalar: put numpy.asarray(it), or its bytes",
+            ));
+        }
+    }
+    if object.is_instance_of::<PyType>() {
+        return Err(unsupported_object(object));
+    }
+    if let Some(export) = object.getattr_opt(intern!(py, "__arrow_c_array__"))? {
+        return foreign_array(object, &export.call0()?);
+    }
+    if let Some(export) = object.getattr_opt(intern!(py, "__arrow_c_stream__"))? {
+        return foreign_stream(object, &export.call0()?);
+    }
+    bytes_like(object)
+}
+
+/// A struct array with fields of a table's is a record batch; every other one is an array.
+fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    let pair = pair.cast::<PyTuple>()?;
+    let (schema, data) = (pair.get_item(0)?, pair.get_item(1)?);
+    // SAFETY: capsules of these names hold these structures (Arrow PyCapsule interface); the
+    // array is moved out, which leaves a released structure for the capsule's destructor.
+    let (array_moved, schema_moved) = unsafe {
+        (
+            FFI_ArrowArray::from_raw(capsule(&data, c"arrow_array")?),
+            FFI_ArrowSchema::from_raw(capsule(&schema, c"arrow_schema")?),
+        )
+    };
+    let is_batch = schema_moved.format() == "+s" && is_tabular(object)?;
+    array((array_moved, schema_moved), is_batch)
+}
+
+fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    // SAFETY: as above, for `arrow_array_stream`.
+    let moved = unsafe {
+        FFI_ArrowArrayStream::from_raw(capsule::<FFI_ArrowArrayStream>(
+            from,
+            c"arrow_array_stream",
+        )?)
+    };
+    // A stream of structs is a table, unless it comes from a column of structs.
+    let is_column = object.getattr_opt(intern!(object.py(), "dtype"))?.is_some();
+    let kind = if is_column {
+        StreamKind::Chunked
+    } else {
+        StreamKind::ByType
+    };
+    // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
+    object.py().detach(|| stream(moved, kind))
+}
+
+/// Whether a struct array stands for rows of a table: record batches have columns or a schema.
+fn is_tabular(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    for name in [
+        intern!(py, "columns"),
+        intern!(py, "column_names"),
+        intern!(py, "num_columns"),
+    ] {
+        if object.getattr_opt(name)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The structure a capsule holds.
+fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
+    let capsule = object.cast::<PyCapsule>()?;
+    // SAFETY: the object is a capsule; Python checks that it has this name.
+    let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) };
+    if pointer.is_null() {
+        Err(PyErr::fetch(object.py()))
+    } else {
+        Ok(pointer.cast())
+    }
+}
+
+fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    static PY_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    if let Ok(view) = object.cast::<PyMemoryView>()
+        && !view.getattr(intern!(py, "c_contiguous"))?.is_truthy()?
+    {
+        return Incoming::new(&view.call_method0(intern!(py, "tobytes"))?);
+    }
+    let py_buffer = PY_BUFFER.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("pyarrow")?.getattr("py_buffer")?.unbind())
+    })?;
+    match py_buffer.bind(py).call1((object,)) {
+        Ok(buffer) => {
+            let (data, size) = shim::buffer_view(&buffer)?;
+            Ok(Incoming::Bytes(Pinned::new(&buffer, data, size)))
+        }
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unsupported_object(object)),
+        Err(error)
+            if error.is_instance_of::<PyBufferError>(py)
+                || error.is_instance_of::<PyValueError>(py) =>
+        {
+            Err(invalid_argument(format!(
+                "this buffer cannot be put: {error}"
+            )))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unsupported_object(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = object.get_type().fully_qualified_name();
+    let name = name.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+    unsupported(format!(
+        "cannot put {name}: it is no pyarrow value, has no __arrow_c_array__ or \
+         __arrow_c_stream__, and is neither a numpy array nor bytes-like"
+    ))
+}
+
+/// What is needed of numpy, once a program has imported it.
+pub struct Numpy {
+    ndarray: Py<PyAny>,
+    generic: Py<PyAny>,
+    take_apart: Py<PyAny>,
+    build: Py<PyAny>,
+}
+
+static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
+
+impl Numpy {
+    fn import(py: Python<'_>) -> PyResult<Numpy> {
+        let numpy = py.import("numpy")?;
+        let helper = py.import("farrow._numpy")?;
+        Ok(Numpy {
+            ndarray: numpy.getattr("ndarray")?.unbind(),
+            generic: numpy.getattr("generic")?.unbind(),
+            take_apart: helper.getattr("take_apart")?.unbind(),
+            build: helper.getattr("build")?.unbind(),
+        })
+    }
+
+    /// numpy, if it was imported: an object that is an array proves that it was.
+    fn loaded(py: Python<'_>) -> PyResult<Option<&'static Numpy>> {
+        if let Some(numpy) = NUMPY.get(py) {
+            return Ok(Some(numpy));
+        }
+        let modules = py.import("sys")?.getattr("modules")?;
+        if !modules.contains("numpy")? {
+            return Ok(None);
+        }
+        NUMPY.get_or_try_init(py, || Numpy::import(py)).map(Some)
+    }
+
+    /// numpy, imported now if need be.
+    pub fn get(py: Python<'_>) -> PyResult<&'static Numpy> {
+        NUMPY.get_or_try_init(py, || Numpy::import(py))
+    }
+
+    fn take_apart(&self, array: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+        let parts = self.take_apart.bind(array.py()).call1((array,))?;
+        let (dtype, item_bytes, shape, fortran, keep, address, size): (
+            String,
+            u64,
+            Vec<u64>,
+            bool,
+            Bound<'_, PyAny>,
+            usize,
+            usize,
+        ) = parts.extract()?;
+        let order = if fortran { Order::F } else { Order::C };
+        let shape = NdArray {
+            dtype,
+            item_bytes,
+            shape,
+            order,
+        };
+        let Some(address) = NonNull::new(address as *mut u8).filter(|_| size > 0) else {
+            return Ok(Incoming::NdArray(
+                shape,
+                Buffer::from_vec(Vec::<u128>::new()),
+            ));
+        };
+        let keep = Arc::new(Pinned::new(&keep, address.as_ptr(), size));
+        // SAFETY: the array is kept, and with it its items; see `Pinned::bytes` for writers.
+        let data = unsafe { foreign_buffer(address, size, keep) };
+        Ok(Incoming::NdArray(shape, data))
+    }
+
+    /// An array over a pyarrow buffer.
+    pub fn build<'py>(
+        &self,
+        buffer: &Bound<'py, PyAny>,
+        array: &NdArray,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = buffer.py();
+        let shape = PyTuple::new(py, &array.shape)?;
+        let fortran = array.order == Order::F;
+        self.build
+            .bind(py)
+            .call1((buffer, &array.dtype, shape, fortran))
+    }
+}

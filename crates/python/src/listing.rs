@@ -1,0 +1,76 @@
+//! `client.list()`: the directory as an Arrow table.
+
+use crate::errors::{defect, raise};
+use crate::shim;
+use arrow_array::builder::{
+    FixedSizeBinaryBuilder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
+};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
+use farrow::arrow::Kind;
+use farrow::{ArrowObject, BatchData, Listed, SchemaNode};
+use farrow_capi::convert;
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Bytes of an id.
+const ID_BYTES: i32 = 16;
+
+/// The pyarrow table of the objects.
+pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, PyAny>> {
+    let wrong = |error: String| defect(format!("the list of objects: {error}"));
+    let batch = batch(objects).map_err(|error| wrong(error.to_string()))?;
+    let schema =
+        SchemaNode::try_from(batch.schema().as_ref()).map_err(|error| wrong(error.to_string()))?;
+    let columns = batch
+        .columns()
+        .iter()
+        .map(|column| column.to_data())
+        .collect();
+    let rows = BatchData {
+        rows: batch.num_rows(),
+        columns,
+    };
+    let object = ArrowObject {
+        kind: Kind::Table,
+        schema: Arc::new(schema),
+        batches: vec![rows],
+    };
+    shim::wrap_table(py, convert::export(&object).map_err(raise)?)
+}
+
+fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
+    let count = objects.len();
+    let mut name = StringBuilder::with_capacity(count, 16 * count);
+    let mut id = FixedSizeBinaryBuilder::with_capacity(count, ID_BYTES);
+    let mut kind = StringBuilder::with_capacity(count, 8 * count);
+    let mut bytes = UInt64Builder::with_capacity(count);
+    let mut sealed_at = TimestampNanosecondBuilder::with_capacity(count).with_timezone("UTC");
+    let mut creator_pid = UInt32Builder::with_capacity(count);
+    for object in objects {
+        name.append_option(object.name.as_deref());
+        id.append_value(object.id.to_bytes())?;
+        kind.append_value(object.kind.as_str());
+        bytes.append_value(object.bytes);
+        sealed_at.append_value(i64::try_from(object.sealed_at_ns).unwrap_or(i64::MAX));
+        creator_pid.append_value(object.creator_pid);
+    }
+    let moment = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    let schema = Schema::new(vec![
+        Field::new("name", DataType::Utf8, true),
+        Field::new("id", DataType::FixedSizeBinary(ID_BYTES), false),
+        Field::new("kind", DataType::Utf8, false),
+        Field::new("bytes", DataType::UInt64, false),
+        Field::new("sealed_at", moment, false),
+        Field::new("creator_pid", DataType::UInt32, false),
+    ]);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(name.finish()),
+        Arc::new(id.finish()),
+        Arc::new(kind.finish()),
+        Arc::new(bytes.finish()),
+        Arc::new(sealed_at.finish()),
+        Arc::new(creator_pid.finish()),
+    ];
+    RecordBatch::try_new(Arc::new(schema), columns)
+}

@@ -1,0 +1,107 @@
+//! What the `farrow` command needs of the machine: a node, a survey, the speed of a copy.
+
+use crate::errors::invalid_argument;
+use crate::plain;
+use farrow_memory::copy::{CopyPlan, copy_slice};
+use farrow_memory::survey::{Survey, TmpfsSurvey};
+use farrow_memory::{Length, WINDOW_BASE};
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::time::Instant;
+
+/// The window is asked for a region of this size: larger than most.
+const WINDOW_PROBE_BYTES: u64 = 1 << 40;
+
+/// The best of this many copies counts.
+const COPIES: u32 = 5;
+
+/// Run a node in this process until it ends.
+#[pyfunction]
+pub fn node_main(py: Python<'_>, args: Vec<OsString>) -> i32 {
+    py.detach(|| farrow_cluster::farrowd::main(args))
+}
+
+/// What this machine offers.
+#[pyfunction]
+pub fn survey(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let survey = py.detach(|| Survey::take(WINDOW_BASE, Length(WINDOW_PROBE_BYTES)));
+    plain::to_python(py, &as_json(&survey))
+}
+
+fn bytes(length: Option<Length>) -> Option<u64> {
+    length.map(|length| length.0)
+}
+
+fn as_json(survey: &Survey) -> Value {
+    let cpu = &survey.cpu;
+    let names = |list: Vec<String>| Value::from(list);
+    json!({
+        "architecture": survey.architecture,
+        "kernel": survey.kernel,
+        "cores": survey.cores,
+        "page_bytes": survey.page_bytes,
+        "cpu": {
+            "line_bytes": cpu.line_bytes,
+            "publish": cpu.publish.as_str(),
+            "refresh": cpu.refresh.as_str(),
+            "maintenance_available":
+                names(cpu.maintenance_available.iter().map(|m| m.as_str().into()).collect()),
+            "stream": cpu.stream.as_str(),
+            "stream_available":
+                names(cpu.stream_available.iter().map(|m| m.as_str().into()).collect()),
+        },
+        "memory": {
+            "total_bytes": bytes(survey.memory.total),
+            "available_bytes": bytes(survey.memory.available),
+        },
+        "huge_pages": {
+            "page_bytes": bytes(survey.huge.page),
+            "enabled": survey.huge.enabled,
+            "shmem_enabled": survey.huge.shmem_enabled,
+        },
+        "tmpfs": survey.tmpfs.iter().map(tmpfs).collect::<Vec<_>>(),
+        "limits": {
+            "address_space": survey.limits.address_space,
+            "open_files": survey.limits.open_files,
+            "locked_memory": survey.limits.locked_memory,
+            "max_map_count": survey.limits.maps_max,
+            "maps": survey.limits.maps,
+        },
+        "window": {
+            "base": survey.window.base.0,
+            "length_bytes": survey.window.length.0,
+            "free": survey.window.is_free,
+        },
+    })
+}
+
+fn tmpfs(tmpfs: &TmpfsSurvey) -> Value {
+    json!({
+        "path": tmpfs.dir.to_string_lossy(),
+        "size_bytes": bytes(tmpfs.size),
+        "free_bytes": bytes(tmpfs.free),
+        "huge": tmpfs.huge,
+    })
+}
+
+/// Seconds of the best of a few copies of `nbytes` between private memory, with all cores.
+#[pyfunction]
+pub fn copy_bandwidth(py: Python<'_>, nbytes: usize) -> PyResult<f64> {
+    if nbytes == 0 {
+        return Err(invalid_argument("a copy of 0 bytes"));
+    }
+    Ok(py.detach(|| {
+        // Written once, so that no copy pays for the first touch of a page.
+        let from = vec![1u8; nbytes];
+        let mut into = vec![2u8; nbytes];
+        let mut best = f64::INFINITY;
+        for _ in 0..COPIES {
+            let start = Instant::now();
+            copy_slice(&mut into, &from, CopyPlan::automatic());
+            best = best.min(start.elapsed().as_secs_f64());
+            std::hint::black_box(&into);
+        }
+        best
+    }))
+}

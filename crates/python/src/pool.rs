@@ -1,0 +1,30 @@
+//! `client.memory_pool()`: a `pyarrow.MemoryPool` over the client's memory.
+
+use crate::shim;
+use farrow::Pool;
+use farrow_capi::FarrowPool;
+use pyo3::prelude::*;
+use pyo3::types::{PyCFunction, PyDict, PyTuple};
+
+/// A new pyarrow pool over `pool`.
+///
+/// pyarrow's buffers, and `pyarrow.set_memory_pool`, keep bare pointers to it, so the few hundred
+/// bytes of the C++ pool and its handle live for ever. The client does not: when the Python
+/// object is collected the handle is retired, and lets go of the client with its last allocation.
+pub fn new(py: Python<'_>, pool: Pool, is_strict: bool) -> PyResult<Py<PyAny>> {
+    let handle: &'static FarrowPool = Box::leak(Box::new(FarrowPool::new(pool, is_strict)));
+    let wrapped = shim::wrap_pool(py, handle)?;
+    let retire = PyCFunction::new_closure(
+        py,
+        Some(c"retire"),
+        None,
+        move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| handle.retire(),
+    )?;
+    let finalizer = py
+        .import("weakref")?
+        .getattr("finalize")?
+        .call1((&wrapped, retire))?;
+    // Threads may still allocate while the interpreter ends.
+    finalizer.setattr("atexit", false)?;
+    Ok(wrapped.unbind())
+}

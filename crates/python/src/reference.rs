@@ -1,0 +1,124 @@
+//! `farrow.ObjectRef`, and what may stand for an object in a call.
+
+use crate::errors::{invalid_argument, unsupported};
+use farrow::{ObjectId, Target};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString, PyType};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Names one sealed object; see `_native.pyi`.
+#[pyclass(frozen, module = "farrow", name = "ObjectRef")]
+#[derive(Clone, Debug)]
+pub struct ObjectRef {
+    /// Of the object.
+    pub id: ObjectId,
+    /// The name it was put or asked for under.
+    pub name: Option<String>,
+}
+
+#[pymethods]
+impl ObjectRef {
+    /// A reference from the 16 bytes of an id.
+    #[new]
+    #[pyo3(signature = (id, name=None))]
+    fn new(id: &[u8], name: Option<String>) -> PyResult<Self> {
+        Ok(ObjectRef {
+            id: id_of(id)?,
+            name,
+        })
+    }
+
+    /// The 16 bytes of the id; never used again for another object.
+    #[getter]
+    fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.id.to_bytes())
+    }
+
+    /// The name it was put or asked for under, if any.
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The id as 32 hexadecimal digits.
+    fn hex(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let id = self.id;
+        Ok(match &self.name {
+            Some(name) => {
+                format!(
+                    "<farrow.ObjectRef {id} {}>",
+                    PyString::new(py, name).repr()?
+                )
+            }
+            None => format!("<farrow.ObjectRef {id}>"),
+        })
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.id.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other
+            .cast::<ObjectRef>()
+            .is_ok_and(|other| other.get().id == self.id)
+    }
+
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> (Bound<'py, PyType>, (Bound<'py, PyBytes>, Option<&str>)) {
+        (py.get_type::<ObjectRef>(), (self.id(py), self.name()))
+    }
+}
+
+fn id_of(bytes: &[u8]) -> PyResult<ObjectId> {
+    let bytes: [u8; 16] = bytes.try_into().map_err(|_| {
+        invalid_argument(format!("an id has 16 bytes, this one has {}", bytes.len()))
+    })?;
+    Ok(ObjectId::from_bytes(bytes))
+}
+
+/// What a reference, a name or an id of 16 bytes stands for.
+pub fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
+    if let Ok(reference) = value.cast::<ObjectRef>() {
+        return Ok(Target::Id(reference.get().id));
+    }
+    if let Ok(name) = value.cast::<PyString>() {
+        return Ok(Target::Name(name.to_cow()?.into_owned()));
+    }
+    if let Ok(id) = value.cast::<PyBytes>() {
+        return Ok(Target::Id(id_of(id.as_bytes())?));
+    }
+    Err(unsupported(format!(
+        "an object is named by an ObjectRef, a str, or an id of 16 bytes, not by {}",
+        value.get_type().fully_qualified_name()?
+    )))
+}
+
+/// The targets of an iterable.
+pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
+    if values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>() {
+        return Err(unsupported(
+            "expected a sequence of references, got one name or id",
+        ));
+    }
+    values.try_iter()?.map(|value| target(&value?)).collect()
+}
+
+/// One target, or the targets of an iterable.
+pub fn one_or_more(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
+    let is_one = values.is_instance_of::<ObjectRef>()
+        || values.is_instance_of::<PyString>()
+        || values.is_instance_of::<PyBytes>();
+    if is_one || values.try_iter().is_err() {
+        return Ok(vec![target(values)?]);
+    }
+    targets(values)
+}

@@ -1,0 +1,235 @@
+//! The C++ half (`cpp/shim.h`), with its errors turned into Python exceptions.
+
+use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
+use farrow_capi::FarrowPool;
+use farrow_capi::convert::Exported;
+use pyo3::exceptions::{PyImportError, PyRuntimeError};
+use pyo3::ffi::{self, PyObject};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::{self, NonNull};
+
+/// The pyarrow class of an object: `fs_class` in `shim.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    None,
+    Table,
+    Batch,
+    Array,
+    Chunked,
+    Buffer,
+}
+
+unsafe extern "C" {
+    fn fs_capi_name(index: c_int) -> *const c_char;
+    fn fs_capi_set(index: c_int, signature: *const c_char, function: *mut c_void) -> c_int;
+    fn fs_error() -> *const c_char;
+    fn fs_so_compiled() -> *const c_char;
+    fn fs_so_loaded() -> *const c_char;
+    fn fs_classify(object: *mut PyObject) -> c_int;
+    fn fs_export_stream(o: *mut PyObject, class: c_int, out: *mut FFI_ArrowArrayStream) -> c_int;
+    fn fs_export_array(
+        object: *mut PyObject,
+        class: c_int,
+        array: *mut FFI_ArrowArray,
+        schema: *mut FFI_ArrowSchema,
+    ) -> c_int;
+    fn fs_buffer_view(object: *mut PyObject, data: *mut *const u8, size: *mut i64) -> c_int;
+    fn fs_wrap_table(s: *mut FFI_ArrowSchema, a: *mut FFI_ArrowArray, n: i64) -> *mut PyObject;
+    fn fs_wrap_chunked(s: *mut FFI_ArrowSchema, a: *mut FFI_ArrowArray, n: i64) -> *mut PyObject;
+    fn fs_wrap_batch(schema: *mut FFI_ArrowSchema, batch: *mut FFI_ArrowArray) -> *mut PyObject;
+    fn fs_wrap_array(schema: *mut FFI_ArrowSchema, array: *mut FFI_ArrowArray) -> *mut PyObject;
+    fn fs_wrap_buffer(
+        data: *mut u8,
+        size: i64,
+        is_mutable: bool,
+        owner: *mut c_void,
+        release: unsafe extern "C" fn(*mut c_void),
+    ) -> *mut PyObject;
+    fn fs_wrap_pool(pool: *mut c_void) -> *mut PyObject;
+}
+
+/// A C string that the shim returned.
+fn text(pointer: *const c_char) -> String {
+    // SAFETY: the shim returns strings that end with zero and live until its next call here.
+    unsafe { CStr::from_ptr(pointer) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The libarrow series this was compiled for and the one that was loaded.
+pub fn so_versions() -> (String, String) {
+    // SAFETY: both only read constants of libarrow.
+    unsafe { (text(fs_so_compiled()), text(fs_so_loaded())) }
+}
+
+/// Why the shim failed: the Python exception it met, or its own text.
+fn failure(py: Python<'_>) -> PyErr {
+    PyErr::take(py).unwrap_or_else(|| {
+        // SAFETY: the text is this thread's, and is copied before the next call.
+        crate::errors::invalid_argument(text(unsafe { fs_error() }))
+    })
+}
+
+fn check(py: Python<'_>, code: c_int) -> PyResult<()> {
+    if code == 0 { Ok(()) } else { Err(failure(py)) }
+}
+
+fn object(py: Python<'_>, made: *mut PyObject) -> PyResult<Bound<'_, PyAny>> {
+    // SAFETY: the shim returns a new reference, or NULL after an error.
+    unsafe { Bound::from_owned_ptr_or_opt(py, made) }.ok_or_else(|| failure(py))
+}
+
+/// Give the shim the functions that pyarrow exports to other extensions.
+pub fn bind(py: Python<'_>) -> PyResult<()> {
+    let exported = py.import("pyarrow.lib")?.getattr("__pyx_capi__")?;
+    let exported = exported.cast::<PyDict>()?;
+    for index in 0.. {
+        // SAFETY: any index may be asked for; NULL ends the list.
+        let Some(name) = NonNull::new(unsafe { fs_capi_name(index) }.cast_mut()) else {
+            break;
+        };
+        let name = text(name.as_ptr());
+        let capsule = exported
+            .get_item(&name)?
+            .ok_or_else(|| PyImportError::new_err(format!("pyarrow.lib exports no {name}")))?;
+        // SAFETY: the object is alive; a capsule's own name and pointer are asked for, and the
+        // function is only stored when the name is the signature the shim was compiled for.
+        let code = unsafe {
+            let signature = ffi::PyCapsule_GetName(capsule.as_ptr());
+            if signature.is_null() {
+                return Err(PyErr::fetch(py));
+            }
+            let function = ffi::PyCapsule_GetPointer(capsule.as_ptr(), signature);
+            if function.is_null() {
+                return Err(PyErr::fetch(py));
+            }
+            fs_capi_set(index, signature, function)
+        };
+        if code != 0 {
+            // SAFETY: as in `failure`.
+            return Err(PyImportError::new_err(text(unsafe { fs_error() })));
+        }
+    }
+    Ok(())
+}
+
+/// Which pyarrow class `value` is.
+pub fn classify(value: &Bound<'_, PyAny>) -> Class {
+    // SAFETY: the object is alive and `bind` ran when the state was made.
+    match unsafe { fs_classify(value.as_ptr()) } {
+        1 => Class::Table,
+        2 => Class::Batch,
+        3 => Class::Array,
+        4 => Class::Chunked,
+        5 => Class::Buffer,
+        _ => Class::None,
+    }
+}
+
+fn code(class: Class) -> c_int {
+    match class {
+        Class::None => 0,
+        Class::Table => 1,
+        Class::Batch => 2,
+        Class::Array => 3,
+        Class::Chunked => 4,
+        Class::Buffer => 5,
+    }
+}
+
+/// A Table's or ChunkedArray's stream.
+pub fn export_stream(value: &Bound<'_, PyAny>, class: Class) -> PyResult<FFI_ArrowArrayStream> {
+    let mut stream = FFI_ArrowArrayStream::empty();
+    // SAFETY: the object is of the class that `classify` said; the stream is written on success.
+    let done = unsafe { fs_export_stream(value.as_ptr(), code(class), &mut stream) };
+    check(value.py(), done)?;
+    Ok(stream)
+}
+
+/// An Array's or RecordBatch's C structures.
+pub fn export_array(
+    value: &Bound<'_, PyAny>,
+    class: Class,
+) -> PyResult<(FFI_ArrowArray, FFI_ArrowSchema)> {
+    let (mut array, mut schema) = (FFI_ArrowArray::empty(), FFI_ArrowSchema::empty());
+    // SAFETY: the object is of the class that `classify` said; both are written on success.
+    let done = unsafe { fs_export_array(value.as_ptr(), code(class), &mut array, &mut schema) };
+    check(value.py(), done)?;
+    Ok((array, schema))
+}
+
+/// Address and length of a pyarrow.Buffer; good as long as `value` is kept.
+pub fn buffer_view(value: &Bound<'_, PyAny>) -> PyResult<(*const u8, usize)> {
+    let (mut data, mut size) = (ptr::null(), 0i64);
+    // SAFETY: the object is a pyarrow.Buffer; both places are written on success.
+    let done = unsafe { fs_buffer_view(value.as_ptr(), &mut data, &mut size) };
+    check(value.py(), done)?;
+    Ok((data, usize::try_from(size).unwrap_or(0)))
+}
+
+/// A new pyarrow Table of the batches.
+pub fn wrap_table<'py>(py: Python<'py>, mut from: Exported) -> PyResult<Bound<'py, PyAny>> {
+    let count = from.arrays.len() as i64;
+    // SAFETY: the structures are ours and are moved from; what is left of them drops as empty.
+    let made = unsafe { fs_wrap_table(&mut from.schema, from.arrays.as_mut_ptr(), count) };
+    object(py, made)
+}
+
+/// A new pyarrow ChunkedArray of the arrays.
+pub fn wrap_chunked<'py>(py: Python<'py>, mut from: Exported) -> PyResult<Bound<'py, PyAny>> {
+    let count = from.arrays.len() as i64;
+    // SAFETY: as in `wrap_table`.
+    let made = unsafe { fs_wrap_chunked(&mut from.schema, from.arrays.as_mut_ptr(), count) };
+    object(py, made)
+}
+
+/// A new pyarrow RecordBatch (`is_batch`) or Array of the one array.
+pub fn wrap_one<'py>(
+    py: Python<'py>,
+    mut from: Exported,
+    is_batch: bool,
+) -> PyResult<Bound<'py, PyAny>> {
+    let Some(array) = from.arrays.first_mut() else {
+        return Err(PyRuntimeError::new_err("an array object without an array"));
+    };
+    let wrap = if is_batch {
+        fs_wrap_batch
+    } else {
+        fs_wrap_array
+    };
+    // SAFETY: as in `wrap_table`.
+    let made = unsafe { wrap(&mut from.schema, array) };
+    object(py, made)
+}
+
+unsafe extern "C" fn release_owner<T>(owner: *mut c_void) {
+    // SAFETY: `owner` came from `Box::into_raw` in `wrap_buffer`, and the shim calls this once.
+    drop(unsafe { Box::from_raw(owner.cast::<T>()) });
+}
+
+/// A pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
+///
+/// # Safety
+/// The bytes must stay readable (writable, if `is_mutable`) until `owner` is dropped.
+pub unsafe fn wrap_buffer<T: Send + 'static>(
+    py: Python<'_>,
+    data: *mut u8,
+    size: usize,
+    is_mutable: bool,
+    owner: T,
+) -> PyResult<Bound<'_, PyAny>> {
+    let size = i64::try_from(size).unwrap_or(0);
+    let owner = Box::into_raw(Box::new(owner)).cast::<c_void>();
+    // SAFETY: the caller keeps the bytes good until the owner is dropped, which the buffer does.
+    let made = unsafe { fs_wrap_buffer(data, size, is_mutable, owner, release_owner::<T>) };
+    object(py, made)
+}
+
+/// A pyarrow.MemoryPool over `pool`, which must be leaked.
+pub fn wrap_pool<'py>(py: Python<'py>, pool: &'static FarrowPool) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: the handle lives for ever.
+    let made = unsafe { fs_wrap_pool(ptr::from_ref(pool).cast_mut().cast()) };
+    object(py, made)
+}

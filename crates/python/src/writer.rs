@@ -1,0 +1,153 @@
+//! `farrow.Writer`: an object of bytes that is written in place.
+
+use crate::errors::{invalid_argument, raise};
+use crate::reference::ObjectRef;
+use crate::shim;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Where a writer is in its life.
+enum State {
+    Writing(farrow::Writer),
+    Sealed(ObjectRef),
+    Aborted,
+}
+
+/// An object of bytes that is being written; see `_native.pyi`.
+#[pyclass(frozen, module = "farrow", name = "Writer")]
+pub struct Writer {
+    state: Mutex<State>,
+    view: Mutex<Option<Py<PyMemoryView>>>,
+    bytes: u64,
+    name: Option<String>,
+}
+
+impl Writer {
+    /// A writer that Python owns.
+    pub fn new(writer: farrow::Writer, name: Option<String>) -> Writer {
+        let bytes = writer.memory().len();
+        Writer {
+            state: Mutex::new(State::Writing(writer)),
+            view: Mutex::new(None),
+            bytes,
+            name,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(&self) -> MutexGuard<'_, Option<Py<PyMemoryView>>> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Take the view back from Python, so that a late write is an exception and not a fault.
+    /// Views made of it (numpy arrays, slices) keep the memory, which stays mapped read-only.
+    fn release_view(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(view) = self.view().take() else {
+            return Ok(());
+        };
+        match view.bind(py).call_method0("release") {
+            Err(error) if !error.is_instance_of::<PyBufferError>(py) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[pymethods]
+impl Writer {
+    /// A writable view of the object's bytes in shared memory.
+    #[getter]
+    fn buffer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
+        if let Some(view) = &*self.view() {
+            return Ok(view.bind(py).clone());
+        }
+        let (data, memory) = match &*self.state() {
+            State::Writing(writer) => (writer.memory().as_mut_ptr(), Arc::clone(writer.memory())),
+            State::Sealed(_) => return Err(invalid_argument("the writer is sealed")),
+            State::Aborted => return Err(invalid_argument("the writer is aborted")),
+        };
+        let size = usize::try_from(self.bytes).unwrap_or(0);
+        // SAFETY: the memory of a writer stays mapped until its last owner is dropped, and the
+        // buffer owns it; it is writable until seal or abort, which take the view back.
+        let buffer = unsafe { shim::wrap_buffer(py, data, size, true, memory)? };
+        let view = PyMemoryView::from(&buffer)?;
+        *self.view() = Some(view.clone().unbind());
+        Ok(view)
+    }
+
+    /// Length of the object in bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Make the object immutable and visible.
+    fn seal(&self, py: Python<'_>) -> PyResult<ObjectRef> {
+        let writer = match std::mem::replace(&mut *self.state(), State::Aborted) {
+            State::Writing(writer) => writer,
+            State::Sealed(reference) => {
+                *self.state() = State::Sealed(reference.clone());
+                return Ok(reference);
+            }
+            State::Aborted => return Err(invalid_argument("the writer is aborted")),
+        };
+        self.release_view(py)?;
+        let id = py.detach(|| writer.seal()).map_err(raise)?;
+        let reference = ObjectRef {
+            id,
+            name: self.name.clone(),
+        };
+        *self.state() = State::Sealed(reference.clone());
+        Ok(reference)
+    }
+
+    /// Give the space back. Does nothing when already sealed or aborted.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        let writer = {
+            let mut state = self.state();
+            match std::mem::replace(&mut *state, State::Aborted) {
+                State::Writing(writer) => writer,
+                other => {
+                    *state = other;
+                    return Ok(());
+                }
+            }
+        };
+        self.release_view(py)?;
+        py.detach(|| writer.abort());
+        Ok(())
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exc_type: &Bound<'_, PyAny>,
+        _exc: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let is_open = matches!(&*self.state(), State::Writing(_));
+        if exc_type.is_none() && is_open {
+            self.seal(py)?;
+        } else {
+            self.abort(py)?;
+        }
+        Ok(false)
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match &*self.state() {
+            State::Writing(_) => "writing".into(),
+            State::Sealed(reference) => format!("sealed as {}", reference.id),
+            State::Aborted => "aborted".to_owned(),
+        };
+        format!("<farrow.Writer {} bytes, {state}>", self.bytes)
+    }
+}

@@ -1,0 +1,72 @@
+"""numpy arrays as bytes, a text for their type, and a shape; and back.
+
+The text is ``dtype.str``, or for structured types the ``repr`` of numpy's own description, the
+one that ``.npy`` files carry.  Imported by the extension when the first array is met.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from farrow.exceptions import InvalidDescriptor, UnsupportedType
+
+__all__ = ["build", "take_apart"]
+
+
+def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any, int, int]:
+    """Text of the type, bytes of an item, shape, whether in Fortran order, the array itself (a
+    copy if it was not contiguous), its address and its bytes."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise UnsupportedType(
+            "a masked array would lose its mask: put pyarrow.array(a.data, mask=a.mask)"
+        )
+    dtype = array.dtype
+    text = _text(dtype)
+    flags = array.flags
+    fortran = flags.f_contiguous and not flags.c_contiguous
+    if not (fortran or flags.c_contiguous):
+        array = np.ascontiguousarray(array)
+    address = array.__array_interface__["data"][0]
+    return text, dtype.itemsize, array.shape, fortran, array, address, array.nbytes
+
+
+def build(buffer: Any, text: str, shape: tuple[int, ...], fortran: bool) -> np.ndarray:
+    """The array over a read-only buffer; it is read-only, and keeps the buffer."""
+    return np.ndarray(shape, _dtype(text), buffer, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=1024)
+def _text(dtype: np.dtype) -> str:
+    if dtype.hasobject:
+        raise UnsupportedType(
+            f"numpy arrays of {dtype} hold Python objects, which other processes cannot read"
+        )
+    if dtype.names is None:
+        text = dtype.str
+    else:
+        text = repr(np.lib.format.dtype_to_descr(dtype))
+    try:
+        same = _dtype(text) == dtype
+    except InvalidDescriptor:
+        same = False
+    if not same:
+        raise UnsupportedType(f"numpy arrays of {dtype!r} have no portable description")
+    return text
+
+
+@lru_cache(maxsize=1024)
+def _dtype(text: str) -> np.dtype:
+    try:
+        if text.startswith("["):
+            dtype = np.lib.format.descr_to_dtype(ast.literal_eval(text))
+        else:
+            dtype = np.dtype(text)
+    except (SyntaxError, TypeError, ValueError, KeyError, RecursionError) as error:
+        raise InvalidDescriptor(f"{text!r} is no type of numpy: {error}") from None
+    if dtype.hasobject:
+        raise InvalidDescriptor(f"{text!r} holds Python objects")
+    return dtype

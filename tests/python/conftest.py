@@ -1,0 +1,175 @@
+"""A node of 256 MiB in a process of its own, and clients of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import farrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Longest wait for anything that should be quick; a test never asserts that it was.
+LIMIT_SECONDS = 30.0
+MEMORY = "256MiB"
+
+_RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
+
+
+def wait_until(condition: Callable[[], bool], what: str, limit: float = LIMIT_SECONDS) -> None:
+    """Return as soon as the condition holds; fail when it does not within the limit."""
+    end = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < end, f"not within {limit} s: {what}"
+        time.sleep(0.005)
+
+
+class Node:
+    """A node that a test can kill and start again over the same memory."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        self.socket = str(folder / "node.sock")
+        self.flags = ["--socket", self.socket, "--memory-dir", str(self._memory()), *flags]
+        if "--memory" not in flags:
+            self.flags += ["--memory", MEMORY]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def _memory(self) -> Path:
+        """A folder of this node alone on the machine's tmpfs."""
+        folder = Path("/dev/shm") / f"farrow-test-{os.getpid()}-{id(self):x}"
+        folder.mkdir(mode=0o700)
+        self.memory_dir = folder
+        return folder
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RUN_NODE, *self.flags],
+            stdin=subprocess.DEVNULL,
+            stderr=(self.folder / "node.log").open("ab"),
+        )
+        wait_until(self._answers, f"a node at {self.socket}: {self.log()}")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the node ended: {self.log()}"
+        try:
+            farrow.connect(self.socket, timeout=5)
+        except farrow.Disconnected:
+            return False
+        return True
+
+    def log(self) -> str:
+        """What it wrote to standard error."""
+        path = self.folder / "node.log"
+        return path.read_text() if path.exists() else ""
+
+    def kill9(self) -> None:
+        """End it as a crash would."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(LIMIT_SECONDS)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(LIMIT_SECONDS)
+                raise
+
+    def restart(self) -> None:
+        """Kill it and start it again; it adopts what it finds."""
+        self.kill9()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it and remove its memory."""
+        try:
+            self.stop()
+        finally:
+            for path in self.memory_dir.iterdir():
+                path.unlink()
+            self.memory_dir.rmdir()
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Nodes with flags of their own, ended after the test."""
+    nodes: list[Node] = []
+
+    def make(*flags: str) -> Node:
+        folder = tmp_path / f"node{len(nodes)}"
+        folder.mkdir()
+        nodes.append(Node(folder, *flags))
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def node(make_node: Callable[..., Node]) -> Node:
+    """A node of 256 MiB that belongs to this test."""
+    return make_node()
+
+
+@pytest.fixture
+def client(node: Node) -> farrow.Client:
+    """A client of this test's node."""
+    return farrow.connect(node.socket)
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for all tests that leave no names behind."""
+    node = Node(tmp_path_factory.mktemp("shared"))
+    yield node
+    node.close()
+
+
+@pytest.fixture
+def shared(shared_node: Node) -> farrow.Client:
+    """A client of the shared node."""
+    return farrow.connect(shared_node.socket)
+
+
+def run_python(script: str, *arguments: str, env: dict[str, str] | None = None) -> str:
+    """Standard output of a script in a new process, which must succeed."""
+    done = python_process(script, *arguments, env=env)
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+def python_process(
+    script: str, *arguments: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A script in a new process, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=None if env is None else {**os.environ, **env},
+    )

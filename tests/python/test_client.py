@@ -1,0 +1,189 @@
+"""The rest of the surface: references, contains, delete, wait, list, stats, locate."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import run_python, wait_until
+
+
+def test_references(client: farrow.Client) -> None:
+    reference = client.put(b"x", "x")
+    assert reference.name == "x"
+    assert len(reference.id) == 16
+    assert reference.hex() == reference.id.hex()
+    assert reference.hex() in repr(reference)
+    assert "'x'" in repr(reference)
+    same = farrow.ObjectRef(reference.id)
+    assert same == reference
+    assert hash(same) == hash(reference)
+    assert same.name is None
+    assert client.put(b"y") != reference
+    assert reference != "x"
+    for again in (pickle.loads(pickle.dumps(reference)), copy.deepcopy(reference)):
+        assert again == reference
+        assert again.name == "x"
+    for target in (reference, "x", reference.id):
+        assert client.get(target).to_pybytes() == b"x"
+        assert client.contains(target)
+    with pytest.raises(farrow.InvalidArgument, match="16 bytes"):
+        farrow.ObjectRef(b"short")
+    with pytest.raises(AttributeError):
+        reference.name = "other"  # type: ignore[misc]
+
+
+def test_delete(client: farrow.Client) -> None:
+    client.put(b"1", "a")
+    second, third = client.put_many([b"2", b"3"])
+    held = client.get(second)
+    client.delete("a")
+    client.delete([second, third.id])
+    for target in ("a", second, third):
+        assert not client.contains(target)
+    assert held.to_pybytes() == b"2"
+    client.put(b"again", "a")
+    assert client.get("a").to_pybytes() == b"again"
+    client.delete([])
+
+
+def test_deleted_space_comes_back(client: farrow.Client) -> None:
+    for _ in range(20):
+        reference = client.put(bytes(100 << 20))
+        value = client.get(reference)
+        client.delete(reference)
+        del value
+    assert client.stats()["objects"] == 0
+
+
+def test_get_waits(client: farrow.Client) -> None:
+    other = farrow.connect(client.address)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(client.get, "late", timeout=30) for _ in range(2)]
+        many = pool.submit(client.get_many, ["late", "later"], timeout=30)
+        time.sleep(0.05)
+        assert not any(future.done() for future in (*waiting, many))
+        other.put(b"here", "late")
+        assert [future.result(30).to_pybytes() for future in waiting] == [b"here"] * 2
+        assert not many.done()
+        other.put(b"too", "later")
+        assert [value.to_pybytes() for value in many.result(30)] == [b"here", b"too"]
+
+
+def test_wait(client: farrow.Client) -> None:
+    first = client.put(b"x", "first")
+    assert client.wait([first, "first"], timeout=0) == [True, True]
+    assert client.wait([first, "second"], timeout=0.02) == [True, False]
+    assert client.wait([], timeout=0) == []
+    thread = threading.Timer(0.05, lambda: client.put(b"y", "second"))
+    thread.start()
+    assert client.wait([first, "second"], timeout=30) == [True, True]
+    thread.join()
+
+
+def test_a_reserved_name_is_not_sealed(client: farrow.Client) -> None:
+    writer = client.create(4, "slow")
+    assert not client.contains("slow")
+    with pytest.raises(farrow.NotFound):
+        client.get("slow")
+    writer.buffer[:] = b"done"
+    writer.seal()
+    assert client.get("slow").to_pybytes() == b"done"
+
+
+def test_list(client: farrow.Client) -> None:
+    empty = client.list()
+    assert empty.num_rows == 0
+    table = pa.table({"n": list(range(1000))})
+    references = [client.put(table, f"t/{i}") for i in range(3)]
+    unnamed = client.put(b"0123456789")
+    listed = client.list("t/")
+    assert listed.schema == empty.schema
+    assert listed.column_names == [
+        "name",
+        "id",
+        "kind",
+        "bytes",
+        "sealed_at",
+        "creator_pid",
+    ]
+    assert listed["name"].to_pylist() == ["t/0", "t/1", "t/2"]
+    assert listed["id"].to_pylist() == [reference.id for reference in references]
+    assert listed["kind"].to_pylist() == ["table"] * 3
+    assert all(size >= 8000 for size in listed["bytes"].to_pylist())
+    assert all(moment is not None for moment in listed["sealed_at"].to_pylist())
+    everything = client.list()
+    assert everything.num_rows == 4
+    row = next(row for row in everything.to_pylist() if row["id"] == unnamed.id)
+    assert row["name"] is None
+    assert row["kind"] == "bytes"
+    assert row["bytes"] == 10
+    assert client.list("nothing like it").num_rows == 0
+
+
+def test_stats(client: farrow.Client) -> None:
+    before = client.stats()
+    for key in ("capacity", "used", "free", "objects", "holds", "clients"):
+        assert isinstance(before[key], int), key
+    assert before["capacity"] >= 200 << 20
+    reference = client.put(bytes(1 << 20))
+    held = client.get(reference)
+    after = client.stats()
+    assert after["objects"] == before["objects"] + 1
+    assert after["used"] >= before["used"] + (1 << 20)
+    assert after["holds"] == before["holds"] + 1
+    del held
+    wait_until(lambda: client.stats()["holds"] == before["holds"], "the hold to go")
+
+
+def test_locate(client: farrow.Client) -> None:
+    table = pa.table({"a": [1, 2], "b": pa.array(["x", "y"]).dictionary_encode()})
+    for place in client.locate(table):
+        assert not place["in_region"]
+        assert place["offset"] is None
+    places = client.locate(client.get(client.put(table)))
+    assert {place["column"] for place in places} == {"a", "b"}
+    for place in places:
+        assert place["in_region"]
+        assert place["offset"] is not None
+        assert place["bytes"] > 0
+    base = {place["address"] - place["offset"] for place in places}  # type: ignore[operator]
+    assert len(base) == 1
+    assert not client.locate(b"of Python")[0]["in_region"]
+    with pytest.raises(farrow.UnsupportedType):
+        client.locate(5)
+
+
+def test_threads_share_a_client(client: farrow.Client) -> None:
+    def work(seed: int) -> int:
+        for i in range(100):
+            name = f"{seed}/{i}"
+            client.put(name.encode() * 10, name)
+            assert client.get(name).to_pybytes() == name.encode() * 10
+            if i % 2:
+                client.delete(name)
+        return seed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == list(range(8))
+    assert client.list().num_rows == 8 * 50
+
+
+def test_import_is_light(client: farrow.Client) -> None:
+    script = """
+import sys, farrow
+heavy = {"numpy", "pandas", "rich", "polars", "duckdb", "asyncio", "pyarrow.compute"}
+import pyarrow
+before = {name for name in heavy if name in sys.modules}
+print(sorted(before))
+"""
+    plain = "import sys, pyarrow; print(sorted({'numpy'} & sys.modules.keys()))"
+    with_numpy = run_python(plain).strip() == "['numpy']"
+    assert run_python(script).strip() == ("['numpy']" if with_numpy else "[]")
