@@ -24,6 +24,8 @@ use crate::units::{Geometry, Length, Section};
 pub struct DeviceFabric {
     writer: OwnedFd,
     reader: OwnedFd,
+    /// Open apart: the writer goes to clients, who outlive a home, and would keep its lock.
+    _lock: OwnedFd,
     path: PathBuf,
     file_offset: u64,
     geometry: Geometry,
@@ -57,7 +59,8 @@ impl DeviceFabric {
         };
         let shape = files::shape_of(writer.as_fd(), path)?;
         files::check_length(&shape, Section::Data, file_offset, geometry.total())?;
-        files::lock_range(writer.as_fd(), file_offset, geometry.total(), path)?;
+        let lock = files::reopen(writer.as_fd(), path, OFlags::RDWR)?;
+        files::lock_range(lock.as_fd(), file_offset, geometry.total(), path)?;
         let huge_page = match shape {
             FileShape::Regular(_) => {
                 let room = Room::of(path, writer.as_fd());
@@ -70,6 +73,7 @@ impl DeviceFabric {
         let fabric = Self {
             writer,
             reader,
+            _lock: lock,
             path: path.to_owned(),
             file_offset,
             geometry,

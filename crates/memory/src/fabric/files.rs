@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -20,6 +22,11 @@ const ZERO_PIECE_BYTES: usize = 1 << 20;
 
 /// Longest region name: a file name may have 255 bytes, less room for the suffix.
 const NAME_BYTES_MAX: usize = 200;
+
+/// A home that was just killed, or a child between fork and exec, holds its lock for a moment more:
+/// wait for that, half a second in all.
+const LOCK_TRIES_MAX: u32 = 25;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn system(call: &'static str, path: &Path, errno: Errno) -> FabricError {
     FabricError::System {
@@ -72,12 +79,21 @@ pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(),
     Ok(())
 }
 
-/// Opens `path` a second time, read-only. No mapping made from the result can become writable.
+/// Opens a file a second time, read-only. No mapping made from the result can become writable.
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, FabricError> {
+    reopen(fd, path, OFlags::RDONLY)
+}
+
+/// Opens a file a second time: another open file, with locks of its own.
+pub(super) fn reopen(
+    fd: BorrowedFd<'_>,
+    path: &Path,
+    mode: OFlags,
+) -> Result<OwnedFd, FabricError> {
     // By descriptor, so that it is the same file even if the path has changed hands.
     let through = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(through, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| system("open read-only", path, errno))
+    rustix::fs::open(through, mode | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| system("open again", path, errno))
 }
 
 /// Refuses to start what cannot end well: a file system with less free space than asked, or, for
@@ -229,13 +245,38 @@ fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64, room: &Room<'_>) -> Resu
 }
 
 /// One home for each region: a lock on the range, which goes with the last copy of the descriptor
-/// and so with the process. A file that knows no locks is used without.
+/// and so with the process. Give it a descriptor that is neither passed on nor mapped by others:
+/// both would keep the lock. A file that knows no locks is used without.
 pub(super) fn lock_range(
     fd: BorrowedFd<'_>,
     start: u64,
     length: Length,
     path: &Path,
 ) -> Result<(), FabricError> {
+    let mut tries = 0;
+    loop {
+        let Err(error) = try_lock(fd, start, length) else {
+            return Ok(());
+        };
+        match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) if tries < LOCK_TRIES_MAX => {
+                tries += 1;
+                thread::sleep(LOCK_PAUSE);
+            }
+            Some(libc::EAGAIN | libc::EACCES) => {
+                return Err(FabricError::Locked {
+                    path: path.to_owned(),
+                });
+            }
+            _ => {
+                tracing::debug!(path = %path.display(), %error, "no lock on this file");
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn try_lock(fd: BorrowedFd<'_>, start: u64, length: Length) -> io::Result<()> {
     // SAFETY: flock is plain integers, for which all zeros is a value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = libc::F_WRLCK as libc::c_short;
@@ -245,17 +286,9 @@ pub(super) fn lock_range(
     // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock, only read.
     let answer = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if answer == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Err(FabricError::Locked {
-            path: path.to_owned(),
-        }),
-        _ => {
-            tracing::debug!(path = %path.display(), %error, "no lock on this file");
-            Ok(())
-        }
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

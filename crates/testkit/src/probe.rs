@@ -1,0 +1,204 @@
+//! What only unsafe code can try. The one place for it in this crate.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use farrow_memory::{Address, Length};
+use rustix::io::Errno;
+use rustix::mm::{MprotectFlags, mprotect};
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A child that only loads or stores a byte needs microseconds; more than this is a hang.
+const CHILD_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Forks a child that stores a byte to the address and exits with 0 if that worked.
+///
+/// # Errors
+/// If no child can be made, or it hangs.
+pub fn store_in_child(address: Address) -> io::Result<End> {
+    in_child(|| {
+        let target = std::ptr::with_exposed_provenance_mut::<u8>(address.0);
+        // SAFETY: whatever happens, happens to the child alone: a private process with nothing
+        // left to do. That the store may fault is what the caller asks about.
+        unsafe { target.write_volatile(0xA5) };
+    })
+}
+
+/// Forks a child that loads a byte from the address and exits with 0 if that worked.
+///
+/// # Errors
+/// If no child can be made, or it hangs.
+pub fn load_in_child(address: Address) -> io::Result<End> {
+    in_child(|| {
+        let target = std::ptr::with_exposed_provenance::<u8>(address.0);
+        // SAFETY: as in `store_in_child`.
+        unsafe { target.read_volatile() };
+    })
+}
+
+fn in_child(act: impl FnOnce()) -> io::Result<End> {
+    // SAFETY: the child uses only calls that are safe after a fork of a program with threads: two
+    // system calls, one access, and an exit that runs no destructors.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let none = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: plain system calls on values of this frame; no core file is wanted.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+            libc::signal(libc::SIGBUS, libc::SIG_DFL);
+        }
+        act();
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(0) };
+    }
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    wait(child)
+}
+
+fn wait(child: libc::pid_t) -> io::Result<End> {
+    let start = Instant::now();
+    loop {
+        let mut status = 0;
+        // SAFETY: our own child and a status of this frame.
+        let answer = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        if answer == child {
+            return Ok(if libc::WIFSIGNALED(status) {
+                End::Signal(libc::WTERMSIG(status))
+            } else {
+                End::Exit(libc::WEXITSTATUS(status))
+            });
+        }
+        if answer < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if start.elapsed() > CHILD_WAIT_MAX {
+            // SAFETY: our own child, not waited for yet, so the number is still its own.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the child hangs"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Tries to make mapped pages writable by `mprotect`. Puts them back read-only if it worked.
+///
+/// # Errors
+/// The system's answer; `EACCES` where the mapping is read-only by construction.
+pub fn try_make_writable(address: Address, length: Length) -> io::Result<()> {
+    let start = std::ptr::with_exposed_provenance_mut::<std::ffi::c_void>(address.0);
+    let both = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the pages stay readable throughout, and nobody writes them in between.
+    unsafe {
+        mprotect(start, length.as_usize(), both)?;
+        mprotect(start, length.as_usize(), MprotectFlags::READ)?;
+    }
+    Ok(())
+}
+
+/// Runs `act` in a thread with mounts of its own, which vanish with it. `None`, and a message, if
+/// this process may not do that.
+pub fn with_private_mounts<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if let Err(error) = leave_mounts() {
+                eprintln!("skipped: no private mounts ({error}); needs root");
+                return None;
+            }
+            Some(act())
+        });
+        match thread.join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn leave_mounts() -> io::Result<()> {
+    // SAFETY: changes the mounts and working directory of this thread alone; descriptors and
+    // memory stay shared.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let flags = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: constant strings that end with zero; the other arguments are not used.
+    let answer = unsafe {
+        libc::mount(
+            c"none".as_ptr(),
+            c"/".as_ptr(),
+            std::ptr::null(),
+            flags,
+            std::ptr::null(),
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Mounts a file system of memory (`tmpfs`, `ramfs`) over a directory. For use inside
+/// [`with_private_mounts`].
+///
+/// # Errors
+/// The system's answer.
+pub fn mount(kind: &str, dir: &Path, options: &str) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let text = |bytes: &[u8]| std::ffi::CString::new(bytes).map_err(|_| Errno::INVAL);
+    let (kind, dir) = (text(kind.as_bytes())?, text(dir.as_os_str().as_bytes())?);
+    let options = text(options.as_bytes())?;
+    // SAFETY: strings that end with zero and live through the call.
+    let answer = unsafe {
+        libc::mount(
+            kind.as_ptr(),
+            dir.as_ptr(),
+            kind.as_ptr(),
+            0,
+            options.as_ptr().cast(),
+        )
+    };
+    if answer == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The canary: a probe that never reports a fault would let every contract pass.
+    #[test]
+    fn a_store_that_may_works_and_one_that_may_not_dies() {
+        let byte = Box::new(0u8);
+        let address = Address::from(&raw const *byte);
+        assert_eq!(store_in_child(address).unwrap(), End::Exit(0));
+        assert_eq!(load_in_child(address).unwrap(), End::Exit(0));
+        assert_eq!(*byte, 0, "a child's store stays in the child");
+        assert_eq!(
+            store_in_child(Address(8)).unwrap(),
+            End::Signal(libc::SIGSEGV)
+        );
+        assert_eq!(
+            load_in_child(Address(8)).unwrap(),
+            End::Signal(libc::SIGSEGV)
+        );
+    }
+}
