@@ -119,7 +119,11 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
         signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
     }
     let summary = &node.summary;
-    say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
+    say(&format!(
+        "farrow node: {} at {}",
+        size::human(summary.capacity),
+        summary.memory
+    ));
     if summary.adopted > 0 || !summary.dropped.is_empty() {
         say(&format!("farrow node: adopted {} objects", summary.adopted));
     }

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use farrow_memory::device::DeviceFabric;
+use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Access, CoherenceClass, Fabric, FabricError, Length, MapError, Region, WINDOW_BASE, sync,
 };
-use farrow_memory::device::DeviceFabric;
-use farrow_memory::shm::ShmFabric;
-use farrow_store::{ClientSlot, Dropped, FormatError, Home, Layout, RegionOptions, RegionUid, StoreError};
+use farrow_store::{
+    ClientSlot, Dropped, FormatError, Home, Layout, RegionOptions, RegionUid, StoreError,
+};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::paths;
@@ -79,7 +81,9 @@ impl NodeOptions {
         Self {
             socket: socket.into(),
             memory: None,
-            source: MemorySource::Shm { dir: paths::default_memory_dir() },
+            source: MemorySource::Shm {
+                dir: paths::default_memory_dir(),
+            },
             objects_max: None,
             clients_max: None,
             is_private: false,
@@ -209,8 +213,10 @@ impl Node {
     pub fn open(options: NodeOptions) -> Result<Self, NodeError> {
         let started = Instant::now();
         check_socket_path(&options.socket)?;
-        paths::prepare_socket_dir(&options.socket)
-            .map_err(failed(format!("the folder of {}", options.socket.display())))?;
+        paths::prepare_socket_dir(&options.socket).map_err(failed(format!(
+            "the folder of {}",
+            options.socket.display()
+        )))?;
         let lock = Lock::take(&options.socket)?;
         let region_name = paths::region_name(&options.socket);
         let found = find_or_make(&options, &region_name)?;
@@ -226,12 +232,24 @@ impl Node {
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());
         let uid = paths::own_uid();
-        let state =
-            NodeState::new(found.home, base, std::process::id(), uid, found.clients, found.adopted, 0);
+        let state = NodeState::new(
+            found.home,
+            base,
+            std::process::id(),
+            uid,
+            found.clients,
+            found.adopted,
+            0,
+        );
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {
-            prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
+            prepare::start(
+                region,
+                heap,
+                Arc::clone(&prepared),
+                Arc::clone(&should_prepare),
+            )
         });
         let server = Server::new(listener, wake, state, started, options.is_private, prepared)
             .map_err(failed("the event loop"))?;
@@ -262,7 +280,15 @@ impl Node {
     ///
     /// The event loop failed; the memory is then left for the next node to adopt.
     pub fn run(self) -> Result<(), NodeError> {
-        let Self { server, options, region_name, lock, preparing, should_prepare, .. } = self;
+        let Self {
+            server,
+            options,
+            region_name,
+            lock,
+            preparing,
+            should_prepare,
+            ..
+        } = self;
         let ended = server.run();
         should_prepare.store(false, sync::Ordering::Relaxed);
         if let Some(thread) = preparing {
@@ -286,7 +312,11 @@ fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
     let bytes = socket.as_os_str().len();
     let max = paths::SOCKET_PATH_BYTES_MAX;
     if bytes == 0 || bytes > max {
-        return Err(NodeError::SocketPath { socket: socket.to_owned(), bytes, max });
+        return Err(NodeError::SocketPath {
+            socket: socket.to_owned(),
+            bytes,
+            max,
+        });
     }
     Ok(())
 }
@@ -338,7 +368,11 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
                 Err(error) => Err(error.into()),
             }
         }
-        MemorySource::Device { path, file_offset, coherence } => {
+        MemorySource::Device {
+            path,
+            file_offset,
+            coherence,
+        } => {
             let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
             let region_options = region_options(options, memory)?;
             let geometry = Layout::new(&region_options)?.geometry;
@@ -362,7 +396,10 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
 
 fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
     if memory.0 < MEMORY_BYTES_MIN {
-        return Err(NodeError::TooSmall { asked: memory.0, min: MEMORY_BYTES_MIN });
+        return Err(NodeError::TooSmall {
+            asked: memory.0,
+            min: MEMORY_BYTES_MIN,
+        });
     }
     let mut region = RegionOptions::for_capacity(memory);
     if let Some(objects_max) = options.objects_max {
@@ -378,15 +415,20 @@ fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeE
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let home = Home::create(region, options, wall_ns())?;
-    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
+    Ok(Found {
+        home,
+        adopted: 0,
+        clients: Vec::new(),
+        dropped: Vec::new(),
+    })
 }
 
 fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
     let memory = fabric.describe();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
-    let (home, report) = Home::adopt(region)
-        .map_err(|source| NodeError::NotAdopted { memory, source })?;
+    let (home, report) =
+        Home::adopt(region).map_err(|source| NodeError::NotAdopted { memory, source })?;
     let clients = report
         .clients
         .iter()
@@ -400,7 +442,12 @@ fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
         })
         .collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
-    Ok(Found { home, adopted: report.objects, clients, dropped })
+    Ok(Found {
+        home,
+        adopted: report.objects,
+        clients,
+        dropped,
+    })
 }
 
 fn describe_dropped(dropped: &Dropped) -> String {
@@ -423,7 +470,9 @@ fn default_memory(dir: &Path) -> Length {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            let line = text
+                .lines()
+                .find_map(|line| line.strip_prefix("MemAvailable:"))?;
             line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
         })
         .map_or(1 << 30, |kib| kib * 1024);
@@ -434,7 +483,9 @@ fn default_memory(dir: &Path) -> Length {
 }
 
 fn wall_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -460,7 +511,9 @@ impl Lock {
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
+                    return Err(NodeError::AlreadyServing {
+                        socket: socket.to_owned(),
+                    });
                 }
                 Err(error) => return Err(failed(what())(error.into())),
             }
@@ -469,7 +522,9 @@ impl Lock {
                 return Ok(Self { file, path });
             }
         }
-        Err(NodeError::AlreadyServing { socket: socket.to_owned() })
+        Err(NodeError::AlreadyServing {
+            socket: socket.to_owned(),
+        })
     }
 
     fn release(self) {

@@ -53,7 +53,10 @@ pub fn prepare_socket_dir(socket: &Path) -> io::Result<()> {
     let Some(dir) = socket.parent().filter(|dir| !dir.as_os_str().is_empty()) else {
         return Ok(());
     };
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
     check_runtime_dir(socket)
 }
 
@@ -96,10 +99,13 @@ pub fn lock_of(socket: &Path) -> PathBuf {
 pub fn region_name(socket: &Path) -> String {
     let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
     // FNV-1a, 64 bits: a name, not a secret.
-    let hash = absolute.as_os_str().as_encoded_bytes().iter().fold(
-        0xcbf2_9ce4_8422_2325_u64,
-        |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3),
-    );
+    let hash = absolute
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
     format!("farrow-{}-{hash:016x}", own_uid())
 }
 

@@ -23,7 +23,9 @@ const CHILD_SEED: &str = "FARROW_TEST_CHILD_SEED";
 /// what it sealed, once it is sealed.
 #[test]
 fn child_client() {
-    let Ok(socket) = std::env::var(CHILD_SOCKET) else { return };
+    let Ok(socket) = std::env::var(CHILD_SOCKET) else {
+        return;
+    };
     let seed: u64 = std::env::var(CHILD_SEED).unwrap().parse().unwrap();
     let mut dice = Dice(seed | 1);
     let client = client_at(Path::new(&socket));
@@ -93,15 +95,25 @@ fn said(child: &mut Child) -> BTreeMap<String, (u64, usize)> {
 }
 
 fn assert_there(client: &Client, name: &str, seed: u64, length: usize) {
-    let object = client.get(&name.into(), Duration::ZERO).unwrap_or_else(|error| {
-        panic!("{name} of seed {seed} is lost: {error}");
-    });
-    assert_eq!(&object.view().unwrap()[..], &bytes_of(seed, length)[..], "{name} has changed");
+    let object = client
+        .get(&name.into(), Duration::ZERO)
+        .unwrap_or_else(|error| {
+            panic!("{name} of seed {seed} is lost: {error}");
+        });
+    assert_eq!(
+        &object.view().unwrap()[..],
+        &bytes_of(seed, length)[..],
+        "{name} has changed"
+    );
 }
 
 fn delete_all(client: &Client) {
-    let all: Vec<Target> =
-        client.list("").unwrap().into_iter().map(|listed| listed.id.into()).collect();
+    let all: Vec<Target> = client
+        .list("")
+        .unwrap()
+        .into_iter()
+        .map(|listed| listed.id.into())
+        .collect();
     client.delete(&all).unwrap();
 }
 
@@ -127,7 +139,10 @@ fn a_killed_client_leaves_its_objects_and_nothing_else() {
         .unwrap_or_else(|| panic!("round {round}: {:?}", client.stats().unwrap()));
         let stats = client.stats().unwrap();
         assert_balanced(&stats);
-        assert_eq!(stats.node.granted, 0, "round {round}: unsealed memory leaks: {stats:?}");
+        assert_eq!(
+            stats.node.granted, 0,
+            "round {round}: unsealed memory leaks: {stats:?}"
+        );
         assert_eq!(stats.node.holds, 0, "round {round}: holds leak");
         for (name, (seed, length)) in &sealed {
             assert_there(&client, name, *seed, *length);
@@ -145,7 +160,11 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
     let mut dice = Dice(0xfee1);
     let kept = bytes_of(7, 1 << 20);
     client.put(&Value::Bytes(&kept), Some("kept")).unwrap();
-    let reader = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
+    let reader = client
+        .get(&"kept".into(), Duration::ZERO)
+        .unwrap()
+        .view()
+        .unwrap();
     let mut sealed: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for round in 0..KILLS / 2 {
         let stop = sync::AtomicBool::new(false);
@@ -154,7 +173,11 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
             let writer = scope.spawn(|| write_until(&client, &stop, round));
             std::thread::sleep(delay);
             daemon.kill9();
-            assert_eq!(&reader[..], &kept[..], "a reader goes on while the daemon is dead");
+            assert_eq!(
+                &reader[..],
+                &kept[..],
+                "a reader goes on while the daemon is dead"
+            );
             stop.store(true, sync::Ordering::Relaxed);
             daemon.restart();
             writer.join().unwrap()
@@ -222,9 +245,16 @@ fn a_client_keeps_what_it_holds_while_another_deletes_it() {
     let (one, other) = (daemon.client(), daemon.client());
     let bytes = bytes_of(1, 2 << 20);
     let id = one.put(&Value::Bytes(&bytes), Some("x")).unwrap();
-    let held = other.get(&id.into(), Duration::ZERO).unwrap().view().unwrap();
+    let held = other
+        .get(&id.into(), Duration::ZERO)
+        .unwrap()
+        .view()
+        .unwrap();
     one.delete(&["x".into()]).unwrap();
-    assert!(matches!(other.get(&id.into(), Duration::ZERO), Err(Error::NotFound { .. })));
+    assert!(matches!(
+        other.get(&id.into(), Duration::ZERO),
+        Err(Error::NotFound { .. })
+    ));
     // The name is free, the memory is not.
     one.put(&Value::Bytes(b"new"), Some("x")).unwrap();
     for _ in 0..20 {

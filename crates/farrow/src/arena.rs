@@ -52,7 +52,10 @@ impl Arena {
             }
             state.end = fresh.offset.0 + fresh.length.0;
         }
-        let span = Span { offset: Offset(state.next), length: Length(length) };
+        let span = Span {
+            offset: Offset(state.next),
+            length: Length(length),
+        };
         state.next += length;
         Ok(span)
     }
@@ -73,10 +76,16 @@ impl Arena {
 fn leave(session: &Session, rest: Span) {
     let end = rest.offset.0 + rest.length.0;
     let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);
-    let lines = Span { offset: rest.offset, length: Length(first_page - rest.offset.0) };
+    let lines = Span {
+        offset: rest.offset,
+        length: Length(first_page - rest.offset.0),
+    };
     session.extents.give_lines(session, lines);
     if end > first_page {
-        let pages = Span { offset: Offset(first_page), length: Length(end - first_page) };
+        let pages = Span {
+            offset: Offset(first_page),
+            length: Length(end - first_page),
+        };
         session.extents.give(session, pages);
     }
 }

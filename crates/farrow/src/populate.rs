@@ -81,9 +81,14 @@ fn walk(region: &Weak<Region>, block: Span) {
     let mut done = 0;
     while done < block.length.0 {
         // Held for one piece at a time: a client that goes is not kept.
-        let Some(region) = region.upgrade() else { return };
+        let Some(region) = region.upgrade() else {
+            return;
+        };
         let length = PIECE_BYTES.min(block.length.0 - done);
-        let piece = Span { offset: Offset(block.offset.0 + done), length: Length(length) };
+        let piece = Span {
+            offset: Offset(block.offset.0 + done),
+            length: Length(length),
+        };
         if region.populate(piece, Populate::Read).is_err() {
             return;
         }

@@ -37,10 +37,7 @@ pub(crate) fn many(
 
 /// The node went away with the answer. What it sealed is in the directory all the same: found
 /// there by its primary block. `None` when it sealed none of them.
-fn find_sealed(
-    session: &Session,
-    blocks: &[u64],
-) -> Option<Vec<Result<ObjectId, WireError>>> {
+fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId, WireError>>> {
     let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
     for listed in session.reader.list("").ok()? {
         let block = listed.entry.primary.offset.0;

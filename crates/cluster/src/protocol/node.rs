@@ -145,7 +145,10 @@ impl NodeState {
 
     /// Number of clients, connected or expected back.
     pub fn clients(&self) -> usize {
-        self.sessions.values().filter(|session| session.slot.is_some()).count()
+        self.sessions
+            .values()
+            .filter(|session| session.slot.is_some())
+            .count()
             + self.orphans.len()
     }
 
@@ -157,7 +160,15 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        self.sessions.insert(id, Session { peer, slot: None, hello_by_ms, has_said_goodbye: false });
+        self.sessions.insert(
+            id,
+            Session {
+                peer,
+                slot: None,
+                hello_by_ms,
+                has_said_goodbye: false,
+            },
+        );
     }
 
     /// A connection ended. Everything unsealed comes back, unless the process lives on and did
@@ -211,9 +222,15 @@ impl NodeState {
 
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let hello = self.sessions.values().filter(|session| session.slot.is_none());
+        let hello = self
+            .sessions
+            .values()
+            .filter(|session| session.slot.is_none());
         let hello = hello.map(|session| session.hello_by_ms).min();
-        [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms].into_iter().flatten().min()
+        [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Does what has come due.
@@ -221,9 +238,10 @@ impl NodeState {
         for wait in self.waits.expired(now_ms) {
             out.push(answer_wait(wait));
         }
-        let silent = self.sessions.iter().filter(|(_, session)| {
-            session.slot.is_none() && session.hello_by_ms <= now_ms
-        });
+        let silent = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.slot.is_none() && session.hello_by_ms <= now_ms);
         out.extend(silent.map(|(session, _)| Action::Close { session: *session }));
         if self.reclaim_at_ms.is_some_and(|at| at <= now_ms) {
             self.reclaim();
@@ -238,8 +256,15 @@ impl NodeState {
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
         for wait in self.waits.drain() {
-            let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
-            out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+            let reply = Reply {
+                seq: wait.seq,
+                body: Err(WireError::Closing),
+            };
+            out.push(Action::Send {
+                session: wait.session,
+                reply,
+                has_descriptors: false,
+            });
         }
     }
 
@@ -254,29 +279,40 @@ impl NodeState {
     ) {
         self.counts.requests += 1;
         let seq = request.seq;
-        let Some(state) = self.sessions.get(&session) else { return };
+        let Some(state) = self.sessions.get(&session) else {
+            return;
+        };
         let (peer, slot) = (state.peer, state.slot);
         let body = match (request.body, slot) {
             (RequestBody::Hello(hello), None) => {
                 let body = self.hello(session, peer, &hello);
                 let is_refused = body.is_err();
                 let reply = Reply { seq, body };
-                out.push(Action::Send { session, reply, has_descriptors: !is_refused });
+                out.push(Action::Send {
+                    session,
+                    reply,
+                    has_descriptors: !is_refused,
+                });
                 if is_refused {
                     out.push(Action::Close { session });
                 }
                 return;
             }
-            (_, None) | (RequestBody::Hello(_), Some(_)) => {
-                Err(WireError::Invalid("the first message, and only that, is Hello".into()))
-            }
-            (RequestBody::Wait { targets, count, timeout_ms }, Some(_)) => {
-                match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
-                    Ok(None) => return,
-                    Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
-                    Err(error) => Err(error),
-                }
-            }
+            (_, None) | (RequestBody::Hello(_), Some(_)) => Err(WireError::Invalid(
+                "the first message, and only that, is Hello".into(),
+            )),
+            (
+                RequestBody::Wait {
+                    targets,
+                    count,
+                    timeout_ms,
+                },
+                Some(_),
+            ) => match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
+                Ok(None) => return,
+                Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
+                Err(error) => Err(error),
+            },
             (RequestBody::Goodbye, Some(_)) => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.has_said_goodbye = true;
@@ -285,7 +321,11 @@ impl NodeState {
             }
             (body, Some(slot)) => self.serve(slot, body, now_ms, wall_ns, out),
         };
-        out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors: false });
+        out.push(Action::Send {
+            session,
+            reply: Reply { seq, body },
+            has_descriptors: false,
+        });
     }
 
     fn hello(
@@ -295,7 +335,10 @@ impl NodeState {
         hello: &Hello,
     ) -> Result<ReplyBody, WireError> {
         if hello.version != PROTOCOL_VERSION {
-            return Err(WireError::Version { theirs: hello.version, ours: PROTOCOL_VERSION });
+            return Err(WireError::Version {
+                theirs: hello.version,
+                ours: PROTOCOL_VERSION,
+            });
         }
         if self.is_stopping {
             return Err(WireError::Closing);
@@ -322,14 +365,19 @@ impl NodeState {
             Some((uid, slot, nonce)) => {
                 let ours = self.home.uid().0;
                 if uid != ours {
-                    return Err(WireError::OtherRegion { old: uid, new: ours });
+                    return Err(WireError::OtherRegion {
+                        old: uid,
+                        new: ours,
+                    });
                 }
                 let slot = ClientSlot(slot);
                 let taken = self.sessions.values().any(|other| other.slot == Some(slot));
                 if taken {
                     return Err(WireError::Denied(format!("place {} is in use", slot.0)));
                 }
-                self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
+                self.home
+                    .client_resume(slot, nonce, peer.pid)
+                    .map_err(store_error)?;
                 self.orphans.remove(&slot);
                 slot
             }
@@ -344,9 +392,9 @@ impl NodeState {
         let fabric = self.home.region().fabric();
         let geometry = fabric.geometry();
         let record = self.home.clients().find(|record| record.client == slot);
-        let nonce = record.map(|record| record.nonce).ok_or_else(|| {
-            WireError::Damaged(format!("client {} is in no record", slot.0))
-        })?;
+        let nonce = record
+            .map(|record| record.nonce)
+            .ok_or_else(|| WireError::Damaged(format!("client {} is in no record", slot.0)))?;
         Ok(Welcome {
             version: PROTOCOL_VERSION,
             region_uid: self.home.uid().0,
@@ -359,8 +407,18 @@ impl NodeState {
             base: self.base,
             slot: slot.0,
             nonce,
-            hold_blocks: self.home.hold_blocks_of(slot).into_iter().map(wire_span).collect(),
-            grants: self.home.grants_of(slot).into_iter().map(wire_span).collect(),
+            hold_blocks: self
+                .home
+                .hold_blocks_of(slot)
+                .into_iter()
+                .map(wire_span)
+                .collect(),
+            grants: self
+                .home
+                .grants_of(slot)
+                .into_iter()
+                .map(wire_span)
+                .collect(),
             pid: self.pid,
             memory: self.place.memory.clone(),
         })
@@ -392,7 +450,9 @@ impl NodeState {
             }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
-                let sealed = items.into_iter().map(|item| self.seal(slot, item, wall_ns, out));
+                let sealed = items
+                    .into_iter()
+                    .map(|item| self.seal(slot, item, wall_ns, out));
                 Ok(ReplyBody::Sealed(sealed.collect()))
             }
             RequestBody::Confirm { ids } => {
@@ -417,7 +477,10 @@ impl NodeState {
                 self.reclaim();
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Stats => self.stats(now_ms).map(|stats| ReplyBody::Stats(Box::new(stats))).map_err(store_error),
+            RequestBody::Stats => self
+                .stats(now_ms)
+                .map(|stats| ReplyBody::Stats(Box::new(stats)))
+                .map_err(store_error),
             RequestBody::Shutdown => {
                 out.push(Action::Stop);
                 Ok(ReplyBody::Done)
@@ -430,7 +493,9 @@ impl NodeState {
 
     fn grant(&mut self, slot: ClientSlot, min: u64, want: u64) -> Result<ReplyBody, WireError> {
         if min == 0 || want < min {
-            return Err(WireError::Invalid(format!("a grant of {min} to {want} B makes no sense")));
+            return Err(WireError::Invalid(format!(
+                "a grant of {min} to {want} B makes no sense"
+            )));
         }
         let (min, want) = (Length(min), Length(want));
         let mut granted = self.home.grant(slot, min, want);
@@ -438,7 +503,9 @@ impl NodeState {
             self.reclaim();
             granted = self.home.grant(slot, min, want);
         }
-        granted.map(|granted| ReplyBody::Granted(wire_span(granted))).map_err(store_error)
+        granted
+            .map(|granted| ReplyBody::Granted(wire_span(granted)))
+            .map_err(store_error)
     }
 
     fn seal(
@@ -463,7 +530,10 @@ impl NodeState {
             name: item.name.as_deref(),
             is_reserved: item.is_reserved,
         };
-        let id = self.home.seal(slot, &request, wall_ns).map_err(store_error)?;
+        let id = self
+            .home
+            .seal(slot, &request, wall_ns)
+            .map_err(store_error)?;
         self.counts.sealed += 1;
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
@@ -475,7 +545,9 @@ impl NodeState {
     }
 
     fn delete(&mut self, target: &WireTarget) -> Result<(), WireError> {
-        self.home.delete(store_target(target)).map_err(store_error)?;
+        self.home
+            .delete(store_target(target))
+            .map_err(store_error)?;
         self.counts.deleted += 1;
         Ok(())
     }
@@ -490,8 +562,10 @@ impl NodeState {
         now_ms: u64,
     ) -> Result<Option<Vec<bool>>, WireError> {
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-        let ready: Vec<bool> =
-            targets.iter().map(|target| self.home.find(store_target(target)).is_ok()).collect();
+        let ready: Vec<bool> = targets
+            .iter()
+            .map(|target| self.home.find(store_target(target)).is_ok())
+            .collect();
         let have = ready.iter().filter(|ready| **ready).count();
         let count = (count as usize).min(targets.len());
         // An id is given at seal, so one that is not there will not come: only names can.
@@ -510,7 +584,8 @@ impl NodeState {
         let waiting = self.waits.count_of(session);
         limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
-        self.waits.add(session, seq, ready, count, names, deadline_ms);
+        self.waits
+            .add(session, seq, ready, count, names, deadline_ms);
         Ok(None)
     }
 
@@ -568,19 +643,32 @@ impl NodeState {
 }
 
 fn answer_wait(wait: Wait) -> Action {
-    let reply = Reply { seq: wait.seq, body: Ok(ReplyBody::Ready(wait.ready)) };
-    Action::Send { session: wait.session, reply, has_descriptors: false }
+    let reply = Reply {
+        seq: wait.seq,
+        body: Ok(ReplyBody::Ready(wait.ready)),
+    };
+    Action::Send {
+        session: wait.session,
+        reply,
+        has_descriptors: false,
+    }
 }
 
 fn limit(what: &str, count: usize, max: usize) -> Result<(), WireError> {
     if count > max {
-        return Err(WireError::TooMany { what: what.to_owned(), max: max as u64 });
+        return Err(WireError::TooMany {
+            what: what.to_owned(),
+            max: max as u64,
+        });
     }
     Ok(())
 }
 
 fn span((offset, length): WireSpan) -> Span {
-    Span { offset: Offset(offset), length: Length(length) }
+    Span {
+        offset: Offset(offset),
+        length: Length(length),
+    }
 }
 
 fn wire_span(span: Span) -> WireSpan {
@@ -597,9 +685,15 @@ fn store_target(target: &WireTarget) -> Target<'_> {
 /// What a client can do about an error of the store.
 fn store_error(error: StoreError) -> WireError {
     match error {
-        StoreError::OutOfMemory { asked, free, largest } => {
-            WireError::OutOfMemory { asked: asked.0, free: free.0, largest: largest.0 }
-        }
+        StoreError::OutOfMemory {
+            asked,
+            free,
+            largest,
+        } => WireError::OutOfMemory {
+            asked: asked.0,
+            free: free.0,
+            largest: largest.0,
+        },
         StoreError::TooManyObjects { max } => too_many("objects", max),
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),
@@ -617,5 +711,8 @@ fn store_error(error: StoreError) -> WireError {
 }
 
 fn too_many(what: &str, max: impl Into<u64>) -> WireError {
-    WireError::TooMany { what: what.to_owned(), max: max.into() }
+    WireError::TooMany {
+        what: what.to_owned(),
+        max: max.into(),
+    }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{Fabric, Section, sync};
 use farrow_store::ClientSlot;
-use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use connection::{Connection, Input};
@@ -72,7 +72,12 @@ impl Server {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(
+            &poll,
+            &listener,
+            EventData::new_u64(LISTENER),
+            EventFlags::IN,
+        )?;
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
@@ -119,12 +124,16 @@ impl Server {
         let mut events = Vec::with_capacity(64);
         let ended = loop {
             let timeout = self.timeout();
-            match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref())
-            {
+            match epoll::wait(
+                &self.poll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.state.set_prepared(self.prepared.load(sync::Ordering::Relaxed));
+            self.state
+                .set_prepared(self.prepared.load(sync::Ordering::Relaxed));
             let mut actions = Vec::new();
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
@@ -143,7 +152,10 @@ impl Server {
 
     fn timeout(&self) -> Option<Timespec> {
         if !self.pending.is_empty() {
-            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+            return Some(Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            });
         }
         let now_ms = self.now_ms();
         let mut at_ms = self.state.next_deadline_ms();
@@ -220,12 +232,23 @@ impl Server {
         let process = watch(&peer);
         let session = SessionId(self.next_session);
         let token = SESSIONS + session.0 * 2;
-        epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;
+        epoll::add(
+            &self.poll,
+            &stream,
+            EventData::new_u64(token),
+            EventFlags::IN,
+        )?;
         if let Some(process) = &process {
-            epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
+            epoll::add(
+                &self.poll,
+                process,
+                EventData::new_u64(token + 1),
+                EventFlags::IN,
+            )?;
         }
         self.next_session += 1;
-        self.connections.insert(session, Connection::new(stream, process));
+        self.connections
+            .insert(session, Connection::new(stream, process));
         self.state.opened(session, peer, self.now_ms());
         Ok(())
     }
@@ -234,7 +257,11 @@ impl Server {
         if self.is_accepting == is_accepting {
             return;
         }
-        let flags = if is_accepting { EventFlags::IN } else { EventFlags::empty() };
+        let flags = if is_accepting {
+            EventFlags::IN
+        } else {
+            EventFlags::empty()
+        };
         let token = EventData::new_u64(LISTENER);
         if epoll::modify(&self.poll, &self.listener, token, flags).is_ok() {
             self.is_accepting = is_accepting;
@@ -242,7 +269,9 @@ impl Server {
     }
 
     fn ready(&mut self, session: SessionId, flags: EventFlags, ready: &mut BTreeSet<SessionId>) {
-        let Some(connection) = self.connections.get_mut(&session) else { return };
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
         if flags.intersects(EventFlags::OUT) {
             let descriptors = descriptors(self.fabric.as_ref());
             if connection.flush(&descriptors).is_err() {
@@ -263,7 +292,9 @@ impl Server {
     }
 
     fn serve(&mut self, session: SessionId, actions: &mut Vec<Action>) {
-        let Some(connection) = self.connections.get_mut(&session) else { return };
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
         if connection.is_closing {
             return;
         }
@@ -281,7 +312,8 @@ impl Server {
         let wall_ns = wall_clock_ns();
         let now_ms = self.now_ms();
         for request in requests {
-            self.state.handle(session, request, now_ms, wall_ns, actions);
+            self.state
+                .handle(session, request, now_ms, wall_ns, actions);
         }
         self.had_client |= self.state.clients() > 0;
     }
@@ -292,8 +324,14 @@ impl Server {
         let mut touched = BTreeSet::new();
         for action in actions {
             match action {
-                Action::Send { session, reply, has_descriptors } => {
-                    let Some(connection) = self.connections.get_mut(&session) else { continue };
+                Action::Send {
+                    session,
+                    reply,
+                    has_descriptors,
+                } => {
+                    let Some(connection) = self.connections.get_mut(&session) else {
+                        continue;
+                    };
                     if let Err(error) = connection.queue(&reply, has_descriptors) {
                         tracing::error!(session = session.0, %error, "a reply does not fit");
                         connection.is_closing = true;
@@ -311,7 +349,9 @@ impl Server {
         }
         let mut broken = Vec::new();
         for session in touched {
-            let Some(connection) = self.connections.get_mut(&session) else { continue };
+            let Some(connection) = self.connections.get_mut(&session) else {
+                continue;
+            };
             let descriptors = descriptors(self.fabric.as_ref());
             if connection.flush(&descriptors).is_err()
                 || (connection.is_closing && !connection.has_output())
@@ -352,8 +392,10 @@ impl Server {
     }
 
     fn process_died(&mut self, session: SessionId) {
-        if let Some(process) =
-            self.connections.get_mut(&session).and_then(|connection| connection.process.take())
+        if let Some(process) = self
+            .connections
+            .get_mut(&session)
+            .and_then(|connection| connection.process.take())
         {
             let _ = epoll::delete(&self.poll, &process);
         }
@@ -361,13 +403,17 @@ impl Server {
     }
 
     fn drop_connection(&mut self, session: SessionId) {
-        let Some(connection) = self.connections.remove(&session) else { return };
+        let Some(connection) = self.connections.remove(&session) else {
+            return;
+        };
         let _ = epoll::delete(&self.poll, &connection.stream);
         self.pending.remove(&session);
         self.set_accepting(true);
         let is_alive = connection.process.is_some();
         let orphan = self.state.closed(session, is_alive, self.now_ms());
-        let Some(process) = connection.process else { return };
+        let Some(process) = connection.process else {
+            return;
+        };
         let Some(slot) = orphan else {
             let _ = epoll::delete(&self.poll, &process);
             return;
@@ -386,7 +432,11 @@ impl Server {
         self.perform(actions);
         let descriptors = descriptors(self.fabric.as_ref());
         let until = Instant::now() + CLOSE_GRACE;
-        for connection in self.connections.values_mut().take_while(|_| Instant::now() < until) {
+        for connection in self
+            .connections
+            .values_mut()
+            .take_while(|_| Instant::now() < until)
+        {
             let _ = connection.stream.set_nonblocking(false);
             let _ = connection.stream.set_write_timeout(Some(CLOSE_GRACE));
             let _ = connection.flush(&descriptors);
@@ -398,10 +448,15 @@ fn descriptors(fabric: &dyn Fabric) -> Vec<BorrowedFd<'_>> {
     let control = fabric.read_fd(Section::Control).0;
     let data = fabric.read_fd(Section::Data).0;
     let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
-    [Some(control), Some(data), writable].into_iter().flatten().collect()
+    [Some(control), Some(data), writable]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn wall_clock_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

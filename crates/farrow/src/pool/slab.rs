@@ -64,7 +64,12 @@ impl Slabs {
         let free = (0..slots).rev().collect();
         if let Some(open) = self.open.get_mut(class) {
             open.insert(span.offset.0);
-            let slab = Slab { class, span, free, slots: usize::from(slots) };
+            let slab = Slab {
+                class,
+                span,
+                free,
+                slots: usize::from(slots),
+            };
             self.slabs.insert(span.offset.0, slab);
         }
     }
@@ -95,7 +100,9 @@ impl Slabs {
 
     /// True when `size` bytes fit into the slot at `offset`, and not into one of half its size.
     pub(super) fn fits(&self, offset: u64, size: u64) -> bool {
-        let Some((start, slab)) = self.slabs.range(..=offset).next_back() else { return false };
+        let Some((start, slab)) = self.slabs.range(..=offset).next_back() else {
+            return false;
+        };
         offset - start < slab.span.length.0 && class_of(size) == slab.class
     }
 }
@@ -106,7 +113,10 @@ mod tests {
     use farrow_memory::{Length, Offset};
 
     fn span(start: u64) -> Span {
-        Span { offset: Offset(start), length: Length(Slabs::slab_bytes()) }
+        Span {
+            offset: Offset(start),
+            length: Length(Slabs::slab_bytes()),
+        }
     }
 
     #[test]
