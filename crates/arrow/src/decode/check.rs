@@ -71,15 +71,23 @@ impl Checked<'_> {
         }
     }
 
+    /// A buffer of so many elements. What lies behind them is cut off: arrow-rs panics on
+    /// buffers that are not a multiple of their element.
     fn elements(
         &self,
-        buffers: &[Buffer],
+        buffers: &mut [Buffer],
         index: usize,
         count: Option<usize>,
         bytes: usize,
     ) -> Result<(), InvalidDescriptor> {
         let needed = element_bytes(self.data_type, "a buffer", count, bytes)?;
-        self.at_least(buffers, index, needed)
+        self.at_least(buffers, index, needed)?;
+        if let Some(buffer) = buffers.get_mut(index)
+            && buffer.len() > needed
+        {
+            *buffer = buffer.slice_with_length(0, needed);
+        }
+        Ok(())
     }
 
     fn at_least(
@@ -181,6 +189,7 @@ impl Checked<'_> {
 /// Checks all contents: arrow-rs's own full validation, and the null counts.
 pub(super) fn check_contents(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     check_null_counts(data)?;
+    check_expansion(data)?;
     data.validate_full().map_err(|error| InvalidDescriptor::Data { reason: error.to_string() })
 }
 
@@ -195,4 +204,30 @@ fn check_null_counts(data: &ArrayData) -> Result<(), InvalidDescriptor> {
         }
     }
     data.child_data().iter().try_for_each(check_null_counts)
+}
+
+/// What arrow-rs's validation may allocate for one fixed-size list, besides its data.
+const EXPANSION_BYTES_MAX: usize = 1 << 20;
+
+/// arrow-rs's validation of a fixed-size list repeats each bit of its validity once for each
+/// item. Items may take no bytes (nulls, empty structs), so a few bytes of bitmap could ask
+/// for any amount of memory.
+fn check_expansion(data: &ArrayData) -> Result<(), InvalidDescriptor> {
+    if let (DataType::FixedSizeList(_, items), Some(child)) =
+        (data.data_type(), data.child_data().first())
+    {
+        let items = usize::try_from(*items).unwrap_or(0);
+        let expanded = data.len().saturating_mul(items) / 8;
+        let limit = EXPANSION_BYTES_MAX.saturating_add(data_bytes(child));
+        if data.nulls().is_some() && expanded > limit {
+            let reason = format!("{} items in a fixed-size list of no data", data.len());
+            return Err(InvalidDescriptor::Data { reason });
+        }
+    }
+    data.child_data().iter().try_for_each(check_expansion)
+}
+
+fn data_bytes(data: &ArrayData) -> usize {
+    let own = data.buffers().iter().fold(0usize, |sum, buffer| sum.saturating_add(buffer.len()));
+    data.child_data().iter().fold(own, |sum, child| sum.saturating_add(data_bytes(child)))
 }

@@ -51,12 +51,12 @@ impl CopyOut<'_> {
 
 /// A copy as the plan keeps it.
 #[derive(Debug)]
-pub(super) struct CopyItem {
+pub(crate) struct CopyItem {
     pub offset: u64,
     /// What to copy, or what to rewrite.
     pub bytes: Buffer,
     pub length: u64,
-    pub rewrite: Option<Rewrite>,
+    pub(super) rewrite: Option<Rewrite>,
 }
 
 impl CopyItem {

@@ -4,11 +4,16 @@
 mod copies;
 mod nodes;
 mod place;
+mod sink;
 mod trim;
 
 pub use copies::{CopyOut, Rewritten, Source};
-pub(crate) use nodes::{
-    DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN,
+pub(crate) use copies::CopyItem;
+pub(crate) use nodes::Walker;
+pub(crate) use place::{Placer, Reference};
+pub(crate) use sink::{
+    DICTIONARY_REFERENCE, HAS_OFFSET, HAS_VALIDITY, NODE_FLAGS_KNOWN, NULL_COUNT_UNKNOWN, NodeHead,
+    Sink,
 };
 
 use crate::error::DescribeError;
@@ -18,9 +23,6 @@ use crate::schema::{SchemaNode, write_schema};
 use crate::wire::{BASE_AT, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION, Writer};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-use copies::CopyItem;
-use nodes::Walker;
-use place::Placer;
 
 /// Tells where bytes already lie: the region offset of `[pointer, pointer + length)` if the
 /// object may refer to them in place, else `None` (they will be copied). Never called with a

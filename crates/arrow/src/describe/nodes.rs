@@ -1,25 +1,19 @@
 //! The walk over arrays. Each node is cut to the window that is used, and written.
 //!
-//! A window keeps up to seven elements before its first one, so that it begins at a whole
+//! In a descriptor, a window keeps up to seven elements before its first one, so that it begins at a whole
 //! byte of every bitmap: no bitmap is shifted, element buffers keep eight times their
 //! alignment, and one offset below eight serves all buffers of a node, which is what the C
 //! Data Interface asks for.
 
-use super::place::{Placer, Reference, write_reference};
+use super::place::{Placer, Reference};
+use super::sink::{NodeHead, Sink};
 use super::trim::{self, Rewrite};
 use crate::error::DescribeError;
 use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
 use crate::schema::DEPTH_MAX;
-use crate::wire::Writer;
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
-
-/// Bits of a node's first byte.
-pub(crate) const HAS_OFFSET: u8 = 1;
-pub(crate) const HAS_VALIDITY: u8 = 1 << 1;
-pub(crate) const NULL_COUNT_UNKNOWN: u8 = 1 << 2;
-pub(crate) const DICTIONARY_REFERENCE: u8 = 1 << 3;
-pub(crate) const NODE_FLAGS_KNOWN: u8 = 15;
+use std::ops::Range;
 
 /// The part of an array that is described.
 #[derive(Debug, Clone, Copy)]
@@ -51,10 +45,10 @@ struct Written {
     number: u64,
 }
 
-/// Writes nodes and places their buffers.
-pub(super) struct Walker<'l> {
-    writer: Writer,
-    pub(super) placer: Placer<'l>,
+/// Hands nodes to a sink and places their buffers.
+pub(crate) struct Walker<'l, S> {
+    sink: S,
+    placer: Placer<'l>,
     /// Nodes that a reader will build, references expanded.
     nodes: u64,
     dictionaries: u64,
@@ -63,18 +57,18 @@ pub(super) struct Walker<'l> {
     place: usize,
 }
 
-impl<'l> Walker<'l> {
-    pub fn new(writer: Writer, placer: Placer<'l>) -> Self {
-        Walker { writer, placer, nodes: 0, dictionaries: 0, latest: Vec::new(), place: 0 }
+impl<'l, S: Sink> Walker<'l, S> {
+    pub fn new(sink: S, placer: Placer<'l>) -> Self {
+        Walker { sink, placer, nodes: 0, dictionaries: 0, latest: Vec::new(), place: 0 }
     }
 
-    pub fn finish(self) -> (Writer, Placer<'l>) {
-        (self.writer, self.placer)
+    pub fn finish(self) -> (S, Placer<'l>) {
+        (self.sink, self.placer)
     }
 
     pub fn begin_batch(&mut self, rows: u64) {
         self.place = 0;
-        self.writer.number(rows);
+        self.sink.batch(rows);
     }
 
     pub fn array(&mut self, data: &ArrayData) -> Result<(), DescribeError> {
@@ -108,26 +102,22 @@ impl<'l> Walker<'l> {
             _ => None,
         };
         let lead = match layout {
-            Layout::Null => first,
+            _ if S::IS_NORMALISED => 0,
+            Layout::Null => 0,
             Layout::Struct | Layout::FixedList { .. } if nulls.is_none() => 0,
+            // Run ends count from the start of the array, so this offset must stay.
             Layout::RunEnd { .. } => first,
             _ => first % 8,
         };
-        let lead = if layout == Layout::Null { 0 } else { lead };
         let window = Window { first, length, lead };
-        let mut head = if lead > 0 { HAS_OFFSET } else { 0 };
-        if nulls.is_some() {
-            head |= HAS_VALIDITY;
-        }
         let reused = self.reusable_dictionary(data, layout);
-        if reused.is_some() {
-            head |= DICTIONARY_REFERENCE;
-        }
-        self.writer.byte(head);
-        self.writer.number(length as u64);
-        if lead > 0 {
-            self.writer.number(lead as u64);
-        }
+        self.sink.node(NodeHead {
+            layout,
+            length,
+            offset: lead,
+            null_count: nulls.as_ref().map(NullBuffer::null_count),
+            shares_dictionary: reused.is_some(),
+        });
         if let Some(nulls) = &nulls {
             self.validity(nulls, window)?;
         }
@@ -143,13 +133,14 @@ impl<'l> Walker<'l> {
         depth: usize,
     ) -> Result<(), DescribeError> {
         let reused = self.reusable_dictionary(data, layout);
-        self.writer.byte(if reused.is_some() { DICTIONARY_REFERENCE } else { 0 });
-        self.writer.number(0);
+        let shares_dictionary = reused.is_some();
+        let null_count = None;
+        self.sink.node(NodeHead { layout, length: 0, offset: 0, null_count, shares_dictionary });
         if layout == Layout::View {
-            self.writer.number(0);
+            self.sink.data_buffers(0);
         }
         for _ in 0..layout.buffers() {
-            write_reference(&mut self.writer, Reference::Empty);
+            self.sink.buffer(Reference::Empty);
         }
         if is_dictionary(layout) {
             return self.dictionary(data, layout, reused, depth);
@@ -161,17 +152,20 @@ impl<'l> Walker<'l> {
     }
 
     fn validity(&mut self, nulls: &NullBuffer, window: Window) -> Result<(), DescribeError> {
-        self.writer.number(nulls.null_count() as u64);
-        self.writer.number(window.lead as u64);
-        let bytes = window.covered().div_ceil(8);
-        let reference = if nulls.offset() % 8 == window.lead {
-            self.placer.range(nulls.buffer(), nulls.offset() / 8, bytes, 1)?
-        } else {
-            let rewrite = Rewrite::Bits { nulls: nulls.clone(), lead: window.lead };
-            self.placer.rewritten(nulls.buffer().clone(), bytes, rewrite)?
-        };
-        write_reference(&mut self.writer, reference);
+        let reference = self.bits(nulls.inner(), window)?;
+        self.sink.validity(window.lead, reference);
         Ok(())
+    }
+
+    /// Places the bits of a window; `bits` begins at its first element.
+    fn bits(&mut self, bits: &BooleanBuffer, window: Window) -> Result<Reference, DescribeError> {
+        let bytes = window.covered().div_ceil(8);
+        if bits.offset() % 8 == window.lead {
+            let alignment = alignment::<S>(1);
+            return self.placer.range(bits.inner(), bits.offset() / 8, bytes, alignment);
+        }
+        let rewrite = Rewrite::Bits { bits: bits.clone(), lead: window.lead };
+        self.placer.rewritten(bits.inner().clone(), bytes, rewrite)
     }
 
     /// Buffers and children of a node that has elements.
@@ -185,11 +179,12 @@ impl<'l> Walker<'l> {
         match layout {
             Layout::Null => Ok(()),
             Layout::Bits => {
-                let bytes = window.covered().div_ceil(8);
                 let buffer = buffer(data, 0)?;
-                let start = window.start() / 8;
-                check_range(data, buffer, start, bytes)?;
-                self.reference(buffer, start, bytes, 1)
+                check_range(data, buffer, 0, (window.first + window.length).div_ceil(8))?;
+                let bits = BooleanBuffer::new(buffer.clone(), window.first, window.length);
+                let reference = self.bits(&bits, window)?;
+                self.sink.buffer(reference);
+                Ok(())
             }
             Layout::Fixed { bytes, alignment, .. } => {
                 self.elements(data, 0, window, bytes, alignment)
@@ -211,10 +206,37 @@ impl<'l> Walker<'l> {
             Layout::DenseUnion => self.dense_union(data, window, depth),
             Layout::RunEnd { bytes } => {
                 let runs = trim::run_window(data, bytes, window)?;
-                self.node(child(data, 0)?, runs.start, runs.len(), depth + 1)?;
+                if S::IS_NORMALISED && window.first > 0 {
+                    self.normalised_run_ends(data, bytes, window, &runs)?;
+                } else {
+                    self.node(child(data, 0)?, runs.start, runs.len(), depth + 1)?;
+                }
                 self.node(child(data, 1)?, runs.start, runs.len(), depth + 1)
             }
         }
+    }
+
+    /// Run ends that count from the first element of the window.
+    fn normalised_run_ends(
+        &mut self,
+        data: &ArrayData,
+        bytes: usize,
+        window: Window,
+        runs: &Range<usize>,
+    ) -> Result<(), DescribeError> {
+        let ends = child(data, 0)?;
+        let layout = Layout::of(ends.data_type()).ok_or_else(overflow)?;
+        let (length, null_count, shares_dictionary) = (runs.len(), None, false);
+        self.sink.node(NodeHead { layout, length, offset: 0, null_count, shares_dictionary });
+        let first = ends.offset().checked_add(runs.start).ok_or_else(overflow)?;
+        let runs = Window { first, length, lead: 0 };
+        let (from, start, length) = element_range(ends, 0, runs, bytes, 0)?;
+        let from = from.slice_with_length(start, length);
+        let (first, last) = (window.first as u64, window.length as u64);
+        let rewrite = Rewrite::RunEnds { bytes, first, last };
+        let reference = self.placer.rewritten(from, length, rewrite)?;
+        self.sink.buffer(reference);
+        Ok(())
     }
 
     fn same_length_children(
@@ -234,10 +256,11 @@ impl<'l> Walker<'l> {
         buffer: &Buffer,
         start: usize,
         length: usize,
-        alignment: usize,
+        alignment_needed: usize,
     ) -> Result<(), DescribeError> {
+        let alignment = alignment::<S>(alignment_needed);
         let reference = self.placer.range(buffer, start, length, alignment)?;
-        write_reference(&mut self.writer, reference);
+        self.sink.buffer(reference);
         Ok(())
     }
 
@@ -264,7 +287,7 @@ impl<'l> Walker<'l> {
         let (first, last) = trim::offset_span(data, width, window, values.len())?;
         let all = values.get(..last).unwrap_or_default();
         let rebase = first > 0
-            && !(self.offsets_in_place(data, width, window)? && self.placer.is_in_place(all, 1));
+            && !(self.offsets_in_place(data, width, window)? && self.placer.is_in_place(all, alignment::<S>(1)));
         self.offsets(data, width, window, if rebase { first } else { 0 })?;
         let start = if rebase { first } else { 0 };
         self.reference(values, start, last - start, 1)
@@ -295,7 +318,7 @@ impl<'l> Walker<'l> {
     ) -> Result<bool, DescribeError> {
         let (buffer, start, length) = element_range(data, 0, window, width.bytes(), 1)?;
         let bytes = buffer.get(start..start + length).unwrap_or_default();
-        Ok(self.placer.is_in_place(bytes, width.bytes()))
+        Ok(self.placer.is_in_place(bytes, alignment::<S>(width.bytes())))
     }
 
     /// The offsets of the window, `first` taken off each.
@@ -308,13 +331,13 @@ impl<'l> Walker<'l> {
     ) -> Result<(), DescribeError> {
         let (buffer, start, length) = element_range(data, 0, window, width.bytes(), 1)?;
         let reference = if first == 0 {
-            self.placer.range(buffer, start, length, width.bytes())?
+            self.placer.range(buffer, start, length, alignment::<S>(width.bytes()))?
         } else {
             let from = buffer.slice_with_length(start, length);
             let rewrite = Rewrite::Offsets { width, first: first as u64 };
             self.placer.rewritten(from, length, rewrite)?
         };
-        write_reference(&mut self.writer, reference);
+        self.sink.buffer(reference);
         Ok(())
     }
 
@@ -334,14 +357,14 @@ impl<'l> Walker<'l> {
         };
         let (offsets, start, length) = element_range(data, 0, window, bytes, 0)?;
         let reference = if used.start == 0 {
-            self.placer.range(offsets, start, length, bytes)?
+            self.placer.range(offsets, start, length, alignment::<S>(bytes))?
         } else {
             let from = offsets.slice_with_length(start, length);
             let (first, extent) = (used.start as u64, used.len() as u64);
             let rewrite = Rewrite::ListViewOffsets { width, first, extent };
             self.placer.rewritten(from, length, rewrite)?
         };
-        write_reference(&mut self.writer, reference);
+        self.sink.buffer(reference);
         self.elements(data, 1, window, bytes, bytes)?;
         self.node(values, used.start, used.len(), depth + 1)
     }
@@ -349,22 +372,22 @@ impl<'l> Walker<'l> {
     fn views(&mut self, data: &ArrayData, window: Window) -> Result<(), DescribeError> {
         let (views, start, length) = element_range(data, 0, window, VIEW_BYTES, 0)?;
         let data_buffers = data.buffers().get(1..).unwrap_or_default();
-        let in_place = data_buffers.iter().all(|buffer| self.placer.is_in_place(buffer, 1));
+        let in_place = data_buffers.iter().all(|buffer| self.placer.is_in_place(buffer, alignment::<S>(1)));
         let used = if in_place { None } else { trim::used_by_views(data, window)? };
         let Some(used) = used else {
-            self.writer.number(data_buffers.len() as u64);
+            self.sink.data_buffers(data_buffers.len());
             self.reference(views, start, length, VIEW_BYTES)?;
             return data_buffers
                 .iter()
                 .try_for_each(|buffer| self.reference(buffer, 0, buffer.len(), 1));
         };
-        self.writer.number(used.kept().count() as u64);
+        self.sink.data_buffers(used.kept().count());
         let ranges: Vec<_> = used.kept().collect();
         let from = views.slice_with_length(start, length);
         let nulls = data.nulls().cloned();
         let rewrite = Rewrite::Views { used, nulls, lead: window.lead, skip: window.first - data.offset() };
         let reference = self.placer.rewritten(from, length, rewrite)?;
-        write_reference(&mut self.writer, reference);
+        self.sink.buffer(reference);
         for (index, range) in ranges {
             self.reference(buffer(data, 1 + index)?, range.start, range.len(), 1)?;
         }
@@ -389,14 +412,14 @@ impl<'l> Walker<'l> {
         };
         let (offsets, start, length) = element_range(data, 1, window, 4, 0)?;
         let reference = if spans.is_unshifted() {
-            self.placer.range(offsets, start, length, 4)?
+            self.placer.range(offsets, start, length, alignment::<S>(4))?
         } else {
             let (codes, at, count) = element_range(data, 0, window, 1, 0)?;
             let codes = codes.slice_with_length(at, count);
             let rewrite = Rewrite::UnionOffsets { codes, spans: spans.clone(), lead: window.lead };
             self.placer.rewritten(offsets.slice_with_length(start, length), length, rewrite)?
         };
-        write_reference(&mut self.writer, reference);
+        self.sink.buffer(reference);
         for (index, child) in data.child_data().iter().enumerate() {
             let span = spans.of_child(index);
             self.node(child, span.start, span.len(), depth + 1)?;
@@ -407,13 +430,13 @@ impl<'l> Walker<'l> {
     /// Number of the dictionary that was written last at this place of the schema, if it is
     /// the very same one.
     fn reusable_dictionary(&mut self, data: &ArrayData, layout: Layout) -> Option<(u64, u64)> {
-        if !is_dictionary(layout) {
+        if S::IS_NORMALISED || !is_dictionary(layout) {
             return None;
         }
         let written = self.latest.get(self.place)?.as_ref()?;
         let same = written.values.ptr_eq(data.child_data().first()?);
         // Readers allow a descriptor no more nodes than it has bytes.
-        let fits = self.nodes + written.nodes < self.writer.bytes.len() as u64;
+        let fits = self.nodes + written.nodes < self.sink.bytes();
         (same && fits).then_some((written.number, written.nodes))
     }
 
@@ -425,14 +448,14 @@ impl<'l> Walker<'l> {
         reused: Option<(u64, u64)>,
         depth: usize,
     ) -> Result<(), DescribeError> {
-        if !is_dictionary(layout) {
+        if S::IS_NORMALISED || !is_dictionary(layout) {
             return Ok(());
         }
         let place = self.place;
         self.place += 1;
         if let Some((number, nodes)) = reused {
             self.nodes += nodes;
-            self.writer.number(number);
+            self.sink.shared_dictionary(number);
             // Dictionaries inside this one keep their places.
             self.place += nested_dictionaries(child(data, 0)?);
             return Ok(());
@@ -451,6 +474,11 @@ impl<'l> Walker<'l> {
         }
         Ok(())
     }
+}
+
+/// Alignment that a buffer needs: IPC wants 8 bytes at least.
+fn alignment<S: Sink>(needed: usize) -> usize {
+    if S::IS_NORMALISED { needed.max(8) } else { needed }
 }
 
 fn nested_dictionaries(data: &ArrayData) -> usize {

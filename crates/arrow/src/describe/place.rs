@@ -12,7 +12,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// A range of bytes, as the descriptor says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reference {
+pub(crate) enum Reference {
     /// No bytes.
     Empty,
     /// Region offset and length.
@@ -38,7 +38,7 @@ pub(super) fn write_reference(writer: &mut Writer, reference: Reference) {
 }
 
 /// What a placer found.
-pub(super) struct Placed {
+pub(crate) struct Placed {
     pub copies: Vec<CopyItem>,
     pub copy_bytes: u64,
     pub in_place: Vec<(u64, u64)>,
@@ -47,7 +47,7 @@ pub(super) struct Placed {
 }
 
 /// Decides where buffers go, once for each.
-pub(super) struct Placer<'l> {
+pub(crate) struct Placer<'l> {
     locate: Locate<'l>,
     copies: Vec<CopyItem>,
     copy_bytes: u64,
@@ -123,7 +123,7 @@ impl<'l> Placer<'l> {
     }
 
     /// Places bytes that are computed from `from`.
-    pub fn rewritten(
+    pub(super) fn rewritten(
         &mut self,
         from: Buffer,
         length: usize,

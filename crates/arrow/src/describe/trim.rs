@@ -6,7 +6,7 @@ use super::place::Placer;
 use crate::error::DescribeError;
 use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
 use crate::schema::DEPTH_MAX;
-use arrow_buffer::{Buffer, NullBuffer};
+use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
 use std::ops::Range;
@@ -20,7 +20,9 @@ const UNION_CODES: usize = 128;
 #[derive(Debug)]
 pub(super) enum Rewrite {
     /// A bitmap shifted so that it has `lead` bits before its first.
-    Bits { nulls: NullBuffer, lead: usize },
+    Bits { bits: BooleanBuffer, lead: usize },
+    /// Run ends with `first` taken off, none beyond `last`.
+    RunEnds { bytes: usize, first: u64, last: u64 },
     /// Offsets with `first` taken off; smaller ones (before the window) become zero.
     Offsets { width: OffsetWidth, first: u64 },
     /// List-view offsets with `first` taken off, kept within `0..=extent`.
@@ -36,10 +38,20 @@ impl Rewrite {
     /// Writes what becomes of `from`.
     pub fn fill(&self, from: &[u8], into: &mut [u8]) {
         match self {
-            Rewrite::Bits { nulls, lead } => {
+            Rewrite::Bits { bits, lead } => {
                 into.fill(0);
-                let bits = nulls.len().min((into.len() * 8).saturating_sub(*lead));
-                arrow_data::bit_mask::set_bits(into, nulls.validity(), *lead, nulls.offset(), bits);
+                let count = bits.len().min((into.len() * 8).saturating_sub(*lead));
+                arrow_data::bit_mask::set_bits(into, bits.values(), *lead, bits.offset(), count);
+            }
+            Rewrite::RunEnds { bytes, first, last } => {
+                let chunks = into.chunks_exact_mut(*bytes).zip(from.chunks_exact(*bytes));
+                for (to, from) in chunks {
+                    // Little-endian, and no run end is negative: widen, shift, narrow.
+                    let mut wide = [0u8; 8];
+                    wide.iter_mut().zip(from).for_each(|(wide, from)| *wide = *from);
+                    let end = u64::from_le_bytes(wide).saturating_sub(*first).min(*last);
+                    to.iter_mut().zip(end.to_le_bytes()).for_each(|(to, end)| *to = end);
+                }
             }
             Rewrite::Offsets { width, first } => {
                 shift_offsets(*width, from, into, |offset| offset.saturating_sub(*first));

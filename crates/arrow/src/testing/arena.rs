@@ -1,6 +1,7 @@
 //! A piece of memory that plays the part of a region: 64-byte aligned, offsets from its
 //! start, buffers in it found in place.
 
+use super::Random;
 use crate::{CopyOut, DescribeError, Locate, Plan, Stamp};
 use arrow_buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer};
 use arrow_data::ArrayData;
@@ -41,6 +42,18 @@ impl Arena {
     pub fn locate(&self, pointer: *const u8, length: usize) -> Option<u64> {
         let start = pointer.addr().checked_sub(self.bytes.as_ptr().addr())?;
         (start.checked_add(length)? <= self.bytes.len()).then_some(start as u64)
+    }
+
+    /// The same arena with some bytes changed.
+    pub fn with_noise(&self, random: &mut Random) -> Arena {
+        let mut bytes = self.bytes.to_vec();
+        for _ in 0..1 + random.below(6) {
+            let at = random.below(bytes.len());
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = random.next_u64() as u8;
+            }
+        }
+        Arena::new(&bytes)
     }
 
     /// Appends 64-byte aligned space and fills it; returns its offset. Buffers made from the

@@ -5,10 +5,12 @@
 
 mod arena;
 mod arrays;
+mod forge;
 mod types;
 
 pub use arena::Arena;
 pub use arrays::{Random, random_array};
+pub use forge::{Outcome, exercise, mutate, seed, split_input};
 pub use types::{any_type, sample_types};
 
 use crate::BatchData;

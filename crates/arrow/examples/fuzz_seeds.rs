@@ -1,0 +1,22 @@
+//! Writes real inputs for the fuzz targets to `crates/arrow/fuzz/corpus`.
+
+use farrow_arrow::testing::seed;
+use std::path::Path;
+use std::{fs, io};
+
+/// Every sample type, and some tables.
+const SEEDS: usize = 160;
+
+fn main() -> io::Result<()> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/descriptor");
+    fs::create_dir_all(&corpus)?;
+    for number in 0..SEEDS {
+        let (descriptor, arena) = seed(number);
+        let length = u16::try_from(descriptor.len()).map_err(io::Error::other)?;
+        let mut input = length.to_le_bytes().to_vec();
+        input.extend(&descriptor);
+        input.extend(arena.as_buffer().as_slice());
+        fs::write(corpus.join(format!("seed-{number}")), input)?;
+    }
+    Ok(())
+}

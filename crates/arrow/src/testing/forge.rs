@@ -1,0 +1,201 @@
+//! Forged descriptors: how to make them, and what must hold for each. The fuzz target and
+//! the test for CI run the same code.
+
+use super::{Arena, Random, random_array, sample_types};
+use crate::wire::{HEADER_BYTES, LENGTH_AT, MAGIC, VERSION};
+use crate::{ArrowObject, BatchData, Decoded, Limits, Plan, Rebuilt, SchemaNode, ffi};
+use arrow_array::make_array;
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Field, Schema};
+
+/// How far a descriptor got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// Its bytes make no sense.
+    Refused,
+    /// Its ranges do not fit.
+    Unfit,
+    /// It was rebuilt, but its contents are not well-formed.
+    Malformed,
+    /// It is a good object.
+    Good,
+}
+
+/// Arrays of no bytes may be of any length; walking over them would take for ever.
+const LENGTH_TO_WALK_MAX: usize = 1 << 16;
+
+/// Parses, rebuilds, checks and uses a descriptor over an arena. Panics, and only panics, if
+/// one of Farrow's promises is broken.
+pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
+    let Ok(decoded) = Decoded::parse(descriptor, &Limits::default()) else {
+        return Outcome::Refused;
+    };
+    let resolve = |offset: u64, length: u64| arena.resolve(offset, length);
+    let object = match decoded.rebuild(&resolve) {
+        Err(_) => return Outcome::Unfit,
+        Ok(Rebuilt::NdArray(shape, data)) => {
+            assert_eq!(shape.bytes(), Some(data.len() as u64));
+            return Outcome::Good;
+        }
+        Ok(Rebuilt::Arrow(object)) => object,
+    };
+    for column in object.batches.iter().flat_map(|batch| &batch.columns) {
+        assert_inside(arena, column);
+    }
+    // Describing broken contents is an error or a descriptor, never a panic.
+    describe_again(&object, arena);
+    if decoded.rebuild_checked(&resolve).is_err() {
+        return Outcome::Malformed;
+    }
+    for batch in &object.batches {
+        for column in &batch.columns {
+            assert_eq!(column.len(), batch.rows);
+            if walkable(column) {
+                use_array(column, &object);
+            }
+        }
+    }
+    Outcome::Good
+}
+
+/// No view leaves the arena.
+fn assert_inside(arena: &Arena, array: &ArrayData) {
+    let nulls = array.nulls().map(|nulls| nulls.buffer());
+    for buffer in array.buffers().iter().chain(nulls) {
+        let inside = arena.locate(buffer.as_ptr(), buffer.len()).is_some();
+        assert!(inside || buffer.is_empty() || array.is_empty(), "a view leaves the object");
+    }
+    array.child_data().iter().for_each(|child| assert_inside(arena, child));
+}
+
+fn describe_again(object: &ArrowObject, arena: &Arena) -> Option<Plan> {
+    let schema = &object.schema;
+    let plan = match object.kind.is_tabular() {
+        true => arena.plan(|locate| Plan::table(schema, &object.batches, locate)),
+        false => {
+            let chunks: Vec<_> =
+                object.batches.iter().flat_map(|batch| batch.columns.clone()).collect();
+            arena.plan(|locate| Plan::chunked_array(schema, &chunks, locate))
+        }
+    };
+    let plan = plan.ok()?;
+    assert!(plan.copy_bytes() <= 1 << 24, "copying {} bytes", plan.copy_bytes());
+    let mut area = vec![0; plan.copy_bytes() as usize];
+    plan.write_copies(&mut area).ok()?;
+    Some(plan)
+}
+
+fn walkable(array: &ArrayData) -> bool {
+    array.len() <= LENGTH_TO_WALK_MAX && array.child_data().iter().all(walkable)
+}
+
+fn use_array(column: &ArrayData, object: &ArrowObject) {
+    let typed = make_array(column.clone());
+    assert_eq!(typed.len(), column.len());
+    assert!(has_nan(column) || *column == column.clone(), "an array equals itself");
+    let half = typed.slice(column.len() / 2, column.len() - column.len() / 2);
+    assert_eq!(half.to_data().len(), half.len());
+    let Ok(schema) = ffi::export_schema(&object.schema) else { return };
+    // SAFETY: just exported.
+    let schema = unsafe { ffi::import_schema(&schema) }.expect("our own schema");
+    assert_eq!(&schema, object.schema.as_ref());
+    let field = SchemaNode::try_from(&Field::new("f", column.data_type().clone(), true));
+    let Ok(field) = field else { return };
+    // SAFETY: just exported, and checked to be well-formed.
+    let back = unsafe { ffi::import_array(ffi::export_array(column), &field) };
+    assert_eq!(back.expect("our own array").len(), column.len());
+}
+
+/// Comparing floats by value, as arrow-rs does inside some types, makes NaN differ.
+fn has_nan(array: &ArrayData) -> bool {
+    array.data_type().is_floating() || array.child_data().iter().any(has_nan)
+}
+
+/// A real descriptor and its arena, of one type of the sample or of a table of several.
+pub fn seed(number: usize) -> (Vec<u8>, Arena) {
+    let types = sample_types();
+    let mut random = Random::new(number as u64);
+    let mut arena = Arena::default();
+    let pick = |random: &mut Random, types: &[DataType]| types[random.below(types.len())].clone();
+    let plan = match types.get(number) {
+        Some(data_type) => {
+            let field = SchemaNode::try_from(&Field::new("f", data_type.clone(), true));
+            let array = random_array(&mut random, data_type, 9, true);
+            Plan::array(&field.expect("a sample type"), &array, &mut |_, _| None)
+        }
+        None => {
+            let fields: Vec<Field> = (0..3)
+                .map(|index| Field::new(format!("c{index}"), pick(&mut random, &types), true))
+                .filter(|field| !matches!(field.data_type(), DataType::Union(u, _) if u.is_empty()))
+                .collect();
+            let batches: Vec<BatchData> = (0..2)
+                .map(|_| {
+                    let columns =
+                        fields.iter().map(|f| random_array(&mut random, f.data_type(), 5, true));
+                    BatchData { rows: 5, columns: columns.collect() }
+                })
+                .collect();
+            let schema = SchemaNode::try_from(&Schema::new(fields)).expect("sample types");
+            Plan::table(&schema, &batches, &mut |_, _| None)
+        }
+    };
+    let descriptor = arena.write(&plan.expect("a good array")).expect("it fits");
+    (descriptor, arena)
+}
+
+/// Changes a descriptor at random: flips, new values, cuts, insertions, copies of parts. The
+/// header mostly stays plausible, so that changes reach what lies behind it.
+pub fn mutate(random: &mut Random, descriptor: &[u8]) -> Vec<u8> {
+    let mut bytes = descriptor.to_vec();
+    let changes = if random.chance(2) { 1 } else { random.below(4) };
+    for _ in 0..changes {
+        let at = if random.chance(8) { 0 } else { HEADER_BYTES.min(bytes.len()) };
+        let at = at + random.below(bytes.len() - at);
+        let interesting = [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff];
+        match random.below(9) {
+            _ if bytes.is_empty() || at >= bytes.len() => {}
+            0 | 6 => bytes[at] ^= 1 << random.below(8),
+            7 => bytes[at] = bytes[at].wrapping_add(1),
+            8 => bytes[at] = bytes[at].wrapping_sub(1),
+            1 => bytes[at] = interesting[random.below(interesting.len())],
+            2 => bytes.insert(at, random.next_u64() as u8),
+            3 => drop(bytes.remove(at)),
+            4 => {
+                let from = random.below(bytes.len());
+                let part = bytes[from..bytes.len().min(from + random.below(12))].to_vec();
+                bytes.splice(at..at, part);
+            }
+            _ => {
+                let long = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f];
+                let count = 1 + random.below(long.len());
+                bytes.splice(at..=at, long[long.len() - count..].iter().copied());
+            }
+        }
+    }
+    if !random.chance(10) {
+        patch_header(&mut bytes);
+    }
+    bytes
+}
+
+/// Makes magic, version and length right.
+fn patch_header(bytes: &mut [u8]) {
+    let length = (bytes.len() as u64).to_le_bytes();
+    if bytes.len() >= HEADER_BYTES {
+        bytes[..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[7] = 0;
+        bytes[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&length);
+    }
+}
+
+/// Splits what a fuzzer gives into a descriptor (its header made plausible) and an arena: two
+/// bytes of length, the descriptor, the arena.
+pub fn split_input(input: &[u8]) -> Option<(Vec<u8>, Arena)> {
+    let (length, rest) = input.split_first_chunk()?;
+    let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let (descriptor, arena) = rest.split_at(length);
+    let mut descriptor = descriptor.to_vec();
+    patch_header(&mut descriptor);
+    Some((descriptor, Arena::new(arena)))
+}
