@@ -1,0 +1,69 @@
+//! A node in a thread of the test, over memory that goes with it.
+#![allow(dead_code)] // each test file uses a part
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use farrow::{Client, ConnectOptions};
+use farrow_cluster::node::{MemorySource, Node, NodeOptions, Stopper};
+use farrow_memory::Length;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct TestNode {
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+    options: NodeOptions,
+    _dir: tempfile::TempDir,
+}
+
+impl TestNode {
+    pub fn start(memory: u64) -> Self {
+        let dir = tempfile::Builder::new()
+            .prefix("farrow-test-")
+            .tempdir_in("/dev/shm")
+            .unwrap();
+        let mut options = NodeOptions::new(dir.path().join("n.sock"));
+        options.memory = Some(Length(memory));
+        options.source = MemorySource::Shm {
+            dir: dir.path().to_owned(),
+        };
+        options.is_preparing = false;
+        let node = Node::open(options.clone()).unwrap();
+        let stopper = node.stopper().unwrap();
+        let thread = Some(std::thread::spawn(move || node.run().unwrap()));
+        Self {
+            stopper,
+            thread,
+            options,
+            _dir: dir,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        let options = ConnectOptions {
+            timeout: PATIENCE,
+            ..ConnectOptions::at(&self.options.socket)
+        };
+        Client::connect(&options).unwrap()
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+pub fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "gave up waiting for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub fn free_bytes(client: &Client) -> u64 {
+    client.stats().unwrap().node.free
+}
