@@ -153,3 +153,19 @@ pub(crate) fn table<'a>(
 pub(crate) fn part(of: Span, from: u64, length: u64) -> Span {
     Span::new(Offset(of.offset.0 + from), Length(length))
 }
+
+/// Numbers that look random and are the same every time (Marsaglia, "Xorshift RNGs", 2003).
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}

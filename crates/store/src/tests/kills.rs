@@ -1,0 +1,248 @@
+//! Kill the home at every named failpoint, then at random, and compare with the model.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::rc::Rc;
+use std::sync::Once;
+
+use farrow_memory::{Access, Length};
+use proptest::prelude::*;
+
+use super::model::{Model, Op};
+use super::support::{Client, World, small};
+use crate::failpoints;
+use crate::{FormatError, Home, Reader, StoreError, Target};
+
+/// A story in which every operation of the home happens, each way it can go.
+fn story() -> Vec<Op> {
+    let bytes = |at, grains, name| Op::SealBytes {
+        client: 0,
+        at,
+        grains,
+        name,
+    };
+    vec![
+        Op::Join,
+        Op::Join,
+        Op::HoldBlock { client: 0 },
+        Op::Grant {
+            client: 0,
+            min: 1 << 14,
+            want: 1 << 16,
+        },
+        Op::Grant {
+            client: 1,
+            min: 1,
+            want: 1 << 13,
+        },
+        // From the middle, the start and the end of an extent, and then a whole one.
+        bytes(40, 3, Some(1)),
+        bytes(0, 2, Some(2)),
+        bytes(30, 99, None),
+        Op::SealBytes {
+            client: 1,
+            at: 0,
+            grains: 64,
+            name: Some(3),
+        },
+        Op::SealTable {
+            client: 0,
+            at: 3,
+            extra: vec![(20, 2), (40, 32), (90, 7), (100, 1)],
+            shared: Some(0),
+            name: Some(4),
+        },
+        Op::Release {
+            client: 0,
+            at: 50,
+            grains: 32,
+        },
+        Op::Hold {
+            client: 1,
+            object: 0,
+        },
+        Op::Delete {
+            object: 0,
+            by_name: true,
+        },
+        Op::Adopt,
+        Op::Delete {
+            object: 0,
+            by_name: false,
+        },
+        bytes(0, 1, Some(1)),
+        Op::Hold {
+            client: 0,
+            object: 2,
+        },
+        Op::Delete {
+            object: 2,
+            by_name: true,
+        },
+        Op::Unhold { client: 1, hold: 0 },
+        Op::Reclaim,
+        Op::Leave { client: 0 },
+        Op::Adopt,
+        Op::Reclaim,
+        Op::Leave { client: 0 },
+    ]
+}
+
+/// Panics of failpoints are many and no news; all others are told as ever.
+fn quietly<T>(run: impl FnOnce() -> T) -> T {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if info.payload().is::<&str>() || info.payload().is::<String>() {
+                hook(info);
+            }
+        }));
+    });
+    run()
+}
+
+#[test]
+fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
+    let story = story();
+    let mut seen = BTreeSet::new();
+    quietly(|| {
+        for at in 0..story.len() {
+            for kill in 0.. {
+                let mut model = Model::new(World::new(small()));
+                let mut killed_at = None;
+                for (i, op) in story.iter().enumerate() {
+                    let name = model.run(op, (i == at).then_some(kill));
+                    killed_at = killed_at.or(name);
+                }
+                model.finish();
+                let Some(name) = killed_at else { break };
+                assert!(failpoints::ALL.contains(&name), "{name} is not in the list");
+                seen.insert(name);
+            }
+        }
+        seen.extend(kill_while_making());
+        seen.extend(kill_while_a_leave_is_finished());
+    });
+    let missed: Vec<_> = failpoints::ALL
+        .iter()
+        .filter(|name| !seen.contains(**name))
+        .collect();
+    assert!(missed.is_empty(), "never killed at {missed:?}");
+}
+
+/// Run `run` with a kill at its failpoint number `kill`. The name of that, if it came so far.
+fn killed(kill: u32, run: impl FnOnce()) -> Option<&'static str> {
+    let killed_at = Rc::new(Cell::new(None));
+    let (at, mut passed) = (Rc::clone(&killed_at), 0);
+    failpoints::set_local(Some(Box::new(move |name| {
+        if passed == kill {
+            at.set(Some(name));
+            panic_any(());
+        }
+        passed += 1;
+    })));
+    let result = catch_unwind(AssertUnwindSafe(run));
+    failpoints::set_local(None);
+    if let (None, Err(panic)) = (killed_at.get(), result) {
+        resume_unwind(panic);
+    }
+    killed_at.get()
+}
+
+/// A region whose making was cut off is none, and can be made.
+fn kill_while_making() -> BTreeSet<&'static str> {
+    let world = World::new(small());
+    let mut seen = BTreeSet::new();
+    // So that there is something to be cleared away.
+    drop(world.create());
+    for kill in 0.. {
+        let Some(name) = killed(kill, || world.create().check().unwrap()) else {
+            break;
+        };
+        seen.insert(name);
+        if name.starts_with("create") {
+            let adopted = Home::adopt(world.map(Access::Home));
+            assert!(matches!(
+                adopted,
+                Err(StoreError::Format(FormatError::BadMagic { .. }))
+            ));
+            let opened = Reader::open(world.map(Access::Client));
+            assert!(matches!(opened, Err(FormatError::BadMagic { .. })));
+        }
+        world.create().check().unwrap();
+    }
+    seen
+}
+
+/// A home that finishes the leaving of a client which the one before began is killed too.
+fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
+    let world = World::new(small());
+    let mut seen = BTreeSet::new();
+    drop(world.create());
+    for kill in 0.. {
+        let mut home = world.adopt();
+        let client = Client::join(&world, &mut home).unwrap();
+        let id = client.put(&mut home, b"kept", None).unwrap();
+        home.grant(client.slot, Length(1), Length(1)).unwrap();
+        let name = killed(0, || drop(home.client_leave(client.slot)));
+        assert_eq!(name, Some("client.leave.state"));
+        drop(home);
+        let name = killed(kill, || drop(world.adopt()));
+        let mut home = world.adopt();
+        let stats = home.stats().unwrap();
+        assert_eq!(
+            (stats.clients, stats.granted.0, stats.hold_blocks),
+            (0, 0, 0)
+        );
+        assert_eq!(home.delete(Target::Id(id)).unwrap().bytes.0, 128);
+        match name {
+            Some(name) => seen.insert(name),
+            None => break,
+        };
+    }
+    seen
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let n = || any::<usize>();
+    let name = || prop::option::of(any::<u8>());
+    prop_oneof![
+        2 => Just(Op::Join),
+        1 => n().prop_map(|client| Op::Leave { client }),
+        1 => n().prop_map(|client| Op::HoldBlock { client }),
+        5 => (n(), 1..1u64 << 16, 1..1u64 << 17)
+            .prop_map(|(client, min, want)| Op::Grant { client, min, want }),
+        3 => (n(), n(), 1..200u64)
+            .prop_map(|(client, at, grains)| Op::Release { client, at, grains }),
+        6 => (n(), n(), 1..60u64, name())
+            .prop_map(|(client, at, grains, name)| Op::SealBytes { client, at, grains, name }),
+        6 => (n(), n(), prop::collection::vec((n(), 1..40u64), 0..5), prop::option::of(n()), name())
+            .prop_map(|(client, at, extra, shared, name)| Op::SealTable {
+                client, at, extra, shared, name,
+            }),
+        5 => (n(), any::<bool>()).prop_map(|(object, by_name)| Op::Delete { object, by_name }),
+        5 => (n(), n()).prop_map(|(client, object)| Op::Hold { client, object }),
+        4 => (n(), n()).prop_map(|(client, hold)| Op::Unhold { client, hold }),
+        1 => Just(Op::Reclaim),
+        1 => Just(Op::Adopt),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_operations_and_kills_agree_with_the_model(
+        ops in prop::collection::vec((op(), prop::option::weighted(0.2, 0..12u32)), 1..120),
+    ) {
+        quietly(|| {
+            let mut model = Model::new(World::new(small()));
+            for (op, kill) in &ops {
+                model.run(op, *kill);
+            }
+            model.finish();
+        });
+    }
+}

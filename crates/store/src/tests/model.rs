@@ -1,0 +1,609 @@
+//! A small reference model of a region: what objects there are and what is in them, who was
+//! granted what, who holds what. It runs operations on a real home, may have the home killed at
+//! the n-th failpoint of one, adopts the region again, and compares everything.
+//!
+//! After a kill one thing alone is uncertain: whether the operation that was cut off took effect.
+//! The model says what may be, sees what is, and goes on from there.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
+use std::rc::Rc;
+
+use farrow_memory::{Access, Length, Offset, Span};
+
+use super::support::{Client, World, part, table};
+use crate::failpoints;
+use crate::{ClientSlot, Held, Home, ObjectId, SealRequest, StoreError, Target};
+
+const GRAIN: u64 = 128;
+/// What a client fills its extents with before it writes objects: if an extent overlapped an
+/// object, the object would show it.
+const POISON: u8 = 0xdd;
+
+/// One operation. Numbers choose among what there is, modulo how much there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Join,
+    Leave {
+        client: usize,
+    },
+    HoldBlock {
+        client: usize,
+    },
+    Grant {
+        client: usize,
+        min: u64,
+        want: u64,
+    },
+    Release {
+        client: usize,
+        at: usize,
+        grains: u64,
+    },
+    SealBytes {
+        client: usize,
+        at: usize,
+        grains: u64,
+        name: Option<u8>,
+    },
+    SealTable {
+        client: usize,
+        at: usize,
+        extra: Vec<(usize, u64)>,
+        shared: Option<usize>,
+        name: Option<u8>,
+    },
+    Delete {
+        object: usize,
+        by_name: bool,
+    },
+    Hold {
+        client: usize,
+        object: usize,
+    },
+    Unhold {
+        client: usize,
+        hold: usize,
+    },
+    Reclaim,
+    Adopt,
+}
+
+/// A sealed object, with the bytes of its blocks.
+#[derive(Clone, Debug)]
+struct Object {
+    name: Option<String>,
+    blocks: Vec<(Span, Vec<u8>)>,
+}
+
+struct Member {
+    client: Client,
+    /// Grains of the heap that are granted to it.
+    grains: BTreeSet<u64>,
+    holds: Vec<Held>,
+}
+
+pub(crate) struct Model {
+    world: World,
+    home: Option<Home>,
+    members: Vec<Member>,
+    objects: BTreeMap<ObjectId, Object>,
+    /// Deleted, and held when they were.
+    retiring: BTreeMap<ObjectId, Object>,
+    /// The object that an operation under way would make.
+    pending: Option<Object>,
+    seed: u8,
+}
+
+/// What the panic of a failpoint carries, so that no other panic is taken for it.
+struct Killed;
+
+impl Model {
+    pub(crate) fn new(world: World) -> Self {
+        let home = world.create();
+        Self {
+            world,
+            home: Some(home),
+            members: Vec::new(),
+            objects: BTreeMap::new(),
+            retiring: BTreeMap::new(),
+            pending: None,
+            seed: 0,
+        }
+    }
+
+    /// Run `op`; the home is killed at failpoint number `kill` of it, if it passes so many.
+    /// Returns the name of that failpoint.
+    pub(crate) fn run(&mut self, op: &Op, kill: Option<u32>) -> Option<&'static str> {
+        let killed_at = Rc::new(Cell::new(None));
+        if let Some(kill) = kill {
+            let (mut passed, killed_at) = (0, Rc::clone(&killed_at));
+            failpoints::set_local(Some(Box::new(move |name| {
+                if passed == kill {
+                    killed_at.set(Some(name));
+                    panic_any(Killed);
+                }
+                passed += 1;
+            })));
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| self.step(op)));
+        failpoints::set_local(None);
+        if let Err(panic) = result {
+            if !panic.is::<Killed>() {
+                std::panic::resume_unwind(panic);
+            }
+            self.home = None;
+            self.reopen();
+            self.reconcile(op);
+        }
+        self.pending = None;
+        self.verify();
+        killed_at.get()
+    }
+
+    /// Everything goes: nothing may be left behind.
+    pub(crate) fn finish(mut self) {
+        for id in self.objects.keys().copied().collect::<Vec<_>>() {
+            self.home().delete(Target::Id(id)).unwrap();
+        }
+        let members = std::mem::take(&mut self.members);
+        for member in &members {
+            self.home().client_leave(member.client.slot).unwrap();
+        }
+        let stats = self.home().stats().unwrap();
+        assert_eq!((stats.free, stats.fragmented.0), (stats.capacity, 0));
+        assert_eq!(
+            (
+                stats.objects,
+                stats.objects_retiring,
+                stats.clients,
+                stats.grants
+            ),
+            (0, 0, 0, 0)
+        );
+        assert_eq!(stats.name_bytes_free, self.world.options.name_bytes);
+        self.home().check().unwrap();
+        // Holds of members that are gone point into blocks that may be another's by now.
+        members
+            .iter()
+            .for_each(|member| member.client.holds.abandon());
+    }
+
+    fn home(&mut self) -> &mut Home {
+        self.home.as_mut().unwrap()
+    }
+
+    fn reopen(&mut self) {
+        let (home, report) = Home::adopt(self.world.map(Access::Home)).unwrap();
+        assert_eq!(report.dropped, []);
+        self.home = Some(home);
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op {
+            Op::Join => self.join(),
+            Op::Leave { client } => self.leave(*client),
+            Op::HoldBlock { client } => self.hold_block(*client),
+            Op::Grant { client, min, want } => self.grant(*client, *min, *want),
+            Op::Release { client, at, grains } => self.release(*client, *at, *grains),
+            Op::SealBytes {
+                client,
+                at,
+                grains,
+                name,
+            } => {
+                self.seal(*client, (*at, *grains), &[], None, *name, false);
+            }
+            Op::SealTable {
+                client,
+                at,
+                extra,
+                shared,
+                name,
+            } => {
+                self.seal(*client, (*at, 4), extra, *shared, *name, true);
+            }
+            Op::Delete { object, by_name } => self.delete(*object, *by_name),
+            Op::Hold { client, object } => self.hold(*client, *object),
+            Op::Unhold { client, hold } => self.unhold(*client, *hold),
+            Op::Reclaim => {
+                self.home().reclaim().unwrap();
+                self.forget_free();
+            }
+            Op::Adopt => {
+                self.home = None;
+                self.reopen();
+                self.forget_free();
+            }
+        }
+    }
+
+    fn join(&mut self) {
+        let home = self.home.as_mut().unwrap();
+        match Client::join(&self.world, home) {
+            Ok(client) => {
+                let (grains, holds) = (BTreeSet::new(), Vec::new());
+                self.members.push(Member {
+                    client,
+                    grains,
+                    holds,
+                });
+            }
+            Err(StoreError::TooManyClients { .. } | StoreError::HoldBlocksExhausted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn leave(&mut self, client: usize) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let slot = self.members[i].client.slot;
+        self.home().client_leave(slot).unwrap();
+        self.remove_member(i);
+        self.forget_free();
+    }
+
+    fn remove_member(&mut self, i: usize) {
+        let member = self.members.remove(i);
+        member.client.holds.abandon();
+    }
+
+    fn hold_block(&mut self, client: usize) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let home = self.home.as_mut().unwrap();
+        match home.hold_block(self.members[i].client.slot) {
+            Ok(block) => self.members[i].client.holds.add_block(block).unwrap(),
+            Err(StoreError::HoldBlocksExhausted { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn grant(&mut self, client: usize, min: u64, want: u64) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let largest = self.home().stats().unwrap().largest_free.0;
+        let home = self.home.as_mut().unwrap();
+        match home.grant(self.members[i].client.slot, Length(min), Length(want)) {
+            Ok(span) => {
+                assert!(span.length.0 >= min.max(1));
+                let member = &mut self.members[i];
+                member
+                    .client
+                    .write(span.offset, &vec![POISON; span.length.0 as usize]);
+                member.grains.extend(grains(span));
+            }
+            Err(StoreError::OutOfMemory { .. }) => assert!(largest < min || largest == 0),
+            Err(StoreError::TooManyGrants { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn release(&mut self, client: usize, at: usize, count: u64) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let mut free = self.members[i].grains.clone();
+        let Some(span) = take(&mut free, at, count) else {
+            return;
+        };
+        let home = self.home.as_mut().unwrap();
+        match home.release(self.members[i].client.slot, &[span]) {
+            Ok(()) => self.members[i].grains = free,
+            Err(StoreError::TooManyGrants { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Seal an object of ranges of one client's grants, and of a block of another object.
+    fn seal(
+        &mut self,
+        client: usize,
+        (at, count): (usize, u64),
+        extra: &[(usize, u64)],
+        shared: Option<usize>,
+        name: Option<u8>,
+        is_table: bool,
+    ) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let mut free = self.members[i].grains.clone();
+        let Some(primary) = take(&mut free, at, count) else {
+            return;
+        };
+        let mut blocks: Vec<Span> = extra
+            .iter()
+            .filter_map(|(at, count)| take(&mut free, *at, *count))
+            .collect();
+        let known: Vec<Span> = self
+            .objects
+            .values()
+            .flat_map(|o| &o.blocks)
+            .map(|b| b.0)
+            .collect();
+        let sharing = shared
+            .and_then(|n| choose(n, known.len()))
+            .map(|n| known[n]);
+        blocks.extend(sharing.filter(|_| is_table));
+        if is_table && primary.length.0 < 24 + 16 * blocks.len() as u64 {
+            return;
+        }
+        let client = &self.members[i].client;
+        self.seed = self.seed.wrapping_add(1);
+        for block in std::iter::once(&primary).chain(blocks.iter().filter(|b| Some(**b) != sharing))
+        {
+            client.write(block.offset, &vec![self.seed; block.length.0 as usize]);
+        }
+        let name = name.map(|n| format!("{}-{n}", "name".repeat(usize::from(n % 40))));
+        let request = if is_table {
+            table(client, primary, &blocks, name.as_deref())
+        } else {
+            SealRequest::bytes(primary, primary.length, name.as_deref())
+        };
+        let all = std::iter::once(primary).chain(blocks);
+        let object = Object {
+            name: name.clone(),
+            blocks: all.map(|b| (b, client.read(b))).collect(),
+        };
+        let is_taken = name.is_some() && self.objects.values().any(|o| o.name == name);
+        self.pending = Some(object.clone());
+        match self
+            .home
+            .as_mut()
+            .unwrap()
+            .seal(client.slot, &request, u64::from(self.seed))
+        {
+            Ok(id) => {
+                assert!(!is_taken, "sealed a name that is taken");
+                assert!(
+                    self.objects.insert(id, object).is_none() && !self.retiring.contains_key(&id)
+                );
+                self.members[i].grains = free;
+            }
+            Err(StoreError::NameTaken { .. }) => assert!(is_taken),
+            Err(
+                StoreError::TooManyObjects { .. }
+                | StoreError::TooManyGrants { .. }
+                | StoreError::NameSpaceFull { .. },
+            ) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn delete(&mut self, object: usize, by_name: bool) {
+        let Some(i) = choose(object, self.objects.len()) else {
+            return;
+        };
+        let (id, object) = self
+            .objects
+            .iter()
+            .nth(i)
+            .map(|(id, o)| (*id, o.clone()))
+            .unwrap();
+        let target = match &object.name {
+            Some(name) if by_name => Target::Name(name),
+            _ => Target::Id(id),
+        };
+        let deleted = self.home.as_mut().unwrap().delete(target).unwrap();
+        assert_eq!(deleted.id, id);
+        assert_eq!(deleted.freed_now, !self.is_held(id));
+        self.objects.remove(&id);
+        if !deleted.freed_now {
+            self.retiring.insert(id, object);
+        }
+    }
+
+    fn hold(&mut self, client: usize, object: usize) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        let Some(n) = choose(object, self.objects.len()) else {
+            return;
+        };
+        let id = *self.objects.keys().nth(n).unwrap();
+        let member = &mut self.members[i];
+        let held = member
+            .client
+            .reader
+            .hold(&member.client.holds, Target::Id(id))
+            .unwrap();
+        member
+            .holds
+            .push(held.expect("a sealed object can be held"));
+    }
+
+    fn unhold(&mut self, client: usize, hold: usize) {
+        let Some(i) = choose(client, self.members.len()) else {
+            return;
+        };
+        if let Some(n) = choose(hold, self.members[i].holds.len()) {
+            self.members[i].holds.swap_remove(n);
+        }
+    }
+
+    fn is_held(&self, id: ObjectId) -> bool {
+        self.members
+            .iter()
+            .flat_map(|member| &member.holds)
+            .any(|held| held.entry().id == id)
+    }
+
+    /// After a scan: what retires and is not held is gone.
+    fn forget_free(&mut self) {
+        let gone: Vec<ObjectId> = self
+            .retiring
+            .keys()
+            .copied()
+            .filter(|id| !self.is_held(*id))
+            .collect();
+        for id in gone {
+            self.retiring.remove(&id);
+        }
+    }
+
+    /// After a kill in the middle of `op`: see which of the things that may be is.
+    fn reconcile(&mut self, op: &Op) {
+        self.reconcile_clients(op);
+        self.reconcile_objects(op);
+        let home = self.home.as_ref().unwrap();
+        let sealed: BTreeSet<u64> = self
+            .objects
+            .values()
+            .flat_map(|o| &o.blocks)
+            .flat_map(|b| grains(b.0))
+            .collect();
+        for member in &mut self.members {
+            let now: BTreeSet<u64> = home
+                .grants_of(member.client.slot)
+                .into_iter()
+                .flat_map(grains)
+                .collect();
+            let before: BTreeSet<u64> = member.grains.difference(&sealed).copied().collect();
+            match op {
+                Op::Grant { .. } => assert!(before.is_subset(&now)),
+                Op::Release { .. } => assert!(now.is_subset(&before)),
+                _ => assert_eq!(before, now, "grants changed"),
+            }
+            member.grains = now;
+        }
+        self.forget_free();
+    }
+
+    fn reconcile_clients(&mut self, op: &Op) {
+        let joined: BTreeSet<ClientSlot> =
+            self.home().clients().map(|record| record.client).collect();
+        if let Some(i) = self
+            .members
+            .iter()
+            .position(|m| !joined.contains(&m.client.slot))
+        {
+            assert!(
+                matches!(op, Op::Leave { .. }),
+                "a client is gone after {op:?}"
+            );
+            self.remove_member(i);
+        }
+        for member in &self.members {
+            let (slot, nonce) = (member.client.slot, member.client.nonce);
+            self.home
+                .as_mut()
+                .unwrap()
+                .client_resume(slot, nonce, 42)
+                .unwrap();
+        }
+        let known: BTreeSet<ClientSlot> = self.members.iter().map(|m| m.client.slot).collect();
+        for slot in joined.difference(&known) {
+            // Its process never heard that it had joined, and so is not there to go on.
+            assert!(matches!(op, Op::Join), "a client came after {op:?}");
+            self.home().client_leave(*slot).unwrap();
+        }
+    }
+
+    fn reconcile_objects(&mut self, op: &Op) {
+        let there: Vec<ObjectId> = self
+            .world
+            .reader()
+            .list("")
+            .unwrap()
+            .iter()
+            .map(|listed| listed.entry.id)
+            .collect();
+        let gone: Vec<ObjectId> = self
+            .objects
+            .keys()
+            .copied()
+            .filter(|id| !there.contains(id))
+            .collect();
+        for id in &gone {
+            assert!(
+                matches!(op, Op::Delete { .. }) && gone.len() == 1,
+                "lost after {op:?}"
+            );
+            let object = self.objects.remove(id).unwrap();
+            self.retiring.insert(*id, object);
+        }
+        for id in there
+            .into_iter()
+            .filter(|id| !self.objects.contains_key(id))
+            .collect::<Vec<_>>()
+        {
+            let object = self.pending.take().expect("an object out of nothing");
+            let entry = self.home().find(Target::Id(id)).unwrap();
+            assert_eq!(entry.primary, object.blocks[0].0);
+            self.objects.insert(id, object);
+        }
+    }
+
+    /// Compare everything that can be seen.
+    fn verify(&mut self) {
+        self.home().check().unwrap();
+        let stats = self.home().stats().unwrap();
+        assert_eq!(stats.objects as usize, self.objects.len());
+        let granted: usize = self.members.iter().map(|member| member.grains.len()).sum();
+        assert_eq!(stats.granted.0, granted as u64 * GRAIN);
+        let distinct: BTreeSet<u64> = self
+            .objects
+            .values()
+            .flat_map(|o| &o.blocks)
+            .flat_map(|b| grains(b.0))
+            .collect();
+        assert_eq!(stats.used.0, distinct.len() as u64 * GRAIN);
+        let held: BTreeSet<(u32, ObjectId)> = self
+            .members
+            .iter()
+            .flat_map(|m| {
+                m.holds
+                    .iter()
+                    .map(|held| (m.client.slot.0, held.entry().id))
+            })
+            .collect();
+        assert_eq!(stats.holds, held.len() as u64);
+        let reader = self.world.reader();
+        for (id, object) in &self.objects {
+            let entry = reader
+                .by_id(*id)
+                .unwrap()
+                .expect("a sealed object is found by its id");
+            let name = reader.name_of(&entry).unwrap();
+            assert_eq!(name, object.name);
+            if let Some(name) = name {
+                assert_eq!(reader.find(&name).unwrap().map(|e| e.id), Some(*id));
+            }
+            let blocks: Vec<Span> = object.blocks.iter().map(|block| block.0).collect();
+            assert_eq!(reader.blocks(&entry).unwrap(), blocks);
+        }
+        let held = self.retiring.iter().filter(|(id, _)| self.is_held(**id));
+        for (id, object) in self.objects.iter().chain(held) {
+            for (span, bytes) in &object.blocks {
+                let mut found = vec![0; bytes.len()];
+                reader.region().copy_out(span.offset, &mut found).unwrap();
+                assert_eq!(&found, bytes, "bytes of {id} changed");
+            }
+        }
+    }
+}
+
+fn choose(n: usize, of: usize) -> Option<usize> {
+    (of > 0).then(|| n % of)
+}
+
+fn grains(span: Span) -> impl Iterator<Item = u64> {
+    let first = span.offset.0 / GRAIN;
+    first..first + span.length.0 / GRAIN
+}
+
+/// Take a stretch of at most `count` grains that starts at the `at`-th of `free`.
+fn take(free: &mut BTreeSet<u64>, at: usize, count: u64) -> Option<Span> {
+    let first = *free.iter().nth(choose(at, free.len())?)?;
+    let end = (first..first + count.max(1))
+        .find(|g| !free.contains(g))
+        .unwrap_or(first + count.max(1));
+    free.retain(|grain| !(first..end).contains(grain));
+    let all = Span::new(Offset(0), Length(u64::MAX));
+    Some(part(all, first * GRAIN, (end - first) * GRAIN))
+}

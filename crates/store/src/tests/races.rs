@@ -1,0 +1,179 @@
+//! Readers in threads against a home that seals, deletes and uses memory again at once.
+//!
+//! Every object is filled with one number, which its entry says too, and every extent is filled
+//! with poison before an object is written into it. A reader that holds an object and sees another
+//! number in it has caught the home freeing what was held.
+
+use std::sync::Arc;
+use std::thread;
+
+use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
+use farrow_memory::{Alias, Length, Span};
+
+use super::support::{Client, Random, World, small};
+use crate::{Home, RegionOptions, SealRequest, StoreError, Target};
+
+const NAMES: u64 = 12;
+const READERS: usize = 3;
+/// Objects made and, but for the last few, deleted.
+const OBJECTS: u64 = 6_000;
+/// Looks at held objects that there must be before the test may end.
+const READS_MIN: u64 = 3_000;
+/// Rounds in which the home waits for these.
+const WAITS_MAX: u64 = 50_000_000;
+const POISON: u64 = 0xdddd_dddd_dddd_dddd;
+
+/// What the threads share.
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    reads: AtomicU64,
+    wrong: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// Hold names at random, and look at what is held, twice.
+fn read(client: &Client, shared: &Shared, seed: u64) {
+    let mut random = Random::new(seed);
+    while !shared.is_over.load(Ordering::Relaxed) {
+        let name = format!("n{}", random.next() % NAMES);
+        let held = client
+            .reader
+            .hold(&client.holds, Target::Name(&name))
+            .unwrap();
+        if client.reader.find("anchor").unwrap().is_none() {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(held) = held else { continue };
+        let shares = held.clone();
+        let entry = *shares.entry();
+        for _ in 0..2 {
+            let words = client.reader.region().words(entry.payload()).unwrap();
+            let is_right = |i| words.load(i, Ordering::Relaxed) == Some(entry.sealed_at_ns);
+            if !(0..words.len()).all(is_right) {
+                shared.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+            thread::yield_now();
+        }
+        drop(held);
+        drop(shares);
+        shared.reads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn fill(alias: &Alias, span: Span, value: u64) {
+    let words = alias.words_mut(span).unwrap();
+    for i in 0..words.len() {
+        words.store(i, value, Ordering::Relaxed);
+    }
+}
+
+/// Make object number `number` in memory that is full of poison first.
+fn put(
+    home: &mut Home,
+    client: &Client,
+    alias: &Alias,
+    name: &str,
+    number: u64,
+    blocks: u64,
+) -> bool {
+    let length = Length(blocks * 128);
+    let extent = match home.grant(client.slot, length, length) {
+        Ok(extent) => extent,
+        Err(StoreError::OutOfMemory { .. }) => return false,
+        Err(error) => panic!("{error}"),
+    };
+    fill(alias, extent, POISON);
+    let primary = Span::new(extent.offset, length);
+    fill(alias, primary, number);
+    match home.seal(
+        client.slot,
+        &SealRequest::bytes(primary, length, Some(name)),
+        number,
+    ) {
+        Ok(_) => {}
+        Err(StoreError::TooManyObjects { .. }) => {
+            home.release(client.slot, &[extent]).unwrap();
+            return false;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let left = Span::between(primary.end().unwrap(), extent.end().unwrap()).unwrap();
+    if !left.is_empty() {
+        home.release(client.slot, &[left]).unwrap();
+    }
+    true
+}
+
+#[test]
+fn what_is_held_does_not_change_while_the_home_reuses_memory() {
+    let options = RegionOptions {
+        capacity: Length(16 << 12),
+        grants_max: 64,
+        ..small()
+    };
+    let world = World::new(options);
+    let mut home = world.create();
+    let writer = Client::join(&world, &mut home).unwrap();
+    let alias = writer.reader.region().alias(home.layout().heap).unwrap();
+    assert!(put(&mut home, &writer, &alias, "anchor", 1, 1));
+    let shared = Arc::new(Shared::default());
+    // Two clients; the threads of the second share its holds.
+    let clients: Vec<Arc<Client>> = (0..2)
+        .map(|_| Arc::new(Client::join(&world, &mut home).unwrap()))
+        .collect();
+    let readers: Vec<_> = (0..READERS)
+        .map(|i| {
+            let (client, shared) = (Arc::clone(&clients[i.min(1)]), Arc::clone(&shared));
+            thread::spawn(move || read(&client, &shared, i as u64))
+        })
+        .collect();
+
+    let mut random = Random::new(99);
+    let (mut made, mut kept_by_holds) = (0, 0u64);
+    for round in 0..OBJECTS * 4 {
+        let name = format!("n{}", random.next() % NAMES);
+        match home.delete(Target::Name(&name)) {
+            Ok(deleted) => kept_by_holds += u64::from(!deleted.freed_now),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+        made += u64::from(put(
+            &mut home,
+            &writer,
+            &alias,
+            &name,
+            round + 2,
+            1 + round % 40,
+        ));
+        home.reclaim().unwrap();
+        if made >= OBJECTS {
+            break;
+        }
+    }
+    for _ in 0..WAITS_MAX {
+        if shared.reads.load(Ordering::Relaxed) >= READS_MIN {
+            break;
+        }
+        thread::yield_now();
+    }
+    shared.is_over.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    assert_eq!(
+        shared.wrong.load(Ordering::Relaxed),
+        0,
+        "held objects changed"
+    );
+    assert_eq!(
+        shared.lost.load(Ordering::Relaxed),
+        0,
+        "a name that was there was not found"
+    );
+    assert!(made >= OBJECTS / 2, "only {made} objects were made");
+    assert!(shared.reads.load(Ordering::Relaxed) >= READS_MIN);
+    home.reclaim().unwrap();
+    assert!(!home.has_retiring(), "{kept_by_holds} were kept by holds");
+    home.check().unwrap();
+}
