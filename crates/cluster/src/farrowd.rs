@@ -93,10 +93,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .try_init();
+    let _ =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
     match serve(arguments.options()) {
         Ok(()) => 0,
         Err(error) => {
@@ -119,11 +117,7 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
         signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
     }
     let summary = &node.summary;
-    say(&format!(
-        "farrow node: {} at {}",
-        size::human(summary.capacity),
-        summary.memory
-    ));
+    say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
     if summary.adopted > 0 || !summary.dropped.is_empty() {
         say(&format!("farrow node: adopted {} objects", summary.adopted));
     }

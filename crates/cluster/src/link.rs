@@ -277,18 +277,12 @@ impl Link {
         let mut state = lock(&self.receiving);
         let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
         self.arrived.notify_all();
-        LinkError::Closed {
-            socket: self.socket.clone(),
-            reason,
-        }
+        LinkError::Closed { socket: self.socket.clone(), reason }
     }
 
     fn timeout(&self, started: Instant) -> LinkError {
         let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        LinkError::Timeout {
-            socket: self.socket.clone(),
-            waited_ms,
-        }
+        LinkError::Timeout { socket: self.socket.clone(), waited_ms }
     }
 }
 

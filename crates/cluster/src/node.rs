@@ -81,9 +81,7 @@ impl NodeOptions {
         Self {
             socket: socket.into(),
             memory: None,
-            source: MemorySource::Shm {
-                dir: paths::default_memory_dir(),
-            },
+            source: MemorySource::Shm { dir: paths::default_memory_dir() },
             objects_max: None,
             clients_max: None,
             is_private: false,
@@ -213,10 +211,8 @@ impl Node {
     pub fn open(options: NodeOptions) -> Result<Self, NodeError> {
         let started = Instant::now();
         check_socket_path(&options.socket)?;
-        paths::prepare_socket_dir(&options.socket).map_err(failed(format!(
-            "the folder of {}",
-            options.socket.display()
-        )))?;
+        paths::prepare_socket_dir(&options.socket)
+            .map_err(failed(format!("the folder of {}", options.socket.display())))?;
         let lock = Lock::take(&options.socket)?;
         let region_name = paths::region_name(&options.socket);
         let found = find_or_make(&options, &region_name)?;
@@ -244,12 +240,7 @@ impl Node {
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {
-            prepare::start(
-                region,
-                heap,
-                Arc::clone(&prepared),
-                Arc::clone(&should_prepare),
-            )
+            prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
         });
         let server = Server::new(listener, wake, state, started, options.is_private, prepared)
             .map_err(failed("the event loop"))?;
@@ -280,15 +271,7 @@ impl Node {
     ///
     /// The event loop failed; the memory is then left for the next node to adopt.
     pub fn run(self) -> Result<(), NodeError> {
-        let Self {
-            server,
-            options,
-            region_name,
-            lock,
-            preparing,
-            should_prepare,
-            ..
-        } = self;
+        let Self { server, options, region_name, lock, preparing, should_prepare, .. } = self;
         let ended = server.run();
         should_prepare.store(false, sync::Ordering::Relaxed);
         if let Some(thread) = preparing {
@@ -312,11 +295,7 @@ fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
     let bytes = socket.as_os_str().len();
     let max = paths::SOCKET_PATH_BYTES_MAX;
     if bytes == 0 || bytes > max {
-        return Err(NodeError::SocketPath {
-            socket: socket.to_owned(),
-            bytes,
-            max,
-        });
+        return Err(NodeError::SocketPath { socket: socket.to_owned(), bytes, max });
     }
     Ok(())
 }
@@ -368,11 +347,7 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
                 Err(error) => Err(error.into()),
             }
         }
-        MemorySource::Device {
-            path,
-            file_offset,
-            coherence,
-        } => {
+        MemorySource::Device { path, file_offset, coherence } => {
             let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
             let region_options = region_options(options, memory)?;
             let geometry = Layout::new(&region_options)?.geometry;
@@ -396,10 +371,7 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
 
 fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
     if memory.0 < MEMORY_BYTES_MIN {
-        return Err(NodeError::TooSmall {
-            asked: memory.0,
-            min: MEMORY_BYTES_MIN,
-        });
+        return Err(NodeError::TooSmall { asked: memory.0, min: MEMORY_BYTES_MIN });
     }
     let mut region = RegionOptions::for_capacity(memory);
     if let Some(objects_max) = options.objects_max {
@@ -415,12 +387,7 @@ fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeE
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let home = Home::create(region, options, wall_ns())?;
-    Ok(Found {
-        home,
-        adopted: 0,
-        clients: Vec::new(),
-        dropped: Vec::new(),
-    })
+    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
 }
 
 fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
@@ -433,21 +400,13 @@ fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
         .clients
         .iter()
         .map(|client| {
-            let peer = PeerIdentity {
-                pid: client.pid,
-                start_time: client.start_time,
-                uid: client.uid,
-            };
+            let peer =
+                PeerIdentity { pid: client.pid, start_time: client.start_time, uid: client.uid };
             (client.client, peer)
         })
         .collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
-    Ok(Found {
-        home,
-        adopted: report.objects,
-        clients,
-        dropped,
-    })
+    Ok(Found { home, adopted: report.objects, clients, dropped })
 }
 
 fn describe_dropped(dropped: &Dropped) -> String {
@@ -470,9 +429,7 @@ fn default_memory(dir: &Path) -> Length {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
             line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
         })
         .map_or(1 << 30, |kib| kib * 1024);
@@ -483,9 +440,7 @@ fn default_memory(dir: &Path) -> Length {
 }
 
 fn wall_ns() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -511,9 +466,7 @@ impl Lock {
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(NodeError::AlreadyServing {
-                        socket: socket.to_owned(),
-                    });
+                    return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
                 }
                 Err(error) => return Err(failed(what())(error.into())),
             }
@@ -522,9 +475,7 @@ impl Lock {
                 return Ok(Self { file, path });
             }
         }
-        Err(NodeError::AlreadyServing {
-            socket: socket.to_owned(),
-        })
+        Err(NodeError::AlreadyServing { socket: socket.to_owned() })
     }
 
     fn release(self) {

@@ -53,10 +53,7 @@ pub fn prepare_socket_dir(socket: &Path) -> io::Result<()> {
     let Some(dir) = socket.parent().filter(|dir| !dir.as_os_str().is_empty()) else {
         return Ok(());
     };
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     check_runtime_dir(socket)
 }
 

@@ -25,10 +25,7 @@ pub(crate) fn start(
         let mut done = 0;
         while done < heap.length.0 && !is_stopped() {
             let length = PIECE_BYTES.min(heap.length.0 - done);
-            let piece = Span {
-                offset: Offset(heap.offset.0 + done),
-                length: Length(length),
-            };
+            let piece = Span { offset: Offset(heap.offset.0 + done), length: Length(length) };
             if let Err(error) = region.prepare(piece, &is_stopped) {
                 tracing::debug!(%error, "pages are not made ready ahead");
                 return;
@@ -37,10 +34,7 @@ pub(crate) fn start(
             prepared.store(done, sync::Ordering::Relaxed);
         }
     };
-    match std::thread::Builder::new()
-        .name("farrow-prepare".into())
-        .spawn(work)
-    {
+    match std::thread::Builder::new().name("farrow-prepare".into()).spawn(work) {
         Ok(thread) => Some(thread),
         Err(error) => {
             tracing::warn!(%error, "no thread to make pages ready");

@@ -26,9 +26,7 @@ pub fn parse(text: &str) -> Result<Length, String> {
         "gb" => 1_000_000_000,
         "tb" => 1_000_000_000_000,
         _ => {
-            return Err(format!(
-                "{text:?} is no size: use a number and K, M, G or T"
-            ));
+            return Err(format!("{text:?} is no size: use a number and K, M, G or T"));
         }
     };
     let bytes = match number.parse::<u64>() {
@@ -40,9 +38,7 @@ pub fn parse(text: &str) -> Result<Length, String> {
             _ => return Err(format!("{text:?} is no size: {number:?} is no number")),
         },
     };
-    bytes
-        .map(Length)
-        .ok_or_else(|| format!("{text:?} is more than 2^64 bytes"))
+    bytes.map(Length).ok_or_else(|| format!("{text:?} is more than 2^64 bytes"))
 }
 
 /// A size for people: `1.5 GiB`.
@@ -50,11 +46,7 @@ pub fn human(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
         if value < 1024.0 {
-            return if unit == "B" {
-                format!("{bytes} B")
-            } else {
-                format!("{value:.1} {unit}")
-            };
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
         }
         value /= 1024.0;
     }

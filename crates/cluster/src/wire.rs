@@ -351,18 +351,12 @@ pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameE
     out.extend_from_slice(&[0; 4]);
     if let Err(error) = postcard::to_io(message, &mut *out) {
         out.truncate(start);
-        return Err(FrameError::Garbled {
-            bytes: 0,
-            reason: error.to_string(),
-        });
+        return Err(FrameError::Garbled { bytes: 0, reason: error.to_string() });
     }
     let bytes = out.len() - start - 4;
     if bytes > FRAME_BYTES_MAX {
         out.truncate(start);
-        return Err(FrameError::TooLong {
-            bytes,
-            max: FRAME_BYTES_MAX,
-        });
+        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
     }
     if let Some(head) = out.get_mut(start..start + 4) {
         head.copy_from_slice(&(bytes as u32).to_le_bytes());
@@ -379,20 +373,14 @@ pub fn decode<T: for<'a> Deserialize<'a>>(buffer: &[u8]) -> Result<Option<(T, us
     };
     let bytes = u32::from_le_bytes(*head) as usize;
     if bytes > FRAME_BYTES_MAX {
-        return Err(FrameError::TooLong {
-            bytes,
-            max: FRAME_BYTES_MAX,
-        });
+        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
     }
     let Some(body) = rest.get(..bytes) else {
         return Ok(None);
     };
     match postcard::from_bytes(body) {
         Ok(message) => Ok(Some((message, bytes + 4))),
-        Err(error) => Err(FrameError::Garbled {
-            bytes,
-            reason: error.to_string(),
-        }),
+        Err(error) => Err(FrameError::Garbled { bytes, reason: error.to_string() }),
     }
 }
 
@@ -423,26 +411,12 @@ mod tests {
     #[test]
     fn too_long_and_garbled_frames_are_refused() {
         let long = ((FRAME_BYTES_MAX + 1) as u32).to_le_bytes();
-        assert!(matches!(
-            decode::<Request>(&long),
-            Err(FrameError::TooLong { .. })
-        ));
+        assert!(matches!(decode::<Request>(&long), Err(FrameError::TooLong { .. })));
         let garbled = [2, 0, 0, 0, 0xff, 0xff];
-        assert!(matches!(
-            decode::<Request>(&garbled),
-            Err(FrameError::Garbled { .. })
-        ));
-        let huge = Request {
-            seq: 1,
-            body: RequestBody::Reserve {
-                name: "x".repeat(5 << 20),
-            },
-        };
+        assert!(matches!(decode::<Request>(&garbled), Err(FrameError::Garbled { .. })));
+        let huge = Request { seq: 1, body: RequestBody::Reserve { name: "x".repeat(5 << 20) } };
         let mut out = vec![1];
-        assert!(matches!(
-            encode(&huge, &mut out),
-            Err(FrameError::TooLong { .. })
-        ));
+        assert!(matches!(encode(&huge, &mut out), Err(FrameError::TooLong { .. })));
         assert_eq!(out, [1], "a refused message leaves the buffer as it was");
     }
 }

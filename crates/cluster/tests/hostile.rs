@@ -23,18 +23,12 @@ impl Raw {
     fn open(daemon: &Daemon) -> Self {
         let stream = wait_for("the socket", || UnixStream::connect(&daemon.socket).ok()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self {
-            stream,
-            input: Vec::new(),
-        }
+        Self { stream, input: Vec::new() }
     }
 
     fn joined(daemon: &Daemon) -> (Self, Welcome) {
         let mut raw = Self::open(daemon);
-        match raw.ask(RequestBody::Hello(Hello {
-            version: PROTOCOL_VERSION,
-            resume: None,
-        })) {
+        match raw.ask(RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None })) {
             Ok(ReplyBody::Welcome(welcome)) => (raw, welcome),
             other => panic!("{other:?}"),
         }
@@ -79,11 +73,7 @@ fn bytes_that_are_no_messages_cost_the_sender_its_connection() {
     let mut daemon = Daemon::start("8M", &["--no-prepare"]);
     let mut dice = Dice(0xbad);
     for round in 0..300 {
-        let mut raw = if dice.roll(2) == 0 {
-            Raw::open(&daemon)
-        } else {
-            Raw::joined(&daemon).0
-        };
+        let mut raw = if dice.roll(2) == 0 { Raw::open(&daemon) } else { Raw::joined(&daemon).0 };
         let length = dice.roll(300) as usize;
         let mut noise: Vec<u8> = (0..length).map(|_| dice.roll(256) as u8).collect();
         if dice.roll(2) == 0 && noise.len() >= 4 {
@@ -104,9 +94,7 @@ fn bytes_that_are_no_messages_cost_the_sender_its_connection() {
 fn a_frame_that_is_announced_too_long_is_not_waited_for() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let (mut raw, _) = Raw::joined(&daemon);
-    raw.stream
-        .write_all(&((FRAME_BYTES_MAX as u32 + 1).to_le_bytes()))
-        .unwrap();
+    raw.stream.write_all(&((FRAME_BYTES_MAX as u32 + 1).to_le_bytes())).unwrap();
     assert_eq!(raw.reply(), None);
     assert_serves(&daemon);
 }
@@ -115,48 +103,26 @@ fn a_frame_that_is_announced_too_long_is_not_waited_for() {
 fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let mut raw = Raw::open(&daemon);
-    let hello = Hello {
-        version: 999,
-        resume: None,
-    };
+    let hello = Hello { version: 999, resume: None };
     assert_eq!(
         raw.ask(RequestBody::Hello(hello)),
-        Err(WireError::Version {
-            theirs: 999,
-            ours: PROTOCOL_VERSION
-        })
+        Err(WireError::Version { theirs: 999, ours: PROTOCOL_VERSION })
     );
     assert_eq!(raw.reply(), None, "closed");
     let mut raw = Raw::open(&daemon);
-    assert!(matches!(
-        raw.ask(RequestBody::Stats),
-        Err(WireError::Invalid(_))
-    ));
+    assert!(matches!(raw.ask(RequestBody::Stats), Err(WireError::Invalid(_))));
     let mut raw = Raw::open(&daemon);
-    let hello = Hello {
-        version: PROTOCOL_VERSION,
-        resume: Some((1, 2, 3)),
-    };
+    let hello = Hello { version: PROTOCOL_VERSION, resume: Some((1, 2, 3)) };
     assert!(matches!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::OtherRegion { old: 1, .. })
     ));
     let (_one, welcome) = Raw::joined(&daemon);
-    for (slot, nonce) in [
-        (welcome.slot, welcome.nonce),
-        (welcome.slot, 0),
-        (u32::MAX, 7),
-    ] {
+    for (slot, nonce) in [(welcome.slot, welcome.nonce), (welcome.slot, 0), (u32::MAX, 7)] {
         let mut raw = Raw::open(&daemon);
         let resume = Some((welcome.region_uid, slot, nonce));
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            resume,
-        };
-        assert!(matches!(
-            raw.ask(RequestBody::Hello(hello)),
-            Err(WireError::Denied(_))
-        ));
+        let hello = Hello { version: PROTOCOL_VERSION, resume };
+        assert!(matches!(raw.ask(RequestBody::Hello(hello)), Err(WireError::Denied(_))));
     }
     assert_serves(&daemon);
 }
@@ -165,14 +131,11 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
 fn lies_about_memory_are_refused_and_change_nothing() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let honest = daemon.client();
-    let id = honest
-        .put(&Value::Bytes(&[7; 5000]), Some("honest"))
-        .unwrap();
+    let id = honest.put(&Value::Bytes(&[7; 5000]), Some("honest")).unwrap();
     let (mut raw, _) = Raw::joined(&daemon);
-    let Ok(ReplyBody::Granted((start, length))) = raw.ask(RequestBody::Grant {
-        min: 65536,
-        want: 65536,
-    }) else {
+    let Ok(ReplyBody::Granted((start, length))) =
+        raw.ask(RequestBody::Grant { min: 65536, want: 65536 })
+    else {
         panic!("no grant");
     };
     let item = |primary: (u64, u64)| SealItem {
@@ -196,91 +159,35 @@ fn lies_about_memory_are_refused_and_change_nothing() {
         item((0, 4096)),
         item((u64::MAX - 127, 128)),
         item((start, u64::MAX)),
-        SealItem {
-            size: 129,
-            ..good.clone()
-        },
-        SealItem {
-            size: u64::MAX,
-            ..good.clone()
-        },
-        SealItem {
-            kind: 0,
-            ..good.clone()
-        },
-        SealItem {
-            kind: 99,
-            ..good.clone()
-        },
-        SealItem {
-            descriptor: (start + 256, 64),
-            kind: 6,
-            ..good.clone()
-        },
-        SealItem {
-            descriptor: (start, u64::MAX),
-            kind: 6,
-            ..good.clone()
-        },
-        SealItem {
-            extra: vec![(start, 128)],
-            ..good.clone()
-        },
-        SealItem {
-            extra: vec![(start + 128, 128); 2],
-            kind: 6,
-            ..good.clone()
-        },
-        SealItem {
-            name: Some("honest".into()),
-            ..good.clone()
-        },
-        SealItem {
-            name: Some(String::new()),
-            ..good.clone()
-        },
-        SealItem {
-            name: Some("x".repeat(256)),
-            ..good.clone()
-        },
-        SealItem {
-            name: Some("nul\0".into()),
-            ..good.clone()
-        },
+        SealItem { size: 129, ..good.clone() },
+        SealItem { size: u64::MAX, ..good.clone() },
+        SealItem { kind: 0, ..good.clone() },
+        SealItem { kind: 99, ..good.clone() },
+        SealItem { descriptor: (start + 256, 64), kind: 6, ..good.clone() },
+        SealItem { descriptor: (start, u64::MAX), kind: 6, ..good.clone() },
+        SealItem { extra: vec![(start, 128)], ..good.clone() },
+        SealItem { extra: vec![(start + 128, 128); 2], kind: 6, ..good.clone() },
+        SealItem { name: Some("honest".into()), ..good.clone() },
+        SealItem { name: Some(String::new()), ..good.clone() },
+        SealItem { name: Some("x".repeat(256)), ..good.clone() },
+        SealItem { name: Some("nul\0".into()), ..good.clone() },
     ];
     for (number, lie) in lies.into_iter().enumerate() {
-        match raw.ask(RequestBody::Seal {
-            items: vec![lie.clone()],
-        }) {
+        match raw.ask(RequestBody::Seal { items: vec![lie.clone()] }) {
             Ok(ReplyBody::Sealed(results)) => {
                 assert!(results[0].is_err(), "lie {number} was believed: {lie:?}");
             }
             other => panic!("lie {number}: {other:?}"),
         }
     }
-    for spans in [
-        vec![(start, length); 2],
-        vec![(0, 128)],
-        vec![(start, u64::MAX)],
-        vec![(1, 1)],
-    ] {
-        let answer = raw.ask(RequestBody::Release {
-            spans: spans.clone(),
-        });
+    for spans in [vec![(start, length); 2], vec![(0, 128)], vec![(start, u64::MAX)], vec![(1, 1)]] {
+        let answer = raw.ask(RequestBody::Release { spans: spans.clone() });
         assert!(answer.is_err(), "{spans:?}: {answer:?}");
     }
     for (min, want) in [(0, 0), (2, 1), (u64::MAX, u64::MAX), (1 << 40, 1 << 40)] {
-        assert!(
-            raw.ask(RequestBody::Grant { min, want }).is_err(),
-            "{min} to {want}"
-        );
+        assert!(raw.ask(RequestBody::Grant { min, want }).is_err(), "{min} to {want}");
     }
-    assert!(
-        raw.ask(RequestBody::Unreserve {
-            name: "honest".into()
-        })
-        .is_err()
-    );
+    assert!(raw.ask(RequestBody::Unreserve { name: "honest".into() }).is_err());
     let missing = vec![WireTarget::Id(1, 2), WireTarget::Name("nobody".into())];
     assert!(matches!(
         raw.ask(RequestBody::Delete { targets: missing }),
@@ -303,43 +210,23 @@ fn limits_of_a_batch_are_kept() {
     let (mut raw, _) = Raw::joined(&daemon);
     let targets = vec![WireTarget::Id(0, 0); wire::BATCH_ITEMS_MAX + 1];
     assert!(matches!(
-        raw.ask(RequestBody::Delete {
-            targets: targets.clone()
-        }),
+        raw.ask(RequestBody::Delete { targets: targets.clone() }),
         Err(WireError::TooMany { .. })
     ));
     assert!(matches!(
-        raw.ask(RequestBody::Wait {
-            targets,
-            count: 1,
-            timeout_ms: 1
-        }),
+        raw.ask(RequestBody::Wait { targets, count: 1, timeout_ms: 1 }),
         Err(WireError::TooMany { .. })
     ));
     // Waits that are never answered are limited too.
     let mut frames = Vec::new();
     for seq in 0..2000 {
         let targets = vec![WireTarget::Name(format!("never {seq}"))];
-        let body = RequestBody::Wait {
-            targets,
-            count: 1,
-            timeout_ms: 3_600_000,
-        };
-        wire::encode(
-            &Request {
-                seq: 10 + seq,
-                body,
-            },
-            &mut frames,
-        )
-        .unwrap();
+        let body = RequestBody::Wait { targets, count: 1, timeout_ms: 3_600_000 };
+        wire::encode(&Request { seq: 10 + seq, body }, &mut frames).unwrap();
     }
     raw.stream.write_all(&frames).unwrap();
     let refused = raw.reply().unwrap();
-    assert!(
-        matches!(refused.body, Err(WireError::TooMany { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused.body, Err(WireError::TooMany { .. })), "{refused:?}");
     assert_serves(&daemon);
 }
 
@@ -348,14 +235,7 @@ fn one_that_never_reads_its_answers_stops_being_served_and_harms_nobody() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let (raw, _) = Raw::joined(&daemon);
     let mut frame = Vec::new();
-    wire::encode(
-        &Request {
-            seq: 1,
-            body: RequestBody::Stats,
-        },
-        &mut frame,
-    )
-    .unwrap();
+    wire::encode(&Request { seq: 1, body: RequestBody::Stats }, &mut frame).unwrap();
     raw.stream.set_nonblocking(true).unwrap();
     let mut sent = 0;
     // Fills both directions until the daemon takes no more.
@@ -383,10 +263,7 @@ fn a_full_client_table_says_so_and_a_place_is_free_again() {
     let mut clients: Vec<_> = (0..3).map(|_| daemon.client()).collect();
     let options = farrow::ConnectOptions::at(&daemon.socket);
     let error = farrow::Client::connect(&options).unwrap_err();
-    assert!(
-        matches!(&error, Error::TooMany { what, max: 3 } if what == "clients"),
-        "{error}"
-    );
+    assert!(matches!(&error, Error::TooMany { what, max: 3 } if what == "clients"), "{error}");
     clients.pop();
     wait_for("a free place", || farrow::Client::connect(&options).ok()).unwrap();
     // Connections that say nothing take no place, and are closed after a while.

@@ -95,25 +95,15 @@ fn said(child: &mut Child) -> BTreeMap<String, (u64, usize)> {
 }
 
 fn assert_there(client: &Client, name: &str, seed: u64, length: usize) {
-    let object = client
-        .get(&name.into(), Duration::ZERO)
-        .unwrap_or_else(|error| {
-            panic!("{name} of seed {seed} is lost: {error}");
-        });
-    assert_eq!(
-        &object.view().unwrap()[..],
-        &bytes_of(seed, length)[..],
-        "{name} has changed"
-    );
+    let object = client.get(&name.into(), Duration::ZERO).unwrap_or_else(|error| {
+        panic!("{name} of seed {seed} is lost: {error}");
+    });
+    assert_eq!(&object.view().unwrap()[..], &bytes_of(seed, length)[..], "{name} has changed");
 }
 
 fn delete_all(client: &Client) {
-    let all: Vec<Target> = client
-        .list("")
-        .unwrap()
-        .into_iter()
-        .map(|listed| listed.id.into())
-        .collect();
+    let all: Vec<Target> =
+        client.list("").unwrap().into_iter().map(|listed| listed.id.into()).collect();
     client.delete(&all).unwrap();
 }
 
@@ -124,10 +114,7 @@ fn a_killed_client_leaves_its_objects_and_nothing_else() {
     let mut dice = Dice(0x5eed);
     for round in 0..KILLS / 2 {
         let mut victim = child(&daemon.socket, round * 1_000_000 + 1);
-        wait_for("the child", || {
-            (client.stats().unwrap().node.clients > 1).then_some(())
-        })
-        .unwrap();
+        wait_for("the child", || (client.stats().unwrap().node.clients > 1).then_some(())).unwrap();
         std::thread::sleep(Duration::from_micros(dice.roll(20_000)));
         victim.kill().unwrap();
         let sealed = said(&mut victim);
@@ -139,10 +126,7 @@ fn a_killed_client_leaves_its_objects_and_nothing_else() {
         .unwrap_or_else(|| panic!("round {round}: {:?}", client.stats().unwrap()));
         let stats = client.stats().unwrap();
         assert_balanced(&stats);
-        assert_eq!(
-            stats.node.granted, 0,
-            "round {round}: unsealed memory leaks: {stats:?}"
-        );
+        assert_eq!(stats.node.granted, 0, "round {round}: unsealed memory leaks: {stats:?}");
         assert_eq!(stats.node.holds, 0, "round {round}: holds leak");
         for (name, (seed, length)) in &sealed {
             assert_there(&client, name, *seed, *length);
@@ -160,11 +144,7 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
     let mut dice = Dice(0xfee1);
     let kept = bytes_of(7, 1 << 20);
     client.put(&Value::Bytes(&kept), Some("kept")).unwrap();
-    let reader = client
-        .get(&"kept".into(), Duration::ZERO)
-        .unwrap()
-        .view()
-        .unwrap();
+    let reader = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
     let mut sealed: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for round in 0..KILLS / 2 {
         let stop = sync::AtomicBool::new(false);
@@ -173,11 +153,7 @@ fn a_killed_daemon_loses_nothing_that_is_sealed() {
             let writer = scope.spawn(|| write_until(&client, &stop, round));
             std::thread::sleep(delay);
             daemon.kill9();
-            assert_eq!(
-                &reader[..],
-                &kept[..],
-                "a reader goes on while the daemon is dead"
-            );
+            assert_eq!(&reader[..], &kept[..], "a reader goes on while the daemon is dead");
             stop.store(true, sync::Ordering::Relaxed);
             daemon.restart();
             writer.join().unwrap()
@@ -245,16 +221,9 @@ fn a_client_keeps_what_it_holds_while_another_deletes_it() {
     let (one, other) = (daemon.client(), daemon.client());
     let bytes = bytes_of(1, 2 << 20);
     let id = one.put(&Value::Bytes(&bytes), Some("x")).unwrap();
-    let held = other
-        .get(&id.into(), Duration::ZERO)
-        .unwrap()
-        .view()
-        .unwrap();
+    let held = other.get(&id.into(), Duration::ZERO).unwrap().view().unwrap();
     one.delete(&["x".into()]).unwrap();
-    assert!(matches!(
-        other.get(&id.into(), Duration::ZERO),
-        Err(Error::NotFound { .. })
-    ));
+    assert!(matches!(other.get(&id.into(), Duration::ZERO), Err(Error::NotFound { .. })));
     // The name is free, the memory is not.
     one.put(&Value::Bytes(b"new"), Some("x")).unwrap();
     for _ in 0..20 {
@@ -267,9 +236,7 @@ fn a_client_keeps_what_it_holds_while_another_deletes_it() {
     assert_eq!(&held[..], &bytes[..]);
     assert!(one.stats().unwrap().node.retiring >= 2 << 20);
     drop(held);
-    wait_for("the memory to come back", || {
-        (one.stats().unwrap().node.retiring == 0).then_some(())
-    })
-    .unwrap();
+    wait_for("the memory to come back", || (one.stats().unwrap().node.retiring == 0).then_some(()))
+        .unwrap();
     assert_balanced(&one.stats().unwrap());
 }

@@ -24,23 +24,15 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--objects-max", "5"]);
     let client = daemon.client();
     match client.put(&Value::Bytes(&vec![1; 100 << 20]), None) {
-        Err(Error::OutOfMemory {
-            asked,
-            free,
-            largest,
-        }) => {
+        Err(Error::OutOfMemory { asked, free, largest }) => {
             assert_eq!(asked, 100 << 20);
             assert!(free >= 4 << 20 && largest <= free, "{free} {largest}");
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(
-        client.create(1 << 40, None),
-        Err(Error::OutOfMemory { .. })
-    ));
-    let ids: Vec<Target> = (0..5)
-        .map(|_| client.put(&Value::Bytes(b"x"), None).unwrap().into())
-        .collect();
+    assert!(matches!(client.create(1 << 40, None), Err(Error::OutOfMemory { .. })));
+    let ids: Vec<Target> =
+        (0..5).map(|_| client.put(&Value::Bytes(b"x"), None).unwrap().into()).collect();
     match client.put(&Value::Bytes(b"one more"), None) {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
         other => panic!("{other:?}"),
@@ -51,25 +43,14 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
         Err(Error::AlreadyExists { name }) => assert_eq!(name, "name"),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(
-        client.create(10, Some("name")),
-        Err(Error::AlreadyExists { .. })
-    ));
+    assert!(matches!(client.create(10, Some("name")), Err(Error::AlreadyExists { .. })));
     for name in ["", "nul\0nul", &"x".repeat(256)] {
         let error = client.put(&Value::Bytes(b"x"), Some(name)).unwrap_err();
-        assert!(
-            matches!(error, Error::InvalidArgument(_)),
-            "{name:?}: {error:?}"
-        );
-        assert!(
-            error.to_string().contains(&name.len().to_string()),
-            "{error}"
-        );
+        assert!(matches!(error, Error::InvalidArgument(_)), "{name:?}: {error:?}");
+        assert!(error.to_string().contains(&name.len().to_string()), "{error}");
         assert!(client.get(&name.into(), Duration::ZERO).is_err());
     }
-    client
-        .put(&Value::Bytes(b"x"), Some(&"x".repeat(255)))
-        .unwrap();
+    client.put(&Value::Bytes(b"x"), Some(&"x".repeat(255))).unwrap();
     assert!(matches!(
         client.get(&"nobody".into(), Duration::ZERO),
         Err(Error::NotFound { what }) if what.contains("nobody")
@@ -78,10 +59,7 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
         client.get(&"nobody".into(), Duration::from_millis(20)),
         Err(Error::Timeout { .. })
     ));
-    assert!(matches!(
-        client.delete(&["nobody".into()]),
-        Err(Error::NotFound { .. })
-    ));
+    assert!(matches!(client.delete(&["nobody".into()]), Err(Error::NotFound { .. })));
     assert_balanced(&client.stats().unwrap());
 }
 
@@ -96,10 +74,7 @@ fn a_get_that_waits_is_woken_by_the_seal() {
             one.wait(&targets, 2, PATIENCE).unwrap()
         });
         std::thread::sleep(Duration::from_millis(20));
-        assert!(
-            other.create(3, Some("later")).is_ok(),
-            "an abort wakes nobody"
-        );
+        assert!(other.create(3, Some("later")).is_ok(), "an abort wakes nobody");
         let writer = other.create(3, Some("later")).unwrap();
         writer.memory().write_at(0, b"abc").unwrap();
         writer.seal().unwrap();
@@ -113,10 +88,7 @@ fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
     let daemon = Daemon::start("4M", &["--no-prepare"]);
     let client = daemon.client();
     let writer = client.create(1000, Some("w")).unwrap();
-    assert!(
-        writer.memory().write_at(990, &[0; 11]).is_err(),
-        "behind its end"
-    );
+    assert!(writer.memory().write_at(990, &[0; 11]).is_err(), "behind its end");
     let memory = std::sync::Arc::clone(writer.memory());
     drop(writer);
     assert!(!memory.is_writable());
@@ -127,10 +99,7 @@ fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
     assert_eq!(client.get(&id.into(), Duration::ZERO).unwrap().bytes(), 0);
     drop(client);
     let client = daemon.client();
-    wait_for("memory", || {
-        (client.stats().unwrap().node.granted == 0).then_some(())
-    })
-    .unwrap();
+    wait_for("memory", || (client.stats().unwrap().node.granted == 0).then_some(())).unwrap();
 }
 
 #[test]
@@ -141,20 +110,14 @@ fn no_daemon_a_dead_socket_and_a_second_daemon_are_told_apart() {
     let dir = daemon.dir.path().to_str().unwrap().to_owned();
     let words = refusal(&["--socket", &socket, "--memory", "4M", "--memory-dir", &dir]);
     assert!(words.contains("already serves"), "{words}");
-    let mode = std::fs::metadata(&daemon.socket)
-        .unwrap()
-        .permissions()
-        .mode();
+    let mode = std::fs::metadata(&daemon.socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     daemon.kill9();
     let options = ConnectOptions::at(&daemon.socket);
     let error = Client::connect(&options).unwrap_err();
     assert!(matches!(&error, Error::Disconnected { socket: at, .. } if *at == daemon.socket));
     let missing = ConnectOptions::at(daemon.dir.path().join("nothing"));
-    assert!(matches!(
-        Client::connect(&missing),
-        Err(Error::Disconnected { .. })
-    ));
+    assert!(matches!(Client::connect(&missing), Err(Error::Disconnected { .. })));
     // The stale socket is no hindrance to the next one.
     daemon.restart();
     drop(daemon.client());
@@ -162,22 +125,13 @@ fn no_daemon_a_dead_socket_and_a_second_daemon_are_told_apart() {
 
 #[test]
 fn memory_that_cannot_be_had_is_an_error_with_numbers_and_leaves_no_file() {
-    let dir = tempfile::Builder::new()
-        .prefix("farrow-test-")
-        .tempdir_in("/dev/shm")
-        .unwrap();
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let path = dir.path().to_str().unwrap();
     let socket = format!("{path}/n.sock");
     let at = ["--socket", &socket, "--memory-dir", path, "--memory"];
     let words = refusal(&[&at[..], &["100T"]].concat());
-    assert!(
-        words.contains("no room") || words.contains("free"),
-        "{words}"
-    );
-    assert!(
-        words.chars().any(|letter| letter.is_ascii_digit()),
-        "{words}"
-    );
+    assert!(words.contains("no room") || words.contains("free"), "{words}");
+    assert!(words.chars().any(|letter| letter.is_ascii_digit()), "{words}");
     let words = refusal(&[&at[..], &["1K"]].concat());
     assert!(words.contains("1024"), "{words}");
     let left: Vec<_> = std::fs::read_dir(dir.path())
@@ -208,20 +162,9 @@ fn a_region_of_another_version_is_refused_and_fresh_throws_it_away() {
     let socket = daemon.socket.to_str().unwrap().to_owned();
     let dir = daemon.dir.path().to_str().unwrap().to_owned();
     let words = refusal(&["--socket", &socket, "--memory-dir", &dir]);
-    assert!(
-        words.contains("cannot be adopted") && words.contains("--fresh"),
-        "{words}"
-    );
+    assert!(words.contains("cannot be adopted") && words.contains("--fresh"), "{words}");
     let mut fresh = farrowd()
-        .args([
-            "--socket",
-            &socket,
-            "--memory-dir",
-            &dir,
-            "--memory",
-            "4M",
-            "--fresh",
-        ])
+        .args(["--socket", &socket, "--memory-dir", &dir, "--memory", "4M", "--fresh"])
         .spawn()
         .unwrap();
     let client = client_at(&daemon.socket);
@@ -235,11 +178,7 @@ fn a_stopped_node_takes_its_memory_along_and_a_keeping_one_leaves_it() {
     let mut daemon = Daemon::start("4M", &["--no-prepare", "--keep"]);
     let client = daemon.client();
     client.put(&Value::Bytes(b"kept"), Some("kept")).unwrap();
-    let reader = client
-        .get(&"kept".into(), Duration::ZERO)
-        .unwrap()
-        .view()
-        .unwrap();
+    let reader = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
     client.shut_down_node().unwrap();
     assert!(daemon.wait_end().success());
     assert_eq!(&reader[..], b"kept", "readers go on");
@@ -261,10 +200,7 @@ fn a_stopped_node_takes_its_memory_along_and_a_keeping_one_leaves_it() {
 
 #[test]
 fn a_private_node_is_shared_and_ends_with_its_last_client() {
-    let dir = tempfile::Builder::new()
-        .prefix("farrow-test-")
-        .tempdir_in("/dev/shm")
-        .unwrap();
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     // The default socket lies in XDG_RUNTIME_DIR, which a test must not change for its threads:
     // so the work is done in a child.
     let output = Command::new(std::env::current_exe().unwrap())
@@ -285,24 +221,13 @@ fn private_child() {
     if std::env::var_os("FARROW_TEST_PRIVATE").is_none() {
         return;
     }
-    let none = ConnectOptions {
-        timeout: Duration::from_millis(300),
-        ..Default::default()
-    };
-    assert!(matches!(
-        Client::connect(&none),
-        Err(Error::Disconnected { .. })
-    ));
+    let none = ConnectOptions { timeout: Duration::from_millis(300), ..Default::default() };
+    assert!(matches!(Client::connect(&none), Err(Error::Disconnected { .. })));
     let spawn = Some(SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd")));
-    let options = ConnectOptions {
-        timeout: PATIENCE,
-        spawn,
-        socket: None,
-    };
+    let options = ConnectOptions { timeout: PATIENCE, spawn, socket: None };
     let clients: Vec<Client> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| Client::connect(&options).unwrap()))
-            .collect();
+        let all: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| Client::connect(&options).unwrap())).collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     clients[0].put(&Value::Bytes(b"x"), Some("x")).unwrap();

@@ -43,19 +43,14 @@ impl Arena {
             state.chunk_bytes = chunk;
             // Behind the old chunk, the new one may go on with it: nothing is left over then.
             if fresh.offset.0 != state.end {
-                let rest = Span {
-                    offset: Offset(state.next),
-                    length: Length(state.end - state.next),
-                };
+                let rest =
+                    Span { offset: Offset(state.next), length: Length(state.end - state.next) };
                 leave(session, rest);
                 state.next = fresh.offset.0;
             }
             state.end = fresh.offset.0 + fresh.length.0;
         }
-        let span = Span {
-            offset: Offset(state.next),
-            length: Length(length),
-        };
+        let span = Span { offset: Offset(state.next), length: Length(length) };
         state.next += length;
         Ok(span)
     }
@@ -76,16 +71,10 @@ impl Arena {
 fn leave(session: &Session, rest: Span) {
     let end = rest.offset.0 + rest.length.0;
     let first_page = rest.offset.0.next_multiple_of(page_bytes()).min(end);
-    let lines = Span {
-        offset: rest.offset,
-        length: Length(first_page - rest.offset.0),
-    };
+    let lines = Span { offset: rest.offset, length: Length(first_page - rest.offset.0) };
     session.extents.give_lines(session, lines);
     if end > first_page {
-        let pages = Span {
-            offset: Offset(first_page),
-            length: Length(end - first_page),
-        };
+        let pages = Span { offset: Offset(first_page), length: Length(end - first_page) };
         session.extents.give(session, pages);
     }
 }

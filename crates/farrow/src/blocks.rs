@@ -41,10 +41,7 @@ impl HeldBlocks {
     pub(crate) fn find(&self, span: Span) -> Option<Span> {
         let held = lock(&self.blocks);
         let (start, (end, _)) = held.range(..=span.offset.0).next_back()?;
-        let block = Span {
-            offset: Offset(*start),
-            length: farrow_memory::Length(end - start),
-        };
+        let block = Span { offset: Offset(*start), length: farrow_memory::Length(end - start) };
         block.contains(span).then_some(block)
     }
 }

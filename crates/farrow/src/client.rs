@@ -174,9 +174,7 @@ impl Client {
             return Ok(object);
         }
         if timeout.is_zero() {
-            return Err(Error::NotFound {
-                what: target.to_string(),
-            });
+            return Err(Error::NotFound { what: target.to_string() });
         }
         let started = Instant::now();
         let deadline = deadline_after(timeout);
@@ -187,10 +185,7 @@ impl Client {
             }
             if Instant::now() >= deadline {
                 let waited_ms = millis(started.elapsed());
-                return Err(Error::Timeout {
-                    what: format!("object {target}"),
-                    waited_ms,
-                });
+                return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
             }
             // Deleted between its seal and our look, or an id that will not come.
             std::thread::sleep(Duration::from_millis(1).min(timeout));
@@ -205,10 +200,7 @@ impl Client {
     pub fn get_many(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Object>, Error> {
         let deadline = deadline_after(timeout);
         let left = || deadline.saturating_duration_since(Instant::now());
-        targets
-            .iter()
-            .map(|target| self.get(target, left()))
-            .collect()
+        targets.iter().map(|target| self.get(target, left())).collect()
     }
 
     fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
@@ -288,9 +280,7 @@ impl Client {
                 timeout_ms,
             };
             // The node keeps the time; its answer may take a little longer.
-            let patience = deadline
-                .checked_add(self.session.timeout)
-                .unwrap_or(deadline);
+            let patience = deadline.checked_add(self.session.timeout).unwrap_or(deadline);
             let ready = match self.session.call_until(body, patience)? {
                 ReplyBody::Ready(ready) => ready,
                 other => return Err(confused(&other).into()),
@@ -309,13 +299,8 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, Error> {
-        let mut listed: Vec<Listed> = self
-            .session
-            .reader
-            .list(prefix)?
-            .into_iter()
-            .map(Listed::from)
-            .collect();
+        let mut listed: Vec<Listed> =
+            self.session.reader.list(prefix)?.into_iter().map(Listed::from).collect();
         listed.sort_by(|one, other| {
             let key = (one.name.is_none(), &one.name, one.id);
             key.cmp(&(other.name.is_none(), &other.name, other.id))
@@ -367,10 +352,7 @@ impl Client {
     /// Where in the region the bytes lie, if they all do.
     pub fn locate(&self, pointer: *const u8, length: usize) -> Option<Offset> {
         let offset = self.session.region.offset_of(Address(pointer as usize))?;
-        let span = Span {
-            offset,
-            length: Length(length as u64),
-        };
+        let span = Span { offset, length: Length(length as u64) };
         self.session.region.check(span).ok().map(|()| offset)
     }
 
@@ -392,9 +374,7 @@ impl Client {
 pub(crate) fn delete(session: &Arc<Session>, targets: &[Target]) -> Result<(), Error> {
     let mut first_error: Option<Error> = None;
     for batch in targets.chunks(BATCH_ITEMS_MAX) {
-        let body = RequestBody::Delete {
-            targets: batch.iter().map(Target::wire).collect(),
-        };
+        let body = RequestBody::Delete { targets: batch.iter().map(Target::wire).collect() };
         let results = match session.call(body)? {
             ReplyBody::Deleted(results) => results,
             other => return Err(confused(&other).into()),
@@ -410,8 +390,7 @@ pub(crate) fn delete(session: &Arc<Session>, targets: &[Target]) -> Result<(), E
 /// A timeout so long that it does not fit means a year.
 fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(timeout)
-        .unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
+    now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -84,10 +84,9 @@ impl From<LinkError> for Error {
     fn from(error: LinkError) -> Self {
         match error {
             LinkError::Closed { socket, reason } => Self::Disconnected { socket, reason },
-            LinkError::Timeout { socket, waited_ms } => Self::Timeout {
-                what: format!("the node at {}", socket.display()),
-                waited_ms,
-            },
+            LinkError::Timeout { socket, waited_ms } => {
+                Self::Timeout { what: format!("the node at {}", socket.display()), waited_ms }
+            }
             LinkError::Refused(error) => error.into(),
             error => Self::Protocol(error.to_string()),
         }
@@ -97,15 +96,9 @@ impl From<LinkError> for Error {
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
         match error {
-            WireError::OutOfMemory {
-                asked,
-                free,
-                largest,
-            } => Self::OutOfMemory {
-                asked,
-                free,
-                largest,
-            },
+            WireError::OutOfMemory { asked, free, largest } => {
+                Self::OutOfMemory { asked, free, largest }
+            }
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },
             WireError::NotFound { what } => Self::NotFound { what },
@@ -130,19 +123,13 @@ impl From<DescribeError> for Error {
 
 impl From<MapError> for Error {
     fn from(error: MapError) -> Self {
-        Self::System {
-            what: "map the region",
-            reason: error.to_string(),
-        }
+        Self::System { what: "map the region", reason: error.to_string() }
     }
 }
 
 impl From<FabricError> for Error {
     fn from(error: FabricError) -> Self {
-        Self::System {
-            what: "the memory of the node",
-            reason: error.to_string(),
-        }
+        Self::System { what: "the memory of the node", reason: error.to_string() }
     }
 }
 
@@ -154,10 +141,7 @@ impl From<FormatError> for Error {
 
 impl From<AccessError> for Error {
     fn from(error: AccessError) -> Self {
-        Self::System {
-            what: "write to the region",
-            reason: error.to_string(),
-        }
+        Self::System { what: "write to the region", reason: error.to_string() }
     }
 }
 
@@ -169,9 +153,6 @@ impl From<BoundsError> for Error {
 
 impl From<StoreError> for Error {
     fn from(error: StoreError) -> Self {
-        Self::System {
-            what: "read the region",
-            reason: error.to_string(),
-        }
+        Self::System { what: "read the region", reason: error.to_string() }
     }
 }

@@ -44,10 +44,7 @@ impl Extents {
     /// None yet, in this heap.
     pub(crate) fn new(heap: Span, is_writable: bool) -> Result<Self, Error> {
         let page = page_bytes();
-        let all = Run {
-            start: heap.offset.0,
-            end: heap.offset.0.saturating_add(heap.length.0),
-        };
+        let all = Run { start: heap.offset.0, end: heap.offset.0.saturating_add(heap.length.0) };
         let free = SpaceAllocator::with_occupied(all, page, page, [all])
             .map_err(|error| Error::Protocol(format!("the heap of the node: {error}")))?;
         let state = State {
@@ -56,20 +53,14 @@ impl Extents {
             limbo: Vec::new(),
             grant_bytes: GRANT_BYTES_FIRST,
         };
-        Ok(Self {
-            is_writable,
-            state: Mutex::new(state),
-        })
+        Ok(Self { is_writable, state: Mutex::new(state) })
     }
 
     /// Whole pages of at least `bytes`, which is not 0.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
-        let whole = bytes
-            .max(1)
-            .checked_next_multiple_of(page_bytes())
-            .ok_or_else(|| {
-                Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
-            })?;
+        let whole = bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| {
+            Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
+        })?;
         let want = {
             let mut state = lock(&self.state);
             if let Some(run) = state.free.allocate(whole, alignment_for(whole)) {
@@ -80,20 +71,14 @@ impl Extents {
             want
         };
         // Large ranges are asked for exactly: nothing of them is left over.
-        let want = if whole >= GRANT_BYTES_MAX {
-            whole
-        } else {
-            want
-        };
+        let want = if whole >= GRANT_BYTES_MAX { whole } else { want };
         let granted = match session.call(RequestBody::Grant { min: whole, want })? {
             ReplyBody::Granted(granted) => span(granted),
             other => return Err(confused(&other).into()),
         };
         session.region.check(granted)?;
         if granted.length.0 < whole || granted.offset.0 % page_bytes() != 0 {
-            return Err(Error::Protocol(format!(
-                "{granted} granted, {whole} B were asked"
-            )));
+            return Err(Error::Protocol(format!("{granted} granted, {whole} B were asked")));
         }
         if self.is_writable {
             session.region.make_writable(granted)?;
@@ -115,10 +100,7 @@ impl Extents {
         let Some(stop) = end.0.checked_add(bytes) else {
             return false;
         };
-        lock(&self.state).free.claim(Run {
-            start: end.0,
-            end: stop,
-        })
+        lock(&self.state).free.claim(Run { start: end.0, end: stop })
     }
 
     /// Whole pages that hold nothing any more. Keeps some and gives the rest to the node.
@@ -138,9 +120,7 @@ impl Extents {
     pub(crate) fn give_lines(&self, session: &Session, span: Span) {
         if span.length.0 > 0 {
             lock(&self.state).remove_granted(span);
-            session.tell(RequestBody::Release {
-                spans: vec![wire_span(span)],
-            });
+            session.tell(RequestBody::Release { spans: vec![wire_span(span)] });
         }
     }
 
@@ -159,9 +139,7 @@ impl Extents {
         let free = {
             let mut state = lock(&self.state);
             let runs: Vec<Span> = state.free.runs().map(run_span).collect();
-            runs.into_iter()
-                .filter(|run| state.take_back(*run))
-                .collect::<Vec<_>>()
+            runs.into_iter().filter(|run| state.take_back(*run)).collect::<Vec<_>>()
         };
         self.release(session, &free);
     }
@@ -202,12 +180,7 @@ impl Extents {
         state
             .granted
             .iter()
-            .map(|(start, end)| {
-                run_span(Run {
-                    start: *start,
-                    end: *end,
-                })
-            })
+            .map(|(start, end)| run_span(Run { start: *start, end: *end }))
             .collect()
     }
 }
@@ -272,41 +245,22 @@ impl State {
 
 /// Ranges of a huge page or more begin at one where that costs nothing.
 fn alignment_for(bytes: u64) -> u64 {
-    if bytes >= farrow_store::HUGE_GRANT_BYTES {
-        farrow_store::HUGE_GRANT_BYTES
-    } else {
-        1
-    }
+    if bytes >= farrow_store::HUGE_GRANT_BYTES { farrow_store::HUGE_GRANT_BYTES } else { 1 }
 }
 
 fn split(span: Span, bytes: u64) -> (Span, Option<Span>) {
-    let head = Span {
-        offset: span.offset,
-        length: Length(bytes.min(span.length.0)),
-    };
+    let head = Span { offset: span.offset, length: Length(bytes.min(span.length.0)) };
     let rest = span.length.0.saturating_sub(bytes);
     let offset = Offset(span.offset.0 + head.length.0);
-    (
-        head,
-        (rest > 0).then_some(Span {
-            offset,
-            length: Length(rest),
-        }),
-    )
+    (head, (rest > 0).then_some(Span { offset, length: Length(rest) }))
 }
 
 pub(crate) fn run_span(run: Run) -> Span {
-    Span {
-        offset: Offset(run.start),
-        length: Length(run.end.saturating_sub(run.start)),
-    }
+    Span { offset: Offset(run.start), length: Length(run.end.saturating_sub(run.start)) }
 }
 
 pub(crate) fn span_run(span: Span) -> Run {
-    Run {
-        start: span.offset.0,
-        end: span.offset.0.saturating_add(span.length.0),
-    }
+    Run { start: span.offset.0, end: span.offset.0.saturating_add(span.length.0) }
 }
 
 /// What of `theirs` is in none of `ours`.
@@ -344,15 +298,9 @@ mod tests {
     fn what_the_node_granted_and_we_do_not_know_is_found() {
         let ours = [of(10, 20), of(30, 40)];
         assert_eq!(difference(&[of(10, 20)], &ours), []);
-        assert_eq!(
-            difference(&[of(0, 50)], &ours),
-            [(0, 10), (20, 10), (40, 10)]
-        );
+        assert_eq!(difference(&[of(0, 50)], &ours), [(0, 10), (20, 10), (40, 10)]);
         assert_eq!(difference(&[of(15, 35)], &ours), [(20, 10)]);
-        assert_eq!(
-            difference(&[of(1, 2), of(38, 45)], &ours),
-            [(1, 1), (40, 5)]
-        );
+        assert_eq!(difference(&[of(1, 2), of(38, 45)], &ours), [(1, 1), (40, 5)]);
     }
 
     #[test]

@@ -38,9 +38,7 @@ pub(crate) struct Hold {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold")
-            .field("entry", &self.entry)
-            .finish_non_exhaustive()
+        f.debug_struct("Hold").field("entry", &self.entry).finish_non_exhaustive()
     }
 }
 
@@ -70,12 +68,8 @@ impl Object {
         if entry.extra_count > 0 {
             hold.blocks = session.reader.blocks(&entry).map_err(damaged)?;
         }
-        session
-            .populator
-            .start(&session.region, entry.id, &hold.blocks);
-        Ok(Self {
-            hold: Arc::new(hold),
-        })
+        session.populator.start(&session.region, entry.id, &hold.blocks);
+        Ok(Self { hold: Arc::new(hold) })
     }
 
     /// Its id.
@@ -106,22 +100,14 @@ impl Object {
     pub fn view(&self) -> Result<ObjectBytes, Error> {
         if self.kind() != ObjectKind::Bytes {
             let kind = self.kind().as_str();
-            return Err(Error::InvalidArgument(format!(
-                "{} is a {kind}, not bytes",
-                self.id()
-            )));
+            return Err(Error::InvalidArgument(format!("{} is a {kind}, not bytes", self.id())));
         }
         let payload = self.hold.entry.payload();
         if !self.hold.entry.primary.contains(payload) {
-            return Err(Error::InvalidDescriptor(format!(
-                "{payload} is not in its block"
-            )));
+            return Err(Error::InvalidDescriptor(format!("{payload} is not in its block")));
         }
         let bytes = self.hold.session.region.sealed(payload)?;
-        Ok(ObjectBytes {
-            bytes,
-            hold: Arc::clone(&self.hold),
-        })
+        Ok(ObjectBytes { bytes, hold: Arc::clone(&self.hold) })
     }
 
     /// Arrow arrays, or a NumPy array, over the memory where they lie. Their buffers hold the
@@ -158,28 +144,16 @@ impl Object {
             Rebuilt::NdArray(shape, buffer) => Ok((shape, buffer)),
             Rebuilt::Arrow(_) => {
                 let kind = self.kind().as_str();
-                Err(Error::InvalidArgument(format!(
-                    "{} is a {kind}, not an array",
-                    self.id()
-                )))
+                Err(Error::InvalidArgument(format!("{} is a {kind}, not an array", self.id())))
             }
         }
     }
 
     /// The descriptor as its writer left it, once its checksum is right.
     fn descriptor(&self) -> Result<Vec<u8>, Error> {
-        let Entry {
-            descriptor,
-            primary,
-            descriptor_crc,
-            kind,
-            ..
-        } = self.hold.entry;
+        let Entry { descriptor, primary, descriptor_crc, kind, .. } = self.hold.entry;
         if kind == ObjectKind::Bytes {
-            return Err(Error::InvalidArgument(format!(
-                "{} is plain bytes",
-                self.id()
-            )));
+            return Err(Error::InvalidArgument(format!("{} is plain bytes", self.id())));
         }
         if !primary.contains(descriptor) || descriptor.length.0 > DESCRIPTOR_BYTES_MAX {
             let reason = format!("descriptor {descriptor} of an object at {primary}");
@@ -191,10 +165,7 @@ impl Object {
     /// A range of the object as a buffer that holds it; `None` when it lies elsewhere.
     fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
-        let wanted = Span {
-            offset: Offset(offset),
-            length: Length(length),
-        };
+        let wanted = Span { offset: Offset(offset), length: Length(length) };
         // Sorted by offset: the last block that starts at or before the range.
         let after = buffers.partition_point(|(block, _)| block.offset.0 <= offset);
         let (block, buffer) = buffers.get(after.checked_sub(1)?)?;
@@ -213,10 +184,7 @@ impl Object {
             .filter_map(|block| {
                 let bytes = hold.session.region.sealed(*block).ok()?;
                 // The buffer must not keep the very structure alive that it is kept in.
-                let owner = ObjectBytes {
-                    bytes,
-                    hold: Arc::new(hold.for_buffer(*block)?),
-                };
+                let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)?) };
                 Some((*block, Buffer::from(Bytes::from_owner(owner))))
             })
             .collect();

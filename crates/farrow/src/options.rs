@@ -25,21 +25,14 @@ pub struct ConnectOptions {
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self {
-            socket: None,
-            timeout: CONNECT_TIMEOUT,
-            spawn: None,
-        }
+        Self { socket: None, timeout: CONNECT_TIMEOUT, spawn: None }
     }
 }
 
 impl ConnectOptions {
     /// Connects to the node at `socket`, with the usual time limit.
     pub fn at(socket: impl Into<PathBuf>) -> Self {
-        Self {
-            socket: Some(socket.into()),
-            ..Self::default()
-        }
+        Self { socket: Some(socket.into()), ..Self::default() }
     }
 
     /// The socket meant, and whether a node may be started there.
@@ -69,22 +62,14 @@ pub struct SpawnCommand {
 impl SpawnCommand {
     /// A `farrowd` at this path.
     pub fn daemon(program: impl Into<PathBuf>) -> Self {
-        Self {
-            program: program.into(),
-            arguments: Vec::new(),
-            memory: None,
-        }
+        Self { program: program.into(), arguments: Vec::new(), memory: None }
     }
 
     /// Starts a private node at `socket`; its words go to `log`.
     pub(crate) fn start(&self, socket: &Path, log: Stdio) -> std::io::Result<std::process::Child> {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(&self.program);
-        command
-            .args(&self.arguments)
-            .arg("--private")
-            .arg("--socket")
-            .arg(socket);
+        command.args(&self.arguments).arg("--private").arg("--socket").arg(socket);
         let memory = match self.memory {
             Some(bytes) => Some(OsString::from(bytes.to_string())),
             None => std::env::var_os(paths::MEMORY_VARIABLE).filter(|text| !text.is_empty()),
@@ -94,10 +79,6 @@ impl SpawnCommand {
         }
         // A group of its own: Ctrl-C in the client's terminal is not for the node.
         command.process_group(0);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn()
     }
 }

@@ -85,10 +85,7 @@ fn walk(region: &Weak<Region>, block: Span) {
             return;
         };
         let length = PIECE_BYTES.min(block.length.0 - done);
-        let piece = Span {
-            offset: Offset(block.offset.0 + done),
-            length: Length(length),
-        };
+        let piece = Span { offset: Offset(block.offset.0 + done), length: Length(length) };
         if region.populate(piece, Populate::Read).is_err() {
             return;
         }

@@ -86,10 +86,7 @@ impl InPlace {
             return None;
         }
         let offset = session.region.offset_of(Address(pointer as usize))?;
-        let span = Span {
-            offset,
-            length: Length(length as u64),
-        };
+        let span = Span { offset, length: Length(length as u64) };
         session.region.check(span).ok()?;
         match session.pool.find(span) {
             Some((pages, false)) => remember(&mut self.pool, pages),
@@ -137,10 +134,7 @@ pub(crate) fn put_many(
         match put_batch(session, batch) {
             Ok(sealed) => ids.extend(sealed),
             Err(error) => {
-                let targets = ids
-                    .iter()
-                    .map(|id: &ObjectId| (*id).into())
-                    .collect::<Vec<_>>();
+                let targets = ids.iter().map(|id: &ObjectId| (*id).into()).collect::<Vec<_>>();
                 let _ = crate::client::delete(session, &targets);
                 return Err(error);
             }
@@ -165,9 +159,7 @@ fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectI
         Ok(results) => results,
         Err(error) => {
             let is_unknown = seal::is_unknown(&error);
-            written
-                .iter()
-                .for_each(|one| abandon(session, one, is_unknown));
+            written.iter().for_each(|one| abandon(session, one, is_unknown));
             return Err(error);
         }
     };
@@ -203,13 +195,7 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     };
     let (plan, in_place) = plan;
     let pool_pages = sorted(in_place.pool);
-    let extra = sorted(
-        in_place
-            .sealed
-            .into_iter()
-            .chain(pool_pages.iter().copied())
-            .collect(),
-    );
+    let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
     let list_bytes = 16 * extra.len() as u64;
     // Copies first, at the block's start, then the descriptor, then the list of blocks.
     let descriptor_at = plan.copy_bytes().next_multiple_of(8);
@@ -219,13 +205,7 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     let primary = take(session, total, is_small)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
-    let descriptor = plan.descriptor(
-        Stamp {
-            region: uid,
-            epoch: 0,
-        },
-        base,
-    );
+    let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
     let mut list = Vec::with_capacity(list_bytes as usize);
     for span in &extra {
         list.extend_from_slice(&span.offset.0.to_le_bytes());
@@ -250,12 +230,7 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
         place.copy_from_slice(&list);
     }
-    let mut written = Written {
-        item,
-        primary,
-        is_small,
-        pool_pages: Vec::new(),
-    };
+    let mut written = Written { item, primary, is_small, pool_pages: Vec::new() };
     let filled = fill(session, &written, &plan, descriptor_at, &tail)
         .and_then(|()| session.pool.begin_seal(session, &pool_pages));
     if let Err(error) = filled {
@@ -271,14 +246,7 @@ fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Erro
     let mut locate = |pointer: *const u8, length: usize| in_place.locate(session, pointer, length);
     let plan = describe(value, &mut locate)?;
     if in_place.pool.len() + in_place.sealed.len() > EXTRA_BLOCKS_MAX {
-        let all = sorted(
-            in_place
-                .pool
-                .iter()
-                .chain(&in_place.sealed)
-                .copied()
-                .collect(),
-        );
+        let all = sorted(in_place.pool.iter().chain(&in_place.sealed).copied().collect());
         if all.len() > EXTRA_BLOCKS_MAX {
             // More pieces than an object may have: copied, they are one.
             return Ok((describe(value, &mut |_, _| None)?, InPlace::default()));
@@ -317,12 +285,7 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
         is_reserved: false,
         is_held_by_creator: false,
     };
-    let written = Written {
-        item,
-        primary,
-        is_small,
-        pool_pages: Vec::new(),
-    };
+    let written = Written { item, primary, is_small, pool_pages: Vec::new() };
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
     } else {

@@ -76,10 +76,7 @@ impl Session {
         paths::check_runtime_dir(&socket)
             .map_err(|error| Error::PermissionDenied(error.to_string()))?;
         let deadline = Instant::now() + options.timeout;
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            resume: None,
-        };
+        let hello = Hello { version: PROTOCOL_VERSION, resume: None };
         let (link, welcome, descriptors) =
             connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
         let region = Arc::new(map(&welcome, descriptors)?);
@@ -170,24 +167,12 @@ impl Session {
         if !Arc::ptr_eq(&current, old) && !current.is_dead() {
             return Ok(current);
         }
-        let Identity {
-            region_uid,
-            slot,
-            nonce,
-        } = self.identity;
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            resume: Some((region_uid, slot, nonce)),
-        };
+        let Identity { region_uid, slot, nonce } = self.identity;
+        let hello = Hello { version: PROTOCOL_VERSION, resume: Some((region_uid, slot, nonce)) };
         // A daemon that was just restarted is waited for; one that is gone for good costs the
         // caller no more than its own deadline.
-        let (link, welcome, _) = connect(
-            &self.socket,
-            &hello,
-            self.spawn.as_ref(),
-            deadline,
-            self.timeout,
-        )?;
+        let (link, welcome, _) =
+            connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
         let link = Arc::new(link);
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
         let mut ours = self.extents.reconcile(&theirs);
@@ -218,12 +203,8 @@ impl Session {
     /// know, which keeps it until then.
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
         let held = self.hold(&Target::Id(id))?;
-        let held = held.ok_or_else(|| Error::NotFound {
-            what: id.to_string(),
-        });
-        self.tell(RequestBody::Confirm {
-            ids: vec![(id.hi, id.lo)],
-        });
+        let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
+        self.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
         held
     }
 
@@ -250,10 +231,7 @@ impl Session {
 
     /// Writes bytes that lie in pages which others may read, without mapping them writable.
     pub(crate) fn write_small(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
-        let span = Span {
-            offset,
-            length: Length(bytes.len() as u64),
-        };
+        let span = Span { offset, length: Length(bytes.len() as u64) };
         if self.region.write_by_call(offset, bytes).is_err() {
             // A device that can only be mapped.
             let pages = span.outward(page_bytes()).unwrap_or(span);
@@ -311,10 +289,7 @@ fn may_repeat(body: &RequestBody) -> bool {
 }
 
 pub(crate) fn span((offset, length): WireSpan) -> Span {
-    Span {
-        offset: Offset(offset),
-        length: Length(length),
-    }
+    Span { offset: Offset(offset), length: Length(length) }
 }
 
 pub(crate) fn wire_span(span: Span) -> WireSpan {
@@ -347,17 +322,11 @@ fn connect(
             Err(error) => return Err(error.into()),
         };
         if spawn.is_none() && !is_return {
-            return Err(Error::Disconnected {
-                socket: socket.to_owned(),
-                reason: failure,
-            });
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
         }
         if Instant::now() + pause >= deadline {
             let waited = format!("{failure} (for {} ms)", patience.as_millis());
-            return Err(Error::Disconnected {
-                socket: socket.to_owned(),
-                reason: waited,
-            });
+            return Err(Error::Disconnected { socket: socket.to_owned(), reason: waited });
         }
         if let Some(command) = spawn {
             child = start_or_check(command, socket, child)?;
@@ -374,10 +343,7 @@ fn start_or_check(
     child: Option<(Child, Option<File>)>,
 ) -> Result<Option<(Child, Option<File>)>, Error> {
     let system = |what: &'static str| {
-        move |error: std::io::Error| Error::System {
-            what,
-            reason: error.to_string(),
-        }
+        move |error: std::io::Error| Error::System { what, reason: error.to_string() }
     };
     let Some((mut child, log)) = child else {
         paths::prepare_socket_dir(socket).map_err(system("the folder of the socket"))?;
@@ -388,15 +354,10 @@ fn start_or_check(
             Some(Ok(log)) => Stdio::from(log),
             _ => Stdio::null(),
         };
-        let child = command
-            .start(socket, stdio)
-            .map_err(system("start a private node"))?;
+        let child = command.start(socket, stdio).map_err(system("start a private node"))?;
         return Ok(Some((child, log)));
     };
-    match child
-        .try_wait()
-        .map_err(system("wait for a private node"))?
-    {
+    match child.try_wait().map_err(system("wait for a private node"))? {
         None => Ok(Some((child, log))),
         Some(status) => {
             let words = log.map(last_words).unwrap_or_default();
@@ -406,10 +367,7 @@ fn start_or_check(
             }
             let words = words.trim();
             let reason = format!("the private node ended with {status}: {words}");
-            Err(Error::Disconnected {
-                socket: socket.to_owned(),
-                reason,
-            })
+            Err(Error::Disconnected { socket: socket.to_owned(), reason })
         }
     }
 }
@@ -434,24 +392,14 @@ fn reap_in_background(mut child: Child) {
 /// Builds the client's view of the region from the descriptors that came with the welcome.
 fn map(welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<Region, Error> {
     if welcome.version != PROTOCOL_VERSION {
-        return Err(WireError::Version {
-            theirs: PROTOCOL_VERSION,
-            ours: welcome.version,
-        }
-        .into());
+        return Err(WireError::Version { theirs: PROTOCOL_VERSION, ours: welcome.version }.into());
     }
     let count = descriptors.len();
     let Ok([control_read, data_read, data_write]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-        return Err(Error::Protocol(format!(
-            "{count} descriptors came, 3 were expected"
-        )));
+        return Err(Error::Protocol(format!("{count} descriptors came, 3 were expected")));
     };
     let fabric = PassedFabric::new(PassedParts {
-        kind: if welcome.is_device {
-            FabricKind::Device
-        } else {
-            FabricKind::Shm
-        },
+        kind: if welcome.is_device { FabricKind::Device } else { FabricKind::Shm },
         coherence: if welcome.is_node_local {
             CoherenceClass::NodeLocal
         } else {

@@ -40,10 +40,7 @@ pub struct Writer {
 impl WriterMemory {
     /// First byte.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        let first = Span {
-            offset: self.pages.offset,
-            length: Length(self.bytes),
-        };
+        let first = Span { offset: self.pages.offset, length: Length(self.bytes) };
         match self.session.region.address_of(first) {
             Ok(address) => std::ptr::with_exposed_provenance_mut(address.0),
             Err(_) => std::ptr::null_mut(),
@@ -83,11 +80,7 @@ impl WriterMemory {
                 "{} B at {offset} of an object of {} B{}",
                 from.len(),
                 self.bytes,
-                if matches!(*state, State::Writing) {
-                    ""
-                } else {
-                    " that is finished"
-                }
+                if matches!(*state, State::Writing) { "" } else { " that is finished" }
             )));
         }
         let target = self.session.region.writable_slice(self.pages)?;
@@ -116,34 +109,17 @@ impl Writer {
         name: Option<&str>,
     ) -> Result<Self, Error> {
         if let Some(name) = name {
-            session.call(RequestBody::Reserve {
-                name: name.to_owned(),
-            })?;
+            session.call(RequestBody::Reserve { name: name.to_owned() })?;
         }
-        let pages = session
-            .pool
-            .extents()
-            .take(session, bytes.max(1))
-            .inspect_err(|_| {
-                if let Some(name) = name {
-                    session.tell(RequestBody::Unreserve {
-                        name: name.to_owned(),
-                    });
-                }
-            })?;
+        let pages = session.pool.extents().take(session, bytes.max(1)).inspect_err(|_| {
+            if let Some(name) = name {
+                session.tell(RequestBody::Unreserve { name: name.to_owned() });
+            }
+        })?;
         let state = std::sync::Mutex::new(State::Writing);
-        let memory = WriterMemory {
-            session: Arc::clone(session),
-            pages,
-            bytes,
-            state,
-        };
+        let memory = WriterMemory { session: Arc::clone(session), pages, bytes, state };
         let name = name.map(str::to_owned);
-        Ok(Self {
-            memory: Arc::new(memory),
-            name,
-            is_done: false,
-        })
+        Ok(Self { memory: Arc::new(memory), name, is_done: false })
     }
 
     /// The memory to write to.

@@ -145,11 +145,7 @@ impl NodeState {
 
     /// Number of clients, connected or expected back.
     pub fn clients(&self) -> usize {
-        self.sessions
-            .values()
-            .filter(|session| session.slot.is_some())
-            .count()
-            + self.orphans.len()
+        self.sessions.values().filter(|session| session.slot.is_some()).count() + self.orphans.len()
     }
 
     /// The server's progress in making pages ready, in bytes.
@@ -160,15 +156,8 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        self.sessions.insert(
-            id,
-            Session {
-                peer,
-                slot: None,
-                hello_by_ms,
-                has_said_goodbye: false,
-            },
-        );
+        self.sessions
+            .insert(id, Session { peer, slot: None, hello_by_ms, has_said_goodbye: false });
     }
 
     /// A connection ended. Everything unsealed comes back, unless the process lives on and did
@@ -222,15 +211,9 @@ impl NodeState {
 
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let hello = self
-            .sessions
-            .values()
-            .filter(|session| session.slot.is_none());
+        let hello = self.sessions.values().filter(|session| session.slot.is_none());
         let hello = hello.map(|session| session.hello_by_ms).min();
-        [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms]
-            .into_iter()
-            .flatten()
-            .min()
+        [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms].into_iter().flatten().min()
     }
 
     /// Does what has come due.
@@ -256,15 +239,8 @@ impl NodeState {
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
         for wait in self.waits.drain() {
-            let reply = Reply {
-                seq: wait.seq,
-                body: Err(WireError::Closing),
-            };
-            out.push(Action::Send {
-                session: wait.session,
-                reply,
-                has_descriptors: false,
-            });
+            let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
+            out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
     }
 
@@ -288,31 +264,22 @@ impl NodeState {
                 let body = self.hello(session, peer, &hello);
                 let is_refused = body.is_err();
                 let reply = Reply { seq, body };
-                out.push(Action::Send {
-                    session,
-                    reply,
-                    has_descriptors: !is_refused,
-                });
+                out.push(Action::Send { session, reply, has_descriptors: !is_refused });
                 if is_refused {
                     out.push(Action::Close { session });
                 }
                 return;
             }
-            (_, None) | (RequestBody::Hello(_), Some(_)) => Err(WireError::Invalid(
-                "the first message, and only that, is Hello".into(),
-            )),
-            (
-                RequestBody::Wait {
-                    targets,
-                    count,
-                    timeout_ms,
-                },
-                Some(_),
-            ) => match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
-                Ok(None) => return,
-                Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
-                Err(error) => Err(error),
-            },
+            (_, None) | (RequestBody::Hello(_), Some(_)) => {
+                Err(WireError::Invalid("the first message, and only that, is Hello".into()))
+            }
+            (RequestBody::Wait { targets, count, timeout_ms }, Some(_)) => {
+                match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
+                    Ok(None) => return,
+                    Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
+                    Err(error) => Err(error),
+                }
+            }
             (RequestBody::Goodbye, Some(_)) => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.has_said_goodbye = true;
@@ -321,11 +288,7 @@ impl NodeState {
             }
             (body, Some(slot)) => self.serve(slot, body, now_ms, wall_ns, out),
         };
-        out.push(Action::Send {
-            session,
-            reply: Reply { seq, body },
-            has_descriptors: false,
-        });
+        out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors: false });
     }
 
     fn hello(
@@ -335,10 +298,7 @@ impl NodeState {
         hello: &Hello,
     ) -> Result<ReplyBody, WireError> {
         if hello.version != PROTOCOL_VERSION {
-            return Err(WireError::Version {
-                theirs: hello.version,
-                ours: PROTOCOL_VERSION,
-            });
+            return Err(WireError::Version { theirs: hello.version, ours: PROTOCOL_VERSION });
         }
         if self.is_stopping {
             return Err(WireError::Closing);
@@ -365,19 +325,14 @@ impl NodeState {
             Some((uid, slot, nonce)) => {
                 let ours = self.home.uid().0;
                 if uid != ours {
-                    return Err(WireError::OtherRegion {
-                        old: uid,
-                        new: ours,
-                    });
+                    return Err(WireError::OtherRegion { old: uid, new: ours });
                 }
                 let slot = ClientSlot(slot);
                 let taken = self.sessions.values().any(|other| other.slot == Some(slot));
                 if taken {
                     return Err(WireError::Denied(format!("place {} is in use", slot.0)));
                 }
-                self.home
-                    .client_resume(slot, nonce, peer.pid)
-                    .map_err(store_error)?;
+                self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
                 self.orphans.remove(&slot);
                 slot
             }
@@ -407,18 +362,8 @@ impl NodeState {
             base: self.base,
             slot: slot.0,
             nonce,
-            hold_blocks: self
-                .home
-                .hold_blocks_of(slot)
-                .into_iter()
-                .map(wire_span)
-                .collect(),
-            grants: self
-                .home
-                .grants_of(slot)
-                .into_iter()
-                .map(wire_span)
-                .collect(),
+            hold_blocks: self.home.hold_blocks_of(slot).into_iter().map(wire_span).collect(),
+            grants: self.home.grants_of(slot).into_iter().map(wire_span).collect(),
             pid: self.pid,
             memory: self.place.memory.clone(),
         })
@@ -450,9 +395,7 @@ impl NodeState {
             }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
-                let sealed = items
-                    .into_iter()
-                    .map(|item| self.seal(slot, item, wall_ns, out));
+                let sealed = items.into_iter().map(|item| self.seal(slot, item, wall_ns, out));
                 Ok(ReplyBody::Sealed(sealed.collect()))
             }
             RequestBody::Confirm { ids } => {
@@ -493,9 +436,7 @@ impl NodeState {
 
     fn grant(&mut self, slot: ClientSlot, min: u64, want: u64) -> Result<ReplyBody, WireError> {
         if min == 0 || want < min {
-            return Err(WireError::Invalid(format!(
-                "a grant of {min} to {want} B makes no sense"
-            )));
+            return Err(WireError::Invalid(format!("a grant of {min} to {want} B makes no sense")));
         }
         let (min, want) = (Length(min), Length(want));
         let mut granted = self.home.grant(slot, min, want);
@@ -503,9 +444,7 @@ impl NodeState {
             self.reclaim();
             granted = self.home.grant(slot, min, want);
         }
-        granted
-            .map(|granted| ReplyBody::Granted(wire_span(granted)))
-            .map_err(store_error)
+        granted.map(|granted| ReplyBody::Granted(wire_span(granted))).map_err(store_error)
     }
 
     fn seal(
@@ -530,10 +469,7 @@ impl NodeState {
             name: item.name.as_deref(),
             is_reserved: item.is_reserved,
         };
-        let id = self
-            .home
-            .seal(slot, &request, wall_ns)
-            .map_err(store_error)?;
+        let id = self.home.seal(slot, &request, wall_ns).map_err(store_error)?;
         self.counts.sealed += 1;
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
@@ -545,9 +481,7 @@ impl NodeState {
     }
 
     fn delete(&mut self, target: &WireTarget) -> Result<(), WireError> {
-        self.home
-            .delete(store_target(target))
-            .map_err(store_error)?;
+        self.home.delete(store_target(target)).map_err(store_error)?;
         self.counts.deleted += 1;
         Ok(())
     }
@@ -562,10 +496,8 @@ impl NodeState {
         now_ms: u64,
     ) -> Result<Option<Vec<bool>>, WireError> {
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-        let ready: Vec<bool> = targets
-            .iter()
-            .map(|target| self.home.find(store_target(target)).is_ok())
-            .collect();
+        let ready: Vec<bool> =
+            targets.iter().map(|target| self.home.find(store_target(target)).is_ok()).collect();
         let have = ready.iter().filter(|ready| **ready).count();
         let count = (count as usize).min(targets.len());
         // An id is given at seal, so one that is not there will not come: only names can.
@@ -584,8 +516,7 @@ impl NodeState {
         let waiting = self.waits.count_of(session);
         limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
-        self.waits
-            .add(session, seq, ready, count, names, deadline_ms);
+        self.waits.add(session, seq, ready, count, names, deadline_ms);
         Ok(None)
     }
 
@@ -643,32 +574,19 @@ impl NodeState {
 }
 
 fn answer_wait(wait: Wait) -> Action {
-    let reply = Reply {
-        seq: wait.seq,
-        body: Ok(ReplyBody::Ready(wait.ready)),
-    };
-    Action::Send {
-        session: wait.session,
-        reply,
-        has_descriptors: false,
-    }
+    let reply = Reply { seq: wait.seq, body: Ok(ReplyBody::Ready(wait.ready)) };
+    Action::Send { session: wait.session, reply, has_descriptors: false }
 }
 
 fn limit(what: &str, count: usize, max: usize) -> Result<(), WireError> {
     if count > max {
-        return Err(WireError::TooMany {
-            what: what.to_owned(),
-            max: max as u64,
-        });
+        return Err(WireError::TooMany { what: what.to_owned(), max: max as u64 });
     }
     Ok(())
 }
 
 fn span((offset, length): WireSpan) -> Span {
-    Span {
-        offset: Offset(offset),
-        length: Length(length),
-    }
+    Span { offset: Offset(offset), length: Length(length) }
 }
 
 fn wire_span(span: Span) -> WireSpan {
@@ -685,15 +603,9 @@ fn store_target(target: &WireTarget) -> Target<'_> {
 /// What a client can do about an error of the store.
 fn store_error(error: StoreError) -> WireError {
     match error {
-        StoreError::OutOfMemory {
-            asked,
-            free,
-            largest,
-        } => WireError::OutOfMemory {
-            asked: asked.0,
-            free: free.0,
-            largest: largest.0,
-        },
+        StoreError::OutOfMemory { asked, free, largest } => {
+            WireError::OutOfMemory { asked: asked.0, free: free.0, largest: largest.0 }
+        }
         StoreError::TooManyObjects { max } => too_many("objects", max),
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),
@@ -711,8 +623,5 @@ fn store_error(error: StoreError) -> WireError {
 }
 
 fn too_many(what: &str, max: impl Into<u64>) -> WireError {
-    WireError::TooMany {
-        what: what.to_owned(),
-        max: max.into(),
-    }
+    WireError::TooMany { what: what.to_owned(), max: max.into() }
 }

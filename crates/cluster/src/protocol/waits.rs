@@ -32,10 +32,7 @@ pub(super) struct Waits {
 impl Waits {
     /// Number of waits of a session.
     pub(super) fn count_of(&self, session: SessionId) -> usize {
-        self.all
-            .values()
-            .filter(|wait| wait.session == session)
-            .count()
+        self.all.values().filter(|wait| wait.session == session).count()
     }
 
     /// Adds a wait; `names` are the targets that may still come, with their places in `ready`.
@@ -54,17 +51,7 @@ impl Waits {
             self.by_name.entry(name.clone()).or_default().insert(id);
         }
         self.by_deadline.insert((deadline_ms, id));
-        self.all.insert(
-            id,
-            Wait {
-                session,
-                seq,
-                ready,
-                count,
-                deadline_ms,
-                names,
-            },
-        );
+        self.all.insert(id, Wait { session, seq, ready, count, deadline_ms, names });
     }
 
     /// Marks a name as sealed and returns the waits that have enough now.
@@ -125,9 +112,7 @@ impl Waits {
 
     /// When the next wait is over.
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        self.by_deadline
-            .first()
-            .map(|(deadline_ms, _)| *deadline_ms)
+        self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 
     fn remove(&mut self, id: u64) -> Option<Wait> {

@@ -64,8 +64,7 @@ impl Connection {
             Some(room) => self.stream.read(room),
             None => Ok(0),
         };
-        self.input
-            .truncate(start + read.as_ref().map_or(0, |bytes| *bytes));
+        self.input.truncate(start + read.as_ref().map_or(0, |bytes| *bytes));
         match read {
             Ok(0) => Ok(Input::Ended),
             Ok(_) => Ok(Input::Open),
@@ -136,14 +135,10 @@ impl Connection {
 
     fn write_some(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let Some(at) = self.descriptors_at else {
-            return self
-                .stream
-                .write(self.output.get(self.sent..).unwrap_or(&[]));
+            return self.stream.write(self.output.get(self.sent..).unwrap_or(&[]));
         };
         if self.sent < at {
-            return self
-                .stream
-                .write(self.output.get(self.sent..at).unwrap_or(&[]));
+            return self.stream.write(self.output.get(self.sent..at).unwrap_or(&[]));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -151,20 +146,13 @@ impl Connection {
             return Err(io::Error::other("no room for the region's descriptors"));
         }
         let bytes = self.output.get(self.sent..).unwrap_or(&[]);
-        let sent = sendmsg(
-            &self.stream,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )?;
+        let sent =
+            sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
         self.descriptors_at = None;
         Ok(sent)
     }
 }
 
 fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }

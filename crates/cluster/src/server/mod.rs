@@ -72,12 +72,7 @@ impl Server {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
-        epoll::add(
-            &poll,
-            &listener,
-            EventData::new_u64(LISTENER),
-            EventFlags::IN,
-        )?;
+        epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
@@ -132,8 +127,7 @@ impl Server {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.state
-                .set_prepared(self.prepared.load(sync::Ordering::Relaxed));
+            self.state.set_prepared(self.prepared.load(sync::Ordering::Relaxed));
             let mut actions = Vec::new();
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
@@ -152,10 +146,7 @@ impl Server {
 
     fn timeout(&self) -> Option<Timespec> {
         if !self.pending.is_empty() {
-            return Some(Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            });
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let now_ms = self.now_ms();
         let mut at_ms = self.state.next_deadline_ms();
@@ -232,23 +223,12 @@ impl Server {
         let process = watch(&peer);
         let session = SessionId(self.next_session);
         let token = SESSIONS + session.0 * 2;
-        epoll::add(
-            &self.poll,
-            &stream,
-            EventData::new_u64(token),
-            EventFlags::IN,
-        )?;
+        epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;
         if let Some(process) = &process {
-            epoll::add(
-                &self.poll,
-                process,
-                EventData::new_u64(token + 1),
-                EventFlags::IN,
-            )?;
+            epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
         }
         self.next_session += 1;
-        self.connections
-            .insert(session, Connection::new(stream, process));
+        self.connections.insert(session, Connection::new(stream, process));
         self.state.opened(session, peer, self.now_ms());
         Ok(())
     }
@@ -257,11 +237,7 @@ impl Server {
         if self.is_accepting == is_accepting {
             return;
         }
-        let flags = if is_accepting {
-            EventFlags::IN
-        } else {
-            EventFlags::empty()
-        };
+        let flags = if is_accepting { EventFlags::IN } else { EventFlags::empty() };
         let token = EventData::new_u64(LISTENER);
         if epoll::modify(&self.poll, &self.listener, token, flags).is_ok() {
             self.is_accepting = is_accepting;
@@ -312,8 +288,7 @@ impl Server {
         let wall_ns = wall_clock_ns();
         let now_ms = self.now_ms();
         for request in requests {
-            self.state
-                .handle(session, request, now_ms, wall_ns, actions);
+            self.state.handle(session, request, now_ms, wall_ns, actions);
         }
         self.had_client |= self.state.clients() > 0;
     }
@@ -324,11 +299,7 @@ impl Server {
         let mut touched = BTreeSet::new();
         for action in actions {
             match action {
-                Action::Send {
-                    session,
-                    reply,
-                    has_descriptors,
-                } => {
+                Action::Send { session, reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
                         continue;
                     };
@@ -392,10 +363,8 @@ impl Server {
     }
 
     fn process_died(&mut self, session: SessionId) {
-        if let Some(process) = self
-            .connections
-            .get_mut(&session)
-            .and_then(|connection| connection.process.take())
+        if let Some(process) =
+            self.connections.get_mut(&session).and_then(|connection| connection.process.take())
         {
             let _ = epoll::delete(&self.poll, &process);
         }
@@ -432,11 +401,7 @@ impl Server {
         self.perform(actions);
         let descriptors = descriptors(self.fabric.as_ref());
         let until = Instant::now() + CLOSE_GRACE;
-        for connection in self
-            .connections
-            .values_mut()
-            .take_while(|_| Instant::now() < until)
-        {
+        for connection in self.connections.values_mut().take_while(|_| Instant::now() < until) {
             let _ = connection.stream.set_nonblocking(false);
             let _ = connection.stream.set_write_timeout(Some(CLOSE_GRACE));
             let _ = connection.flush(&descriptors);
@@ -448,15 +413,10 @@ fn descriptors(fabric: &dyn Fabric) -> Vec<BorrowedFd<'_>> {
     let control = fabric.read_fd(Section::Control).0;
     let data = fabric.read_fd(Section::Data).0;
     let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
-    [Some(control), Some(data), writable]
-        .into_iter()
-        .flatten()
-        .collect()
+    [Some(control), Some(data), writable].into_iter().flatten().collect()
 }
 
 fn wall_clock_ns() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -19,19 +19,11 @@ pub struct Daemon {
 
 impl Daemon {
     pub fn start(memory: &str, more: &[&str]) -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("farrow-test-")
-            .tempdir_in("/dev/shm")
-            .unwrap();
+        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let socket = dir.path().join("n.sock");
         let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
-        let mut daemon = Self {
-            dir,
-            socket,
-            arguments,
-            child: None,
-        };
+        let mut daemon = Self { dir, socket, arguments, child: None };
         daemon.restart();
         daemon
     }
@@ -62,9 +54,7 @@ impl Daemon {
     }
 
     pub fn is_running(&mut self) -> bool {
-        self.child
-            .as_mut()
-            .is_some_and(|child| child.try_wait().unwrap().is_none())
+        self.child.as_mut().is_some_and(|child| child.try_wait().unwrap().is_none())
     }
 
     /// Waits for the daemon to end by itself.
@@ -96,18 +86,13 @@ impl Drop for Daemon {
 
 /// Connects as soon as the daemon listens.
 pub fn client_at(socket: &Path) -> Client {
-    let options = ConnectOptions {
-        timeout: PATIENCE,
-        ..ConnectOptions::at(socket)
-    };
+    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(socket) };
     let mut last = None;
-    wait_for("a daemon that listens", || {
-        match Client::connect(&options) {
-            Ok(client) => Some(client),
-            Err(error) => {
-                last = Some(error);
-                None
-            }
+    wait_for("a daemon that listens", || match Client::connect(&options) {
+        Ok(client) => Some(client),
+        Err(error) => {
+            last = Some(error);
+            None
         }
     })
     .unwrap_or_else(|| panic!("{last:?}"))

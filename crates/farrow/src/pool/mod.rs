@@ -96,8 +96,7 @@ impl Pool {
         let taken = self.take(size, alignment);
         let Some(offset) = taken else {
             core.refused.fetch_add(1, sync::Ordering::Relaxed);
-            core.refused_bytes
-                .fetch_add(size as u64, sync::Ordering::Relaxed);
+            core.refused_bytes.fetch_add(size as u64, sync::Ordering::Relaxed);
             return None;
         };
         lock(&core.state).stats.allocated(size as u64);
@@ -115,16 +114,12 @@ impl Pool {
     ) -> Option<NonNull<u8>> {
         let offset = self.offset(pointer)?;
         if self.fits_in_place(offset, new as u64) {
-            lock(&self.session.pool.state)
-                .stats
-                .resized(old as u64, new as u64);
+            lock(&self.session.pool.state).stats.resized(old as u64, new as u64);
             return Some(pointer);
         }
         let fresh = self.allocate(new, alignment)?;
         let kept = old.min(new) as u64;
-        let moved = self
-            .offset(fresh)
-            .is_some_and(|to| self.copy(offset, to, kept).is_ok());
+        let moved = self.offset(fresh).is_some_and(|to| self.copy(offset, to, kept).is_ok());
         if !moved {
             self.free(fresh, new);
             return None;
@@ -152,29 +147,14 @@ impl Pool {
             }
         };
         match freed {
-            Freed::Large(Large {
-                pages,
-                state: LargeState::Live,
-            }) => {
-                let span = Span {
-                    offset,
-                    length: Length(pages),
-                };
+            Freed::Large(Large { pages, state: LargeState::Live }) => {
+                let span = Span { offset, length: Length(pages) };
                 session.pool.extents.give(session, span);
             }
-            Freed::Large(Large {
-                state: LargeState::Sealed(held),
-                ..
-            }) => session.release(held),
-            Freed::Large(Large {
-                pages,
-                state: LargeState::Sealing,
-            }) => {
+            Freed::Large(Large { state: LargeState::Sealed(held), .. }) => session.release(held),
+            Freed::Large(Large { pages, state: LargeState::Sealing }) => {
                 // Whether it belongs to an object, the node will say.
-                session.pool.extents.in_limbo(Span {
-                    offset,
-                    length: Length(pages),
-                });
+                session.pool.extents.in_limbo(Span { offset, length: Length(pages) });
             }
             Freed::Slab(None) => {}
             Freed::Slab(Some(slab)) => session.pool.extents.give(session, slab),
@@ -212,14 +192,9 @@ impl Pool {
         }
         let span = logged(session.pool.extents.take(session, size))?;
         if span.length.0 >= POPULATE_BYTES_MIN {
-            let _ = session
-                .region
-                .populate(span, farrow_memory::Populate::Write);
+            let _ = session.region.populate(span, farrow_memory::Populate::Write);
         }
-        let large = Large {
-            pages: span.length.0,
-            state: LargeState::Live,
-        };
+        let large = Large { pages: span.length.0, state: LargeState::Live };
         lock(&session.pool.state).large.insert(span.offset.0, large);
         Some(span.offset)
     }
@@ -250,10 +225,7 @@ impl Pool {
             // Shrinking by half or more is worth a system call; Arrow trims its builders so.
             if needed <= large.pages / 2 {
                 let offset = Offset(offset.0 + needed);
-                let tail = Span {
-                    offset,
-                    length: Length(large.pages - needed),
-                };
+                let tail = Span { offset, length: Length(large.pages - needed) };
                 large.pages = needed;
                 drop(state);
                 core.extents.give(&self.session, tail);
@@ -271,32 +243,17 @@ impl Pool {
     /// Copies within the region, from memory that nobody changes now to memory that is ours.
     fn copy(&self, from: Offset, to: Offset, length: u64) -> Result<(), Error> {
         let region = &self.session.region;
-        let source = region.sealed(Span {
-            offset: from,
-            length: Length(length),
-        })?;
-        let target = region.writable_slice(Span {
-            offset: to,
-            length: Length(length),
-        })?;
+        let source = region.sealed(Span { offset: from, length: Length(length) })?;
+        let target = region.writable_slice(Span { offset: to, length: Length(length) })?;
         Ok(target.write_at(to, source.as_slice())?)
     }
 
     fn offset(&self, pointer: NonNull<u8>) -> Option<Offset> {
-        self.session
-            .region
-            .offset_of(Address(pointer.as_ptr() as usize))
+        self.session.region.offset_of(Address(pointer.as_ptr() as usize))
     }
 
     fn pointer(&self, offset: Offset) -> Option<NonNull<u8>> {
-        let address = self
-            .session
-            .region
-            .address_of(Span {
-                offset,
-                length: Length(1),
-            })
-            .ok()?;
+        let address = self.session.region.address_of(Span { offset, length: Length(1) }).ok()?;
         NonNull::new(std::ptr::with_exposed_provenance_mut(address.0))
     }
 }
@@ -307,9 +264,7 @@ enum Freed {
 }
 
 fn logged(taken: Result<Span, Error>) -> Option<Span> {
-    taken
-        .inspect_err(|error| tracing::debug!(%error, "the pool has no room"))
-        .ok()
+    taken.inspect_err(|error| tracing::debug!(%error, "the pool has no room")).ok()
 }
 
 impl PoolCore {
@@ -331,10 +286,7 @@ impl PoolCore {
     pub(crate) fn find(&self, span: Span) -> Option<(Span, bool)> {
         let state = lock(&self.state);
         let (start, large) = state.large.range(..=span.offset.0).next_back()?;
-        let pages = Span {
-            offset: Offset(*start),
-            length: Length(large.pages),
-        };
+        let pages = Span { offset: Offset(*start), length: Length(large.pages) };
         match &large.state {
             LargeState::Live => pages.contains(span).then_some((pages, false)),
             LargeState::Sealed(_) => pages.contains(span).then_some((pages, true)),

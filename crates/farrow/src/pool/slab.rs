@@ -64,12 +64,7 @@ impl Slabs {
         let free = (0..slots).rev().collect();
         if let Some(open) = self.open.get_mut(class) {
             open.insert(span.offset.0);
-            let slab = Slab {
-                class,
-                span,
-                free,
-                slots: usize::from(slots),
-            };
+            let slab = Slab { class, span, free, slots: usize::from(slots) };
             self.slabs.insert(span.offset.0, slab);
         }
     }
@@ -113,10 +108,7 @@ mod tests {
     use farrow_memory::{Length, Offset};
 
     fn span(start: u64) -> Span {
-        Span {
-            offset: Offset(start),
-            length: Length(Slabs::slab_bytes()),
-        }
+        Span { offset: Offset(start), length: Length(Slabs::slab_bytes()) }
     }
 
     #[test]

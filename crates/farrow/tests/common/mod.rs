@@ -19,32 +19,20 @@ pub struct TestNode {
 
 impl TestNode {
     pub fn start(memory: u64) -> Self {
-        let dir = tempfile::Builder::new()
-            .prefix("farrow-test-")
-            .tempdir_in("/dev/shm")
-            .unwrap();
+        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let mut options = NodeOptions::new(dir.path().join("n.sock"));
         options.memory = Some(Length(memory));
-        options.source = MemorySource::Shm {
-            dir: dir.path().to_owned(),
-        };
+        options.source = MemorySource::Shm { dir: dir.path().to_owned() };
         options.is_preparing = false;
         let node = Node::open(options.clone()).unwrap();
         let stopper = node.stopper().unwrap();
         let thread = Some(std::thread::spawn(move || node.run().unwrap()));
-        Self {
-            stopper,
-            thread,
-            options,
-            _dir: dir,
-        }
+        Self { stopper, thread, options, _dir: dir }
     }
 
     pub fn client(&self) -> Client {
-        let options = ConnectOptions {
-            timeout: PATIENCE,
-            ..ConnectOptions::at(&self.options.socket)
-        };
+        let options =
+            ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(&self.options.socket) };
         Client::connect(&options).unwrap()
     }
 }
