@@ -187,7 +187,7 @@ impl Checked<'_> {
 }
 
 /// Checks all contents: arrow-rs's own full validation, and the null counts.
-pub(super) fn check_contents(data: &ArrayData) -> Result<(), InvalidDescriptor> {
+pub(crate) fn check_contents(data: &ArrayData) -> Result<(), InvalidDescriptor> {
     check_null_counts(data)?;
     check_expansion(data)?;
     data.validate_full().map_err(|error| InvalidDescriptor::Data { reason: error.to_string() })

@@ -12,8 +12,9 @@ use crate::{BatchData, Stamp};
 use arrow_buffer::Buffer;
 use std::sync::Arc;
 
-pub(crate) use parse::{Node, Range};
-pub(crate) use rebuild::rebuild_batches;
+pub(crate) use check::check_contents;
+pub(crate) use parse::{Node, Range, Validity};
+pub(crate) use rebuild::{rebuild_batches, rebuild_columns};
 
 /// Turns (region offset, length) into a buffer over those bytes, or `None` if they do not lie
 /// within the object. The buffer must be exactly that long.

@@ -18,8 +18,8 @@ pub(crate) fn rebuild_batches(
     tree: &Tree,
     resolve: Resolve<'_>,
 ) -> Result<Vec<BatchData>, InvalidDescriptor> {
-    let mut rebuilder =
-        Rebuilder { tree, resolve, next: 0, dictionaries: vec![None; tree.dictionaries.len()], completed: 0 };
+    let known = vec![None; tree.dictionaries.len()];
+    let mut rebuilder = Rebuilder { tree, resolve, next: 0, dictionaries: known, completed: 0 };
     let single = std::slice::from_ref(tree.schema.as_ref());
     let columns = if kind.is_tabular() { tree.schema.children() } else { single };
     let mut batches = Vec::with_capacity(tree.batches.len());
@@ -32,6 +32,18 @@ pub(crate) fn rebuild_batches(
         batches.push(BatchData { rows, columns });
     }
     Ok(batches)
+}
+
+/// Makes arrays of the given types from a tree whose dictionaries are already known.
+pub(crate) fn rebuild_columns<'a>(
+    tree: &Tree,
+    resolve: Resolve<'_>,
+    known: Vec<Option<ArrayData>>,
+    types: impl Iterator<Item = &'a DataType>,
+) -> Result<Vec<ArrayData>, InvalidDescriptor> {
+    let completed = known.len();
+    let mut rebuilder = Rebuilder { tree, resolve, next: 0, dictionaries: known, completed };
+    types.map(|data_type| rebuilder.array(data_type)).collect()
 }
 
 /// The bytes of a range.

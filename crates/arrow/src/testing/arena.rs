@@ -80,18 +80,29 @@ impl Arena {
         Ok(plan.descriptor(Stamp { region: 0x1234, epoch: 5 }, base))
     }
 
-    /// An equal array whose buffers lie in the arena: all of them, or those that `choose`
-    /// picks.
-    pub fn adopt(&mut self, array: &ArrayData, choose: &mut dyn FnMut() -> bool) -> ArrayData {
+    /// Equal arrays whose buffers lie in the arena: all of them, or those that `choose` picks.
+    /// Arrays adopted before do not lie in the arena any more, since it moves as it grows.
+    pub fn adopt_all(
+        &mut self,
+        arrays: &[ArrayData],
+        choose: &mut dyn FnMut() -> bool,
+    ) -> Vec<ArrayData> {
         let mut moved = Vec::new();
-        collect(array, &mut |buffer| {
-            let offset = choose().then(|| {
-                self.append(buffer.len(), |to| to.copy_from_slice(buffer))
+        for array in arrays {
+            collect(array, &mut |buffer| {
+                let offset =
+                    choose().then(|| self.append(buffer.len(), |to| to.copy_from_slice(buffer)));
+                moved.push(offset);
             });
-            moved.push(offset);
-        });
+        }
         let mut moved = moved.into_iter();
-        self.rebuild(array, &mut || moved.next().flatten())
+        arrays.iter().map(|array| self.rebuild(array, &mut || moved.next().flatten())).collect()
+    }
+
+    /// One array, as [`Arena::adopt_all`].
+    pub fn adopt(&mut self, array: &ArrayData, choose: &mut dyn FnMut() -> bool) -> ArrayData {
+        let mut adopted = self.adopt_all(std::slice::from_ref(array), choose);
+        adopted.pop().expect("one array gives one array")
     }
 
     fn rebuild(&self, array: &ArrayData, next: &mut dyn FnMut() -> Option<u64>) -> ArrayData {

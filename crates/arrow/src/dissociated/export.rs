@@ -1,0 +1,178 @@
+//! From arrays to messages.
+
+use super::message::{Record, encapsulate};
+use super::{BatchMessages, Messages};
+use crate::decode::ArrowObject;
+use crate::describe::{CopyItem, CopyOut, Locate, Placer, Walker};
+use crate::error::{DescribeError, ExportError};
+use crate::schema::SchemaNode;
+use arrow_data::ArrayData;
+use arrow_ipc as ipc;
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};
+use arrow_schema::{DataType, Schema};
+
+/// An object on its way to Dissociated IPC: what must be copied into the region first, and
+/// then the messages.
+#[derive(Debug)]
+pub struct Export {
+    schema: Vec<u8>,
+    /// Dictionaries and record of each batch.
+    batches: Vec<(Vec<Record>, Record)>,
+    copies: Vec<CopyItem>,
+    copy_bytes: u64,
+    in_place: Vec<(u64, u64)>,
+}
+
+impl Export {
+    /// Walks an object. `locate` tells what lies in the region, as for [`crate::Plan`].
+    ///
+    /// # Errors
+    /// [`ExportError`], for dictionaries of dictionaries, which IPC cannot express, and for
+    /// malformed arrays.
+    pub fn new(object: &ArrowObject, locate: Locate<'_>) -> Result<Export, ExportError> {
+        let wrapped;
+        let (schema, columns) = match object.schema.to_schema() {
+            Some(schema) if object.kind.is_tabular() => (schema, object.schema.children()),
+            _ => {
+                wrapped = Schema::new(vec![object.schema.to_field()]);
+                (wrapped, std::slice::from_ref(object.schema.as_ref()))
+            }
+        };
+        columns.iter().try_for_each(expressible)?;
+        let (schema, ids) = schema_message(&schema)?;
+        let mut exporter = Exporter { placer: Some(Placer::new(locate)), latest: Vec::new() };
+        let mut batches = Vec::with_capacity(object.batches.len());
+        for batch in &object.batches {
+            let mut dictionaries = Vec::new();
+            for (column, ids) in batch.columns.iter().zip(&ids) {
+                exporter.dictionaries(column, ids, &mut dictionaries)?;
+            }
+            let record = exporter.record(None, batch.rows, &batch.columns)?;
+            batches.push((dictionaries, record));
+        }
+        let placed = exporter.placer.take().map(Placer::finish);
+        let placed = placed.ok_or(DescribeError::Overflow { what: "placers" })?;
+        let (copies, copy_bytes) = (placed.copies, placed.copy_bytes);
+        Ok(Export { schema, batches, copies, copy_bytes, in_place: placed.in_place })
+    }
+
+    /// Bytes of the area that the copied buffers need.
+    pub fn copy_bytes(&self) -> u64 {
+        self.copy_bytes
+    }
+
+    /// What must be copied, as for [`crate::Plan::copies`].
+    pub fn copies(&self) -> impl ExactSizeIterator<Item = CopyOut<'_>> {
+        self.copies.iter().map(CopyItem::copy_out)
+    }
+
+    /// Ranges (region offset, length) that the messages refer to in place; merged.
+    pub fn in_place(&self) -> &[(u64, u64)] {
+        &self.in_place
+    }
+
+    /// The messages. Copied buffers begin at region offset `base`; `region_bytes` is the
+    /// length of the region, which stands for the body of every message.
+    pub fn messages(&self, base: u64, region_bytes: u64) -> Messages {
+        let message = |record: &Record| record.message(base, region_bytes);
+        let batches = self.batches.iter().map(|(dictionaries, record)| BatchMessages {
+            dictionaries: dictionaries.iter().map(message).collect(),
+            record_batch: message(record),
+        });
+        Messages { schema: self.schema.clone(), batches: batches.collect() }
+    }
+}
+
+/// IPC has one dictionary for each field, so none of its values can be dictionary-encoded.
+fn expressible(node: &SchemaNode) -> Result<(), ExportError> {
+    if let Some(values) = node.dictionary() {
+        if values.dictionary().is_some() {
+            let what = "a dictionary whose values are a dictionary";
+            return Err(ExportError::NotExpressible { what });
+        }
+        expressible(values)?;
+    }
+    node.children().iter().try_for_each(expressible)
+}
+
+/// Dictionary ids of a field and of the fields below it.
+#[derive(Debug, Default)]
+struct Ids {
+    own: Option<i64>,
+    children: Vec<Ids>,
+}
+
+fn ids_of(field: ipc::Field<'_>) -> Ids {
+    Ids {
+        own: field.dictionary().map(|dictionary| dictionary.id()),
+        children: field.children().into_iter().flatten().map(ids_of).collect(),
+    }
+}
+
+fn schema_message(schema: &Schema) -> Result<(Vec<u8>, Vec<Ids>), ExportError> {
+    let mut tracker = DictionaryTracker::new(false);
+    let encoded = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
+        schema,
+        &mut tracker,
+        &IpcWriteOptions::default(),
+    );
+    let failed = |reason: String| ExportError::Schema { reason };
+    let message = ipc::root_as_message(&encoded.ipc_message);
+    let message = message.map_err(|error| failed(error.to_string()))?;
+    let fields = message.header_as_schema().and_then(|schema| schema.fields());
+    let fields = fields.ok_or_else(|| failed("it has no fields".into()))?;
+    Ok((encapsulate(&encoded.ipc_message), fields.iter().map(ids_of).collect()))
+}
+
+struct Exporter<'l> {
+    /// Lent to the walker of one record at a time.
+    placer: Option<Placer<'l>>,
+    /// The last dictionary that was written for each id.
+    latest: Vec<(i64, ArrayData)>,
+}
+
+impl Exporter<'_> {
+    fn record(
+        &mut self,
+        dictionary: Option<i64>,
+        rows: usize,
+        columns: &[ArrayData],
+    ) -> Result<Record, ExportError> {
+        let placer = self.placer.take().ok_or(DescribeError::Overflow { what: "placers" })?;
+        let mut walker = Walker::new(Record::new(dictionary), placer);
+        walker.begin_batch(rows as u64);
+        columns.iter().try_for_each(|column| walker.array(column))?;
+        let (record, placer) = walker.finish();
+        self.placer = Some(placer);
+        Ok(record)
+    }
+
+    /// Records for the dictionaries of a column that changed, inner ones first.
+    fn dictionaries(
+        &mut self,
+        data: &ArrayData,
+        ids: &Ids,
+        records: &mut Vec<Record>,
+    ) -> Result<(), ExportError> {
+        let DataType::Dictionary(_, _) = data.data_type() else {
+            for (child, ids) in data.child_data().iter().zip(&ids.children) {
+                self.dictionaries(child, ids, records)?;
+            }
+            return Ok(());
+        };
+        let (Some(values), Some(id)) = (data.child_data().first(), ids.own) else {
+            return Err(ExportError::Schema { reason: "a dictionary without an id".into() });
+        };
+        // The field's children are those of the values.
+        for (child, ids) in values.child_data().iter().zip(&ids.children) {
+            self.dictionaries(child, ids, records)?;
+        }
+        match self.latest.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, latest)) if latest.ptr_eq(values) => return Ok(()),
+            Some((_, latest)) => *latest = values.clone(),
+            None => self.latest.push((id, values.clone())),
+        }
+        records.push(self.record(Some(id), values.len(), std::slice::from_ref(values))?);
+        Ok(())
+    }
+}
