@@ -1,9 +1,9 @@
 //! The walk over arrays. Each node is cut to the window that is used, and written.
 //!
-//! In a descriptor, a window keeps up to seven elements before its first one, so that it begins at a whole
-//! byte of every bitmap: no bitmap is shifted, element buffers keep eight times their
-//! alignment, and one offset below eight serves all buffers of a node, which is what the C
-//! Data Interface asks for.
+//! In a descriptor, a window over an array with a bitmap keeps up to seven elements before its
+//! first one, so that it begins at a whole byte of the bitmap: no bitmap is shifted, and one
+//! offset below eight serves all buffers of a node, which is what the C Data Interface asks
+//! for.
 
 use super::place::{Placer, Reference};
 use super::sink::{NodeHead, Sink};
@@ -103,11 +103,11 @@ impl<'l, S: Sink> Walker<'l, S> {
         };
         let lead = match layout {
             _ if S::IS_NORMALISED => 0,
-            Layout::Null => 0,
-            Layout::Struct | Layout::FixedList { .. } if nulls.is_none() => 0,
             // Run ends count from the start of the array, so this offset must stay.
             Layout::RunEnd { .. } => first,
-            _ => first % 8,
+            Layout::Bits => first % 8,
+            _ if nulls.is_some() => first % 8,
+            _ => 0,
         };
         let window = Window { first, length, lead };
         let reused = self.reusable_dictionary(data, layout);

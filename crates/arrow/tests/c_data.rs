@@ -1,0 +1,206 @@
+//! Odd but legal structures of the C Data Interface, as other producers make them.
+
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Field, UnionFields, UnionMode};
+use farrow_arrow::ffi::{self, FFI_ArrowArray};
+use farrow_arrow::testing::{Arena, Random, random_array, sample_types};
+use farrow_arrow::{BatchData, Decoded, ImportError, Limits, Plan, Rebuilt, SchemaNode};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Mutex;
+
+/// The structure with its fields open, to make odd ones.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Raw {
+    length: i64,
+    null_count: i64,
+    offset: i64,
+    n_buffers: i64,
+    n_children: i64,
+    buffers: *mut *const c_void,
+    children: *mut *mut FFI_ArrowArray,
+    dictionary: *mut FFI_ArrowArray,
+    release: Option<unsafe extern "C" fn(*mut Raw)>,
+    private_data: *mut c_void,
+}
+
+/// Private data of the structures released so far.
+static RELEASED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn release(raw: *mut Raw) {
+    // SAFETY: called with the structure.
+    let raw = unsafe { &mut *raw };
+    raw.release = None;
+    RELEASED.lock().unwrap().push(raw.private_data.addr());
+}
+
+fn raw(length: i64, offset: i64, null_count: i64, buffers: &mut [*const c_void]) -> Raw {
+    Raw {
+        length,
+        null_count,
+        offset,
+        n_buffers: buffers.len() as i64,
+        n_children: 0,
+        buffers: buffers.as_mut_ptr(),
+        children: ptr::null_mut(),
+        dictionary: ptr::null_mut(),
+        release: Some(release),
+        private_data: ptr::null_mut(),
+    }
+}
+
+fn import(raw: Raw, data_type: &DataType) -> Result<ArrayData, ImportError> {
+    // SAFETY: the same `repr(C)` structure.
+    let array = unsafe { std::mem::transmute::<Raw, FFI_ArrowArray>(raw) };
+    let field = SchemaNode::try_from(&Field::new("f", data_type.clone(), true)).unwrap();
+    // SAFETY: the tests below keep the contract, or break it where it is checked.
+    unsafe { ffi::import_array(array, &field) }
+}
+
+fn address<T>(slice: &[T]) -> *const c_void {
+    slice.as_ptr().cast()
+}
+
+fn round_trip(array: &ArrayData) {
+    let field = SchemaNode::try_from(&Field::new("f", array.data_type().clone(), true)).unwrap();
+    let plan = Plan::array(&field, array, &mut |_, _| None).unwrap();
+    let mut arena = Arena::default();
+    let descriptor = arena.write(&plan).unwrap();
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    let rebuilt = decoded.rebuild_checked(&|offset, length| arena.resolve(offset, length));
+    let Rebuilt::Arrow(object) = rebuilt.unwrap() else { panic!("an array") };
+    assert_eq!(&object.batches[0].columns[0], array);
+}
+
+/// Story: empty arrays may come with no offsets, or with a pointer to nothing; arrow-rs
+/// refuses the first and reads the second.
+#[test]
+fn empty_arrays_need_no_buffers() {
+    let dangling = ptr::without_provenance::<c_void>(1);
+    for data_type in [DataType::Utf8, DataType::LargeBinary] {
+        for pointer in [ptr::null(), dangling] {
+            let mut buffers = [ptr::null(), pointer, pointer];
+            let array = import(raw(0, 0, 0, &mut buffers), &data_type).unwrap();
+            assert_eq!(array.len(), 0);
+            round_trip(&array);
+            let again = ffi::export_array(&array);
+            // SAFETY: just exported.
+            let exported = unsafe { &*(&raw const again).cast::<Raw>() };
+            // SAFETY: an offsets buffer holds one offset even for an empty array.
+            let first = unsafe { (*exported.buffers.add(1)).cast::<i32>().read() };
+            assert_eq!(first, 0);
+        }
+    }
+    let mut buffers = [dangling, dangling];
+    round_trip(&import(raw(0, 9, -1, &mut buffers), &DataType::Int64).unwrap());
+    let mut buffers = [ptr::null(), dangling, dangling];
+    round_trip(&import(raw(0, 3, 0, &mut buffers), &DataType::Utf8View).unwrap());
+}
+
+#[test]
+fn unknown_null_counts_are_counted() {
+    let (bits, values) = ([0b0000_1011u8], [1i32, 2, 3, 4, 5]);
+    let mut buffers = [address(&bits), address(&values)];
+    let array = import(raw(4, 1, -1, &mut buffers), &DataType::Int32).unwrap();
+    assert_eq!((array.null_count(), array.offset()), (2, 1));
+    round_trip(&array);
+}
+
+/// Unions of Arrow before 1.0 had a validity bitmap in front.
+#[test]
+fn old_unions_lose_their_bitmap() {
+    let fields = UnionFields::try_new([0], [Field::new("a", DataType::Int32, true)]).unwrap();
+    let union = DataType::Union(fields, UnionMode::Sparse);
+    let (codes, values) = ([0i8, 0], [7i32, 8]);
+    for leading in [false, true] {
+        let mut child_buffers = [ptr::null(), address(&values)];
+        let mut child = raw(2, 0, 0, &mut child_buffers);
+        let mut children = [(&raw mut child).cast::<FFI_ArrowArray>()];
+        let mut buffers = [ptr::null(), address(&codes)];
+        let buffers = if leading { &mut buffers[..] } else { &mut buffers[1..] };
+        let mut parent = raw(2, 0, 0, buffers);
+        parent.n_children = 1;
+        parent.children = children.as_mut_ptr();
+        round_trip(&import(parent, &union).unwrap());
+    }
+}
+
+/// arrow-rs needs alignment; a buffer without it is copied on import, at the latest.
+#[test]
+fn under_aligned_buffers_are_realigned() {
+    let values = [0u64; 9];
+    let odd = address(&values[..]).cast::<u8>().wrapping_add(8).cast::<c_void>();
+    let mut buffers = [ptr::null(), odd];
+    let array = import(raw(4, 0, 0, &mut buffers), &DataType::Decimal128(9, 2)).unwrap();
+    assert_eq!(array.buffers()[0].as_ptr().addr() % 16, 0);
+    round_trip(&array);
+}
+
+#[test]
+fn the_structure_is_released_with_its_last_buffer() {
+    let values = [1i64, 2, 3];
+    let mut buffers = [ptr::null(), address(&values)];
+    let mut structure = raw(3, 0, 0, &mut buffers);
+    structure.private_data = ptr::without_provenance_mut(0x5eed);
+    let is_released = || RELEASED.lock().unwrap().contains(&0x5eed);
+    let array = import(structure, &DataType::Int64).unwrap();
+    let buffer = array.buffers()[0].clone();
+    drop(array);
+    assert!(!is_released());
+    drop(buffer);
+    assert!(is_released());
+}
+
+#[test]
+fn broken_structures_are_errors() {
+    let values = [0i64; 4];
+    let good = || [ptr::null(), address(&values)];
+    let int64 = DataType::Int64;
+    let text = DataType::Utf8;
+    assert!(import(raw(-1, 0, 0, &mut good()), &int64).is_err());
+    assert!(import(raw(1, -1, 0, &mut good()), &int64).is_err());
+    assert!(import(raw(i64::MAX, 1, 0, &mut good()), &int64).is_err());
+    assert!(import(raw(i64::MAX / 2, 0, 0, &mut good()), &int64).is_err());
+    assert!(import(raw(4, 0, 0, &mut good()[..1]), &int64).is_err());
+    assert!(import(raw(4, 0, 0, &mut good()), &text).is_err());
+    assert!(import(raw(4, 0, 0, &mut [ptr::null(), ptr::null()]), &int64).is_err());
+    let offsets = [0i32, 1, 2, 3, -4];
+    let mut buffers = [ptr::null(), address(&offsets), address(&values)];
+    assert!(import(raw(4, 0, 0, &mut buffers), &text).is_err());
+    let mut released = raw(4, 0, 0, &mut good());
+    released.release = None;
+    assert!(matches!(import(released, &int64), Err(ImportError::Null { .. })));
+    let list = DataType::List(Field::new("item", int64.clone(), true).into());
+    assert!(import(raw(1, 0, 0, &mut good()), &list).is_err());
+    let dictionary = DataType::Dictionary(Box::new(int64), Box::new(text));
+    assert!(import(raw(1, 0, 0, &mut good()), &dictionary).is_err());
+}
+
+/// A record batch may come as a slice of a struct array.
+#[test]
+fn sliced_structs_are_batches() {
+    let mut random = Random::new(4);
+    let types = sample_types();
+    let fields: Vec<Field> = types
+        .iter()
+        .filter(|data_type| !matches!(data_type, DataType::Union(fields, _) if fields.is_empty()))
+        .map(|data_type| Field::new("c", data_type.clone(), true))
+        .collect();
+    let columns: Vec<ArrayData> =
+        fields.iter().map(|f| random_array(&mut random, f.data_type(), 30, true)).collect();
+    let data_type = DataType::Struct(fields.into());
+    let builder = ArrayData::builder(data_type).len(12).offset(7).child_data(columns.clone());
+    let batch = ffi::batch_of_struct(builder.build().unwrap()).unwrap();
+    assert_eq!(batch.rows, 12);
+    for (column, whole) in batch.columns.iter().zip(&columns) {
+        assert_eq!(column, &whole.slice(7, 12));
+    }
+    let nothing = ArrayData::new_null(&DataType::Struct(Default::default()), 3);
+    assert!(ffi::batch_of_struct(nothing).is_err());
+    let number = random_array(&mut random, &DataType::Int8, 3, false);
+    assert!(matches!(ffi::batch_of_struct(number), Err(ImportError::NotAStruct { .. })));
+    let schema = SchemaNode::try_from(&arrow_schema::Schema::empty()).unwrap();
+    let rows = BatchData { rows: 5, columns: vec![] };
+    assert_eq!(ffi::export_batch(&schema, &rows).len(), 5);
+}
