@@ -50,18 +50,13 @@ impl Blocks {
 
     /// Whether exactly this range is a block.
     pub(crate) fn is_block(&self, run: Run) -> bool {
-        self.map
-            .get(&run.start)
-            .is_some_and(|block| block.end == run.end)
+        self.map.get(&run.start).is_some_and(|block| block.end == run.end)
     }
 
     /// One sealed object more is made of `run`.
     pub(crate) fn seal(&mut self, run: Run) {
-        let block = self.map.entry(run.start).or_insert(Block {
-            end: run.end,
-            sealed: 0,
-            retiring: 0,
-        });
+        let block =
+            self.map.entry(run.start).or_insert(Block { end: run.end, sealed: 0, retiring: 0 });
         if block.sealed == 0 {
             self.sealed_bytes += run.len();
             if block.retiring > 0 {
@@ -96,15 +91,7 @@ impl Blocks {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Run, Block)> + '_ {
-        self.map.iter().map(|(&start, &block)| {
-            (
-                Run {
-                    start,
-                    end: block.end,
-                },
-                block,
-            )
-        })
+        self.map.iter().map(|(&start, &block)| (Run { start, end: block.end }, block))
     }
 }
 
@@ -118,20 +105,11 @@ mod tests {
 
     #[test]
     fn a_block_lives_as_long_as_an_object_needs_it() {
-        let run = Run {
-            start: 128,
-            end: 512,
-        };
+        let run = Run { start: 128, end: 512 };
         let mut blocks = Blocks::default();
         blocks.seal(run);
         blocks.seal(run);
-        assert!(
-            blocks.is_block(run)
-                && !blocks.is_block(Run {
-                    start: 128,
-                    end: 256
-                })
-        );
+        assert!(blocks.is_block(run) && !blocks.is_block(Run { start: 128, end: 256 }));
         blocks.retire(run).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
         blocks.retire(run).unwrap();

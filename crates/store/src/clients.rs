@@ -54,13 +54,8 @@ pub(crate) struct ClientTable {
 
 impl ClientTable {
     pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
-        let mut table = Self {
-            control,
-            layout,
-            joined: Vec::new(),
-            free: Vec::new(),
-            leaving: Vec::new(),
-        };
+        let mut table =
+            Self { control, layout, joined: Vec::new(), free: Vec::new(), leaving: Vec::new() };
         for slot in 0..layout.clients_max {
             let at = word_of(layout.clients, CLIENT_BYTES, slot, 0);
             let words: [u64; RECORD_WORDS] = table.control.load_record(at)?;
@@ -93,20 +88,13 @@ impl ClientTable {
         let nonce = random()?;
         let client = ClientSlot(slot);
         let who = u64::from(pid) | u64::from(uid) << 32;
-        self.control
-            .store_record(self.word(client, 1), &[who, start_time, nonce])?;
+        self.control.store_record(self.word(client, 1), &[who, start_time, nonce])?;
         failpoint!("client.join.record");
         self.set_state(client, JOINED)?;
         failpoint!("client.join.state");
         self.free.pop();
         if let Some(place) = self.joined.get_mut(slot as usize) {
-            *place = Some(ClientRecord {
-                client,
-                pid,
-                start_time,
-                uid,
-                nonce,
-            });
+            *place = Some(ClientRecord { client, pid, start_time, uid, nonce });
         }
         Ok(Joined { client, nonce })
     }

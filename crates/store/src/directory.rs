@@ -31,13 +31,7 @@ pub(crate) struct Vacancy {
 
 impl Directory {
     pub(crate) fn new(control: Control, layout: Layout, uid: RegionUid, used: u32) -> Self {
-        Self {
-            control,
-            layout,
-            uid,
-            free: Vec::new(),
-            used,
-        }
+        Self { control, layout, uid, free: Vec::new(), used }
     }
 
     /// Slots that were ever used: those below this one.
@@ -51,18 +45,12 @@ impl Directory {
             Some(slot) => *slot,
             None if self.used < self.layout.objects_max => self.used,
             None => {
-                return Err(StoreError::TooManyObjects {
-                    max: self.layout.objects_max,
-                });
+                return Err(StoreError::TooManyObjects { max: self.layout.objects_max });
             }
         };
         let slot = Slot(slot);
         let sequence = self.sequence(slot)?;
-        let sequence = if sequence.0 == 0 {
-            Sequence::FIRST
-        } else {
-            sequence
-        };
+        let sequence = if sequence.0 == 0 { Sequence::FIRST } else { sequence };
         Ok(Vacancy { slot, sequence })
     }
 
@@ -92,10 +80,7 @@ impl Directory {
 
     pub(crate) fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
         if slot.0 >= self.layout.objects_max {
-            return Err(StoreError::Corrupt {
-                slot,
-                reason: "no such slot",
-            });
+            return Err(StoreError::Corrupt { slot, reason: "no such slot" });
         }
         Ok(Sequence(self.control.load(self.word(slot, 0))?))
     }

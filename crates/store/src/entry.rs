@@ -74,10 +74,7 @@ impl Sequence {
 
     /// Free, in the next life. None after the last one: such a slot is never used again.
     pub(crate) fn next_life(self) -> Option<Self> {
-        self.generation()
-            .0
-            .checked_add(1)
-            .map(|g| Self::new(Generation(g), State::Free))
+        self.generation().0.checked_add(1).map(|g| Self::new(Generation(g), State::Free))
     }
 }
 
@@ -120,10 +117,7 @@ impl Entry {
     #[must_use]
     pub fn extra_list(&self) -> Option<Span> {
         let start = Length(self.descriptor.end()?.0).round_up(8)?;
-        Some(Span::new(
-            Offset(start.0),
-            Length(u64::from(self.extra_count) * EXTRA_BYTES),
-        ))
+        Some(Span::new(Offset(start.0), Length(u64::from(self.extra_count) * EXTRA_BYTES)))
     }
 
     /// The bytes of a plain-bytes object.
@@ -179,10 +173,7 @@ impl Entry {
         let kind = ObjectKind::from_u8((words[1] & 0xff) as u8).ok_or("unknown kind")?;
         let name_bytes = Length(words[1] >> 8 & 0xff);
         let entry = Self {
-            id: ObjectId {
-                hi: words[2],
-                lo: words[3],
-            },
+            id: ObjectId { hi: words[2], lo: words[3] },
             kind,
             primary: Span::new(Offset(words[4]), Length(words[5])),
             descriptor: Span::new(Offset(words[6]), Length(words[7])),
@@ -221,9 +212,7 @@ impl Entry {
         if is_bytes && (self.size > self.primary.length || self.extra_count > 0) {
             return Err("plain bytes leave the primary block");
         }
-        let list = self
-            .extra_list()
-            .ok_or("list of extra blocks leaves the primary block")?;
+        let list = self.extra_list().ok_or("list of extra blocks leaves the primary block")?;
         if self.extra_count > 0 && !self.primary.contains(list) {
             return Err("list of extra blocks leaves the primary block");
         }
@@ -268,9 +257,7 @@ pub(crate) fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, E
             let span = Span::new(Offset(both as u64), Length((both >> 64) as u64));
             let is_good =
                 !span.is_empty() && span.is_aligned(BLOCK_BYTES) && layout.heap.contains(span);
-            is_good
-                .then_some(span)
-                .ok_or("extra block is empty, unaligned or leaves the heap")
+            is_good.then_some(span).ok_or("extra block is empty, unaligned or leaves the heap")
         })
         .collect()
 }
@@ -310,10 +297,7 @@ mod tests {
     fn sequences_say_life_and_state() {
         for state in [State::Free, State::Writing, State::Sealed, State::Retiring] {
             let sequence = Sequence::new(Generation(u32::MAX), state);
-            assert_eq!(
-                (sequence.state(), sequence.generation().0),
-                (state, u32::MAX)
-            );
+            assert_eq!((sequence.state(), sequence.generation().0), (state, u32::MAX));
             assert_eq!(sequence.next_life(), None);
         }
         assert_eq!(Sequence(0).generation(), Generation(0));
@@ -333,10 +317,7 @@ mod tests {
         for bit in 3..ENTRY_WORDS * 64 {
             let mut bad = words;
             bad[bit / 64] ^= 1 << (bit % 64);
-            assert!(
-                Entry::decode(&bad, UID, Slot(3), &layout).is_err(),
-                "bit {bit}"
-            );
+            assert!(Entry::decode(&bad, UID, Slot(3), &layout).is_err(), "bit {bit}");
         }
         assert!(Entry::decode(&words, RegionUid(78), Slot(3), &layout).is_err());
         assert!(Entry::decode(&words, UID, Slot(4), &layout).is_err());
@@ -361,10 +342,7 @@ mod tests {
         ] {
             let mut bad = entry(&layout);
             change(&mut bad, &layout);
-            assert!(
-                Entry::decode(&bad.encode(), UID, Slot(3), &layout).is_err(),
-                "{bad:?}"
-            );
+            assert!(Entry::decode(&bad.encode(), UID, Slot(3), &layout).is_err(), "{bad:?}");
         }
     }
 
@@ -376,10 +354,7 @@ mod tests {
         bytes.descriptor = Span::new(bytes.primary.offset, Length(0));
         bytes.extra_count = 0;
         bytes.size = Length(1024);
-        assert_eq!(
-            Entry::decode(&bytes.encode(), UID, Slot(3), &layout),
-            Ok(bytes)
-        );
+        assert_eq!(Entry::decode(&bytes.encode(), UID, Slot(3), &layout), Ok(bytes));
         assert_eq!(bytes.payload(), bytes.primary);
         bytes.size = Length(1025);
         assert!(Entry::decode(&bytes.encode(), UID, Slot(3), &layout).is_err());
@@ -395,12 +370,7 @@ mod tests {
         let bytes = encode_extra(&blocks);
         assert_eq!(decode_extra(&bytes, &layout).unwrap(), blocks);
         assert!(decode_extra(&bytes[1..], &layout).is_err());
-        for bad in [
-            block(0, 0),
-            block(64, 128),
-            block(0, 100),
-            block(0, u64::MAX - 127),
-        ] {
+        for bad in [block(0, 0), block(64, 128), block(0, 100), block(0, u64::MAX - 127)] {
             assert!(decode_extra(&encode_extra(&[bad]), &layout).is_err());
         }
     }

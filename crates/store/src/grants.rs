@@ -60,19 +60,10 @@ impl Grants {
                 *used = true;
             }
         }
-        let free = (0..layout.grants_max)
-            .zip(is_used)
-            .filter(|(_, used)| !used)
-            .map(|(i, _)| i);
+        let free = (0..layout.grants_max).zip(is_used).filter(|(_, used)| !used).map(|(i, _)| i);
         let mut free: Vec<u32> = free.collect();
         free.reverse();
-        let mut grants = Self {
-            control,
-            layout,
-            free,
-            by_client: BTreeMap::new(),
-            bytes: 0,
-        };
+        let mut grants = Self { control, layout, free, by_client: BTreeMap::new(), bytes: 0 };
         for found in in_use {
             grants.insert(found.client, found.run, found.record);
         }
@@ -87,11 +78,7 @@ impl Grants {
             let [owner, start, end, _]: [u64; 4] = control.load_record(at)?;
             if let Some(client) = owner.checked_sub(1) {
                 let client = u32::try_from(client).unwrap_or(u32::MAX);
-                all.push(Found {
-                    record,
-                    client,
-                    run: Run { start, end },
-                });
+                all.push(Found { record, client, run: Run { start, end } });
             }
         }
         Ok(all)
@@ -104,10 +91,7 @@ impl Grants {
         if to.run.len() == 0 {
             return control.store(word(OWNER_WORD), 0);
         }
-        for (word, value) in [
-            (word(START_WORD), to.run.start),
-            (word(END_WORD), to.run.end),
-        ] {
+        for (word, value) in [(word(START_WORD), to.run.start), (word(END_WORD), to.run.end)] {
             if control.load(word)? != value {
                 control.store(word, value)?;
             }
@@ -139,10 +123,7 @@ impl Grants {
     /// Grants of a client in order.
     pub(crate) fn of(&self, client: u32) -> impl Iterator<Item = Run> + '_ {
         let grants = self.by_client.get(&client).into_iter().flatten();
-        grants.map(|(&start, grant)| Run {
-            start,
-            end: grant.end,
-        })
+        grants.map(|(&start, grant)| Run { start, end: grant.end })
     }
 
     /// All grants, client by client.
@@ -160,9 +141,7 @@ impl Grants {
         for run in runs {
             let mut at = run.start;
             while at < run.end {
-                let grant = self
-                    .containing(client, at)
-                    .ok_or_else(|| not_yours(client, *run))?;
+                let grant = self.containing(client, at).ok_or_else(|| not_yours(client, *run))?;
                 let end = grant.end.min(run.end);
                 let left = match current {
                     Some((same, left)) if same == grant => left,
@@ -178,9 +157,7 @@ impl Grants {
             }
         }
         if records > self.free.len() {
-            return Err(StoreError::TooManyGrants {
-                max: self.layout.grants_max,
-            });
+            return Err(StoreError::TooManyGrants { max: self.layout.grants_max });
         }
         Ok(carving)
     }
@@ -197,9 +174,7 @@ impl Grants {
         let grant = self.containing(client, piece.start);
         let grant = grant.filter(|grant| piece.end <= grant.end);
         let grant = grant.ok_or_else(|| not_yours(client, piece))?;
-        let record = self
-            .remove(client, grant.start)
-            .ok_or_else(|| not_yours(client, piece))?;
+        let record = self.remove(client, grant.start).ok_or_else(|| not_yours(client, piece))?;
         let word = |word| word_of(self.layout.grants, GRANT_BYTES, record, word);
         match (grant.start < piece.start, piece.end < grant.end) {
             (false, false) => {
@@ -210,47 +185,20 @@ impl Grants {
             (false, true) => {
                 self.control.store(word(START_WORD), piece.end)?;
                 failpoint!("carve.prefix");
-                self.insert(
-                    client,
-                    Run {
-                        start: piece.end,
-                        end: grant.end,
-                    },
-                    record,
-                );
+                self.insert(client, Run { start: piece.end, end: grant.end }, record);
             }
             (true, false) => {
                 self.control.store(word(END_WORD), piece.start)?;
                 failpoint!("carve.suffix");
-                self.insert(
-                    client,
-                    Run {
-                        start: grant.start,
-                        end: piece.start,
-                    },
-                    record,
-                );
+                self.insert(client, Run { start: grant.start, end: piece.start }, record);
             }
             (true, true) => {
                 let end_word = word(END_WORD);
-                self.add(
-                    client,
-                    Run {
-                        start: piece.end,
-                        end: grant.end,
-                    },
-                )?;
+                self.add(client, Run { start: piece.end, end: grant.end })?;
                 failpoint!("carve.split.new");
                 self.control.store(end_word, piece.start)?;
                 failpoint!("carve.split.old");
-                self.insert(
-                    client,
-                    Run {
-                        start: grant.start,
-                        end: piece.start,
-                    },
-                    record,
-                );
+                self.insert(client, Run { start: grant.start, end: piece.start }, record);
             }
         }
         Ok(())
@@ -259,10 +207,7 @@ impl Grants {
     /// Take what has become `blocks` (disjoint, in order) out of the client's grants: a former home
     /// was killed between the two.
     pub(crate) fn take_off(&mut self, client: u32, blocks: &[Run]) -> Result<(), StoreError> {
-        let parts: Vec<Run> = self
-            .of(client)
-            .flat_map(|grant| inside(blocks, grant))
-            .collect();
+        let parts: Vec<Run> = self.of(client).flat_map(|grant| inside(blocks, grant)).collect();
         let carving = self.plan(client, &parts)?;
         self.carve(client, &carving)
     }
@@ -274,10 +219,7 @@ impl Grants {
             let at = word_of(self.layout.grants, GRANT_BYTES, grant.record, OWNER_WORD);
             self.control.store(at, 0)?;
             failpoint!("client.leave.grant");
-            let run = Run {
-                start,
-                end: grant.end,
-            };
+            let run = Run { start, end: grant.end };
             self.bytes -= run.len();
             self.free.push(grant.record);
             runs.push(run);
@@ -290,38 +232,17 @@ impl Grants {
         let found = Self::read(&self.control, &self.layout).map_err(|error| error.to_string())?;
         let known: usize = self.by_client.values().map(BTreeMap::len).sum();
         if known != found.len() || known + self.free.len() != self.layout.grants_max as usize {
-            return Err(format!(
-                "{known} grants are known, {} are in the table",
-                found.len()
-            ));
+            return Err(format!("{known} grants are known, {} are in the table", found.len()));
         }
-        for Found {
-            record,
-            client,
-            run,
-        } in found
-        {
-            let grant = self
-                .by_client
-                .get(&client)
-                .and_then(|grants| grants.get(&run.start));
-            if grant
-                != Some(&Grant {
-                    end: run.end,
-                    record,
-                })
-            {
-                return Err(format!(
-                    "grant record {record} of client {client} is {run:?}"
-                ));
+        for Found { record, client, run } in found {
+            let grant = self.by_client.get(&client).and_then(|grants| grants.get(&run.start));
+            if grant != Some(&Grant { end: run.end, record }) {
+                return Err(format!("grant record {record} of client {client} is {run:?}"));
             }
         }
         let bytes: u64 = self.all().map(Run::len).sum();
         if bytes != self.bytes {
-            return Err(format!(
-                "{bytes} B are granted, accounts say {}",
-                self.bytes
-            ));
+            return Err(format!("{bytes} B are granted, accounts say {}", self.bytes));
         }
         Ok(())
     }
@@ -329,51 +250,33 @@ impl Grants {
     /// The range first, then the owner: until the last store the record is unused.
     fn write(&self, record: u32, client: u32, run: Run) -> Result<(), StoreError> {
         let word = |word| word_of(self.layout.grants, GRANT_BYTES, record, word);
-        self.control
-            .store_record(word(START_WORD), &[run.start, run.end])?;
+        self.control.store_record(word(START_WORD), &[run.start, run.end])?;
         failpoint!("grant.range");
-        self.control
-            .store(word(OWNER_WORD), u64::from(client) + 1)?;
+        self.control.store(word(OWNER_WORD), u64::from(client) + 1)?;
         failpoint!("grant.owner");
         Ok(())
     }
 
     fn containing(&self, client: u32, at: u64) -> Option<Run> {
         let (&start, grant) = self.by_client.get(&client)?.range(..=at).next_back()?;
-        (at < grant.end).then_some(Run {
-            start,
-            end: grant.end,
-        })
+        (at < grant.end).then_some(Run { start, end: grant.end })
     }
 
     fn insert(&mut self, client: u32, run: Run, record: u32) {
         let grants = self.by_client.entry(client).or_default();
-        grants.insert(
-            run.start,
-            Grant {
-                end: run.end,
-                record,
-            },
-        );
+        grants.insert(run.start, Grant { end: run.end, record });
         self.bytes += run.len();
     }
 
     fn remove(&mut self, client: u32, start: u64) -> Option<u32> {
         let grant = self.by_client.get_mut(&client)?.remove(&start)?;
-        self.bytes -= Run {
-            start,
-            end: grant.end,
-        }
-        .len();
+        self.bytes -= Run { start, end: grant.end }.len();
         Some(grant.record)
     }
 }
 
 fn not_yours(client: u32, run: Run) -> StoreError {
-    StoreError::NotYours {
-        span: span_of(run),
-        client,
-    }
+    StoreError::NotYours { span: span_of(run), client }
 }
 
 pub(crate) fn span_of(run: Run) -> Span {
@@ -382,8 +285,5 @@ pub(crate) fn span_of(run: Run) -> Span {
 
 /// None for a span that ends beyond 64 bits.
 pub(crate) fn run_of(span: Span) -> Option<Run> {
-    Some(Run {
-        start: span.offset.0,
-        end: span.end()?.0,
-    })
+    Some(Run { start: span.offset.0, end: span.end()?.0 })
 }

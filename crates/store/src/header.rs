@@ -60,9 +60,7 @@ impl Header {
             layout.index_places,
         ];
         let tables = layout.tables();
-        let spans = tables
-            .iter()
-            .flat_map(|(_, span)| [span.offset.0, span.length.0]);
+        let spans = tables.iter().flat_map(|(_, span)| [span.offset.0, span.length.0]);
         for (word, value) in words.iter_mut().zip(first.into_iter().chain(spans)) {
             *word = value;
         }
@@ -74,15 +72,10 @@ impl Header {
     pub(crate) fn read(region: &Region) -> Result<Self, FormatError> {
         let found = region.length();
         if found.0 < HEADER_BYTES {
-            return Err(FormatError::Truncated {
-                needed: Length(HEADER_BYTES),
-                found,
-            });
+            return Err(FormatError::Truncated { needed: Length(HEADER_BYTES), found });
         }
         let span = Span::new(Offset(0), Length(HEADER_WORDS as u64 * 8));
-        let words = region
-            .words(span)
-            .map_err(|error| FormatError::Access(error.to_string()))?;
+        let words = region.words(span).map_err(|error| FormatError::Access(error.to_string()))?;
         let mut copy = [0; HEADER_WORDS];
         for (i, word) in copy.iter_mut().enumerate() {
             *word = words.load(i, Ordering::Acquire).unwrap_or_default();
@@ -98,10 +91,7 @@ impl Header {
         }
         let version = words[1] as u32;
         if version != FORMAT_VERSION {
-            return Err(FormatError::OtherVersion {
-                found: version,
-                known: FORMAT_VERSION,
-            });
+            return Err(FormatError::OtherVersion { found: version, known: FORMAT_VERSION });
         }
         let (stored, computed) = (words[CHECKSUM_WORD], checksum(words));
         if stored != computed {
@@ -110,22 +100,14 @@ impl Header {
         let count = |what, word: usize| {
             let value = words[word];
             let max = u32::MAX.into();
-            u32::try_from(value).map_err(|_| FormatError::OutOfRange {
-                what,
-                value,
-                min: 1,
-                max,
-            })
+            u32::try_from(value).map_err(|_| FormatError::OutOfRange { what, value, min: 1, max })
         };
         let table = |i: usize| {
             let at = TABLES_WORD + 2 * i;
             Span::new(Offset(words[at]), Length(words[at + 1]))
         };
         let layout = Layout {
-            geometry: Geometry {
-                control: Length(words[6]),
-                data: Length(words[7]),
-            },
+            geometry: Geometry { control: Length(words[6]), data: Length(words[7]) },
             page: Length(words[5]),
             objects_max: count("objects_max", 9)?,
             clients_max: count("clients_max", 10)?,
@@ -160,11 +142,7 @@ impl Header {
         if said.control != mapped.control {
             let span = said.span_of(Section::Control);
             let reason = "it is mapped with another length";
-            return Err(FormatError::Misplaced {
-                table: "control section",
-                span,
-                reason,
-            });
+            return Err(FormatError::Misplaced { table: "control section", span, reason });
         }
         let (region, machine) = (self.layout.page.0, page_bytes());
         if region != machine {
@@ -189,11 +167,7 @@ impl Header {
 
 /// crc32c of all words before the checksum.
 fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
-    let bytes: Vec<u8> = words
-        .iter()
-        .take(CHECKSUM_WORD)
-        .flat_map(|w| w.to_le_bytes())
-        .collect();
+    let bytes: Vec<u8> = words.iter().take(CHECKSUM_WORD).flat_map(|w| w.to_le_bytes()).collect();
     u64::from(crc32c::crc32c(&bytes))
 }
 
@@ -234,10 +208,7 @@ mod tests {
         let words = header().encode();
         let mut other = words;
         other[0] = 0;
-        assert_eq!(
-            Header::decode(&other),
-            Err(FormatError::BadMagic { found: 0 })
-        );
+        assert_eq!(Header::decode(&other), Err(FormatError::BadMagic { found: 0 }));
         let mut other = words;
         other[1] += 1;
         let expected = Err(FormatError::OtherVersion { found: 2, known: 1 });
@@ -245,28 +216,16 @@ mod tests {
         assert_eq!(Header::decode(&signed(other)), expected);
         let mut other = words;
         other[2] += 1;
-        assert!(matches!(
-            Header::decode(&other),
-            Err(FormatError::Checksum { .. })
-        ));
+        assert!(matches!(Header::decode(&other), Err(FormatError::Checksum { .. })));
         let mut other = words;
         other[TABLES_WORD] = other[TABLES_WORD + 2];
-        assert!(matches!(
-            Header::decode(&signed(other)),
-            Err(FormatError::Overlap { .. })
-        ));
+        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::Overlap { .. })));
         let mut other = words;
         other[9] = 1 << 40;
-        assert!(matches!(
-            Header::decode(&signed(other)),
-            Err(FormatError::OutOfRange { .. })
-        ));
+        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::OutOfRange { .. })));
         let mut other = words;
         other[TABLES_WORD] += 64;
-        assert!(matches!(
-            Header::decode(&signed(other)),
-            Err(FormatError::Misplaced { .. })
-        ));
+        assert!(matches!(Header::decode(&signed(other)), Err(FormatError::Misplaced { .. })));
     }
 
     #[test]
@@ -275,16 +234,10 @@ mod tests {
         let mut mapped = header.layout.geometry;
         assert_eq!(header.compare(mapped), Ok(()));
         mapped.data.0 -= 4096;
-        assert!(matches!(
-            header.compare(mapped),
-            Err(FormatError::Truncated { .. })
-        ));
+        assert!(matches!(header.compare(mapped), Err(FormatError::Truncated { .. })));
         mapped.data.0 += 8192;
         mapped.control.0 += 4096;
-        assert!(matches!(
-            header.compare(mapped),
-            Err(FormatError::Misplaced { .. })
-        ));
+        assert!(matches!(header.compare(mapped), Err(FormatError::Misplaced { .. })));
     }
 
     proptest! {

@@ -120,10 +120,7 @@ impl HoldTable {
             && span.length == page
             && span.offset.is_multiple_of(page.0);
         if !is_block {
-            return Err(StoreError::BadSpan {
-                span,
-                reason: "it is not a hold block",
-            });
+            return Err(StoreError::BadSpan { span, reason: "it is not a hold block" });
         }
         let block = Arc::new(self.region.alias(span)?);
         let mut pool = lock(&self.pool);
@@ -131,11 +128,7 @@ impl HoldTable {
         pool.blocks.push(BlockCounts::default());
         // The last one in is the first one out: low slots are used first.
         let indexes = (0..self.layout.hold_slots()).rev();
-        pool.free.extend(indexes.map(|index| Place {
-            block: Arc::clone(&block),
-            number,
-            index,
-        }));
+        pool.free.extend(indexes.map(|index| Place { block: Arc::clone(&block), number, index }));
         Ok(())
     }
 
@@ -171,19 +164,13 @@ impl HoldTable {
         let slot = entry.id.slot();
         let sequence = Sequence::new(entry.id.generation(), crate::entry::State::Sealed);
         let is_held = self.acquire(slot, sequence)?;
-        Ok(is_held.then(|| Held {
-            table: Arc::clone(self),
-            entry: *entry,
-        }))
+        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
     }
 
     /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
     fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         if self.is_abandoned.load(Ordering::Acquire) {
-            return Err(StoreError::HoldsExhausted {
-                blocks: 0,
-                slots: 0,
-            });
+            return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
         }
         let mut shard = self.shard(slot);
         if let Some(claim) = shard.get_mut(&slot.0) {
@@ -197,14 +184,7 @@ impl HoldTable {
         let place = self.take_place()?;
         match self.claim(&place, slot, sequence) {
             Ok(true) => {
-                shard.insert(
-                    slot.0,
-                    Claim {
-                        sequence,
-                        count: 1,
-                        place,
-                    },
-                );
+                shard.insert(slot.0, Claim { sequence, count: 1, place });
                 Ok(true)
             }
             other => {
@@ -288,9 +268,7 @@ impl HoldTable {
         let words = self.region.words(Span::new(at, Length(8)))?;
         // Acquire: what is read of the object afterwards is read afterwards.
         let word = words.load(0, Ordering::Acquire);
-        Ok(Sequence(word.ok_or_else(|| {
-            StoreError::unreachable_word("directory", at.0)
-        })?))
+        Ok(Sequence(word.ok_or_else(|| StoreError::unreachable_word("directory", at.0))?))
     }
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
@@ -338,10 +316,7 @@ impl Held {
 impl Clone for Held {
     fn clone(&self) -> Self {
         self.table.share(self.entry.id.slot());
-        Self {
-            table: Arc::clone(&self.table),
-            entry: self.entry,
-        }
+        Self { table: Arc::clone(&self.table), entry: self.entry }
     }
 }
 

@@ -57,10 +57,7 @@ impl HoldArea {
     /// Assign one more block to a client, all zero.
     pub(crate) fn assign(&mut self, client: u32) -> Result<Span, StoreError> {
         let max = self.layout.hold_blocks_max;
-        let block = *self
-            .free
-            .first()
-            .ok_or(StoreError::HoldBlocksExhausted { max })?;
+        let block = *self.free.first().ok_or(StoreError::HoldBlocksExhausted { max })?;
         self.zero(block)?;
         failpoint!("hold_block.zeroed");
         self.set_owner(block, client + 1)?;
@@ -85,17 +82,12 @@ impl HoldArea {
 
     /// Spans of the blocks of a client.
     pub(crate) fn spans_of(&self, client: u32) -> Vec<Span> {
-        self.blocks_of(client)
-            .map(|block| self.span_of(block))
-            .collect()
+        self.blocks_of(client).map(|block| self.span_of(block)).collect()
     }
 
     /// Clients that own a block.
     pub(crate) fn owners(&self) -> BTreeSet<u32> {
-        self.assigned
-            .iter()
-            .filter_map(|b| self.owner_of(*b))
-            .collect()
+        self.assigned.iter().filter_map(|b| self.owner_of(*b)).collect()
     }
 
     /// Whether any client holds directory slot `slot`. The caller has fenced.
@@ -119,9 +111,7 @@ impl HoldArea {
         let mut held = BTreeSet::new();
         for block in &self.assigned {
             self.scan(*block, |value| {
-                let slot = value
-                    .checked_sub(1)
-                    .and_then(|slot| u32::try_from(slot).ok());
+                let slot = value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
                 if let Some(slot) = slot.filter(|slot| slots.contains(slot)) {
                     held.insert(slot);
                 }
@@ -158,9 +148,7 @@ impl HoldArea {
                 || is_assigned != (*owner != 0)
                 || is_assigned == self.free.contains(&block)
             {
-                return Err(format!(
-                    "hold block {block}: owner {owner}, the region says {found}"
-                ));
+                return Err(format!("hold block {block}: owner {owner}, the region says {found}"));
             }
         }
         Ok(())
@@ -170,10 +158,7 @@ impl HoldArea {
     fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
         let words = self.control.region().words(self.span_of(block))?;
         // Acquire: what the reader did before it let go happened before the space is used again.
-        let used = words
-            .load(0, Ordering::Acquire)
-            .unwrap_or(0)
-            .min(self.layout.hold_slots());
+        let used = words.load(0, Ordering::Acquire).unwrap_or(0).min(self.layout.hold_slots());
         for i in HOLD_HEADER_WORDS..HOLD_HEADER_WORDS + used {
             match words.load(i as usize, Ordering::Acquire) {
                 Some(value) if see(value) => {}
@@ -205,17 +190,11 @@ impl HoldArea {
     }
 
     fn blocks_of(&self, client: u32) -> impl Iterator<Item = u32> + '_ {
-        self.assigned
-            .iter()
-            .copied()
-            .filter(move |block| self.owner_of(*block) == Some(client))
+        self.assigned.iter().copied().filter(move |block| self.owner_of(*block) == Some(client))
     }
 
     fn span_of(&self, block: u32) -> Span {
         let page = self.layout.page.0;
-        Span::new(
-            Offset(self.layout.hold_blocks.offset.0 + u64::from(block) * page),
-            Length(page),
-        )
+        Span::new(Offset(self.layout.hold_blocks.offset.0 + u64::from(block) * page), Length(page))
     }
 }

@@ -45,10 +45,7 @@ impl ObjectId {
     /// The id of the given life of a slot.
     #[must_use]
     pub const fn new(region: RegionUid, generation: Generation, slot: Slot) -> Self {
-        Self {
-            hi: region.0,
-            lo: ((generation.0 as u64) << 32) | slot.0 as u64,
-        }
+        Self { hi: region.0, lo: ((generation.0 as u64) << 32) | slot.0 as u64 }
     }
 
     /// The region this object lies in.
@@ -79,10 +76,7 @@ impl ObjectId {
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         let all = u128::from_be_bytes(bytes);
-        Self {
-            hi: (all >> 64) as u64,
-            lo: all as u64,
-        }
+        Self { hi: (all >> 64) as u64, lo: all as u64 }
     }
 }
 
@@ -231,13 +225,8 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in [
-            "",
-            "0",
-            "+0000000000000000000000000000001",
-            &"g".repeat(32),
-            &"0".repeat(33),
-        ] {
+        for text in ["", "0", "+0000000000000000000000000000001", &"g".repeat(32), &"0".repeat(33)]
+        {
             assert!(text.parse::<ObjectId>().is_err(), "{text}");
         }
     }

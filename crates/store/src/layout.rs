@@ -71,11 +71,7 @@ impl Layout {
         options.validate()?;
         let page = page_bytes();
         let is_huge = options.capacity.0 >= HUGE_CAPACITY_MIN;
-        let section_grain = if is_huge {
-            page.max(HUGE_PAGE_BYTES_USUAL.0)
-        } else {
-            page
-        };
+        let section_grain = if is_huge { page.max(HUGE_PAGE_BYTES_USUAL.0) } else { page };
         let index_places = (2 * u64::from(options.objects_max)).next_power_of_two();
         let mut end = HEADER_BYTES;
         // The limits of the options keep all these sums far below 2^64.
@@ -86,24 +82,16 @@ impl Layout {
         };
         let clients = place(u64::from(options.clients_max) * CLIENT_BYTES, BLOCK_BYTES);
         let grants = place(u64::from(options.grants_max) * GRANT_BYTES, BLOCK_BYTES);
-        let hold_owners = place(
-            u64::from(options.hold_blocks_max) * HOLD_OWNER_BYTES,
-            BLOCK_BYTES,
-        );
+        let hold_owners = place(u64::from(options.hold_blocks_max) * HOLD_OWNER_BYTES, BLOCK_BYTES);
         let directory = place(u64::from(options.objects_max) * ENTRY_BYTES, BLOCK_BYTES);
         let index = [(); 2].map(|()| place(index_places * INDEX_BYTES, BLOCK_BYTES));
-        let names = place(
-            options.name_bytes.0.next_multiple_of(NAME_GRAIN_BYTES),
-            NAME_GRAIN_BYTES,
-        );
+        let names =
+            place(options.name_bytes.0.next_multiple_of(NAME_GRAIN_BYTES), NAME_GRAIN_BYTES);
         let control = place(0, section_grain).offset;
         let hold_blocks = place(u64::from(options.hold_blocks_max) * page, page);
         let heap = place(options.capacity.0.next_multiple_of(page), section_grain);
         let layout = Self {
-            geometry: Geometry {
-                control: Length(control.0),
-                data: Length(end - control.0),
-            },
+            geometry: Geometry { control: Length(control.0), data: Length(end - control.0) },
             page: Length(page),
             objects_max: options.objects_max,
             clients_max: options.clients_max,
@@ -161,16 +149,8 @@ impl Layout {
         let mut sorted = vec![header];
         for (i, ((table, span), bytes)) in self.tables().into_iter().zip(sized).enumerate() {
             let is_data = i >= 7;
-            let section = if is_data {
-                Section::Data
-            } else {
-                Section::Control
-            };
-            let grain = if is_data {
-                self.page.0
-            } else {
-                NAME_GRAIN_BYTES
-            };
+            let section = if is_data { Section::Data } else { Section::Control };
+            let grain = if is_data { self.page.0 } else { NAME_GRAIN_BYTES };
             let reason = if span.length.0 != bytes {
                 "its length is not what its count gives"
             } else if span.is_empty() {
@@ -185,23 +165,14 @@ impl Layout {
                 sorted.push((table, span));
                 continue;
             };
-            return Err(FormatError::Misplaced {
-                table,
-                span,
-                reason,
-            });
+            return Err(FormatError::Misplaced { table, span, reason });
         }
         sorted.sort_by_key(|(_, span)| *span);
         for pair in sorted.windows(2) {
             if let [(first, first_span), (second, second_span)] = *pair
                 && first_span.overlaps(second_span)
             {
-                return Err(FormatError::Overlap {
-                    first,
-                    first_span,
-                    second,
-                    second_span,
-                });
+                return Err(FormatError::Overlap { first, first_span, second, second_span });
             }
         }
         Ok(())
@@ -212,67 +183,30 @@ impl Layout {
         let geometry_max = CAPACITY_MAX.0 * 2;
         let ranges = [
             ("objects_max", objects, 1, OBJECTS_MAX.into()),
-            (
-                "clients_max",
-                self.clients_max.into(),
-                1,
-                RECORDS_MAX.into(),
-            ),
+            ("clients_max", self.clients_max.into(), 1, RECORDS_MAX.into()),
             ("grants_max", self.grants_max.into(), 1, RECORDS_MAX.into()),
-            (
-                "hold_blocks_max",
-                self.hold_blocks_max.into(),
-                1,
-                RECORDS_MAX.into(),
-            ),
-            (
-                "index_places",
-                self.index_places,
-                2 * objects,
-                4 * u64::from(OBJECTS_MAX),
-            ),
+            ("hold_blocks_max", self.hold_blocks_max.into(), 1, RECORDS_MAX.into()),
+            ("index_places", self.index_places, 2 * objects, 4 * u64::from(OBJECTS_MAX)),
             ("page_bytes", self.page.0, 4096, 1 << 20),
-            (
-                "control_bytes",
-                self.geometry.control.0,
-                HEADER_BYTES,
-                geometry_max,
-            ),
+            ("control_bytes", self.geometry.control.0, HEADER_BYTES, geometry_max),
             ("data_bytes", self.geometry.data.0, 1, geometry_max),
             ("heap_bytes", self.heap.length.0, 1, CAPACITY_MAX.0),
         ];
         for (what, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
-                return Err(FormatError::OutOfRange {
-                    what,
-                    value,
-                    min,
-                    max,
-                });
+                return Err(FormatError::OutOfRange { what, value, min, max });
             }
         }
-        for (what, value) in [
-            ("index_places", self.index_places),
-            ("page_bytes", self.page.0),
-        ] {
+        for (what, value) in [("index_places", self.index_places), ("page_bytes", self.page.0)] {
             if !value.is_power_of_two() {
                 let (min, max) = (value, value.next_power_of_two());
-                return Err(FormatError::OutOfRange {
-                    what,
-                    value,
-                    min,
-                    max,
-                });
+                return Err(FormatError::OutOfRange { what, value, min, max });
             }
         }
         if !self.geometry.control.0.is_multiple_of(self.page.0) {
             let span = self.geometry.span_of(Section::Control);
             let reason = "not whole pages";
-            return Err(FormatError::Misplaced {
-                table: "control section",
-                span,
-                reason,
-            });
+            return Err(FormatError::Misplaced { table: "control section", span, reason });
         }
         Ok(())
     }
@@ -298,13 +232,7 @@ mod tests {
             assert!(layout.heap.is_aligned(page_bytes()));
             if capacity >= HUGE_CAPACITY_MIN {
                 assert!(layout.heap.offset.is_multiple_of(HUGE_PAGE_BYTES_USUAL.0));
-                assert!(
-                    layout
-                        .geometry
-                        .control
-                        .0
-                        .is_multiple_of(HUGE_PAGE_BYTES_USUAL.0)
-                );
+                assert!(layout.geometry.control.0.is_multiple_of(HUGE_PAGE_BYTES_USUAL.0));
             }
         }
     }
@@ -324,13 +252,7 @@ mod tests {
         assert!(matches!(bad.validate(), Err(FormatError::Overlap { .. })));
         let mut bad = good;
         bad.clients.offset = Offset(0);
-        assert!(matches!(
-            bad.validate(),
-            Err(FormatError::Overlap {
-                first: "header",
-                ..
-            })
-        ));
+        assert!(matches!(bad.validate(), Err(FormatError::Overlap { first: "header", .. })));
         for change in [
             (|l| l.clients.length.0 += 64) as fn(&mut Layout),
             |l| l.directory.offset.0 += 8,
@@ -342,10 +264,7 @@ mod tests {
         ] {
             let mut bad = good;
             change(&mut bad);
-            assert!(
-                matches!(bad.validate(), Err(FormatError::Misplaced { .. })),
-                "{bad:?}"
-            );
+            assert!(matches!(bad.validate(), Err(FormatError::Misplaced { .. })), "{bad:?}");
         }
         for change in [
             (|l| l.objects_max = 0) as fn(&mut Layout),
@@ -359,10 +278,7 @@ mod tests {
         ] {
             let mut bad = good;
             change(&mut bad);
-            assert!(
-                matches!(bad.validate(), Err(FormatError::OutOfRange { .. })),
-                "{bad:?}"
-            );
+            assert!(matches!(bad.validate(), Err(FormatError::OutOfRange { .. })), "{bad:?}");
         }
     }
 }

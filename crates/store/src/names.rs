@@ -87,15 +87,7 @@ impl Names {
         heap: SpaceAllocator,
         turn: u64,
     ) -> Self {
-        Self {
-            control,
-            layout,
-            key,
-            heap,
-            turn,
-            count: 0,
-            filled: 0,
-        }
+        Self { control, layout, key, heap, turn, count: 0, filled: 0 }
     }
 
     /// A name heap with `taken` (sorted) in use.
@@ -104,10 +96,7 @@ impl Names {
         taken: impl IntoIterator<Item = Run>,
     ) -> Result<SpaceAllocator, StoreError> {
         let start = layout.names.offset.0;
-        let all = Run {
-            start,
-            end: start + layout.names.length.0,
-        };
+        let all = Run { start, end: start + layout.names.length.0 };
         SpaceAllocator::with_occupied(all, NAME_GRAIN_BYTES, NAME_GRAIN_BYTES, taken)
             .map_err(|error| StoreError::Inconsistent(format!("name heap: {error}")))
     }
@@ -131,21 +120,15 @@ impl Names {
         mut is_it: impl FnMut(Slot) -> Result<bool, StoreError>,
     ) -> Result<Option<(usize, Slot)>, StoreError> {
         let words = self.control.region().words(self.active())?;
-        probe(&words, hash, |at, slot| {
-            Ok(is_it(slot)?.then_some((at, slot)))
-        })
+        probe(&words, hash, |at, slot| Ok(is_it(slot)?.then_some((at, slot))))
     }
 
     /// Take room for a name and write it there. Nobody knows of it yet.
     pub(crate) fn write(&mut self, name: &str) -> Result<Span, StoreError> {
         let asked = Length(name.len() as u64);
-        let run = self
-            .heap
-            .allocate(asked.0, NAME_GRAIN_BYTES)
-            .ok_or_else(|| StoreError::NameSpaceFull {
-                asked,
-                free: Length(self.heap.free_bytes()),
-            })?;
+        let run = self.heap.allocate(asked.0, NAME_GRAIN_BYTES).ok_or_else(|| {
+            StoreError::NameSpaceFull { asked, free: Length(self.heap.free_bytes()) }
+        })?;
         let span = Span::new(Offset(run.start), asked);
         if let Err(error) = self.control.write_bytes(span.offset, name.as_bytes()) {
             self.erase(span)?;
@@ -157,9 +140,7 @@ impl Names {
     /// Give the room of a name back.
     pub(crate) fn erase(&mut self, span: Span) -> Result<(), StoreError> {
         let run = name_run(span);
-        self.heap
-            .free(run)
-            .map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
+        self.heap.free(run).map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
     }
 
     /// Lead from `hash` to `slot`. `others` tells all names that are in the index already, in
@@ -188,10 +169,7 @@ impl Names {
     /// No longer lead from `hash` to `slot`.
     pub(crate) fn remove(&mut self, hash: NameHash, slot: Slot) -> Result<(), StoreError> {
         let Some((at, _)) = self.find(hash, |found| Ok(found == slot))? else {
-            return Err(StoreError::Corrupt {
-                slot,
-                reason: "its name is not in the index",
-            });
+            return Err(StoreError::Corrupt { slot, reason: "its name is not in the index" });
         };
         let words = self.control.region().words_mut(self.active())?;
         let mask = words.len().wrapping_sub(1);
@@ -235,14 +213,9 @@ impl Names {
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
-        let words = self
-            .control
-            .region()
-            .words(self.active())
-            .map_err(|e| e.to_string())?;
-        let all: Vec<u64> = (0..words.len())
-            .filter_map(|i| words.load(i, Ordering::Relaxed))
-            .collect();
+        let words = self.control.region().words(self.active()).map_err(|e| e.to_string())?;
+        let all: Vec<u64> =
+            (0..words.len()).filter_map(|i| words.load(i, Ordering::Relaxed)).collect();
         let filled = all.iter().filter(|word| **word != 0).count() as u64;
         let count = all.iter().filter(|word| **word as u32 != 0).count() as u64;
         if (filled, count) != (self.filled, self.count) {
@@ -271,9 +244,7 @@ impl Names {
                 return Ok((at, found != 0));
             }
         }
-        Err(StoreError::Inconsistent(
-            "the name index is full".to_owned(),
-        ))
+        Err(StoreError::Inconsistent("the name index is full".to_owned()))
     }
 
     fn publish(&self, place: usize) -> Result<(), StoreError> {
@@ -293,8 +264,5 @@ impl Names {
 /// The bytes of the name heap that a name takes.
 pub(crate) fn name_run(span: Span) -> Run {
     let bytes = span.length.0.next_multiple_of(NAME_GRAIN_BYTES);
-    Run {
-        start: span.offset.0,
-        end: span.offset.0.saturating_add(bytes),
-    }
+    Run { start: span.offset.0, end: span.offset.0.saturating_add(bytes) }
 }

@@ -72,40 +72,15 @@ impl RegionOptions {
         let name_bytes_max = u64::from(OBJECTS_MAX) * (NAME_BYTES_MAX + 1);
         let ranges = [
             ("capacity", self.capacity.0, page_bytes(), CAPACITY_MAX.0),
-            (
-                "objects_max",
-                self.objects_max.into(),
-                1,
-                OBJECTS_MAX.into(),
-            ),
-            (
-                "clients_max",
-                self.clients_max.into(),
-                1,
-                RECORDS_MAX.into(),
-            ),
-            (
-                "hold_blocks_max",
-                self.hold_blocks_max.into(),
-                1,
-                RECORDS_MAX.into(),
-            ),
+            ("objects_max", self.objects_max.into(), 1, OBJECTS_MAX.into()),
+            ("clients_max", self.clients_max.into(), 1, RECORDS_MAX.into()),
+            ("hold_blocks_max", self.hold_blocks_max.into(), 1, RECORDS_MAX.into()),
             ("grants_max", self.grants_max.into(), 1, RECORDS_MAX.into()),
-            (
-                "name_bytes",
-                self.name_bytes.0,
-                NAME_GRAIN_BYTES,
-                name_bytes_max,
-            ),
+            ("name_bytes", self.name_bytes.0, NAME_GRAIN_BYTES, name_bytes_max),
         ];
         for (what, value, min, max) in ranges {
             if !(min..=max).contains(&value) {
-                return Err(FormatError::OutOfRange {
-                    what,
-                    value,
-                    min,
-                    max,
-                });
+                return Err(FormatError::OutOfRange { what, value, min, max });
             }
         }
         Ok(())
@@ -119,9 +94,7 @@ mod tests {
     #[test]
     fn defaults_are_valid_from_a_page_to_the_longest() {
         for capacity in [page_bytes(), 1 << 20, 1 << 30, 1 << 36, CAPACITY_MAX.0] {
-            RegionOptions::for_capacity(Length(capacity))
-                .validate()
-                .unwrap();
+            RegionOptions::for_capacity(Length(capacity)).validate().unwrap();
         }
     }
 
@@ -132,61 +105,13 @@ mod tests {
             Err(FormatError::OutOfRange { what: found, .. }) => assert_eq!(found, what),
             other => panic!("{what}: {other:?}"),
         };
-        refused(
-            RegionOptions {
-                capacity: Length(0),
-                ..good.clone()
-            },
-            "capacity",
-        );
-        refused(
-            RegionOptions {
-                capacity: Length(u64::MAX),
-                ..good.clone()
-            },
-            "capacity",
-        );
-        refused(
-            RegionOptions {
-                objects_max: 0,
-                ..good.clone()
-            },
-            "objects_max",
-        );
-        refused(
-            RegionOptions {
-                objects_max: u32::MAX,
-                ..good.clone()
-            },
-            "objects_max",
-        );
-        refused(
-            RegionOptions {
-                clients_max: 0,
-                ..good.clone()
-            },
-            "clients_max",
-        );
-        refused(
-            RegionOptions {
-                hold_blocks_max: 0,
-                ..good.clone()
-            },
-            "hold_blocks_max",
-        );
-        refused(
-            RegionOptions {
-                grants_max: u32::MAX,
-                ..good.clone()
-            },
-            "grants_max",
-        );
-        refused(
-            RegionOptions {
-                name_bytes: Length(0),
-                ..good
-            },
-            "name_bytes",
-        );
+        refused(RegionOptions { capacity: Length(0), ..good.clone() }, "capacity");
+        refused(RegionOptions { capacity: Length(u64::MAX), ..good.clone() }, "capacity");
+        refused(RegionOptions { objects_max: 0, ..good.clone() }, "objects_max");
+        refused(RegionOptions { objects_max: u32::MAX, ..good.clone() }, "objects_max");
+        refused(RegionOptions { clients_max: 0, ..good.clone() }, "clients_max");
+        refused(RegionOptions { hold_blocks_max: 0, ..good.clone() }, "hold_blocks_max");
+        refused(RegionOptions { grants_max: u32::MAX, ..good.clone() }, "grants_max");
+        refused(RegionOptions { name_bytes: Length(0), ..good }, "name_bytes");
     }
 }

@@ -84,21 +84,17 @@ impl Reader {
         let directory = self.region.words(self.layout().directory)?;
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
-            let index = self
-                .region
-                .words(self.layout().index[(turn & 1) as usize])?;
+            let index = self.region.words(self.layout().index[(turn & 1) as usize])?;
             let mut has_changed = false;
-            let found = probe(&index, hash, |_, slot| {
-                match self.look(&directory, slot)? {
-                    Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
-                        Ok::<_, StoreError>(Some(entry))
-                    }
-                    Look::Changed => {
-                        has_changed = true;
-                        Ok(None)
-                    }
-                    _ => Ok(None),
+            let found = probe(&index, hash, |_, slot| match self.look(&directory, slot)? {
+                Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
+                    Ok::<_, StoreError>(Some(entry))
                 }
+                Look::Changed => {
+                    has_changed = true;
+                    Ok(None)
+                }
+                _ => Ok(None),
             })?;
             if let Some(entry) = found {
                 return Ok(Some(entry));
@@ -174,18 +170,12 @@ impl Reader {
         let slot = entry.id.slot();
         let corrupt = |reason| StoreError::Corrupt { slot, reason };
         entry.validate(self.layout()).map_err(corrupt)?;
-        let list = entry
-            .extra_list()
-            .ok_or_else(|| corrupt("its block list leaves 64 bits"))?;
+        let list = entry.extra_list().ok_or_else(|| corrupt("its block list leaves 64 bits"))?;
         let mut bytes = vec![0; list.length.0 as usize];
         self.region.copy_out(list.offset, &mut bytes)?;
         let (stored, computed) = (entry.extra_crc, crc32c::crc32c(&bytes));
         if stored != computed {
-            return Err(StoreError::BlockListDamaged {
-                id: entry.id,
-                stored,
-                computed,
-            });
+            return Err(StoreError::BlockListDamaged { id: entry.id, stored, computed });
         }
         blocks.extend(decode_extra(&bytes, self.layout()).map_err(corrupt)?);
         Ok(blocks)
@@ -287,10 +277,8 @@ impl Reader {
         if !self.is_still(directory, entry)? {
             return Ok(None);
         }
-        let corrupt = |_| StoreError::Corrupt {
-            slot: entry.id.slot(),
-            reason: "its name is not UTF-8",
-        };
+        let corrupt =
+            |_| StoreError::Corrupt { slot: entry.id.slot(), reason: "its name is not UTF-8" };
         String::from_utf8(bytes).map(Some).map_err(corrupt)
     }
 
@@ -302,15 +290,11 @@ impl Reader {
 
     fn word(&self, at: Offset) -> Result<u64, StoreError> {
         let words = self.region.words(Span::new(at, Length(8)))?;
-        words
-            .load(0, Ordering::Acquire)
-            .ok_or_else(|| StoreError::unreachable_word("header", at.0))
+        words.load(0, Ordering::Acquire).ok_or_else(|| StoreError::unreachable_word("header", at.0))
     }
 }
 
 fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result<u64, StoreError> {
     let at = word_of(Span::default(), ENTRY_BYTES / 8, slot.0, 0).0 + word;
-    directory
-        .load(at as usize, order)
-        .ok_or_else(|| StoreError::unreachable_word("directory", at))
+    directory.load(at as usize, order).ok_or_else(|| StoreError::unreachable_word("directory", at))
 }

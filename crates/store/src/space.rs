@@ -82,10 +82,7 @@ impl SpaceAllocator {
         }
         let mut runs = Vec::new();
         let mut from = all.start;
-        let mut last = Run {
-            start: all.start,
-            end: all.start,
-        };
+        let mut last = Run { start: all.start, end: all.start };
         for run in occupied {
             if run.start >= run.end
                 || !run.start.is_multiple_of(grain)
@@ -96,10 +93,7 @@ impl SpaceAllocator {
                 return Err(SpaceError::Outside(run));
             }
             if run.start < from {
-                return Err(SpaceError::Overlap {
-                    asked: run,
-                    other: last,
-                });
+                return Err(SpaceError::Overlap { asked: run, other: last });
             }
             if run.start > from {
                 runs.push((from, run.start));
@@ -119,9 +113,7 @@ impl SpaceAllocator {
             free_bytes: 0,
             interior_bytes: 0,
         };
-        let filed = runs
-            .iter()
-            .map(|&(start, end)| (space.interior(Run { start, end }), start));
+        let filed = runs.iter().map(|&(start, end)| (space.interior(Run { start, end }), start));
         space.by_interior = filed.filter(|(interior, _)| *interior > 0).collect();
         space.interior_bytes = space.by_interior.iter().map(|(interior, _)| interior).sum();
         space.free_bytes = runs.iter().map(|(start, end)| end - start).sum();
@@ -134,16 +126,12 @@ impl SpaceAllocator {
     pub fn allocate(&mut self, length: u64, alignment: u64) -> Option<Run> {
         let length = length.max(1).checked_next_multiple_of(self.unit)?;
         let place = if alignment > self.unit && alignment.is_power_of_two() {
-            self.aligned_place(length, alignment)
-                .or_else(|| self.best_place(length))
+            self.aligned_place(length, alignment).or_else(|| self.best_place(length))
         } else {
             self.best_place(length)
         };
         let (run, start) = place?;
-        let taken = Run {
-            start,
-            end: start.checked_add(length)?,
-        };
+        let taken = Run { start, end: start.checked_add(length)? };
         self.cut(run, taken);
         Some(taken)
     }
@@ -174,11 +162,7 @@ impl SpaceAllocator {
             return Err(SpaceError::Outside(run));
         }
         let before = self.before(run.start);
-        let after = self
-            .free
-            .range(run.start..)
-            .next()
-            .map(|(&start, &end)| Run { start, end });
+        let after = self.free.range(run.start..).next().map(|(&start, &end)| Run { start, end });
         for other in before.into_iter().chain(after) {
             if other.start < run.end && run.start < other.end {
                 return Err(SpaceError::Overlap { asked: run, other });
@@ -240,10 +224,7 @@ impl SpaceAllocator {
             }
         }
         if filed != self.by_interior.len() {
-            return Err(format!(
-                "{} runs are filed, {filed} exist",
-                self.by_interior.len()
-            ));
+            return Err(format!("{} runs are filed, {filed} exist", self.by_interior.len()));
         }
         if (bytes, interior) != (self.free_bytes, self.interior_bytes) {
             return Err(format!(
@@ -276,10 +257,7 @@ impl SpaceAllocator {
             let place = start.checked_next_multiple_of(alignment)?;
             (place.checked_add(length)? <= run.end).then_some((run, place))
         };
-        let short = self
-            .by_interior
-            .range((length, 0)..)
-            .take(ALIGNED_CANDIDATES_MAX);
+        let short = self.by_interior.range((length, 0)..).take(ALIGNED_CANDIDATES_MAX);
         let found = short.filter_map(|&(_, start)| fits(start)).next();
         found.or_else(|| {
             let always = length.checked_add(alignment - self.unit)?;
@@ -293,26 +271,17 @@ impl SpaceAllocator {
 
     /// The free run that starts at or before `at`.
     fn before(&self, at: u64) -> Option<Run> {
-        self.free
-            .range(..=at)
-            .next_back()
-            .map(|(&start, &end)| Run { start, end })
+        self.free.range(..=at).next_back().map(|(&start, &end)| Run { start, end })
     }
 
     /// Take `taken` out of the free run `run`, which contains it.
     fn cut(&mut self, run: Run, taken: Run) {
         self.unfile(run);
         if run.start < taken.start {
-            self.file(Run {
-                start: run.start,
-                end: taken.start,
-            });
+            self.file(Run { start: run.start, end: taken.start });
         }
         if taken.end < run.end {
-            self.file(Run {
-                start: taken.end,
-                end: run.end,
-            });
+            self.file(Run { start: taken.end, end: run.end });
         }
     }
 
@@ -353,14 +322,7 @@ mod tests {
 
     #[test]
     fn neighbours_merge_whatever_the_order() {
-        for order in [
-            [0, 1, 2],
-            [0, 2, 1],
-            [1, 0, 2],
-            [1, 2, 0],
-            [2, 0, 1],
-            [2, 1, 0],
-        ] {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut space = space(3);
             let runs: Vec<Run> = (0..3).map(|_| space.allocate(1, 1).unwrap()).collect();
             assert_eq!((space.free_bytes(), space.largest()), (0, 0));
@@ -403,17 +365,12 @@ mod tests {
     fn ragged_rests_count_but_are_not_handed_out() {
         let mut space = space(4);
         let all = space.allocate(4 * UNIT, 1).unwrap();
-        space
-            .free(run(all.start + GRAIN, all.start + 2 * UNIT - GRAIN))
-            .unwrap();
+        space.free(run(all.start + GRAIN, all.start + 2 * UNIT - GRAIN)).unwrap();
         assert_eq!(space.free_bytes(), 2 * UNIT - 2 * GRAIN);
         assert_eq!((space.interior_bytes(), space.largest()), (0, 0));
         assert!(space.allocate(1, 1).is_none());
         space.free(run(all.start, all.start + GRAIN)).unwrap();
-        assert_eq!(
-            space.allocate(UNIT, 1),
-            Some(run(all.start, all.start + UNIT))
-        );
+        assert_eq!(space.allocate(UNIT, 1), Some(run(all.start, all.start + UNIT)));
         space.check().unwrap();
     }
 

@@ -79,13 +79,8 @@ impl Home {
         let grants = settle_grants(&control, &layout, &known, &mut survey.dropped)?;
         let blocks = settle_blocks(&mut survey.candidates, &grants, &mut survey.dropped)?;
         let mut grants = Grants::new(control.clone(), layout, &grants);
-        let sorted: Vec<Run> = blocks
-            .iter()
-            .map(|(start, b)| Run {
-                start: *start,
-                end: b.end,
-            })
-            .collect();
+        let sorted: Vec<Run> =
+            blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
         for client in &known {
             grants.take_off(*client, &sorted)?;
         }
@@ -175,10 +170,7 @@ impl Home {
         except: Option<Slot>,
     ) -> Result<Vec<(NameHash, Slot)>, StoreError> {
         let mut names = Vec::new();
-        for slot in (0..directory.used())
-            .map(Slot)
-            .filter(|slot| Some(*slot) != except)
-        {
+        for slot in (0..directory.used()).map(Slot).filter(|slot| Some(*slot) != except) {
             if directory.sequence(slot)?.state() == State::Sealed {
                 let entry = directory.entry(slot)?;
                 if !entry.name.is_empty() {
@@ -230,10 +222,7 @@ fn survey_entries(
 }
 
 fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {
-    survey.dropped.push(Dropped {
-        id: None,
-        reason: format!("slot {}: {reason}", slot.0),
-    });
+    survey.dropped.push(Dropped { id: None, reason: format!("slot {}: {reason}", slot.0) });
     survey.void.push(slot);
 }
 
@@ -255,11 +244,7 @@ fn candidate(
         name_hash: NameHash(entry.name_hash),
         sealed_at_ns: entry.sealed_at_ns,
         creator: entry.creator,
-        fate: if state == State::Sealed {
-            Fate::Sealed
-        } else {
-            Fate::Retiring
-        },
+        fate: if state == State::Sealed { Fate::Sealed } else { Fate::Retiring },
     };
     if entry.extra_count == 0 {
         return Ok(candidate);
@@ -289,10 +274,7 @@ fn occupy(
     let mut occupied: Vec<Run> = blocks.iter().copied().chain(grants).collect();
     occupied.sort_unstable();
     let start = layout.heap.offset.0;
-    let heap = Run {
-        start,
-        end: start + layout.heap.length.0,
-    };
+    let heap = Run { start, end: start + layout.heap.length.0 };
     SpaceAllocator::with_occupied(heap, BLOCK_BYTES, layout.page.0, occupied)
         .map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
 }

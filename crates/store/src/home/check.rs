@@ -36,10 +36,7 @@ impl Home {
         let mut at = heap.offset.0;
         for (run, what) in all {
             if run.start != at {
-                return Err(format!(
-                    "heap: {what} {} does not start at {at:#x}",
-                    span_of(run)
-                ));
+                return Err(format!("heap: {what} {} does not start at {at:#x}", span_of(run)));
             }
             at = run.end;
         }
@@ -91,14 +88,9 @@ impl Home {
         }
         if (sealed, names) != (self.objects, self.names.count()) {
             let known = (self.objects, self.names.count());
-            return Err(format!(
-                "{sealed} objects, {names} names; accounts say {known:?}"
-            ));
+            return Err(format!("{sealed} objects, {names} names; accounts say {known:?}"));
         }
-        let known = self
-            .blocks
-            .iter()
-            .map(|(run, b)| (run, (b.sealed, b.retiring)));
+        let known = self.blocks.iter().map(|(run, b)| (run, (b.sealed, b.retiring)));
         if !known.eq(counts) {
             return Err("blocks are not those of the entries".to_owned());
         }
@@ -128,10 +120,7 @@ impl Home {
         let parts = [stats.used, stats.granted, stats.retiring, stats.free];
         let sum: u64 = parts.iter().map(|part| part.0).sum();
         if sum != stats.capacity.0 {
-            return Err(format!(
-                "{parts:?} sum to {sum} B, capacity is {}",
-                stats.capacity
-            ));
+            return Err(format!("{parts:?} sum to {sum} B, capacity is {}", stats.capacity));
         }
         Ok(())
     }

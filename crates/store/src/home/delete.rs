@@ -48,8 +48,7 @@ impl Home {
         let sequence = self.directory.sequence(slot)?;
         // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
         // fences, looks at the entry. One of the two sees the other.
-        self.directory
-            .set_sequence(slot, sequence.with(State::Retiring))?;
+        self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
         failpoint!("delete.retiring");
         if !entry.name.is_empty() {
             self.names.remove(NameHash(entry.name_hash), slot)?;
@@ -68,11 +67,7 @@ impl Home {
             self.free_object(slot)?;
         }
         let bytes = runs.iter().map(|run| run.len()).sum();
-        Ok(Deleted {
-            id: entry.id,
-            freed_now,
-            bytes: Length(bytes),
-        })
+        Ok(Deleted { id: entry.id, freed_now, bytes: Length(bytes) })
     }
 
     /// Free every retiring object that nobody holds any more. One pass over all holds.

@@ -65,11 +65,7 @@ impl Home {
         failpoint!("client.leave.done");
         self.clients.end_leave(client)?;
         let reclaimed = self.reclaim()?;
-        Ok(Reclaimed {
-            granted: Length(granted),
-            hold_blocks,
-            ..reclaimed
-        })
+        Ok(Reclaimed { granted: Length(granted), hold_blocks, ..reclaimed })
     }
 
     /// Clients that have joined.
@@ -106,13 +102,9 @@ impl Home {
     ) -> Result<Span, StoreError> {
         self.clients.get(client)?;
         if !self.grants.has_free_record() {
-            return Err(StoreError::TooManyGrants {
-                max: self.layout().grants_max,
-            });
+            return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
         }
-        let run = self
-            .take_space(min, want.max(min))
-            .ok_or_else(|| self.out_of_memory(min))?;
+        let run = self.take_space(min, want.max(min)).ok_or_else(|| self.out_of_memory(min))?;
         if let Err(error) = self.grants.add(client.0, run) {
             self.free_run(run)?;
             return Err(error);
@@ -151,9 +143,7 @@ impl Home {
         self.clients.get(client)?;
         check_name(name)?;
         if self.slot_of_name(name)?.is_some() {
-            return Err(StoreError::NameTaken {
-                name: name.to_owned(),
-            });
+            return Err(StoreError::NameTaken { name: name.to_owned() });
         }
         // A client could reserve without end; as many names as objects are enough.
         let max = self.layout().objects_max;
@@ -161,9 +151,7 @@ impl Home {
             return Err(StoreError::TooManyObjects { max });
         }
         match self.reserved.entry(name.to_owned()) {
-            MapEntry::Occupied(taken) => Err(StoreError::NameTaken {
-                name: taken.key().clone(),
-            }),
+            MapEntry::Occupied(taken) => Err(StoreError::NameTaken { name: taken.key().clone() }),
             MapEntry::Vacant(free) => {
                 free.insert(client);
                 Ok(())
@@ -177,9 +165,7 @@ impl Home {
     /// [`StoreError::NotFound`] if this client did not reserve it.
     pub fn unreserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
         if self.reserved.get(name) != Some(&client) {
-            return Err(StoreError::NotFound {
-                what: Target::Name(name).to_string(),
-            });
+            return Err(StoreError::NotFound { what: Target::Name(name).to_string() });
         }
         self.reserved.remove(name);
         Ok(())
@@ -189,10 +175,7 @@ impl Home {
     pub(super) fn disjoint_runs(&self, spans: &[Span]) -> Result<Vec<Run>, StoreError> {
         let mut runs = Vec::with_capacity(spans.len());
         for span in spans {
-            let bad = |reason| StoreError::BadSpan {
-                span: *span,
-                reason,
-            };
+            let bad = |reason| StoreError::BadSpan { span: *span, reason };
             if span.is_empty() || !span.is_aligned(BLOCK_BYTES) {
                 return Err(bad("it is empty or not a multiple of 128 B"));
             }
@@ -207,10 +190,7 @@ impl Home {
                 && second.start < first.end
             {
                 let reason = "it overlaps another of the same request";
-                return Err(StoreError::BadSpan {
-                    span: span_of(second),
-                    reason,
-                });
+                return Err(StoreError::BadSpan { span: span_of(second), reason });
             }
         }
         Ok(runs)
@@ -218,11 +198,7 @@ impl Home {
 
     fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
         let alignment = |length: u64| {
-            if length >= HUGE_GRANT_BYTES {
-                HUGE_GRANT_BYTES
-            } else {
-                1
-            }
+            if length >= HUGE_GRANT_BYTES { HUGE_GRANT_BYTES } else { 1 }
         };
         if let Some(run) = self.space.allocate(want.0, alignment(want.0)) {
             return Some(run);

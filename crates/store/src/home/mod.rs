@@ -174,18 +174,10 @@ impl Home {
 
     /// All blocks of the object in `slot`.
     fn runs_of(&self, slot: Slot, entry: &Entry) -> Result<Vec<Run>, StoreError> {
-        let primary = crate::grants::run_of(entry.primary).ok_or(StoreError::Corrupt {
-            slot,
-            reason: "primary block leaves 64 bits",
-        })?;
-        let extra = self
-            .extras
-            .get(&slot.0)
-            .map(AsRef::as_ref)
-            .unwrap_or_default();
-        Ok(std::iter::once(primary)
-            .chain(extra.iter().copied())
-            .collect())
+        let primary = crate::grants::run_of(entry.primary)
+            .ok_or(StoreError::Corrupt { slot, reason: "primary block leaves 64 bits" })?;
+        let extra = self.extras.get(&slot.0).map(AsRef::as_ref).unwrap_or_default();
+        Ok(std::iter::once(primary).chain(extra.iter().copied()).collect())
     }
 
     /// Bytes of a name.
@@ -204,8 +196,6 @@ impl Home {
     }
 
     fn free_run(&mut self, run: Run) -> Result<(), StoreError> {
-        self.space
-            .free(run)
-            .map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
+        self.space.free(run).map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
     }
 }

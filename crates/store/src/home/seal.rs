@@ -95,8 +95,7 @@ impl Home {
         self.directory.publish(plan.vacancy, &plan.entry)?;
         if let Some(hash) = hash {
             let directory = &self.directory;
-            self.names
-                .insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
+            self.names.insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
             failpoint!("seal.indexed");
         }
         self.grants.carve(client.0, &plan.carving)?;
@@ -151,9 +150,7 @@ impl Home {
         }
         let vacancy = self.directory.vacancy()?;
         let id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
-        let too_many = StoreError::BadRequest {
-            reason: "more extra blocks than 32 bits count",
-        };
+        let too_many = StoreError::BadRequest { reason: "more extra blocks than 32 bits count" };
         let entry = Entry {
             id,
             kind: request.kind,
@@ -169,18 +166,10 @@ impl Home {
             creator_pid,
             creator: client.0,
         };
-        entry
-            .validate(self.layout())
-            .map_err(|reason| StoreError::BadRequest { reason })?;
+        entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         self.check_extra_list(&entry, &request.extra)?;
         let (primary, extra, carving) = self.plan_blocks(client, request)?;
-        Ok(Plan {
-            vacancy,
-            entry,
-            primary,
-            extra,
-            carving,
-        })
+        Ok(Plan { vacancy, entry, primary, extra, carving })
     }
 
     /// Whether the list behind the descriptor is the one in the request: the next home reads it.
@@ -211,9 +200,7 @@ impl Home {
         fresh.retain(|run| !self.blocks.is_block(*run));
         let carving = self.grants.plan(client.0, &fresh)?;
         let mut runs = spans.into_iter().filter_map(run_of);
-        let primary = runs.next().ok_or(StoreError::BadRequest {
-            reason: "no primary block",
-        })?;
+        let primary = runs.next().ok_or(StoreError::BadRequest { reason: "no primary block" })?;
         Ok((primary, runs.collect(), carving))
     }
 
@@ -229,29 +216,22 @@ impl Home {
             None => false,
         };
         if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {
-            return Err(StoreError::NameTaken {
-                name: name.to_owned(),
-            });
+            return Err(StoreError::NameTaken { name: name.to_owned() });
         }
         let free = self.names.free_bytes();
         if free < NAME_BYTES_MAX + 1 && free < name.len() as u64 {
             let asked = Length(name.len() as u64);
-            return Err(StoreError::NameSpaceFull {
-                asked,
-                free: Length(free),
-            });
+            return Err(StoreError::NameSpaceFull { asked, free: Length(free) });
         }
         Ok(())
     }
 
     /// The slot of the sealed object with this name.
     pub(super) fn slot_of_name(&self, name: &str) -> Result<Option<Slot>, StoreError> {
-        let found =
-            self.names.find(self.names.hash(name), |slot| {
-                let entry = self.directory.entry(slot)?;
-                Ok(entry.name.length.0 == name.len() as u64
-                    && self.name_of(&entry)? == name.as_bytes())
-            })?;
+        let found = self.names.find(self.names.hash(name), |slot| {
+            let entry = self.directory.entry(slot)?;
+            Ok(entry.name.length.0 == name.len() as u64 && self.name_of(&entry)? == name.as_bytes())
+        })?;
         Ok(found.map(|(_, slot)| slot))
     }
 
@@ -260,9 +240,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn find(&self, target: Target<'_>) -> Result<Entry, StoreError> {
-        let not_found = || StoreError::NotFound {
-            what: target.to_string(),
-        };
+        let not_found = || StoreError::NotFound { what: target.to_string() };
         let slot = match target {
             Target::Name(name) => self.slot_of_name(name)?.ok_or_else(not_found)?,
             Target::Id(id) => {

@@ -52,10 +52,7 @@ impl Candidate {
     /// once, for somebody may be reading it.
     pub(super) fn retire(&mut self, reason: &str, dropped: &mut Vec<Dropped>) {
         if self.fate == Fate::Sealed {
-            dropped.push(Dropped {
-                id: Some(self.id),
-                reason: reason.to_owned(),
-            });
+            dropped.push(Dropped { id: Some(self.id), reason: reason.to_owned() });
         }
         self.extra = Box::default();
         self.fate = Fate::Retiring;
@@ -79,10 +76,7 @@ pub(super) fn settle_grants(
 ) -> Result<Vec<Found>, StoreError> {
     let mut found = Grants::read(control, layout)?;
     let mut report = |found: &Found, reason: &str| {
-        let reason = format!(
-            "grant {} of client {}: {reason}",
-            found.record, found.client
-        );
+        let reason = format!("grant {} of client {}: {reason}", found.record, found.client);
         dropped.push(Dropped { id: None, reason });
     };
     let mut changed = BTreeSet::new();
@@ -155,17 +149,14 @@ pub(super) fn settle_blocks(
             }
         }
     }
-    Err(StoreError::Inconsistent(
-        "objects overlap in too many ways".to_owned(),
-    ))
+    Err(StoreError::Inconsistent("objects overlap in too many ways".to_owned()))
 }
 
 /// Grants that share a byte with `run`.
 fn overlapping(grants: &[Found], run: Run) -> impl Iterator<Item = &Found> {
     let first = grants.partition_point(|grant| grant.run.end <= run.start);
     let from = grants.get(first..).unwrap_or_default();
-    from.iter()
-        .take_while(move |grant| grant.run.start < run.end)
+    from.iter().take_while(move |grant| grant.run.start < run.end)
 }
 
 fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
@@ -175,17 +166,9 @@ fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
             continue;
         }
         let weight = |is_extra| (is_extra, candidate.sealed_at_ns, candidate.slot.0);
-        claims.push(Claim {
-            run: candidate.primary,
-            weight: weight(false),
-            index,
-        });
+        claims.push(Claim { run: candidate.primary, weight: weight(false), index });
         let extra = candidate.extra.iter();
-        claims.extend(extra.map(|run| Claim {
-            run: *run,
-            weight: weight(true),
-            index,
-        }));
+        claims.extend(extra.map(|run| Claim { run: *run, weight: weight(true), index }));
     }
     claims.sort_unstable();
     claims
@@ -207,11 +190,7 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
             kept = group;
             continue;
         }
-        let loser = if first.weight <= second.weight {
-            group
-        } else {
-            kept
-        };
+        let loser = if first.weight <= second.weight { group } else { kept };
         losers.extend(loser.iter().map(|claim| (claim.index, !claim.weight.0)));
         if first.weight > second.weight {
             kept = group;
@@ -224,18 +203,9 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
 fn join(claims: &[Claim], candidates: &[Candidate]) -> Vec<(u64, Block)> {
     let mut blocks: Vec<(u64, Block)> = Vec::with_capacity(claims.len());
     for claim in claims {
-        let is_sealed = candidates
-            .get(claim.index)
-            .is_some_and(|c| c.fate == Fate::Sealed);
-        if blocks
-            .last()
-            .is_none_or(|(start, _)| *start != claim.run.start)
-        {
-            let block = Block {
-                end: claim.run.end,
-                sealed: 0,
-                retiring: 0,
-            };
+        let is_sealed = candidates.get(claim.index).is_some_and(|c| c.fate == Fate::Sealed);
+        if blocks.last().is_none_or(|(start, _)| *start != claim.run.start) {
+            let block = Block { end: claim.run.end, sealed: 0, retiring: 0 };
             blocks.push((claim.run.start, block));
         }
         if let Some((_, block)) = blocks.last_mut() {
@@ -255,10 +225,7 @@ pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '
     let from = runs.get(first..).unwrap_or_default();
     from.iter()
         .take_while(move |run| run.start < within.end)
-        .map(move |run| Run {
-            start: run.start.max(within.start),
-            end: run.end.min(within.end),
-        })
+        .map(move |run| Run { start: run.start.max(within.start), end: run.end.min(within.end) })
 }
 
 #[cfg(test)]
@@ -266,18 +233,12 @@ mod tests {
     use super::*;
 
     fn run(start: u64, end: u64) -> Run {
-        Run {
-            start: start * 128,
-            end: end * 128,
-        }
+        Run { start: start * 128, end: end * 128 }
     }
 
     fn candidate(slot: u32, age: u64, primary: Run, extra: &[Run]) -> Candidate {
         Candidate {
-            id: ObjectId {
-                hi: 1,
-                lo: slot.into(),
-            },
+            id: ObjectId { hi: 1, lo: slot.into() },
             slot: Slot(slot),
             primary,
             extra: extra.into(),
@@ -292,10 +253,7 @@ mod tests {
     fn settle(candidates: &mut [Candidate]) -> (Vec<(u64, u32, u32)>, usize) {
         let mut dropped = Vec::new();
         let blocks = settle_blocks(candidates, &[], &mut dropped).unwrap();
-        let blocks = blocks
-            .iter()
-            .map(|(s, b)| (s / 128, b.sealed, b.retiring))
-            .collect();
+        let blocks = blocks.iter().map(|(s, b)| (s / 128, b.sealed, b.retiring)).collect();
         (blocks, dropped.len())
     }
 
@@ -318,24 +276,15 @@ mod tests {
             candidate(3, 4, run(3, 4), &[run(22, 30)]),
         ];
         let (blocks, dropped) = settle(&mut all);
-        assert_eq!(
-            blocks,
-            [(0, 0, 1), (2, 1, 0), (3, 0, 1), (10, 1, 0), (20, 1, 0)]
-        );
+        assert_eq!(blocks, [(0, 0, 1), (2, 1, 0), (3, 0, 1), (10, 1, 0), (20, 1, 0)]);
         assert_eq!(dropped, 2);
         let fates: Vec<Fate> = all.iter().map(|candidate| candidate.fate).collect();
-        assert_eq!(
-            fates,
-            [Fate::Retiring, Fate::Sealed, Fate::Sealed, Fate::Retiring]
-        );
+        assert_eq!(fates, [Fate::Retiring, Fate::Sealed, Fate::Sealed, Fate::Retiring]);
     }
 
     #[test]
     fn of_two_primary_blocks_the_younger_goes() {
-        let mut all = [
-            candidate(0, 2, run(0, 4), &[]),
-            candidate(1, 1, run(2, 6), &[]),
-        ];
+        let mut all = [candidate(0, 2, run(0, 4), &[]), candidate(1, 1, run(2, 6), &[])];
         assert_eq!(settle(&mut all), (vec![(2, 1, 0)], 1));
         assert_eq!(all[0].fate, Fate::Gone);
     }
@@ -348,32 +297,20 @@ mod tests {
 
     #[test]
     fn a_list_that_claims_anothers_grant_loses() {
-        let grant = Found {
-            record: 0,
-            client: 7,
-            run: run(8, 16),
-        };
+        let grant = Found { record: 0, client: 7, run: run(8, 16) };
         let mut all = [candidate(0, 1, run(0, 1), &[run(15, 17)])];
         let mut dropped = Vec::new();
         let blocks = settle_blocks(&mut all, &[grant], &mut dropped).unwrap();
         assert_eq!((blocks.len(), dropped.len()), (1, 1));
         all[0] = candidate(0, 1, run(0, 1), &[run(15, 17)]);
         all[0].creator = 7;
-        assert_eq!(
-            settle_blocks(&mut all, &[grant], &mut dropped)
-                .unwrap()
-                .len(),
-            2
-        );
+        assert_eq!(settle_blocks(&mut all, &[grant], &mut dropped).unwrap().len(), 2);
     }
 
     #[test]
     fn parts_inside_are_cut() {
         let runs = [run(0, 2), run(4, 6), run(8, 10)];
-        assert_eq!(
-            inside(&runs, run(1, 9)).collect::<Vec<_>>(),
-            [run(1, 2), run(4, 6), run(8, 9)]
-        );
+        assert_eq!(inside(&runs, run(1, 9)).collect::<Vec<_>>(), [run(1, 2), run(4, 6), run(8, 9)]);
         assert_eq!(inside(&runs, run(2, 4)).count(), 0);
     }
 }

@@ -16,36 +16,18 @@ use crate::{FormatError, Home, Reader, StoreError, Target};
 
 /// A story in which every operation of the home happens, each way it can go.
 fn story() -> Vec<Op> {
-    let bytes = |at, grains, name| Op::SealBytes {
-        client: 0,
-        at,
-        grains,
-        name,
-    };
+    let bytes = |at, grains, name| Op::SealBytes { client: 0, at, grains, name };
     vec![
         Op::Join,
         Op::Join,
         Op::HoldBlock { client: 0 },
-        Op::Grant {
-            client: 0,
-            min: 1 << 14,
-            want: 1 << 16,
-        },
-        Op::Grant {
-            client: 1,
-            min: 1,
-            want: 1 << 13,
-        },
+        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        Op::Grant { client: 1, min: 1, want: 1 << 13 },
         // From the middle, the start and the end of an extent, and then a whole one.
         bytes(40, 3, Some(1)),
         bytes(0, 2, Some(2)),
         bytes(30, 99, None),
-        Op::SealBytes {
-            client: 1,
-            at: 0,
-            grains: 64,
-            name: Some(3),
-        },
+        Op::SealBytes { client: 1, at: 0, grains: 64, name: Some(3) },
         Op::SealTable {
             client: 0,
             at: 3,
@@ -53,33 +35,14 @@ fn story() -> Vec<Op> {
             shared: Some(0),
             name: Some(4),
         },
-        Op::Release {
-            client: 0,
-            at: 50,
-            grains: 32,
-        },
-        Op::Hold {
-            client: 1,
-            object: 0,
-        },
-        Op::Delete {
-            object: 0,
-            by_name: true,
-        },
+        Op::Release { client: 0, at: 50, grains: 32 },
+        Op::Hold { client: 1, object: 0 },
+        Op::Delete { object: 0, by_name: true },
         Op::Adopt,
-        Op::Delete {
-            object: 0,
-            by_name: false,
-        },
+        Op::Delete { object: 0, by_name: false },
         bytes(0, 1, Some(1)),
-        Op::Hold {
-            client: 0,
-            object: 2,
-        },
-        Op::Delete {
-            object: 2,
-            by_name: true,
-        },
+        Op::Hold { client: 0, object: 2 },
+        Op::Delete { object: 2, by_name: true },
         Op::Unhold { client: 1, hold: 0 },
         Op::Reclaim,
         Op::Leave { client: 0 },
@@ -125,10 +88,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
         seen.extend(kill_while_making());
         seen.extend(kill_while_a_leave_is_finished());
     });
-    let missed: Vec<_> = failpoints::ALL
-        .iter()
-        .filter(|name| !seen.contains(**name))
-        .collect();
+    let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");
 }
 
@@ -164,10 +124,7 @@ fn kill_while_making() -> BTreeSet<&'static str> {
         seen.insert(name);
         if name.starts_with("create") {
             let adopted = Home::adopt(world.map(Access::Home));
-            assert!(matches!(
-                adopted,
-                Err(StoreError::Format(FormatError::BadMagic { .. }))
-            ));
+            assert!(matches!(adopted, Err(StoreError::Format(FormatError::BadMagic { .. }))));
             let opened = Reader::open(world.map(Access::Client));
             assert!(matches!(opened, Err(FormatError::BadMagic { .. })));
         }
@@ -192,10 +149,7 @@ fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
         let name = killed(kill, || drop(world.adopt()));
         let mut home = world.adopt();
         let stats = home.stats().unwrap();
-        assert_eq!(
-            (stats.clients, stats.granted.0, stats.hold_blocks),
-            (0, 0, 0)
-        );
+        assert_eq!((stats.clients, stats.granted.0, stats.hold_blocks), (0, 0, 0));
         assert_eq!(home.delete(Target::Id(id)).unwrap().bytes.0, 128);
         match name {
             Some(name) => seen.insert(name),

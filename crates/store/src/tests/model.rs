@@ -154,20 +154,13 @@ impl Model {
         let stats = self.home().stats().unwrap();
         assert_eq!((stats.free, stats.fragmented.0), (stats.capacity, 0));
         assert_eq!(
-            (
-                stats.objects,
-                stats.objects_retiring,
-                stats.clients,
-                stats.grants
-            ),
+            (stats.objects, stats.objects_retiring, stats.clients, stats.grants),
             (0, 0, 0, 0)
         );
         assert_eq!(stats.name_bytes_free, self.world.options.name_bytes);
         self.home().check().unwrap();
         // Holds of members that are gone point into blocks that may be another's by now.
-        members
-            .iter()
-            .for_each(|member| member.client.holds.abandon());
+        members.iter().for_each(|member| member.client.holds.abandon());
     }
 
     fn home(&mut self) -> &mut Home {
@@ -187,21 +180,10 @@ impl Model {
             Op::HoldBlock { client } => self.hold_block(*client),
             Op::Grant { client, min, want } => self.grant(*client, *min, *want),
             Op::Release { client, at, grains } => self.release(*client, *at, *grains),
-            Op::SealBytes {
-                client,
-                at,
-                grains,
-                name,
-            } => {
+            Op::SealBytes { client, at, grains, name } => {
                 self.seal(*client, (*at, *grains), &[], None, *name, false);
             }
-            Op::SealTable {
-                client,
-                at,
-                extra,
-                shared,
-                name,
-            } => {
+            Op::SealTable { client, at, extra, shared, name } => {
                 self.seal(*client, (*at, 4), extra, *shared, *name, true);
             }
             Op::Delete { object, by_name } => self.delete(*object, *by_name),
@@ -224,11 +206,7 @@ impl Model {
         match Client::join(&self.world, home) {
             Ok(client) => {
                 let (grains, holds) = (BTreeSet::new(), Vec::new());
-                self.members.push(Member {
-                    client,
-                    grains,
-                    holds,
-                });
+                self.members.push(Member { client, grains, holds });
             }
             Err(StoreError::TooManyClients { .. } | StoreError::HoldBlocksExhausted { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -272,9 +250,7 @@ impl Model {
             Ok(span) => {
                 assert!(span.length.0 >= min.max(1));
                 let member = &mut self.members[i];
-                member
-                    .client
-                    .write(span.offset, &vec![POISON; span.length.0 as usize]);
+                member.client.write(span.offset, &vec![POISON; span.length.0 as usize]);
                 member.grains.extend(grains(span));
             }
             Err(StoreError::OutOfMemory { .. }) => assert!(largest < min || largest == 0),
@@ -316,19 +292,10 @@ impl Model {
         let Some(primary) = take(&mut free, at, count) else {
             return;
         };
-        let mut blocks: Vec<Span> = extra
-            .iter()
-            .filter_map(|(at, count)| take(&mut free, *at, *count))
-            .collect();
-        let known: Vec<Span> = self
-            .objects
-            .values()
-            .flat_map(|o| &o.blocks)
-            .map(|b| b.0)
-            .collect();
-        let sharing = shared
-            .and_then(|n| choose(n, known.len()))
-            .map(|n| known[n]);
+        let mut blocks: Vec<Span> =
+            extra.iter().filter_map(|(at, count)| take(&mut free, *at, *count)).collect();
+        let known: Vec<Span> = self.objects.values().flat_map(|o| &o.blocks).map(|b| b.0).collect();
+        let sharing = shared.and_then(|n| choose(n, known.len())).map(|n| known[n]);
         blocks.extend(sharing.filter(|_| is_table));
         if is_table && primary.length.0 < 24 + 16 * blocks.len() as u64 {
             return;
@@ -346,18 +313,11 @@ impl Model {
             SealRequest::bytes(primary, primary.length, name.as_deref())
         };
         let all = std::iter::once(primary).chain(blocks);
-        let object = Object {
-            name: name.clone(),
-            blocks: all.map(|b| (b, client.read(b))).collect(),
-        };
+        let object =
+            Object { name: name.clone(), blocks: all.map(|b| (b, client.read(b))).collect() };
         let is_taken = name.is_some() && self.objects.values().any(|o| o.name == name);
         self.pending = Some(object.clone());
-        match self
-            .home
-            .as_mut()
-            .unwrap()
-            .seal(client.slot, &request, u64::from(self.seed))
-        {
+        match self.home.as_mut().unwrap().seal(client.slot, &request, u64::from(self.seed)) {
             Ok(id) => {
                 assert!(!is_taken, "sealed a name that is taken");
                 assert!(
@@ -379,12 +339,7 @@ impl Model {
         let Some(i) = choose(object, self.objects.len()) else {
             return;
         };
-        let (id, object) = self
-            .objects
-            .iter()
-            .nth(i)
-            .map(|(id, o)| (*id, o.clone()))
-            .unwrap();
+        let (id, object) = self.objects.iter().nth(i).map(|(id, o)| (*id, o.clone())).unwrap();
         let target = match &object.name {
             Some(name) if by_name => Target::Name(name),
             _ => Target::Id(id),
@@ -407,14 +362,8 @@ impl Model {
         };
         let id = *self.objects.keys().nth(n).unwrap();
         let member = &mut self.members[i];
-        let held = member
-            .client
-            .reader
-            .hold(&member.client.holds, Target::Id(id))
-            .unwrap();
-        member
-            .holds
-            .push(held.expect("a sealed object can be held"));
+        let held = member.client.reader.hold(&member.client.holds, Target::Id(id)).unwrap();
+        member.holds.push(held.expect("a sealed object can be held"));
     }
 
     fn unhold(&mut self, client: usize, hold: usize) {
@@ -427,20 +376,13 @@ impl Model {
     }
 
     fn is_held(&self, id: ObjectId) -> bool {
-        self.members
-            .iter()
-            .flat_map(|member| &member.holds)
-            .any(|held| held.entry().id == id)
+        self.members.iter().flat_map(|member| &member.holds).any(|held| held.entry().id == id)
     }
 
     /// After a scan: what retires and is not held is gone.
     fn forget_free(&mut self) {
-        let gone: Vec<ObjectId> = self
-            .retiring
-            .keys()
-            .copied()
-            .filter(|id| !self.is_held(*id))
-            .collect();
+        let gone: Vec<ObjectId> =
+            self.retiring.keys().copied().filter(|id| !self.is_held(*id)).collect();
         for id in gone {
             self.retiring.remove(&id);
         }
@@ -451,18 +393,11 @@ impl Model {
         self.reconcile_clients(op);
         self.reconcile_objects(op);
         let home = self.home.as_ref().unwrap();
-        let sealed: BTreeSet<u64> = self
-            .objects
-            .values()
-            .flat_map(|o| &o.blocks)
-            .flat_map(|b| grains(b.0))
-            .collect();
+        let sealed: BTreeSet<u64> =
+            self.objects.values().flat_map(|o| &o.blocks).flat_map(|b| grains(b.0)).collect();
         for member in &mut self.members {
-            let now: BTreeSet<u64> = home
-                .grants_of(member.client.slot)
-                .into_iter()
-                .flat_map(grains)
-                .collect();
+            let now: BTreeSet<u64> =
+                home.grants_of(member.client.slot).into_iter().flat_map(grains).collect();
             let before: BTreeSet<u64> = member.grains.difference(&sealed).copied().collect();
             match op {
                 Op::Grant { .. } => assert!(before.is_subset(&now)),
@@ -477,24 +412,13 @@ impl Model {
     fn reconcile_clients(&mut self, op: &Op) {
         let joined: BTreeSet<ClientSlot> =
             self.home().clients().map(|record| record.client).collect();
-        if let Some(i) = self
-            .members
-            .iter()
-            .position(|m| !joined.contains(&m.client.slot))
-        {
-            assert!(
-                matches!(op, Op::Leave { .. }),
-                "a client is gone after {op:?}"
-            );
+        if let Some(i) = self.members.iter().position(|m| !joined.contains(&m.client.slot)) {
+            assert!(matches!(op, Op::Leave { .. }), "a client is gone after {op:?}");
             self.remove_member(i);
         }
         for member in &self.members {
             let (slot, nonce) = (member.client.slot, member.client.nonce);
-            self.home
-                .as_mut()
-                .unwrap()
-                .client_resume(slot, nonce, 42)
-                .unwrap();
+            self.home.as_mut().unwrap().client_resume(slot, nonce, 42).unwrap();
         }
         let known: BTreeSet<ClientSlot> = self.members.iter().map(|m| m.client.slot).collect();
         for slot in joined.difference(&known) {
@@ -505,32 +429,16 @@ impl Model {
     }
 
     fn reconcile_objects(&mut self, op: &Op) {
-        let there: Vec<ObjectId> = self
-            .world
-            .reader()
-            .list("")
-            .unwrap()
-            .iter()
-            .map(|listed| listed.entry.id)
-            .collect();
-        let gone: Vec<ObjectId> = self
-            .objects
-            .keys()
-            .copied()
-            .filter(|id| !there.contains(id))
-            .collect();
+        let there: Vec<ObjectId> =
+            self.world.reader().list("").unwrap().iter().map(|listed| listed.entry.id).collect();
+        let gone: Vec<ObjectId> =
+            self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
         for id in &gone {
-            assert!(
-                matches!(op, Op::Delete { .. }) && gone.len() == 1,
-                "lost after {op:?}"
-            );
+            assert!(matches!(op, Op::Delete { .. }) && gone.len() == 1, "lost after {op:?}");
             let object = self.objects.remove(id).unwrap();
             self.retiring.insert(*id, object);
         }
-        for id in there
-            .into_iter()
-            .filter(|id| !self.objects.contains_key(id))
-            .collect::<Vec<_>>()
+        for id in there.into_iter().filter(|id| !self.objects.contains_key(id)).collect::<Vec<_>>()
         {
             let object = self.pending.take().expect("an object out of nothing");
             let entry = self.home().find(Target::Id(id)).unwrap();
@@ -546,29 +454,18 @@ impl Model {
         assert_eq!(stats.objects as usize, self.objects.len());
         let granted: usize = self.members.iter().map(|member| member.grains.len()).sum();
         assert_eq!(stats.granted.0, granted as u64 * GRAIN);
-        let distinct: BTreeSet<u64> = self
-            .objects
-            .values()
-            .flat_map(|o| &o.blocks)
-            .flat_map(|b| grains(b.0))
-            .collect();
+        let distinct: BTreeSet<u64> =
+            self.objects.values().flat_map(|o| &o.blocks).flat_map(|b| grains(b.0)).collect();
         assert_eq!(stats.used.0, distinct.len() as u64 * GRAIN);
         let held: BTreeSet<(u32, ObjectId)> = self
             .members
             .iter()
-            .flat_map(|m| {
-                m.holds
-                    .iter()
-                    .map(|held| (m.client.slot.0, held.entry().id))
-            })
+            .flat_map(|m| m.holds.iter().map(|held| (m.client.slot.0, held.entry().id)))
             .collect();
         assert_eq!(stats.holds, held.len() as u64);
         let reader = self.world.reader();
         for (id, object) in &self.objects {
-            let entry = reader
-                .by_id(*id)
-                .unwrap()
-                .expect("a sealed object is found by its id");
+            let entry = reader.by_id(*id).unwrap().expect("a sealed object is found by its id");
             let name = reader.name_of(&entry).unwrap();
             assert_eq!(name, object.name);
             if let Some(name) = name {
@@ -600,9 +497,8 @@ fn grains(span: Span) -> impl Iterator<Item = u64> {
 /// Take a stretch of at most `count` grains that starts at the `at`-th of `free`.
 fn take(free: &mut BTreeSet<u64>, at: usize, count: u64) -> Option<Span> {
     let first = *free.iter().nth(choose(at, free.len())?)?;
-    let end = (first..first + count.max(1))
-        .find(|g| !free.contains(g))
-        .unwrap_or(first + count.max(1));
+    let end =
+        (first..first + count.max(1)).find(|g| !free.contains(g)).unwrap_or(first + count.max(1));
     free.retain(|grain| !(first..end).contains(grain));
     let all = Span::new(Offset(0), Length(u64::MAX));
     Some(part(all, first * GRAIN, (end - first) * GRAIN))

@@ -37,10 +37,15 @@ fn read(client: &Client, shared: &Shared, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
         let name = format!("n{}", random.next() % NAMES);
-        let held = client
-            .reader
-            .hold(&client.holds, Target::Name(&name))
-            .unwrap();
+        // The way of the client, or with time to be overtaken between lookup and claim.
+        let held = if random.next() % 2 == 0 {
+            client.reader.hold(&client.holds, Target::Name(&name)).unwrap()
+        } else {
+            client.reader.find(&name).unwrap().and_then(|entry| {
+                thread::yield_now();
+                client.holds.hold(&entry).unwrap()
+            })
+        };
         if client.reader.find("anchor").unwrap().is_none() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -86,11 +91,7 @@ fn put(
     fill(alias, extent, POISON);
     let primary = Span::new(extent.offset, length);
     fill(alias, primary, number);
-    match home.seal(
-        client.slot,
-        &SealRequest::bytes(primary, length, Some(name)),
-        number,
-    ) {
+    match home.seal(client.slot, &SealRequest::bytes(primary, length, Some(name)), number) {
         Ok(_) => {}
         Err(StoreError::TooManyObjects { .. }) => {
             home.release(client.slot, &[extent]).unwrap();
@@ -107,11 +108,7 @@ fn put(
 
 #[test]
 fn what_is_held_does_not_change_while_the_home_reuses_memory() {
-    let options = RegionOptions {
-        capacity: Length(16 << 12),
-        grants_max: 64,
-        ..small()
-    };
+    let options = RegionOptions { capacity: Length(16 << 12), grants_max: 64, ..small() };
     let world = World::new(options);
     let mut home = world.create();
     let writer = Client::join(&world, &mut home).unwrap();
@@ -119,9 +116,8 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     assert!(put(&mut home, &writer, &alias, "anchor", 1, 1));
     let shared = Arc::new(Shared::default());
     // Two clients; the threads of the second share its holds.
-    let clients: Vec<Arc<Client>> = (0..2)
-        .map(|_| Arc::new(Client::join(&world, &mut home).unwrap()))
-        .collect();
+    let clients: Vec<Arc<Client>> =
+        (0..2).map(|_| Arc::new(Client::join(&world, &mut home).unwrap())).collect();
     let readers: Vec<_> = (0..READERS)
         .map(|i| {
             let (client, shared) = (Arc::clone(&clients[i.min(1)]), Arc::clone(&shared));
@@ -138,14 +134,7 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        made += u64::from(put(
-            &mut home,
-            &writer,
-            &alias,
-            &name,
-            round + 2,
-            1 + round % 40,
-        ));
+        made += u64::from(put(&mut home, &writer, &alias, &name, round + 2, 1 + round % 40));
         home.reclaim().unwrap();
         if made >= OBJECTS {
             break;
@@ -161,16 +150,8 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     for reader in readers {
         reader.join().unwrap();
     }
-    assert_eq!(
-        shared.wrong.load(Ordering::Relaxed),
-        0,
-        "held objects changed"
-    );
-    assert_eq!(
-        shared.lost.load(Ordering::Relaxed),
-        0,
-        "a name that was there was not found"
-    );
+    assert_eq!(shared.wrong.load(Ordering::Relaxed), 0, "held objects changed");
+    assert_eq!(shared.lost.load(Ordering::Relaxed), 0, "a name that was there was not found");
     assert!(made >= OBJECTS / 2, "only {made} objects were made");
     assert!(shared.reads.load(Ordering::Relaxed) >= READS_MIN);
     home.reclaim().unwrap();

@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use super::support::{Client, World, part, small, table};
-use crate::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError, Target};
+use crate::{ClientSlot, ObjectId, ObjectKind, RegionOptions, SealRequest, StoreError, Target};
 
 #[test]
 fn an_object_is_put_found_held_deleted_and_freed() {
@@ -16,43 +16,21 @@ fn an_object_is_put_found_held_deleted_and_freed() {
     home.check().unwrap();
 
     let entry = other.reader.find("greeting").unwrap().unwrap();
-    assert_eq!(
-        (entry.id, entry.kind, entry.size),
-        (id, ObjectKind::Bytes, Length(5))
-    );
-    assert_eq!(
-        (entry.creator_pid, entry.creator, entry.sealed_at_ns),
-        (42, client.slot.0, 5)
-    );
+    assert_eq!((entry.id, entry.kind, entry.size), (id, ObjectKind::Bytes, Length(5)));
+    assert_eq!((entry.creator_pid, entry.creator, entry.sealed_at_ns), (42, client.slot.0, 5));
     assert_eq!(other.read(entry.payload()), b"hello");
     assert_eq!(other.reader.by_id(id).unwrap(), Some(entry));
-    assert_eq!(
-        other.reader.name_of(&entry).unwrap().as_deref(),
-        Some("greeting")
-    );
+    assert_eq!(other.reader.name_of(&entry).unwrap().as_deref(), Some("greeting"));
     assert_eq!(other.reader.find("greetin").unwrap(), None);
 
-    let held = other
-        .reader
-        .hold(&other.holds, Target::Name("greeting"))
-        .unwrap()
-        .unwrap();
+    let held = other.reader.hold(&other.holds, Target::Name("greeting")).unwrap().unwrap();
     assert_eq!(home.stats().unwrap().holds, 1);
     let deleted = home.delete(Target::Name("greeting")).unwrap();
-    assert_eq!(
-        (deleted.id, deleted.freed_now, deleted.bytes.0),
-        (id, false, 128)
-    );
+    assert_eq!((deleted.id, deleted.freed_now, deleted.bytes.0), (id, false, 128));
     home.check().unwrap();
     assert_eq!(other.reader.find("greeting").unwrap(), None);
     assert_eq!(other.reader.by_id(id).unwrap(), None);
-    assert!(
-        other
-            .reader
-            .hold(&other.holds, Target::Id(id))
-            .unwrap()
-            .is_none()
-    );
+    assert!(other.reader.hold(&other.holds, Target::Id(id)).unwrap().is_none());
     assert_eq!(home.reclaim().unwrap().objects, 0);
     assert!(home.has_retiring());
     assert_eq!(other.read(held.entry().payload()), b"hello");
@@ -62,10 +40,66 @@ fn an_object_is_put_found_held_deleted_and_freed() {
     assert_eq!((reclaimed.objects, reclaimed.bytes.0), (1, 128));
     home.check().unwrap();
     assert_eq!(home.stats().unwrap().free, free);
-    assert!(matches!(
-        home.delete(Target::Id(id)),
-        Err(StoreError::NotFound { .. })
-    ));
+    assert!(matches!(home.delete(Target::Id(id)), Err(StoreError::NotFound { .. })));
+}
+
+#[test]
+fn what_was_found_and_deleted_cannot_be_held_any_more() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let id = client.put(&mut home, b"old", Some("n")).unwrap();
+    let old = client.reader.by_id(id).unwrap().unwrap();
+    let held = client.holds.hold(&old).unwrap().unwrap();
+    // Retiring: one who holds it may go on, and share, but no claim begins.
+    home.delete(Target::Id(id)).unwrap();
+    let other = Client::join(&world, &mut home).unwrap();
+    assert!(other.holds.hold(&old).unwrap().is_none());
+    assert_eq!(client.holds.len(), 1);
+    drop(held.clone());
+    assert!(home.reclaim().unwrap().objects == 0);
+    drop(held);
+    assert!(home.reclaim().unwrap().objects == 1);
+    assert!(client.holds.hold(&old).unwrap().is_none());
+    // The slot's next life is another object.
+    let new = client.put(&mut home, b"new", Some("n")).unwrap();
+    assert_eq!(new.slot(), id.slot());
+    assert!(client.holds.hold(&old).unwrap().is_none());
+    assert!(client.holds.is_empty() && other.holds.is_empty());
+    assert_eq!(home.stats().unwrap().holds, 0);
+}
+
+#[test]
+fn holds_end_at_their_slots_and_go_on_with_one_more_block() {
+    let world = World::new(RegionOptions { objects_max: 600, ..small() });
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let slots = client.holds.free_slots();
+    let extent = home.grant(client.slot, Length(600 * 128), Length(600 * 128)).unwrap();
+    let mut held = Vec::new();
+    for i in 0..600 {
+        let request = SealRequest::bytes(part(extent, i * 128, 128), Length(1), None);
+        let id = home.seal(client.slot, &request, 0).unwrap();
+        let hold = |client: &Client| client.reader.hold(&client.holds, Target::Id(id));
+        if i == slots as u64 {
+            match hold(&client) {
+                Err(StoreError::HoldsExhausted { blocks: 1, slots: found }) => {
+                    assert_eq!(found, slots as u64);
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(client.holds.add_block(part(extent, 0, 4096)).is_err());
+            client.holds.add_block(home.hold_block(client.slot).unwrap()).unwrap();
+        }
+        held.push(hold(&client).unwrap().unwrap());
+    }
+    assert_eq!(home.stats().unwrap().holds, 600);
+    client.holds.abandon();
+    drop(held);
+    assert_eq!(home.stats().unwrap().holds, 600);
+    home.client_leave(client.slot).unwrap();
+    assert_eq!(home.stats().unwrap().holds, 0);
+    home.check().unwrap();
 }
 
 #[test]
@@ -102,11 +136,7 @@ fn names_have_rules() {
         Err(StoreError::NameTaken { name }) => assert_eq!(name, longest),
         other => panic!("{other:?}"),
     }
-    for (name, length) in [
-        ("".to_owned(), 0),
-        ("n".repeat(256), 256),
-        ("a\0b".to_owned(), 3),
-    ] {
+    for (name, length) in [("".to_owned(), 0), ("n".repeat(256), 256), ("a\0b".to_owned(), 3)] {
         match put(&mut home, &name) {
             Err(StoreError::NameInvalid { bytes }) => assert_eq!(bytes, length),
             other => panic!("{other:?}"),
@@ -133,15 +163,10 @@ fn names_have_rules() {
 fn reserved_names_are_their_owners() {
     let world = World::new(small());
     let mut home = world.create();
-    let (a, b) = (
-        Client::join(&world, &mut home).unwrap(),
-        Client::join(&world, &mut home).unwrap(),
-    );
+    let (a, b) =
+        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
     let taken = |result: Result<_, StoreError>| {
-        assert!(
-            matches!(result, Err(StoreError::NameTaken { .. })),
-            "not taken"
-        );
+        assert!(matches!(result, Err(StoreError::NameTaken { .. })), "not taken");
     };
     home.reserve(a.slot, "n").unwrap();
     taken(home.reserve(a.slot, "n"));
@@ -170,22 +195,12 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
     let page = world.options.capacity.0 / 64;
 
     match home.grant(client.slot, Length(65 * page), Length(65 * page)) {
-        Err(StoreError::OutOfMemory {
-            asked,
-            free,
-            largest,
-        }) => {
-            assert_eq!(
-                (asked.0, free.0, largest.0),
-                (65 * page, 64 * page, 64 * page)
-            );
+        Err(StoreError::OutOfMemory { asked, free, largest }) => {
+            assert_eq!((asked.0, free.0, largest.0), (65 * page, 64 * page, 64 * page));
         }
         other => panic!("{other:?}"),
     }
-    assert!(
-        home.grant(client.slot, Length(u64::MAX), Length(u64::MAX))
-            .is_err()
-    );
+    assert!(home.grant(client.slot, Length(u64::MAX), Length(u64::MAX)).is_err());
     let all = home.grant(client.slot, Length(1), Length(1 << 40)).unwrap();
     assert_eq!(all.length.0, 64 * page);
     assert!(matches!(
@@ -206,9 +221,8 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
         home.delete(Target::Id(listed.entry.id)).unwrap();
     }
 
-    let grants: Vec<Span> = (0..24)
-        .map(|_| home.grant(client.slot, Length(1), Length(1)).unwrap())
-        .collect();
+    let grants: Vec<Span> =
+        (0..24).map(|_| home.grant(client.slot, Length(1), Length(1)).unwrap()).collect();
     assert!(matches!(
         home.grant(client.slot, Length(1), Length(1)),
         Err(StoreError::TooManyGrants { max: 24 })
@@ -220,16 +234,12 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
         Err(StoreError::TooManyGrants { max: 24 })
     ));
     home.check().unwrap();
-    home.release(client.slot, &[part(grants[0], 0, 128)])
-        .unwrap();
+    home.release(client.slot, &[part(grants[0], 0, 128)]).unwrap();
 
     for _ in 0..3 {
         home.client_join(1, 1, 1).unwrap();
     }
-    assert!(matches!(
-        home.client_join(1, 1, 1),
-        Err(StoreError::TooManyClients { max: 4 })
-    ));
+    assert!(matches!(home.client_join(1, 1, 1), Err(StoreError::TooManyClients { max: 4 })));
     for _ in 0..5 {
         home.hold_block(client.slot).unwrap();
     }
@@ -239,10 +249,7 @@ fn every_limit_is_an_error_with_its_numbers_and_leaves_the_store_usable() {
     ));
     home.check().unwrap();
     let reclaimed = home.client_leave(client.slot).unwrap();
-    assert_eq!(
-        (reclaimed.hold_blocks, reclaimed.granted.0),
-        (6, 24 * page - 128)
-    );
+    assert_eq!((reclaimed.hold_blocks, reclaimed.granted.0), (6, 24 * page - 128));
     home.check().unwrap();
     assert_eq!(home.stats().unwrap().free, home.stats().unwrap().capacity);
 }
@@ -253,12 +260,8 @@ fn bad_requests_are_refused_and_change_nothing() {
     let mut home = world.create();
     let client = Client::join(&world, &mut home).unwrap();
     let other = Client::join(&world, &mut home).unwrap();
-    let mine = home
-        .grant(client.slot, Length(8 << 12), Length(8 << 12))
-        .unwrap();
-    let theirs = home
-        .grant(other.slot, Length(1 << 12), Length(1 << 12))
-        .unwrap();
+    let mine = home.grant(client.slot, Length(8 << 12), Length(8 << 12)).unwrap();
+    let theirs = home.grant(other.slot, Length(1 << 12), Length(1 << 12)).unwrap();
     let before = home.stats().unwrap();
     let good = part(mine, 0, 256);
     let spans = [
@@ -267,15 +270,9 @@ fn bad_requests_are_refused_and_change_nothing() {
         (part(mine, 0, 100), "unaligned end"),
         (theirs, "another's"),
         (Span::new(Offset(0), Length(128)), "header"),
-        (
-            Span::new(home.layout().hold_blocks.offset, Length(4096)),
-            "hold block",
-        ),
+        (Span::new(home.layout().hold_blocks.offset, Length(4096)), "hold block"),
         (part(mine, 0, 9 << 12), "beyond the grant"),
-        (
-            Span::new(home.layout().heap.end().unwrap(), Length(128)),
-            "behind the heap",
-        ),
+        (Span::new(home.layout().heap.end().unwrap(), Length(128)), "behind the heap"),
         (Span::new(mine.offset, Length(u64::MAX - 127)), "overflow"),
         (Span::new(Offset(u64::MAX - 127), Length(128)), "overflow"),
     ];
@@ -284,10 +281,7 @@ fn bad_requests_are_refused_and_change_nothing() {
         assert!(home.seal(client.slot, &request, 0).is_err(), "{what}");
         assert!(home.release(client.slot, &[span]).is_err(), "{what}");
         let request = table(&client, good, &[span], None);
-        assert!(
-            home.seal(client.slot, &request, 0).is_err(),
-            "extra: {what}"
-        );
+        assert!(home.seal(client.slot, &request, 0).is_err(), "extra: {what}");
     }
     type Change = fn(&mut SealRequest<'_>);
     let changes: [(&str, Change); 10] = [
@@ -313,19 +307,10 @@ fn bad_requests_are_refused_and_change_nothing() {
     let mut request = SealRequest::bytes(good, Length(257), None);
     assert!(home.seal(client.slot, &request, 0).is_err(), "size");
     request.size = Length(256);
-    assert!(
-        home.seal(ClientSlot(3), &request, 0).is_err(),
-        "no such client"
-    );
-    assert!(
-        home.seal(ClientSlot(u32::MAX), &request, 0).is_err(),
-        "no such client"
-    );
+    assert!(home.seal(ClientSlot(3), &request, 0).is_err(), "no such client");
+    assert!(home.seal(ClientSlot(u32::MAX), &request, 0).is_err(), "no such client");
     assert!(home.release(client.slot, &[good, good]).is_err(), "twice");
-    assert!(
-        home.client_resume(client.slot, client.nonce + 1, 42)
-            .is_err()
-    );
+    assert!(home.client_resume(client.slot, client.nonce + 1, 42).is_err());
     assert!(home.client_resume(client.slot, client.nonce, 43).is_err());
     home.client_resume(client.slot, client.nonce, 42).unwrap();
     assert_eq!(home.stats().unwrap(), before);
@@ -338,38 +323,20 @@ fn objects_of_many_blocks_share_whole_blocks() {
     let world = World::new(small());
     let mut home = world.create();
     let client = Client::join(&world, &mut home).unwrap();
-    let mine = home
-        .grant(client.slot, Length(16 << 12), Length(16 << 12))
-        .unwrap();
+    let mine = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
     let shared = part(mine, 8192, 8192);
     let extra = [shared, part(mine, 4096, 128), part(mine, 20480, 4096)];
-    let first = home
-        .seal(
-            client.slot,
-            &table(&client, part(mine, 0, 128), &extra, None),
-            0,
-        )
-        .unwrap();
+    let first =
+        home.seal(client.slot, &table(&client, part(mine, 0, 128), &extra, None), 0).unwrap();
     home.check().unwrap();
     let entry = client.reader.by_id(first).unwrap().unwrap();
     assert_eq!(client.reader.blocks(&entry).unwrap()[1..], extra);
-    assert_eq!(
-        home.find_sealed(client.slot, entry.primary).unwrap(),
-        Some(first)
-    );
+    assert_eq!(home.find_sealed(client.slot, entry.primary).unwrap(), Some(first));
     assert_eq!(home.find_sealed(client.slot, shared).unwrap(), None);
 
     // A part of a block is not a block.
-    let request = table(
-        &client,
-        part(mine, 128, 128),
-        &[part(shared, 0, 4096)],
-        None,
-    );
-    assert!(matches!(
-        home.seal(client.slot, &request, 0),
-        Err(StoreError::NotYours { .. })
-    ));
+    let request = table(&client, part(mine, 128, 128), &[part(shared, 0, 4096)], None);
+    assert!(matches!(home.seal(client.slot, &request, 0), Err(StoreError::NotYours { .. })));
     let request = table(&client, part(mine, 128, 128), &[shared], Some("second"));
     let second = home.seal(client.slot, &request, 0).unwrap();
     home.check().unwrap();
@@ -392,28 +359,12 @@ fn a_damaged_block_list_costs_that_object_and_nothing_else() {
     let world = World::new(small());
     let mut home = world.create();
     let client = Client::join(&world, &mut home).unwrap();
-    let mine = home
-        .grant(client.slot, Length(16 << 12), Length(16 << 12))
-        .unwrap();
-    let bad = table(
-        &client,
-        part(mine, 0, 128),
-        &[part(mine, 4096, 4096)],
-        Some("bad"),
-    );
-    let good = table(
-        &client,
-        part(mine, 128, 128),
-        &[part(mine, 8192, 4096)],
-        Some("good"),
-    );
+    let mine = home.grant(client.slot, Length(16 << 12), Length(16 << 12)).unwrap();
+    let bad = table(&client, part(mine, 0, 128), &[part(mine, 4096, 4096)], Some("bad"));
+    let good = table(&client, part(mine, 128, 128), &[part(mine, 8192, 4096)], Some("good"));
     let bad_id = home.seal(client.slot, &bad, 0).unwrap();
     let good_id = home.seal(client.slot, &good, 0).unwrap();
-    let held = client
-        .reader
-        .hold(&client.holds, Target::Id(bad_id))
-        .unwrap()
-        .unwrap();
+    let held = client.reader.hold(&client.holds, Target::Id(bad_id)).unwrap().unwrap();
     client.write(Offset(mine.offset.0 + 24), &[0xff; 16]);
     let blocks = client.reader.blocks(held.entry());
     assert!(matches!(blocks, Err(StoreError::BlockListDamaged { .. })));

@@ -76,12 +76,7 @@ impl Client {
         };
         let reader = world.reader();
         let holds = Arc::new(HoldTable::new(Arc::clone(reader.region()), &[block])?);
-        Ok(Self {
-            slot: joined.client,
-            nonce: joined.nonce,
-            reader,
-            holds,
-        })
+        Ok(Self { slot: joined.client, nonce: joined.nonce, reader, holds })
     }
 
     /// Write bytes into a range of the heap, as a client does through an alias.
@@ -94,10 +89,7 @@ impl Client {
 
     pub(crate) fn read(&self, span: Span) -> Vec<u8> {
         let mut bytes = vec![0; span.length.0 as usize];
-        self.reader
-            .region()
-            .copy_out(span.offset, &mut bytes)
-            .unwrap();
+        self.reader.region().copy_out(span.offset, &mut bytes).unwrap();
         bytes
     }
 
