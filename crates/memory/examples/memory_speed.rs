@@ -28,11 +28,7 @@ fn median(mut run: impl FnMut()) -> f64 {
         })
         .collect();
     seconds.sort_by(f64::total_cmp);
-    if std::env::var_os("FARROW_SPEED_BEST").is_some() {
-        seconds[0]
-    } else {
-        seconds[RUNS / 2]
-    }
+    if std::env::var_os("FARROW_SPEED_BEST").is_some() { seconds[0] } else { seconds[RUNS / 2] }
 }
 
 /// Seconds of one run, for what is only new once.
@@ -51,10 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let mib: u64 = arguments.next().map_or(Ok(1536), |text| text.parse())?;
     let bytes = mib << 20;
-    let geometry = Geometry {
-        control: Length(HUGE),
-        data: Length(bytes),
-    };
+    let geometry = Geometry { control: Length(HUGE), data: Length(bytes) };
     let (seconds, fabric) = once(|| match arguments.next() {
         Some(dir) => {
             let name = format!("memory-speed-{}", std::process::id());
@@ -68,11 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     line("commit pages (fallocate)", bytes, seconds);
     let region = Arc::new(Region::map(fabric, Access::Home, Some(WINDOW_BASE))?);
     let huge = region.fabric().huge_page_bytes();
-    println!(
-        "at {} (wished: {}), huge {huge:?}",
-        region.base(),
-        region.is_at_wish()
-    );
+    println!("at {} (wished: {}), huge {huge:?}", region.base(), region.is_at_wish());
     region.advise_huge();
     let span = region.geometry().span_of(farrow_memory::Section::Data);
     let (seconds, ready) = once(|| region.prepare(span, &|| false));
@@ -109,17 +98,9 @@ fn copies(region: &Arc<Region>, span: Span) -> Result<(), Box<dyn Error>> {
             let seconds = median(|| {
                 copy::copy_slice(&mut private, &source, plan);
             });
-            line(
-                &format!("private, {threads} threads, {name}"),
-                bytes,
-                seconds,
-            );
+            line(&format!("private, {threads} threads, {name}"), bytes, seconds);
             let seconds = median(|| drop(alias.write_as(span.offset, &source, plan)));
-            line(
-                &format!("region, {threads} threads, {name}"),
-                bytes,
-                seconds,
-            );
+            line(&format!("region, {threads} threads, {name}"), bytes, seconds);
         }
     }
     drop(alias);
@@ -147,22 +128,14 @@ fn copies(region: &Arc<Region>, span: Span) -> Result<(), Box<dyn Error>> {
         drop(alias.populate());
         drop(alias.write_large(span.offset, &source));
     });
-    line(
-        "region, alias + populate + automatic copy + unmap",
-        bytes,
-        seconds,
-    );
+    line("region, alias + populate + automatic copy + unmap", bytes, seconds);
     let seconds = median(|| {
         let Ok(alias) = region.alias(span) else {
             return;
         };
         drop(alias.write_large(span.offset, &source));
     });
-    line(
-        "region, alias + automatic copy + unmap, no populate",
-        bytes,
-        seconds,
-    );
+    line("region, alias + automatic copy + unmap, no populate", bytes, seconds);
     Ok(())
 }
 
@@ -185,11 +158,7 @@ fn protection(region: &Arc<Region>, span: Span) -> Result<(), Box<dyn Error>> {
         }
         line("make writable over a populated range", bytes, writable);
         line("  populate for writing", bytes, populate);
-        let name = if retires {
-            "  retire writable"
-        } else {
-            "  make read-only"
-        };
+        let name = if retires { "  retire writable" } else { "  make read-only" };
         line(name, bytes, sealed);
         if retires {
             line("  drop of the retired", bytes, rest);
@@ -211,21 +180,12 @@ fn small(region: &Arc<Region>, span: Span) -> Result<(), Box<dyn Error>> {
         };
         let repeat = (64usize << 20) / length;
         let mut speed = String::new();
-        let streamed = CopyPlan {
-            stream_bytes_min: Length(0),
-            ..CopyPlan::automatic()
-        };
+        let streamed = CopyPlan { stream_bytes_min: Length(0), ..CopyPlan::automatic() };
         let plans = [
             ("plain", CopyPlan::plain()),
             ("streamed", streamed.in_one_thread()),
             ("automatic", CopyPlan::automatic()),
-            (
-                "threads",
-                CopyPlan {
-                    parallel_bytes_min: Length(0),
-                    ..streamed
-                },
-            ),
+            ("threads", CopyPlan { parallel_bytes_min: Length(0), ..streamed }),
         ];
         for (name, plan) in plans {
             let seconds = median(|| {
@@ -253,10 +213,7 @@ fn maintenance(source: &[u8]) {
     });
     let name = format!("64 MiB, copy then {}", cache::publish_method().as_str());
     line(&name, bytes, seconds);
-    let streamed = CopyPlan {
-        stream_bytes_min: Length(0),
-        ..CopyPlan::automatic()
-    };
+    let streamed = CopyPlan { stream_bytes_min: Length(0), ..CopyPlan::automatic() };
     let seconds = median(|| {
         copy::copy_slice(&mut target, source, streamed.in_one_thread());
     });

@@ -25,11 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[cfg(not(all(
-    target_os = "linux",
-    target_pointer_width = "64",
-    target_endian = "little"
-)))]
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
 compile_error!("Farrow regions need Linux, 64-bit addresses and little-endian words");
 
 pub mod cache;

@@ -76,14 +76,7 @@ impl Mapping {
         let protection = protection(is_writable);
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                asked,
-                protection,
-                MapFlags::SHARED,
-                fd,
-                file_offset,
-            )
+            rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, file_offset)
         }?;
         Self::own(start.cast(), asked)
     }
@@ -104,20 +97,10 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let target = self.pointer(at);
         let asked = length.as_usize();
-        debug_assert!(
-            at.checked_add(length.0)
-                .is_some_and(|end| end <= self.length as u64)
-        );
+        debug_assert!(at.checked_add(length.0).is_some_and(|end| end <= self.length as u64));
         // SAFETY: the caller keeps the range inside this mapping, which is ours to replace.
         let start = unsafe {
-            rustix::mm::mmap(
-                target.cast(),
-                asked,
-                protection(is_writable),
-                flags,
-                fd,
-                file_offset,
-            )
+            rustix::mm::mmap(target.cast(), asked, protection(is_writable), flags, fd, file_offset)
         }?;
         debug_assert_eq!(start.cast(), target);
         Ok(())
@@ -168,9 +151,7 @@ impl Mapping {
     }
 
     fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
-        NonNull::new(start)
-            .map(|start| Self { start, length })
-            .ok_or(Errno::NOMEM)
+        NonNull::new(start).map(|start| Self { start, length }).ok_or(Errno::NOMEM)
     }
 
     /// Cuts a mapping that is `alignment` too long so that it starts at a multiple of it.
@@ -198,11 +179,7 @@ impl Drop for Mapping {
 }
 
 fn protection(is_writable: bool) -> ProtFlags {
-    if is_writable {
-        ProtFlags::READ | ProtFlags::WRITE
-    } else {
-        ProtFlags::READ
-    }
+    if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
 /// Unmaps a range that its only holder gives up.

@@ -130,10 +130,7 @@ impl Survey {
                 stream: copy::stream_method(),
                 stream_available: copy::methods_available(),
             },
-            memory: MemorySurvey {
-                total: meminfo("MemTotal:"),
-                available: memory_available(),
-            },
+            memory: MemorySurvey { total: meminfo("MemTotal:"), available: memory_available() },
             huge: HugeSurvey {
                 page: huge_page_of_kernel(),
                 enabled: bracketed("/sys/kernel/mm/transparent_hugepage/enabled"),
@@ -149,11 +146,7 @@ impl Survey {
                     .ok()
                     .map(|maps| maps.iter().filter(|byte| **byte == b'\n').count() as u64),
             },
-            window: WindowSurvey {
-                base,
-                length,
-                is_free: is_window_free(base, length),
-            },
+            window: WindowSurvey { base, length, is_free: is_window_free(base, length) },
         }
     }
 }
@@ -205,12 +198,7 @@ pub fn tmpfs_dirs() -> Vec<TmpfsSurvey> {
                 (stat.f_blocks > 0).then(|| Length(blocks.saturating_mul(stat.f_frsize)))
             };
             let (size, free) = (of(stat.f_blocks), of(stat.f_bavail));
-            Some(TmpfsSurvey {
-                huge: mount.option("huge"),
-                dir: mount.dir,
-                size,
-                free,
-            })
+            Some(TmpfsSurvey { huge: mount.option("huge"), dir: mount.dir, size, free })
         })
         .collect();
     found.sort_by_key(|tmpfs| std::cmp::Reverse(tmpfs.free.map_or(u64::MAX, |free| free.0)));
@@ -237,18 +225,13 @@ pub(crate) fn memfd_huge_page_bytes() -> Option<Length> {
 /// What a devdax device is aligned to, from sysfs.
 pub(crate) fn device_huge_page_bytes(rdev: u64) -> Option<Length> {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-    let said = read_word(&format!("/sys/dev/char/{major}:{minor}/align"))?
-        .parse()
-        .ok()?;
+    let said = read_word(&format!("/sys/dev/char/{major}:{minor}/align"))?.parse().ok()?;
     (said > page_bytes()).then_some(Length(said))
 }
 
 fn huge_page_of_device(device: u64) -> Option<Length> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let Some(mount) = mounts()
-        .into_iter()
-        .find(|mount| mount.device == (major, minor))
-    else {
+    let Some(mount) = mounts().into_iter().find(|mount| mount.device == (major, minor)) else {
         // Mounted nowhere: the kernel's own tmpfs, where memory files lie.
         return memfd_huge_page_bytes();
     };
@@ -310,9 +293,7 @@ fn unescape(path: &str) -> String {
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('\\') {
         out.push_str(before);
-        let code = after
-            .get(..3)
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let code = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
         match code {
             Some(code) => {
                 out.push(char::from(code));
@@ -333,10 +314,7 @@ fn mounts() -> Vec<Mount> {
     let text = fs::read("/proc/thread-self/mountinfo")
         .or_else(|_| fs::read("/proc/self/mountinfo"))
         .unwrap_or_default();
-    String::from_utf8_lossy(&text)
-        .lines()
-        .filter_map(Mount::parse)
-        .collect()
+    String::from_utf8_lossy(&text).lines().filter_map(Mount::parse).collect()
 }
 
 /// A value of `/proc/meminfo`, which is in KiB.
@@ -353,19 +331,12 @@ fn cgroup_available() -> Option<Length> {
     let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
     let root = Path::new("/sys/fs/cgroup");
     let own = root.join(path.trim_start_matches('/'));
-    own.ancestors()
-        .take_while(|group| group.starts_with(root))
-        .filter_map(cgroup_leaves)
-        .min()
+    own.ancestors().take_while(|group| group.starts_with(root)).filter_map(cgroup_leaves).min()
 }
 
 fn cgroup_leaves(group: &Path) -> Option<Length> {
     let number = |name: &str| -> Option<u64> {
-        fs::read_to_string(group.join(name))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()
     };
     // "max" is no number: no limit here.
     let limit = number("memory.max")?;
@@ -407,12 +378,7 @@ mod tests {
         let survey = Survey::take(WINDOW_BASE, Length(16 << 20));
         assert!(survey.cores >= 1);
         assert!(survey.page_bytes >= 4096);
-        assert!(
-            survey
-                .cpu
-                .maintenance_available
-                .contains(&survey.cpu.publish)
-        );
+        assert!(survey.cpu.maintenance_available.contains(&survey.cpu.publish));
         assert!(survey.cpu.stream_available.contains(&survey.cpu.stream));
         if let (Some(total), Some(size)) = (survey.memory.total, survey.huge.page) {
             assert!(size < total);
@@ -440,13 +406,7 @@ mod tests {
         assert_eq!(mount.option("huge").as_deref(), Some("always"));
         assert_eq!(mount.option("size").as_deref(), Some("1k"));
         assert_eq!(mount.option("siz"), None);
-        for broken in [
-            "",
-            " - ",
-            "36 35",
-            "36 35 0 / /a rw - tmpfs",
-            "36 35 x:y / /a rw - t n o",
-        ] {
+        for broken in ["", " - ", "36 35", "36 35 0 / /a rw - tmpfs", "36 35 x:y / /a rw - t n o"] {
             assert!(Mount::parse(broken).is_none(), "{broken:?}");
         }
         assert_eq!(unescape("a\\b\\"), "a\\b\\");

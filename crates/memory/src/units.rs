@@ -287,14 +287,8 @@ impl Geometry {
     /// pages; unchanged where that does not fit 64 bits.
     #[must_use]
     pub fn for_huge_pages(self) -> Self {
-        let control = self
-            .control
-            .round_up(HUGE_PAGE_BYTES_USUAL.0)
-            .unwrap_or(self.control);
-        Self {
-            control,
-            data: self.data,
-        }
+        let control = self.control.round_up(HUGE_PAGE_BYTES_USUAL.0).unwrap_or(self.control);
+        Self { control, data: self.data }
     }
 
     /// The span of a section.
@@ -387,10 +381,7 @@ mod tests {
 
     #[test]
     fn geometry_names_the_section() {
-        let geometry = Geometry {
-            control: Length(8192),
-            data: Length(4096),
-        };
+        let geometry = Geometry { control: Length(8192), data: Length(4096) };
         assert_eq!(geometry.section_of(span(0, 8192)), Some(Section::Control));
         assert_eq!(geometry.section_of(span(8192, 4096)), Some(Section::Data));
         assert_eq!(geometry.section_of(span(8191, 2)), None);

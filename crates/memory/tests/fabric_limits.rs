@@ -27,9 +27,7 @@ fn entries(dir: &Path) -> Vec<String> {
 }
 
 fn expect_no_space(error: &FabricError, at_least: Length) {
-    let FabricError::NoSpace { asked, free, .. } = error else {
-        panic!("{error:?}")
-    };
+    let FabricError::NoSpace { asked, free, .. } = error else { panic!("{error:?}") };
     assert!(*asked >= at_least, "{error}");
     assert!(free < asked, "{error}");
     assert!(error.to_string().contains(&asked.0.to_string()), "{error}");
@@ -41,14 +39,8 @@ fn more_than_there_is_is_refused_with_numbers() {
     let page = page_bytes();
     // A quarter of the positive file offsets: more than any machine has, and a multiple of a page.
     let data = Length((1 << 61) - (1 << 61) % page);
-    let huge = Geometry {
-        control: Length(page),
-        data,
-    };
-    expect_no_space(
-        &ShmFabric::create(dir.path(), "huge", huge).unwrap_err(),
-        data,
-    );
+    let huge = Geometry { control: Length(page), data };
+    expect_no_space(&ShmFabric::create(dir.path(), "huge", huge).unwrap_err(), data);
     expect_no_space(&ShmFabric::memfd("huge", huge).unwrap_err(), data);
     assert!(entries(dir.path()).is_empty(), "nothing is left behind");
 }
@@ -59,19 +51,10 @@ fn a_full_tmpfs_is_an_error_with_numbers() {
     let page = page_bytes();
     probe::with_private_mounts(|| {
         probe::mount("tmpfs", dir.path(), &format!("size={}", 32 * page)).unwrap();
-        let fits = |pages| Geometry {
-            control: Length(page),
-            data: Length(pages * page),
-        };
+        let fits = |pages| Geometry { control: Length(page), data: Length(pages * page) };
         let error = ShmFabric::create(dir.path(), "large", fits(32)).unwrap_err();
-        let FabricError::NoSpace { asked, free, path } = &error else {
-            panic!("{error:?}")
-        };
-        assert_eq!(
-            (*asked, *free),
-            (Length(33 * page), Length(32 * page)),
-            "{error}"
-        );
+        let FabricError::NoSpace { asked, free, path } = &error else { panic!("{error:?}") };
+        assert_eq!((*asked, *free), (Length(33 * page), Length(32 * page)), "{error}");
         assert_eq!(path, dir.path());
         assert!(entries(dir.path()).is_empty());
 
@@ -80,9 +63,7 @@ fn a_full_tmpfs_is_an_error_with_numbers() {
         let region = Arc::new(Region::map(Arc::new(fabric), Access::Home, None).unwrap());
         let data = region.geometry().span_of(Section::Data);
         region.make_writable(data).unwrap();
-        region
-            .write(data.offset, &vec![1; data.length.as_usize()])
-            .unwrap();
+        region.write(data.offset, &vec![1; data.length.as_usize()]).unwrap();
 
         let error = ShmFabric::create(dir.path(), "more", fits(1)).unwrap_err();
         expect_no_space(&error, Length(2 * page));
@@ -99,23 +80,14 @@ fn a_sparse_region_on_a_full_tmpfs_is_refused_when_opened() {
         // As a copy by a tool that makes holes: long enough, with nothing behind it.
         for (section, pages) in [("control", 1), ("data", 64)] {
             let path = dir.path().join(format!("sparse.{section}"));
-            File::create_new(&path)
-                .unwrap()
-                .set_len(pages * page)
-                .unwrap();
+            File::create_new(&path).unwrap().set_len(pages * page).unwrap();
             set_private(&path);
         }
         let error = ShmFabric::open(dir.path(), "sparse").unwrap_err();
         expect_no_space(&error, Length(64 * page));
         let device = dir.path().join("device");
-        File::create_new(&device)
-            .unwrap()
-            .set_len(64 * page)
-            .unwrap();
-        let geometry = Geometry {
-            control: Length(page),
-            data: Length(63 * page),
-        };
+        File::create_new(&device).unwrap().set_len(64 * page).unwrap();
+        let geometry = Geometry { control: Length(page), data: Length(63 * page) };
         let error = DeviceFabric::open(&device, 0, geometry, CoherenceClass::Coherent).unwrap_err();
         expect_no_space(&error, Length(64 * page));
     });
@@ -134,11 +106,7 @@ fn a_file_system_without_fallocate_gets_zeros() {
         let bytes = region.sealed(geometry().span()).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 0));
         let span = data_pages(2, 1);
-        region
-            .alias(span)
-            .unwrap()
-            .write(span.offset, b"kept")
-            .unwrap();
+        region.alias(span).unwrap().write(span.offset, b"kept").unwrap();
         drop((bytes, region));
         // Opening commits again, and that must not write over what is there.
         let fabric = ShmFabric::open(dir.path(), "zeros").unwrap();
@@ -157,10 +125,7 @@ fn a_tmpfs_with_huge_pages_says_so() {
             eprintln!("skipped: this kernel has no huge pages on tmpfs");
             return;
         }
-        let geometry = Geometry {
-            control: Length(page_bytes()),
-            data: Length(8 << 20),
-        };
+        let geometry = Geometry { control: Length(page_bytes()), data: Length(8 << 20) };
         let geometry = geometry.for_huge_pages();
         let fabric = ShmFabric::create(dir.path(), "huge", geometry).unwrap();
         let huge = fabric.huge_page_bytes().expect("mounted huge=always");
@@ -169,17 +134,10 @@ fn a_tmpfs_with_huge_pages_says_so() {
         region.advise_huge();
         let data = geometry.span_of(Section::Data);
         region.prepare(data, &|| false).unwrap();
-        region
-            .alias(data)
-            .unwrap()
-            .write(data.offset, b"huge")
-            .unwrap();
+        region.alias(data).unwrap().write(data.offset, b"huge").unwrap();
         assert_eq!(&region.sealed(data).unwrap()[..4], b"huge");
         let mounts = survey::tmpfs_dirs();
-        let found = mounts
-            .iter()
-            .find(|mount| mount.dir == dir.path())
-            .expect("listed");
+        let found = mounts.iter().find(|mount| mount.dir == dir.path()).expect("listed");
         assert_eq!(found.huge.as_deref(), Some("always"));
         assert_eq!(found.size, Some(Length(64 << 20)));
         assert!(found.free < found.size);
@@ -192,10 +150,7 @@ fn a_region_is_created_adopted_and_removed() {
     let offset = data_pages(1, 1).offset;
     let fabric = ShmFabric::create(dir.path(), "life", geometry()).unwrap();
     let again = ShmFabric::create(dir.path(), "life", geometry()).unwrap_err();
-    assert!(
-        matches!(again, FabricError::AlreadyExists { .. }),
-        "{again}"
-    );
+    assert!(matches!(again, FabricError::AlreadyExists { .. }), "{again}");
     let second = ShmFabric::open(dir.path(), "life").unwrap_err();
     assert!(matches!(second, FabricError::Locked { .. }), "{second}");
     let region = Region::map(Arc::new(fabric), Access::Home, None).unwrap();
@@ -216,10 +171,7 @@ fn a_region_is_created_adopted_and_removed() {
     assert_eq!(&back[..4], b"data", "a map outlives the name");
     let gone = ShmFabric::unlink(dir.path(), "life").unwrap_err();
     assert!(matches!(gone, FabricError::NotFound { .. }), "{gone}");
-    assert!(matches!(
-        ShmFabric::open(dir.path(), "life"),
-        Err(FabricError::NotFound { .. })
-    ));
+    assert!(matches!(ShmFabric::open(dir.path(), "life"), Err(FabricError::NotFound { .. })));
 }
 
 /// A killed home's clients keep their descriptors and maps; the next home must still get its lock.
@@ -227,10 +179,7 @@ fn a_region_is_created_adopted_and_removed() {
 fn a_region_is_adopted_while_clients_live() {
     let dir = shared_dir();
     let path = dir.path().join("device");
-    File::create_new(&path)
-        .unwrap()
-        .set_len(geometry().total().0)
-        .unwrap();
+    File::create_new(&path).unwrap().set_len(geometry().total().0).unwrap();
     let device = || DeviceFabric::open(&path, 0, geometry(), CoherenceClass::Coherent);
     let shm = || ShmFabric::open(dir.path(), "shm");
     drop(ShmFabric::create(dir.path(), "shm", geometry()).unwrap());
@@ -256,15 +205,10 @@ fn a_failed_create_takes_nothing_of_others_away() {
     let dir = shared_dir();
     fs::write(dir.path().join("half.data"), b"someone's").unwrap();
     let error = ShmFabric::create(dir.path(), "half", geometry()).unwrap_err();
-    let FabricError::AlreadyExists { path } = &error else {
-        panic!("{error:?}")
-    };
+    let FabricError::AlreadyExists { path } = &error else { panic!("{error:?}") };
     assert!(path.ends_with("half.data"));
     assert_eq!(entries(dir.path()), ["half.data"]);
-    assert_eq!(
-        fs::read(dir.path().join("half.data")).unwrap(),
-        b"someone's"
-    );
+    assert_eq!(fs::read(dir.path().join("half.data")).unwrap(), b"someone's");
 }
 
 #[test]
@@ -273,25 +217,16 @@ fn names_and_lengths_are_checked() {
     let long = "n".repeat(201);
     for name in ["", ".hidden", "a/b", "../up", "line\nbreak", long.as_str()] {
         let error = ShmFabric::create(dir.path(), name, geometry()).unwrap_err();
-        let FabricError::NameInvalid { bytes, .. } = error else {
-            panic!("{name:?}: {error}")
-        };
+        let FabricError::NameInvalid { bytes, .. } = error else { panic!("{name:?}: {error}") };
         assert_eq!(bytes, name.len());
         assert!(ShmFabric::open(dir.path(), name).is_err());
         assert!(ShmFabric::unlink(dir.path(), name).is_err());
     }
     let page = page_bytes();
-    for (control, data) in [
-        (0, page),
-        (page, 0),
-        (page + 1, page),
-        (page, page - 1),
-        (page, 1 << 63),
-    ] {
-        let bad = Geometry {
-            control: Length(control),
-            data: Length(data),
-        };
+    for (control, data) in
+        [(0, page), (page, 0), (page + 1, page), (page, page - 1), (page, 1 << 63)]
+    {
+        let bad = Geometry { control: Length(control), data: Length(data) };
         for error in [
             ShmFabric::create(dir.path(), "bad", bad).unwrap_err(),
             ShmFabric::memfd("bad", bad).unwrap_err(),
@@ -310,9 +245,7 @@ fn a_file_open_to_others_is_not_adopted() {
     let path = dir.path().join("open.data");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     let error = ShmFabric::open(dir.path(), "open").unwrap_err();
-    let FabricError::NotPrivate { mode, .. } = error else {
-        panic!("{error}")
-    };
+    let FabricError::NotPrivate { mode, .. } = error else { panic!("{error}") };
     assert_eq!(mode, 0o644);
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", &path).unwrap();
@@ -329,22 +262,14 @@ fn a_short_device_is_refused_with_numbers() {
     let open =
         |file_offset| DeviceFabric::open(&path, file_offset, geometry(), CoherenceClass::NodeLocal);
     let error = open(page).unwrap_err();
-    let FabricError::TooShort { needed, found, .. } = error else {
-        panic!("{error}")
-    };
+    let FabricError::TooShort { needed, found, .. } = error else { panic!("{error}") };
     assert_eq!(needed, Length(geometry().total().0 + page));
     assert_eq!(found, Length(geometry().total().0 + page - 1));
     assert!(matches!(open(8), Err(FabricError::BadGeometry { .. })));
-    assert!(matches!(
-        open(u64::MAX - page + 1),
-        Err(FabricError::BadGeometry { .. })
-    ));
+    assert!(matches!(open(u64::MAX - page + 1), Err(FabricError::BadGeometry { .. })));
     let fabric = open(0).unwrap();
     assert_eq!(fabric.coherence_class(), CoherenceClass::NodeLocal);
-    assert!(
-        matches!(open(0), Err(FabricError::Locked { .. })),
-        "one home"
-    );
+    assert!(matches!(open(0), Err(FabricError::Locked { .. })), "one home");
     let missing = dir.path().join("missing");
     let error = DeviceFabric::open(&missing, 0, geometry(), CoherenceClass::Coherent).unwrap_err();
     assert!(matches!(error, FabricError::NotFound { .. }), "{error}");
@@ -361,10 +286,7 @@ fn the_length_of_a_character_device_is_the_callers() {
     assert_eq!(fabric.kind(), FabricKind::Device);
     let region = Region::map(Arc::new(fabric), Access::Client, None).unwrap();
     let words = region.words(Span::new(Offset(0), Length(8))).unwrap();
-    assert_eq!(
-        words.load(0, farrow_memory::sync::Ordering::Relaxed),
-        Some(0)
-    );
+    assert_eq!(words.load(0, farrow_memory::sync::Ordering::Relaxed), Some(0));
     // This one cannot be mapped, and says so when opened and not later.
     let error = open("/dev/null").unwrap_err();
     assert!(matches!(error, FabricError::NotMappable { .. }), "{error}");
@@ -404,25 +326,15 @@ fn passed_files_that_are_short_are_refused_with_numbers() {
     ] {
         let error =
             PassedFabric::new(parts(control_bytes, data_bytes, SealFlags::SHRINK)).unwrap_err();
-        let FabricError::TooShort {
-            section: found_section,
-            needed,
-            found,
-        } = error
-        else {
+        let FabricError::TooShort { section: found_section, needed, found } = error else {
             panic!("{error}")
         };
         assert_eq!(found_section, section);
         assert!(found < needed, "{found} {needed}");
     }
-    let late = PassedParts {
-        data_file_offset: page_bytes(),
-        ..parts(control, data, SealFlags::SHRINK)
-    };
-    assert!(matches!(
-        PassedFabric::new(late),
-        Err(FabricError::TooShort { .. })
-    ));
+    let late =
+        PassedParts { data_file_offset: page_bytes(), ..parts(control, data, SealFlags::SHRINK) };
+    assert!(matches!(PassedFabric::new(late), Err(FabricError::TooShort { .. })));
     assert!(PassedFabric::new(parts(control, data, SealFlags::SHRINK)).is_ok());
 }
 
@@ -430,16 +342,7 @@ fn passed_files_that_are_short_are_refused_with_numbers() {
 fn passed_files_that_can_shrink_are_refused() {
     let (control, data) = (geometry().control.0, geometry().data.0);
     let error = PassedFabric::new(parts(control, data, SealFlags::GROW)).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            FabricError::CanShrink {
-                section: Section::Control,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, FabricError::CanShrink { section: Section::Control, .. }), "{error}");
 }
 
 #[test]
@@ -449,22 +352,11 @@ fn passed_descriptors_must_have_their_modes() {
     let writer = swapped.data_write.take().unwrap();
     swapped.data_write = Some(std::mem::replace(&mut swapped.data_read, writer));
     let error = PassedFabric::new(swapped).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            FabricError::WrongMode {
-                section: Section::Data,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, FabricError::WrongMode { section: Section::Data, .. }), "{error}");
 
     let (reader, _writer) = std::io::pipe().unwrap();
-    let pipe = PassedParts {
-        control_read: reader.into(),
-        ..parts(control, data, SealFlags::SHRINK)
-    };
+    let pipe =
+        PassedParts { control_read: reader.into(), ..parts(control, data, SealFlags::SHRINK) };
     let error = PassedFabric::new(pipe).unwrap_err();
     assert!(matches!(error, FabricError::NotMappable { .. }), "{error}");
 }
@@ -472,21 +364,10 @@ fn passed_descriptors_must_have_their_modes() {
 #[test]
 fn a_client_without_a_writer_only_reads() {
     let (control, data) = (geometry().control.0, geometry().data.0);
-    let readers = PassedParts {
-        data_write: None,
-        ..parts(control, data, SealFlags::SHRINK)
-    };
+    let readers = PassedParts { data_write: None, ..parts(control, data, SealFlags::SHRINK) };
     let fabric: Arc<dyn Fabric> = Arc::new(PassedFabric::new(readers).unwrap());
     let error = Region::map(Arc::clone(&fabric), Access::Home, None).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            MapError::NoWriter {
-                section: Section::Control
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, MapError::NoWriter { section: Section::Control }), "{error}");
     let region = Arc::new(Region::map(fabric, Access::Client, None).unwrap());
     let span = data_pages(0, 1);
     for error in [
@@ -494,20 +375,9 @@ fn a_client_without_a_writer_only_reads() {
         region.alias(span).unwrap_err(),
         region.prepare(span, &|| false).unwrap_err(),
     ] {
-        assert!(
-            matches!(
-                error,
-                MapError::NoWriter {
-                    section: Section::Data
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, MapError::NoWriter { section: Section::Data }), "{error}");
     }
-    assert!(matches!(
-        region.write_by_call(span.offset, b"x"),
-        Err(AccessError::ReadOnly { .. })
-    ));
+    assert!(matches!(region.write_by_call(span.offset, b"x"), Err(AccessError::ReadOnly { .. })));
     region.make_read_only(span).unwrap();
 }
 
@@ -516,17 +386,9 @@ fn nobody_can_shorten_a_memory_region() {
     let fabric = ShmFabric::memfd("sealed", geometry()).unwrap();
     for section in [Section::Control, Section::Data] {
         let (fd, _) = fabric.write_fd(section).unwrap();
-        assert_eq!(
-            rustix::fs::ftruncate(fd, 0),
-            Err(rustix::io::Errno::PERM),
-            "{section}"
-        );
+        assert_eq!(rustix::fs::ftruncate(fd, 0), Err(rustix::io::Errno::PERM), "{section}");
         let more = geometry().span_of(section).length.0 + page_bytes();
-        assert_eq!(
-            rustix::fs::ftruncate(fd, more),
-            Err(rustix::io::Errno::PERM),
-            "{section}"
-        );
+        assert_eq!(rustix::fs::ftruncate(fd, more), Err(rustix::io::Errno::PERM), "{section}");
     }
     assert!(pass(&fabric, CoherenceClass::Coherent).is_ok());
 }
@@ -541,23 +403,13 @@ fn a_region_cut_short_is_an_error_by_call() {
     let span = data_pages(9, 1);
     region.write_by_call(span.offset, b"there").unwrap();
     let path = dir.path().join("cut.data");
-    File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_len(page_bytes())
-        .unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(page_bytes()).unwrap();
     let mut back = [0; 5];
     let error = region.read_by_call(span.offset, &mut back).unwrap_err();
-    let AccessError::System { source, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let AccessError::System { source, .. } = &error else { panic!("{error:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
     let address = region.address_of(span).unwrap();
-    assert_eq!(
-        probe::load_in_child(address).unwrap(),
-        probe::End::Signal(libc::SIGBUS)
-    );
+    assert_eq!(probe::load_in_child(address).unwrap(), probe::End::Signal(libc::SIGBUS));
     let error = ShmFabric::open(dir.path(), "cut").unwrap_err();
     assert!(matches!(error, FabricError::Locked { .. }), "{error}");
 }

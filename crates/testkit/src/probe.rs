@@ -51,10 +51,7 @@ fn in_child(act: impl FnOnce()) -> io::Result<End> {
     // system calls, one access, and an exit that runs no destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let none = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: plain system calls on values of this frame; no core file is wanted.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
@@ -138,19 +135,9 @@ fn leave_mounts() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_PRIVATE;
     // SAFETY: constant strings that end with zero; the other arguments are not used.
     let answer = unsafe {
-        libc::mount(
-            c"none".as_ptr(),
-            c"/".as_ptr(),
-            std::ptr::null(),
-            flags,
-            std::ptr::null(),
-        )
+        libc::mount(c"none".as_ptr(), c"/".as_ptr(), std::ptr::null(), flags, std::ptr::null())
     };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Mounts a file system of memory (`tmpfs`, `ramfs`) over a directory. For use inside
@@ -165,19 +152,9 @@ pub fn mount(kind: &str, dir: &Path, options: &str) -> io::Result<()> {
     let options = text(options.as_bytes())?;
     // SAFETY: strings that end with zero and live through the call.
     let answer = unsafe {
-        libc::mount(
-            kind.as_ptr(),
-            dir.as_ptr(),
-            kind.as_ptr(),
-            0,
-            options.as_ptr().cast(),
-        )
+        libc::mount(kind.as_ptr(), dir.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast())
     };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -192,13 +169,7 @@ mod tests {
         assert_eq!(store_in_child(address).unwrap(), End::Exit(0));
         assert_eq!(load_in_child(address).unwrap(), End::Exit(0));
         assert_eq!(*byte, 0, "a child's store stays in the child");
-        assert_eq!(
-            store_in_child(Address(8)).unwrap(),
-            End::Signal(libc::SIGSEGV)
-        );
-        assert_eq!(
-            load_in_child(Address(8)).unwrap(),
-            End::Signal(libc::SIGSEGV)
-        );
+        assert_eq!(store_in_child(Address(8)).unwrap(), End::Signal(libc::SIGSEGV));
+        assert_eq!(load_in_child(Address(8)).unwrap(), End::Signal(libc::SIGSEGV));
     }
 }

@@ -13,11 +13,7 @@ use std::sync::OnceLock;
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "powerpc64", path = "powerpc64.rs")]
 #[cfg_attr(
-    not(any(
-        target_arch = "x86_64",
-        target_arch = "aarch64",
-        target_arch = "powerpc64"
-    )),
+    not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "powerpc64")),
     path = "portable.rs"
 )]
 mod isa;
@@ -62,10 +58,7 @@ impl Method {
     /// Does the next load after it come from memory?
     #[must_use]
     pub const fn drops_line(self) -> bool {
-        matches!(
-            self,
-            Self::ClflushOpt | Self::Clflush | Self::DcCivac | Self::Dcbf
-        )
+        matches!(self, Self::ClflushOpt | Self::Clflush | Self::DcCivac | Self::Dcbf)
     }
 }
 
@@ -86,11 +79,7 @@ fn chosen() -> &'static Chosen {
         let said = isa::line_bytes();
         let is_sane = said.is_power_of_two() && (8..=4096).contains(&said);
         let line_bytes = if is_sane { said } else { LINE_BYTES_DEFAULT };
-        Chosen {
-            line_bytes,
-            publish: isa::publish_method(),
-            refresh: isa::refresh_method(),
-        }
+        Chosen { line_bytes, publish: isa::publish_method(), refresh: isa::refresh_method() }
     })
 }
 
@@ -214,11 +203,7 @@ mod tests {
             // SAFETY: at most 12 lines into the 32 KiB of `bytes`.
             let (published, refreshed) =
                 unsafe { (publish_lines(at, length), refresh_lines(at, length)) };
-            assert_eq!(
-                (published, refreshed),
-                (expected, expected),
-                "{phase} {length}"
-            );
+            assert_eq!((published, refreshed), (expected, expected), "{phase} {length}");
         }
     }
 
@@ -230,12 +215,7 @@ mod tests {
             publish_lines(bytes.as_ptr(), bytes.len());
             refresh_lines(bytes.as_ptr(), bytes.len());
         }
-        assert!(
-            bytes
-                .iter()
-                .enumerate()
-                .all(|(index, byte)| *byte == (index * 31) as u8)
-        );
+        assert!(bytes.iter().enumerate().all(|(index, byte)| *byte == (index * 31) as u8));
         bytes[777] = 1;
         // SAFETY: the range is this vector.
         unsafe { refresh_lines(bytes.as_ptr(), bytes.len()) };

@@ -20,11 +20,7 @@ fn features() -> Features {
     unsafe {
         let basic = __cpuid(0);
         let first = __cpuid(1);
-        let seventh = if basic.eax >= 7 {
-            __cpuid_count(7, 0).ebx
-        } else {
-            0
-        };
+        let seventh = if basic.eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
         Features {
             // CPUID.01H:EBX[15:8] is the line in units of 8 bytes.
             line_bytes: ((first.ebx >> 8) & 0xff) * 8,
@@ -40,19 +36,11 @@ pub(super) fn line_bytes() -> u32 {
 
 pub(super) fn publish_method() -> Method {
     let features = features();
-    if features.has_clwb {
-        Method::Clwb
-    } else {
-        refresh_method()
-    }
+    if features.has_clwb { Method::Clwb } else { refresh_method() }
 }
 
 pub(super) fn refresh_method() -> Method {
-    if features().has_clflushopt {
-        Method::ClflushOpt
-    } else {
-        Method::Clflush
-    }
+    if features().has_clflushopt { Method::ClflushOpt } else { Method::Clflush }
 }
 
 pub(super) fn methods_available() -> Vec<Method> {

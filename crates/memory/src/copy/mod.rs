@@ -44,12 +44,7 @@ impl StreamMethod {
 #[must_use]
 pub fn stream_method() -> StreamMethod {
     static METHOD: OnceLock<StreamMethod> = OnceLock::new();
-    *METHOD.get_or_init(|| {
-        methods_available()
-            .first()
-            .copied()
-            .unwrap_or(StreamMethod::Memcpy)
-    })
+    *METHOD.get_or_init(|| methods_available().first().copied().unwrap_or(StreamMethod::Memcpy))
 }
 
 /// Everything this CPU could use, best first.
@@ -94,10 +89,7 @@ impl CopyPlan {
     /// The same, in the caller's thread alone.
     #[must_use]
     pub fn in_one_thread(self) -> Self {
-        Self {
-            threads_max: NonZeroUsize::MIN,
-            ..self
-        }
+        Self { threads_max: NonZeroUsize::MIN, ..self }
     }
 
     /// A plain copy.
@@ -147,11 +139,7 @@ impl CopyReport {
 pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyReport {
     let length = Length::from(from.len());
     let is_streamed = length >= plan.stream_bytes_min && stream::is_available(plan.method);
-    let method = if is_streamed {
-        plan.method
-    } else {
-        StreamMethod::Memcpy
-    };
+    let method = if is_streamed { plan.method } else { StreamMethod::Memcpy };
     let threads = if length >= plan.parallel_bytes_min {
         // SAFETY: passed on to the caller.
         unsafe { parallel::copy(into, from, method, plan.threads_max) }
@@ -160,10 +148,7 @@ pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyRepor
         unsafe { copy_part(into, from, method) };
         1
     };
-    CopyReport {
-        is_nontemporal: method != StreamMethod::Memcpy,
-        threads,
-    }
+    CopyReport { is_nontemporal: method != StreamMethod::Memcpy, threads }
 }
 
 /// Copies between slices, which cannot overlap.
@@ -171,11 +156,7 @@ pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyRepor
 /// # Panics
 /// If the lengths differ, as `copy_from_slice`.
 pub fn copy_slice(into: &mut [u8], from: &[u8], plan: CopyPlan) -> CopyReport {
-    assert_eq!(
-        into.len(),
-        from.len(),
-        "copy between slices of different length"
-    );
+    assert_eq!(into.len(), from.len(), "copy between slices of different length");
     // SAFETY: a unique borrow of the same length.
     unsafe { copy_into(into.as_mut_ptr(), from, plan) }
 }
@@ -206,31 +187,20 @@ mod tests {
     use super::*;
 
     fn pattern(length: usize) -> Vec<u8> {
-        (0..length)
-            .map(|index| (index * 7 + index / 251) as u8)
-            .collect()
+        (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
     }
 
     #[test]
     fn every_method_copies_every_phase() {
         for method in methods_available() {
-            let plan = CopyPlan {
-                stream_bytes_min: Length(0),
-                method,
-                ..CopyPlan::plain()
-            };
-            for length in [
-                0, 1, 15, 16, 63, 64, 65, 127, 128, 255, 256, 257, 511, 1000, 4096, 5003,
-            ] {
+            let plan = CopyPlan { stream_bytes_min: Length(0), method, ..CopyPlan::plain() };
+            for length in [0, 1, 15, 16, 63, 64, 65, 127, 128, 255, 256, 257, 511, 1000, 4096, 5003]
+            {
                 for phase in [0, 1, 7, 8, 15, 16, 31, 33, 63] {
                     let source = pattern(length + 3);
                     let mut target = vec![0xEE; length + 128];
                     copy_slice(&mut target[phase..phase + length], &source[3..], plan);
-                    assert_eq!(
-                        target[phase..phase + length],
-                        source[3..],
-                        "{method:?} {length}"
-                    );
+                    assert_eq!(target[phase..phase + length], source[3..], "{method:?} {length}");
                     assert!(target[..phase].iter().all(|byte| *byte == 0xEE));
                     assert!(target[phase + length..].iter().all(|byte| *byte == 0xEE));
                 }
@@ -260,21 +230,14 @@ mod tests {
         let Some(method) = missing else { return };
         let source = pattern(4096);
         let mut target = vec![0; 4096];
-        let plan = CopyPlan {
-            stream_bytes_min: Length(0),
-            method,
-            ..CopyPlan::automatic()
-        };
+        let plan = CopyPlan { stream_bytes_min: Length(0), method, ..CopyPlan::automatic() };
         assert!(!copy_slice(&mut target, &source, plan).is_nontemporal);
         assert_eq!(target, source);
     }
 
     #[test]
     fn the_ends_of_a_copy_cover_its_partial_lines() {
-        let report = CopyReport {
-            is_nontemporal: true,
-            threads: 1,
-        };
+        let report = CopyReport { is_nontemporal: true, threads: 1 };
         let span = Span::new(Offset(100), Length(10_000));
         let [first, last] = report.cached_ends(span);
         assert_eq!(first.offset, span.offset);

@@ -53,11 +53,7 @@ pub(super) unsafe fn copy(
             if index >= parts {
                 break;
             }
-            let start = if index == 0 {
-                0
-            } else {
-                phase + index * PART_BYTES
-            };
+            let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
             let end = (phase + (index + 1) * PART_BYTES).min(from.len());
             let Some(part) = from.get(start..end) else {
                 break;
@@ -71,10 +67,7 @@ pub(super) unsafe fn copy(
         let mut threads = 1;
         for _ in 0..helpers {
             // Without a thread to help, the others do its part.
-            match thread::Builder::new()
-                .name("farrow-copy".to_owned())
-                .spawn_scoped(scope, work)
-            {
+            match thread::Builder::new().name("farrow-copy".to_owned()).spawn_scoped(scope, work) {
                 Ok(_) => threads += 1,
                 Err(error) => tracing::debug!(%error, "copying with fewer threads"),
             }

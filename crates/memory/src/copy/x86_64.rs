@@ -70,10 +70,7 @@ unsafe fn stream_avx2(into: *mut u8, from: &[u8]) {
         let source = line.as_ptr().cast::<__m256i>();
         // SAFETY: two halves of one line on both sides.
         unsafe {
-            let (low, high) = (
-                _mm256_loadu_si256(source),
-                _mm256_loadu_si256(source.add(1)),
-            );
+            let (low, high) = (_mm256_loadu_si256(source), _mm256_loadu_si256(source.add(1)));
             _mm256_stream_si256(target, low);
             _mm256_stream_si256(target.add(1), high);
         }

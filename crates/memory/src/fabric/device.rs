@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::files::{self, FileShape, Room, system};
+use super::files::{self, Contents, FileShape, Room, system};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::mapping::Mapping;
@@ -51,9 +51,7 @@ impl DeviceFabric {
         let writer = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => {
-                return Err(FabricError::NotFound {
-                    path: path.to_owned(),
-                });
+                return Err(FabricError::NotFound { path: path.to_owned() });
             }
             Err(errno) => return Err(system("open", path, errno)),
         };
@@ -64,7 +62,8 @@ impl DeviceFabric {
         let huge_page = match shape {
             FileShape::Regular(_) => {
                 let room = Room::of(path, writer.as_fd());
-                files::commit_pages(writer.as_fd(), file_offset, geometry.total(), &room)?;
+                let total = geometry.total();
+                files::commit_pages(writer.as_fd(), file_offset, total, &room, Contents::Kept)?;
                 survey::tmpfs_huge_page_bytes(path)
             }
             FileShape::Device { rdev } => survey::device_huge_page_bytes(rdev),
@@ -87,12 +86,12 @@ impl DeviceFabric {
     /// Maps all of it for reading and lets go: a device that maps less says so here, not later.
     fn prove_mappable(&self) -> Result<(), FabricError> {
         let length = self.geometry.total();
-        Mapping::of_file(self.reader.as_fd(), self.file_offset, length, false)
-            .map(drop)
-            .map_err(|errno| FabricError::NotMappable {
+        Mapping::of_file(self.reader.as_fd(), self.file_offset, length, false).map(drop).map_err(
+            |errno| FabricError::NotMappable {
                 path: self.path.clone(),
                 reason: format!("mapping {length} from {} on: {errno}", self.file_offset),
-            })
+            },
+        )
     }
 
     fn start_of(&self, section: Section) -> u64 {

@@ -29,11 +29,7 @@ const LOCK_TRIES_MAX: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn system(call: &'static str, path: &Path, errno: Errno) -> FabricError {
-    FabricError::System {
-        call,
-        path: path.to_owned(),
-        source: errno.into(),
-    }
+    FabricError::System { call, path: path.to_owned(), source: errno.into() }
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), FabricError> {
@@ -43,28 +39,21 @@ pub(super) fn check_name(name: &str) -> Result<(), FabricError> {
         "over 200 bytes"
     } else if name.starts_with('.') {
         "starts with a dot"
-    } else if name
-        .bytes()
-        .any(|byte| byte == b'/' || byte < b' ' || byte == 0x7f)
-    {
+    } else if name.bytes().any(|byte| byte == b'/' || byte < b' ' || byte == 0x7f) {
         "holds a slash or a control character"
     } else {
         return Ok(());
     };
-    Err(FabricError::NameInvalid {
-        bytes: name.len(),
-        reason,
-    })
+    Err(FabricError::NameInvalid { bytes: name.len(), reason })
 }
 
 /// Both lengths: whole pages, above 0; their sum with the file offset fits a file offset.
 pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(), FabricError> {
     let page = page_bytes();
     let bad = |what, bytes| Err(FabricError::BadGeometry { what, bytes, page });
-    for (what, bytes) in [
-        ("control section", geometry.control.0),
-        ("data section", geometry.data.0),
-    ] {
+    for (what, bytes) in
+        [("control section", geometry.control.0), ("data section", geometry.data.0)]
+    {
         if bytes == 0 || !bytes.is_multiple_of(page) || i64::try_from(bytes).is_err() {
             return bad(what, bytes);
         }
@@ -101,20 +90,12 @@ pub(super) fn reopen(
 /// allocation itself will tell.
 pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError> {
     if let Some(free) = at.free_on_disk().filter(|free| *free < asked) {
-        return Err(FabricError::NoSpace {
-            asked,
-            free,
-            path: at.path.to_owned(),
-        });
+        return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
     }
     if at.is_memory
         && let Some(free) = survey::memory_available().filter(|free| *free < asked)
     {
-        return Err(FabricError::NoSpace {
-            asked,
-            free,
-            path: PathBuf::from("memory"),
-        });
+        return Err(FabricError::NoSpace { asked, free, path: PathBuf::from("memory") });
     }
     Ok(())
 }
@@ -135,22 +116,12 @@ impl<'a> Room<'a> {
     /// The file system `fd` lies on.
     pub(super) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
         let is_memory = is_tmpfs(fd);
-        Self {
-            path,
-            fd,
-            is_memory,
-            has_size: true,
-        }
+        Self { path, fd, is_memory, has_size: true }
     }
 
     /// A memory file: no file system, only memory.
     pub(super) fn memory(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
-        Self {
-            path,
-            fd,
-            is_memory: true,
-            has_size: false,
-        }
+        Self { path, fd, is_memory: true, has_size: false }
     }
 
     fn free_on_disk(&self) -> Option<Length> {
@@ -165,10 +136,7 @@ impl<'a> Room<'a> {
     fn no_space(&self, asked: Length) -> FabricError {
         let (free, path) = match self.free_on_disk() {
             Some(free) => (free, self.path.to_owned()),
-            None => (
-                survey::memory_available().unwrap_or_default(),
-                PathBuf::from("memory"),
-            ),
+            None => (survey::memory_available().unwrap_or_default(), PathBuf::from("memory")),
         };
         FabricError::NoSpace { asked, free, path }
     }
@@ -179,13 +147,24 @@ pub(super) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|stat| i128::from(stat.f_type) == 0x0102_1994)
 }
 
+/// What a file holds before its pages are committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contents {
+    /// Nothing: it was just made.
+    New,
+    /// A region, perhaps with clients that write to it now.
+    Kept,
+}
+
 /// Gives every page of the range its place in the file system, so that no later store can fail.
-/// What the file holds already stays.
+/// Contents that are kept stay. Where a file system can neither allocate nor name its holes, a
+/// kept file is left as it is: whatever wrote it has filled it, if it was one of us.
 pub(super) fn commit_pages(
     fd: BorrowedFd<'_>,
     start: u64,
     length: Length,
     room: &Room<'_>,
+    contents: Contents,
 ) -> Result<(), FabricError> {
     let end = start + length.0;
     let mut at = start;
@@ -198,7 +177,12 @@ pub(super) fn commit_pages(
                 return Err(room.no_space(length));
             }
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                return fill_holes(fd, at, end, room).map_err(|errno| match errno {
+                tracing::debug!(path = %room.path.display(), ?contents, "no fallocate: zeros");
+                let written = match contents {
+                    Contents::New => write_zeros(fd, at, end),
+                    Contents::Kept => fill_holes(fd, at, end),
+                };
+                return written.map_err(|errno| match errno {
                     Errno::NOSPC | Errno::DQUOT | Errno::FBIG => room.no_space(length),
                     errno => system("write zeros", room.path, errno),
                 });
@@ -209,11 +193,8 @@ pub(super) fn commit_pages(
     Ok(())
 }
 
-/// Writes zeros where the file has no pages yet. A file system that cannot name its holes answers
-/// that there are none, and then there are none.
-fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64, room: &Room<'_>) -> Result<(), Errno> {
-    tracing::debug!(path = %room.path.display(), "no fallocate here: writing zeros into holes");
-    let zeros = vec![0u8; ZERO_PIECE_BYTES];
+/// Writes zeros where the file system says that it has no pages yet.
+fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
     let mut at = start;
     while at < end {
         let hole = match rustix::fs::seek(fd, SeekFrom::Hole(at)) {
@@ -223,22 +204,29 @@ fn fill_holes(fd: BorrowedFd<'_>, start: u64, end: u64, room: &Room<'_>) -> Resu
             Err(errno) => return Err(errno),
         };
         let data = match rustix::fs::seek(fd, SeekFrom::Data(hole)) {
-            Ok(data) => data.min(end),
+            Ok(data) if data > hole => data.min(end),
+            // A hole of no length: not to be believed, and nothing to be filled.
+            Ok(_) => return Ok(()),
             Err(Errno::NXIO) => end,
             Err(errno) => return Err(errno),
         };
-        at = hole;
-        while at < data {
-            let piece = usize::try_from(data - at)
-                .unwrap_or(usize::MAX)
-                .min(zeros.len());
-            let part = zeros.get(..piece).unwrap_or(&zeros);
-            match rustix::io::pwrite(fd, part, at) {
-                Ok(0) => return Err(Errno::NOSPC),
-                Ok(written) => at += written as u64,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno),
-            }
+        write_zeros(fd, hole, data)?;
+        at = data;
+    }
+    Ok(())
+}
+
+fn write_zeros(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<(), Errno> {
+    let zeros = vec![0u8; ZERO_PIECE_BYTES];
+    let mut at = start;
+    while at < end {
+        let piece = usize::try_from(end - at).unwrap_or(usize::MAX).min(zeros.len());
+        let part = zeros.get(..piece).unwrap_or(&zeros);
+        match rustix::io::pwrite(fd, part, at) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(written) => at += written as u64,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
         }
     }
     Ok(())
@@ -264,9 +252,7 @@ pub(super) fn lock_range(
                 thread::sleep(LOCK_PAUSE);
             }
             Some(libc::EAGAIN | libc::EACCES) => {
-                return Err(FabricError::Locked {
-                    path: path.to_owned(),
-                });
+                return Err(FabricError::Locked { path: path.to_owned() });
             }
             _ => {
                 tracing::debug!(path = %path.display(), %error, "no lock on this file");
@@ -285,11 +271,7 @@ fn try_lock(fd: BorrowedFd<'_>, start: u64, length: Length) -> io::Result<()> {
     lock.l_len = i64::try_from(length.0).unwrap_or(0);
     // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock, only read.
     let answer = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// What `stat` says about a file that is to hold a section.
@@ -306,9 +288,9 @@ pub(super) enum FileShape {
 pub(super) fn shape_of(fd: BorrowedFd<'_>, path: &Path) -> Result<FileShape, FabricError> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| system("fstat", path, errno))?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(FileShape::Regular(Length(
-            u64::try_from(stat.st_size).unwrap_or(0),
-        ))),
+        FileType::RegularFile => {
+            Ok(FileShape::Regular(Length(u64::try_from(stat.st_size).unwrap_or(0))))
+        }
         FileType::CharacterDevice => Ok(FileShape::Device { rdev: stat.st_rdev }),
         other => Err(FabricError::NotMappable {
             path: path.to_owned(),
@@ -326,11 +308,9 @@ pub(super) fn check_length(
 ) -> Result<(), FabricError> {
     let needed = Length(file_offset.saturating_add(length.0));
     match shape {
-        FileShape::Regular(found) if *found < needed => Err(FabricError::TooShort {
-            section,
-            needed,
-            found: *found,
-        }),
+        FileShape::Regular(found) if *found < needed => {
+            Err(FabricError::TooShort { section, needed, found: *found })
+        }
         _ => Ok(()),
     }
 }
@@ -353,9 +333,58 @@ pub(super) fn check_mode(
     if is_right {
         return Ok(());
     }
-    Err(FabricError::WrongMode {
-        section,
-        mode: mode.bits(),
-        expected,
-    })
+    Err(FabricError::WrongMode { section, mode: mode.bits(), expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    #[test]
+    fn holes_are_filled_and_the_rest_is_kept() {
+        let page = page_bytes();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8 * page).unwrap();
+        file.write_all_at(b"kept", 2 * page).unwrap();
+        file.write_all_at(b"outside", 6 * page).unwrap();
+        fill_holes(file.as_fd(), 0, 6 * page).unwrap();
+        let mut bytes = vec![0xEE; 8 * page as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        let at = |pages: u64| (pages * page) as usize;
+        assert_eq!(bytes[at(2)..at(2) + 4], *b"kept");
+        assert_eq!(bytes[at(6)..at(6) + 7], *b"outside");
+        assert_eq!(bytes.iter().filter(|byte| **byte != 0).count(), 4 + 7);
+        // 512 bytes a block on every Linux file system.
+        assert!(file.metadata().unwrap().blocks() * 512 >= 7 * page);
+    }
+
+    #[test]
+    fn zeros_are_written_where_they_are_asked_for() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes = 2 * ZERO_PIECE_BYTES as u64 + 100;
+        file.write_all(&vec![1; bytes as usize]).unwrap();
+        write_zeros(file.as_fd(), 10, bytes - 10).unwrap();
+        let mut back = vec![2; bytes as usize];
+        file.read_exact_at(&mut back, 0).unwrap();
+        assert_eq!(back.iter().filter(|byte| **byte == 1).count(), 20);
+        assert_eq!((back[9], back[10]), (1, 0));
+    }
+
+    #[test]
+    fn a_lock_is_for_one_open_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("locked");
+        let open = || File::options().create(true).truncate(false).write(true).open(&path).unwrap();
+        let (first, second) = (open(), open());
+        try_lock(first.as_fd(), 0, Length(4096)).unwrap();
+        assert!(try_lock(second.as_fd(), 0, Length(4096)).is_err());
+        try_lock(second.as_fd(), 4096, Length(4096)).expect("another range");
+        try_lock(first.as_fd(), 0, Length(4096)).expect("the same open file");
+        drop(first);
+        lock_range(second.as_fd(), 0, Length(4096), &path).unwrap();
+    }
 }

@@ -54,17 +54,9 @@ impl PassedFabric {
         files::check_geometry(parts.geometry, parts.control_file_offset)?;
         files::check_geometry(parts.geometry, parts.data_file_offset)?;
         let geometry = parts.geometry;
-        let control = (
-            parts.control_read.as_fd(),
-            parts.control_file_offset,
-            geometry.control,
-        );
+        let control = (parts.control_read.as_fd(), parts.control_file_offset, geometry.control);
         check_one(control, Section::Control, false)?;
-        let data = (
-            parts.data_read.as_fd(),
-            parts.data_file_offset,
-            geometry.data,
-        );
+        let data = (parts.data_read.as_fd(), parts.data_file_offset, geometry.data);
         let rdev = check_one(data, Section::Data, false)?;
         if let Some(writer) = &parts.data_write {
             check_one(
@@ -95,10 +87,7 @@ fn check_one(
     if let Ok(seals) = rustix::fs::fcntl_get_seals(fd)
         && !seals.intersects(SealFlags::SEAL | SealFlags::SHRINK)
     {
-        return Err(FabricError::CanShrink {
-            section,
-            seals: seals.bits(),
-        });
+        return Err(FabricError::CanShrink { section, seals: seals.bits() });
     }
     Ok(match shape {
         FileShape::Regular(_) => None,
@@ -121,10 +110,7 @@ impl Fabric for PassedFabric {
 
     fn read_fd(&self, section: Section) -> (BorrowedFd<'_>, u64) {
         match section {
-            Section::Control => (
-                self.parts.control_read.as_fd(),
-                self.parts.control_file_offset,
-            ),
+            Section::Control => (self.parts.control_read.as_fd(), self.parts.control_file_offset),
             Section::Data => (self.parts.data_read.as_fd(), self.parts.data_file_offset),
         }
     }
@@ -132,10 +118,9 @@ impl Fabric for PassedFabric {
     fn write_fd(&self, section: Section) -> Option<(BorrowedFd<'_>, u64)> {
         match section {
             Section::Control => None,
-            Section::Data => Some((
-                self.parts.data_write.as_ref()?.as_fd(),
-                self.parts.data_file_offset,
-            )),
+            Section::Data => {
+                Some((self.parts.data_write.as_ref()?.as_fd(), self.parts.data_file_offset))
+            }
         }
     }
 

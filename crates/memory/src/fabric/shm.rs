@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
-use super::files::{self, FileShape, Room, system};
+use super::files::{self, Contents, FileShape, Room, system};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::survey;
@@ -50,7 +50,7 @@ impl ShmFabric {
         for (made, length) in [(&control, geometry.control), (&data, geometry.data)] {
             rustix::fs::ftruncate(&made.fd, length.0)
                 .map_err(|errno| system("ftruncate", &made.path, errno))?;
-            files::commit_pages(made.fd.as_fd(), 0, length, &room)?;
+            files::commit_pages(made.fd.as_fd(), 0, length, &room, Contents::New)?;
         }
         Self::assemble(control.keep()?, data.keep()?, geometry, dir, name)
     }
@@ -64,16 +64,13 @@ impl ShmFabric {
         files::check_name(name)?;
         let (control, control_length) = open_section(&section_path(dir, name, Section::Control))?;
         let (data, data_length) = open_section(&section_path(dir, name, Section::Data))?;
-        let geometry = Geometry {
-            control: control_length,
-            data: data_length,
-        };
+        let geometry = Geometry { control: control_length, data: data_length };
         files::check_geometry(geometry, 0)?;
         let path = section_path(dir, name, Section::Control);
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
         let room = Room::of(dir, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
-            files::commit_pages(file.writer.as_fd(), 0, length, &room)?;
+            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
         }
         Self::assemble(control, data, geometry, dir, name)
     }
@@ -95,7 +92,7 @@ impl ShmFabric {
             files::check_room(length, &room)?;
             rustix::fs::ftruncate(&writer, length.0)
                 .map_err(|errno| system("ftruncate", &place, errno))?;
-            files::commit_pages(writer.as_fd(), 0, length, &room)?;
+            files::commit_pages(writer.as_fd(), 0, length, &room, Contents::New)?;
             let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
             rustix::fs::fcntl_add_seals(&writer, seals)
                 .map_err(|errno| system("seal", &place, errno))?;
@@ -141,13 +138,7 @@ impl ShmFabric {
     ) -> Result<Self, FabricError> {
         let huge_page = survey::tmpfs_huge_page_bytes(dir);
         let place = dir.join(name).display().to_string();
-        Ok(Self {
-            control,
-            data,
-            geometry,
-            place,
-            huge_page,
-        })
+        Ok(Self { control, data, geometry, place, huge_page })
     }
 
     fn section(&self, section: Section) -> &SectionFile {
@@ -205,11 +196,7 @@ impl Made {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(fd) => Ok(Self {
-                fd,
-                path,
-                is_kept: false,
-            }),
+            Ok(fd) => Ok(Self { fd, path, is_kept: false }),
             Err(Errno::EXIST) => Err(FabricError::AlreadyExists { path }),
             Err(errno) => Err(system("create", &path, errno)),
         }
@@ -240,9 +227,7 @@ fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     let writer = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => {
-            return Err(FabricError::NotFound {
-                path: path.to_owned(),
-            });
+            return Err(FabricError::NotFound { path: path.to_owned() });
         }
         Err(errno) => return Err(system("open", path, errno)),
     };
@@ -255,21 +240,13 @@ fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     let stat = rustix::fs::fstat(&writer).map_err(|errno| system("fstat", path, errno))?;
     let mode = stat.st_mode & 0o777;
     if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
-        return Err(FabricError::NotPrivate {
-            path: path.to_owned(),
-            owner: stat.st_uid,
-            mode,
-        });
+        return Err(FabricError::NotPrivate { path: path.to_owned(), owner: stat.st_uid, mode });
     }
     let reader = files::reopen_read_only(writer.as_fd(), path)?;
     // A region made where pages are larger can be read here too, but not the reverse.
     if !length.0.is_multiple_of(page_bytes()) {
         let page = page_bytes();
-        return Err(FabricError::BadGeometry {
-            what: "file length",
-            bytes: length.0,
-            page,
-        });
+        return Err(FabricError::BadGeometry { what: "file length", bytes: length.0, page });
     }
     Ok((SectionFile { writer, reader }, length))
 }

@@ -31,14 +31,8 @@ impl Region {
     /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`].
     pub fn alias(self: &Arc<Self>, span: Span) -> Result<Alias, MapError> {
         let mapping = self.map_again(span)?;
-        self.counters
-            .alias_bytes
-            .fetch_add(span.length.0, Ordering::Relaxed);
-        Ok(Alias {
-            mapping,
-            span,
-            region: Arc::clone(self),
-        })
+        self.counters.alias_bytes.fetch_add(span.length.0, Ordering::Relaxed);
+        Ok(Alias { mapping, span, region: Arc::clone(self) })
     }
 
     /// Makes the pages of a span of data ready ahead of their first use: allocated, zeroed if they
@@ -52,10 +46,7 @@ impl Region {
         let mut done = 0;
         while done < span.length.0 && !is_stopped() {
             let offset = Offset(span.offset.0 + done);
-            let piece = Span::new(
-                offset,
-                Length((span.length.0 - done).min(PREPARE_PIECE_BYTES)),
-            );
+            let piece = Span::new(offset, Length((span.length.0 - done).min(PREPARE_PIECE_BYTES)));
             let mapping = self.map_again(piece)?;
             match self.try_populate(mapping.pointer(0), piece, Populate::Write) {
                 Ok(()) => {}
@@ -159,14 +150,7 @@ impl Alias {
         }
         let plan = CopyPlan::automatic();
         let stream_bytes_min = plan.stream_bytes_min.min(PUBLISHED_STREAM_BYTES_MIN);
-        let report = self.write_as(
-            offset,
-            from,
-            CopyPlan {
-                stream_bytes_min,
-                ..plan
-            },
-        )?;
+        let report = self.write_as(offset, from, CopyPlan { stream_bytes_min, ..plan })?;
         if !report.is_nontemporal {
             return Ok(self.region.publish(span)?);
         }
@@ -184,11 +168,7 @@ impl Alias {
         check_held(self.span, span)?;
         if !words::is_words(span) {
             let (offset, length) = (span.offset, span.length);
-            return Err(AccessError::NotAligned {
-                offset,
-                length,
-                alignment: WORD_BYTES,
-            });
+            return Err(AccessError::NotAligned { offset, length, alignment: WORD_BYTES });
         }
         let start = self.mapping.pointer(span.offset.0 - self.span.offset.0);
         // SAFETY: inside the alias, which stays mapped writable while the borrow lives.
@@ -209,9 +189,7 @@ impl Alias {
     /// [`MapError::Bounds`] outside of the region; the part outside of the alias is left alone.
     pub fn populate_part(&self, part: Span) -> Result<(), MapError> {
         self.region.check(part)?;
-        let Some(part) = part
-            .outward(page_bytes())
-            .and_then(|pages| pages.intersection(self.span))
+        let Some(part) = part.outward(page_bytes()).and_then(|pages| pages.intersection(self.span))
         else {
             return Ok(());
         };
@@ -227,10 +205,7 @@ impl Alias {
 
 impl Drop for Alias {
     fn drop(&mut self) {
-        self.region
-            .counters
-            .alias_bytes
-            .fetch_sub(self.span.length.0, Ordering::Relaxed);
+        self.region.counters.alias_bytes.fetch_sub(self.span.length.0, Ordering::Relaxed);
     }
 }
 

@@ -64,22 +64,12 @@ impl Region {
             .geometry
             .section_of(span)
             .ok_or_else(|| refused("sections", span, io::ErrorKind::InvalidInput.into()))?;
-        let (fd, start) = file_of(section).ok_or(AccessError::ReadOnly {
-            offset: span.offset,
-            length: span.length,
-        })?;
-        Ok((
-            fd,
-            start + (span.offset.0 - self.geometry.span_of(section).offset.0),
-        ))
+        let (fd, start) = file_of(section)
+            .ok_or(AccessError::ReadOnly { offset: span.offset, length: span.length })?;
+        Ok((fd, start + (span.offset.0 - self.geometry.span_of(section).offset.0)))
     }
 }
 
 fn refused(call: &'static str, span: Span, source: io::Error) -> AccessError {
-    AccessError::System {
-        call,
-        offset: span.offset,
-        length: span.length,
-        source,
-    }
+    AccessError::System { call, offset: span.offset, length: span.length, source }
 }

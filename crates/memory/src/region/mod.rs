@@ -110,16 +110,13 @@ impl Region {
         let control = match access {
             Access::Home => fabric
                 .write_fd(Section::Control)
-                .ok_or(MapError::NoWriter {
-                    section: Section::Control,
-                })?,
+                .ok_or(MapError::NoWriter { section: Section::Control })?,
             Access::Client => fabric.read_fd(Section::Control),
         };
         let data = fabric.read_fd(Section::Data);
-        for (section, (fd, file_offset), is_writable) in [
-            (Section::Control, control, access == Access::Home),
-            (Section::Data, data, false),
-        ] {
+        for (section, (fd, file_offset), is_writable) in
+            [(Section::Control, control, access == Access::Home), (Section::Data, data, false)]
+        {
             let span = geometry.span_of(section);
             // SAFETY: the span lies in the window, which nobody else has seen yet.
             unsafe { window.put_file(span.offset.0, fd, file_offset, span.length, is_writable) }
@@ -183,11 +180,7 @@ impl Region {
         let region = self.length();
         match span.end() {
             Some(end) if end.0 <= region.0 => Ok(()),
-            _ => Err(BoundsError {
-                offset: span.offset,
-                length: span.length,
-                region,
-            }),
+            _ => Err(BoundsError { offset: span.offset, length: span.length, region }),
         }
     }
 
@@ -279,12 +272,7 @@ impl Region {
         if what == Populate::Write && !self.is_writable(span) {
             let (offset, length) = (span.offset, span.length);
             let source = std::io::Error::from(Errno::ACCESS);
-            return Err(MapError::System {
-                call: "populate",
-                offset,
-                length,
-                source,
-            });
+            return Err(MapError::System { call: "populate", offset, length, source });
         }
         self.populate_range(self.window.pointer(pages.offset.0), pages, what)
     }
@@ -303,9 +291,7 @@ impl Region {
                 let start = self.window.pointer(span.offset.0);
                 // SAFETY: the span was checked, and all of the region is mapped.
                 let lines = unsafe { cache::publish_lines(start, span.length.as_usize()) };
-                self.counters
-                    .published_lines
-                    .fetch_add(lines, Ordering::Relaxed);
+                self.counters.published_lines.fetch_add(lines, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -325,9 +311,7 @@ impl Region {
                 let start = self.window.pointer(span.offset.0);
                 // SAFETY: the span was checked, and all of the region is mapped.
                 let lines = unsafe { cache::refresh_lines(start, span.length.as_usize()) };
-                self.counters
-                    .refreshed_lines
-                    .fetch_add(lines, Ordering::Relaxed);
+                self.counters.refreshed_lines.fetch_add(lines, Ordering::Relaxed);
             }
         }
         Ok(())
@@ -417,11 +401,7 @@ impl Region {
         self.check(span)?;
         if !words::is_words(span) {
             let (offset, length) = (span.offset, span.length);
-            return Err(AccessError::NotAligned {
-                offset,
-                length,
-                alignment: WORD_BYTES,
-            });
+            return Err(AccessError::NotAligned { offset, length, alignment: WORD_BYTES });
         }
         Ok(self.window.pointer(span.offset.0))
     }
@@ -431,11 +411,7 @@ impl Region {
         self.check(span)?;
         let (offset, length, page) = (span.offset, span.length, page_bytes());
         if !span.is_aligned(page) {
-            return Err(MapError::NotPages {
-                offset,
-                length,
-                page,
-            });
+            return Err(MapError::NotPages { offset, length, page });
         }
         if self.geometry.section_of(span) != Some(Section::Data) {
             return Err(MapError::NotData { offset, length });
@@ -446,10 +422,7 @@ impl Region {
     /// The writable descriptor of data, and where in its file a span of data starts.
     fn data_writer(&self, span: Span) -> Result<(BorrowedFd<'_>, u64), MapError> {
         let section = Section::Data;
-        let (fd, start) = self
-            .fabric
-            .write_fd(section)
-            .ok_or(MapError::NoWriter { section })?;
+        let (fd, start) = self.fabric.write_fd(section).ok_or(MapError::NoWriter { section })?;
         Ok((fd, start + (span.offset.0 - self.geometry.control.0)))
     }
 
@@ -482,17 +455,7 @@ fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
     if errno == Errno::NOMEM {
         let limit_as = survey::address_space_limit();
         let maps_max = survey::maps_max();
-        return MapError::NoRoom {
-            asked: span.length,
-            limit_as,
-            maps_max,
-            source,
-        };
+        return MapError::NoRoom { asked: span.length, limit_as, maps_max, source };
     }
-    MapError::System {
-        call,
-        offset: span.offset,
-        length: span.length,
-        source,
-    }
+    MapError::System { call, offset: span.offset, length: span.length, source }
 }

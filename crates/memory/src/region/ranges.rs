@@ -62,10 +62,7 @@ impl WritableRanges {
         let Some((start, end)) = ends(span) else {
             return span.is_empty();
         };
-        self.ranges
-            .range(..=start)
-            .next_back()
-            .is_some_and(|(_, &range_end)| end <= range_end)
+        self.ranges.range(..=start).next_back().is_some_and(|(_, &range_end)| end <= range_end)
     }
 
     /// The writable pieces inside a span.
@@ -73,11 +70,7 @@ impl WritableRanges {
         let Some((start, end)) = ends(span) else {
             return Vec::new();
         };
-        let first = self
-            .ranges
-            .range(..=start)
-            .next_back()
-            .map_or(start, |(&first, _)| first);
+        let first = self.ranges.range(..=start).next_back().map_or(start, |(&first, _)| first);
         self.ranges
             .range(first..end)
             .filter_map(|(&left, &right)| {
@@ -109,10 +102,7 @@ impl WritableRanges {
 
     /// How many pins overlap a span.
     pub(super) fn pins_over(&self, span: Span) -> usize {
-        self.pins
-            .values()
-            .filter(|pinned| pinned.overlaps(span))
-            .count()
+        self.pins.values().filter(|pinned| pinned.overlaps(span)).count()
     }
 }
 
@@ -168,19 +158,12 @@ mod tests {
                 ranges.remove(changed)
             }
             bitmap[start as usize..(start + length) as usize].fill(is_insert);
-            assert_eq!(
-                ranges.bytes().0,
-                bitmap.iter().filter(|bit| **bit).count() as u64
-            );
+            assert_eq!(ranges.bytes().0, bitmap.iter().filter(|bit| **bit).count() as u64);
             let asked = next(96);
             let asked = span(asked, next(97 - asked));
             let bits = &bitmap[asked.offset.0 as usize..asked.end().unwrap().0 as usize];
             assert_eq!(ranges.covers(asked), bits.iter().all(|bit| *bit));
-            let pieces: u64 = ranges
-                .pieces(asked)
-                .iter()
-                .map(|piece| piece.length.0)
-                .sum();
+            let pieces: u64 = ranges.pieces(asked).iter().map(|piece| piece.length.0).sum();
             assert_eq!(pieces, bits.iter().filter(|bit| **bit).count() as u64);
         }
     }

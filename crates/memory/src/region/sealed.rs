@@ -20,10 +20,7 @@ impl Region {
     /// [`BoundsError`] if the span does not lie in the region.
     pub fn sealed(self: &Arc<Self>, span: Span) -> Result<SealedBytes, BoundsError> {
         self.check(span)?;
-        Ok(SealedBytes {
-            region: Arc::clone(self),
-            span,
-        })
+        Ok(SealedBytes { region: Arc::clone(self), span })
     }
 }
 

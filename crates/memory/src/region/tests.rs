@@ -12,10 +12,7 @@ use crate::fabric::shm::ShmFabric;
 
 fn geometry() -> Geometry {
     let page = page_bytes();
-    Geometry {
-        control: Length(2 * page),
-        data: Length(16 * page),
-    }
+    Geometry { control: Length(2 * page), data: Length(16 * page) }
 }
 
 fn pages(first: u64, count: u64) -> Span {
@@ -53,23 +50,10 @@ fn a_client_reads_what_the_home_writes() {
     client.copy_out(Offset(3), &mut back).unwrap();
     assert_eq!(&back, b"written by the home");
     let words = Span::new(Offset(64), Length(16));
-    assert!(
-        home.words_mut(words)
-            .unwrap()
-            .store(1, 7, Ordering::Release)
-    );
-    assert_eq!(
-        client.words(words).unwrap().load(1, Ordering::Acquire),
-        Some(7)
-    );
-    assert!(matches!(
-        client.words_mut(words),
-        Err(AccessError::ReadOnly { .. })
-    ));
-    assert!(matches!(
-        client.write(Offset(0), b"x"),
-        Err(AccessError::ReadOnly { .. })
-    ));
+    assert!(home.words_mut(words).unwrap().store(1, 7, Ordering::Release));
+    assert_eq!(client.words(words).unwrap().load(1, Ordering::Acquire), Some(7));
+    assert!(matches!(client.words_mut(words), Err(AccessError::ReadOnly { .. })));
+    assert!(matches!(client.write(Offset(0), b"x"), Err(AccessError::ReadOnly { .. })));
 }
 
 #[test]
@@ -80,20 +64,13 @@ fn a_buffer_keeps_its_address_when_sealed() {
     client.make_writable(span).unwrap();
     let address = client.address_of(span).unwrap();
     let bytes = client.writable_slice(span).unwrap();
-    bytes
-        .write_at(Offset(span.offset.0 + 5), b"payload")
-        .unwrap();
+    bytes.write_at(Offset(span.offset.0 + 5), b"payload").unwrap();
     assert_eq!(Address(bytes.as_mut_ptr().addr()), address);
-    assert!(matches!(
-        client.make_read_only(span),
-        Err(MapError::InUse { writers: 1, .. })
-    ));
+    assert!(matches!(client.make_read_only(span), Err(MapError::InUse { writers: 1, .. })));
     drop(bytes);
     client.make_read_only(span).unwrap();
     assert!(client.write(span.offset, b"x").is_err());
-    let sealed = client
-        .sealed(Span::new(Offset(span.offset.0 + 5), Length(7)))
-        .unwrap();
+    let sealed = client.sealed(Span::new(Offset(span.offset.0 + 5), Length(7))).unwrap();
     assert_eq!(sealed.as_ptr().addr(), address.0 + 5);
     assert_eq!(&sealed[..], b"payload");
     assert_eq!(client.counters().mapped_writable_bytes, 0);
@@ -121,10 +98,7 @@ fn an_alias_writes_what_the_window_shows() {
     let alias = client.alias(pages(2, 4)).unwrap();
     alias.populate().unwrap();
     let source: Vec<u8> = (0..9000u32).map(|index| (index % 251) as u8).collect();
-    for method in copy::methods_available()
-        .into_iter()
-        .chain([StreamMethod::Memcpy])
-    {
+    for method in copy::methods_available().into_iter().chain([StreamMethod::Memcpy]) {
         let plan = CopyPlan {
             stream_bytes_min: Length(0),
             parallel_bytes_min: Length(0),
@@ -139,20 +113,9 @@ fn an_alias_writes_what_the_window_shows() {
         assert_eq!(back, source, "{method:?}");
     }
     let words = Span::new(alias.span().offset, Length(8));
-    assert!(
-        alias
-            .words_mut(words)
-            .unwrap()
-            .store(0, 99, Ordering::Release)
-    );
-    assert_eq!(
-        client.words(words).unwrap().load(0, Ordering::Acquire),
-        Some(99)
-    );
-    assert!(matches!(
-        alias.write(Offset(0), b"x"),
-        Err(AccessError::OutsideHeld { .. })
-    ));
+    assert!(alias.words_mut(words).unwrap().store(0, 99, Ordering::Release));
+    assert_eq!(client.words(words).unwrap().load(0, Ordering::Acquire), Some(99));
+    assert!(matches!(alias.write(Offset(0), b"x"), Err(AccessError::OutsideHeld { .. })));
     assert_eq!(client.counters().mapped_writable_bytes, 4 * page_bytes());
     drop(alias);
     assert_eq!(client.counters().mapped_writable_bytes, 0);
@@ -175,10 +138,7 @@ fn lines_are_maintained_only_where_it_is_needed() {
     local.publish(span).unwrap();
     local.refresh(span).unwrap();
     let counters = local.counters();
-    assert_eq!(
-        (counters.published_lines, counters.refreshed_lines),
-        (10, 10)
-    );
+    assert_eq!((counters.published_lines, counters.refreshed_lines), (10, 10));
 
     let alias = local.alias(pages(3, 4)).unwrap();
     alias.write_published(span.offset, &[1; 3000]).unwrap();
@@ -201,15 +161,9 @@ fn a_call_reads_and_writes_the_same_bytes() {
     home.read_by_call(offset, &mut back).unwrap();
     assert_eq!(&back, b"by call");
     let client = client(&home, CoherenceClass::Coherent);
-    assert!(matches!(
-        client.write_by_call(Offset(0), b"x"),
-        Err(AccessError::ReadOnly { .. })
-    ));
+    assert!(matches!(client.write_by_call(Offset(0), b"x"), Err(AccessError::ReadOnly { .. })));
     let mut across = [0; 16];
-    assert!(
-        home.read_by_call(Offset(2 * page_bytes() - 8), &mut across)
-            .is_err()
-    );
+    assert!(home.read_by_call(Offset(2 * page_bytes() - 8), &mut across).is_err());
 }
 
 #[test]
@@ -219,8 +173,7 @@ fn pages_made_ready_keep_their_bytes() {
     home.write_by_call(span.offset, b"stays").unwrap();
     assert_eq!(home.prepare(span, &|| false).unwrap(), span.length);
     assert_eq!(home.prepare(span, &|| true).unwrap(), Length(0));
-    home.populate(Span::new(Offset(1), Length(5000)), Populate::Read)
-        .unwrap();
+    home.populate(Span::new(Offset(1), Length(5000)), Populate::Read).unwrap();
     assert!(home.populate(span, Populate::Write).is_err());
     let mut back = [0; 5];
     home.copy_out(span.offset, &mut back).unwrap();

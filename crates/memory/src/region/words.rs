@@ -31,11 +31,7 @@ impl<'a> Words<'a> {
     /// # Safety
     /// `start` is aligned to 8, and `count` words from it stay mapped readable for `'a`.
     pub(super) unsafe fn new(start: *const u8, count: usize) -> Self {
-        Self {
-            start: start.cast(),
-            count,
-            region: PhantomData,
-        }
+        Self { start: start.cast(), count, region: PhantomData }
     }
 
     /// How many words there are.
@@ -79,11 +75,7 @@ impl<'a> Words<'a> {
         if end > self.count {
             return None;
         }
-        Some(Self {
-            start: self.start.wrapping_add(first),
-            count,
-            region: PhantomData,
-        })
+        Some(Self { start: self.start.wrapping_add(first), count, region: PhantomData })
     }
 
     #[inline]
@@ -181,9 +173,7 @@ pub(super) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     let (words, tail) = rest.as_chunks_mut::<8>();
     for word in words {
         // SAFETY: inside the range, and aligned to 8 since the head was taken off.
-        *word = unsafe { &*at.cast::<AtomicU64>() }
-            .load(Ordering::Relaxed)
-            .to_ne_bytes();
+        *word = unsafe { &*at.cast::<AtomicU64>() }.load(Ordering::Relaxed).to_ne_bytes();
         at = at.wrapping_add(8);
     }
     for byte in tail {
@@ -248,10 +238,8 @@ mod tests {
                 }
                 assert_eq!(back, source[..length]);
                 let bytes: Vec<u8> = there.iter().flat_map(|word| word.to_ne_bytes()).collect();
-                let kept: Vec<u8> = [0xEEu64; 16]
-                    .iter()
-                    .flat_map(|word| word.to_ne_bytes())
-                    .collect();
+                let kept: Vec<u8> =
+                    [0xEEu64; 16].iter().flat_map(|word| word.to_ne_bytes()).collect();
                 assert_eq!(bytes[..phase], kept[..phase]);
                 assert_eq!(bytes[phase + length..], kept[phase + length..]);
             }
@@ -267,14 +255,7 @@ mod tests {
         assert_eq!(words.load(3, Ordering::Relaxed), None);
         assert!(words.store(0, 9, Ordering::Acquire));
         assert!(!words.store(3, 9, Ordering::Release));
-        assert_eq!(
-            words
-                .words()
-                .slice(0, 3)
-                .unwrap()
-                .load(0, Ordering::Release),
-            Some(9)
-        );
+        assert_eq!(words.words().slice(0, 3).unwrap().load(0, Ordering::Release), Some(9));
         assert!(words.words().slice(1, 3).is_none());
         assert!(words.words().slice(usize::MAX, 2).is_none());
         words.clear();

@@ -26,11 +26,8 @@ impl Region {
         let mut writable = self.writable();
         // SAFETY: the span lies in the window. References that exist there are to sealed bytes,
         // and stay as readable as they were.
-        unsafe {
-            self.window
-                .put_file(span.offset.0, fd, file_offset, span.length, true)
-        }
-        .map_err(|errno| failure("mmap writable", span, errno))?;
+        unsafe { self.window.put_file(span.offset.0, fd, file_offset, span.length, true) }
+            .map_err(|errno| failure("mmap writable", span, errno))?;
         self.advise_huge_over(span);
         writable.insert(span);
         Ok(())
@@ -85,15 +82,11 @@ impl Region {
     /// [`AccessError::ReadOnly`] if part of it was not made writable; outside of the region.
     pub fn writable_slice(self: &Arc<Self>, span: Span) -> Result<WritableBytes, AccessError> {
         self.check(span)?;
-        let pin = self.writable().pin(span).ok_or(AccessError::ReadOnly {
-            offset: span.offset,
-            length: span.length,
-        })?;
-        Ok(WritableBytes {
-            region: Arc::clone(self),
-            span,
-            pin,
-        })
+        let pin = self
+            .writable()
+            .pin(span)
+            .ok_or(AccessError::ReadOnly { offset: span.offset, length: span.length })?;
+        Ok(WritableBytes { region: Arc::clone(self), span, pin })
     }
 
     /// Pins a span for a write, unless it is writable for good.
@@ -102,21 +95,15 @@ impl Region {
             return Ok(None);
         }
         let (offset, length) = (span.offset, span.length);
-        let pin = self
-            .writable()
-            .pin(span)
-            .ok_or(AccessError::ReadOnly { offset, length })?;
+        let pin = self.writable().pin(span).ok_or(AccessError::ReadOnly { offset, length })?;
         Ok(Some(Pin { region: self, pin }))
     }
 
     fn put_reader(&self, piece: Span) -> Result<(), MapError> {
         let (fd, file_offset) = self.data_reader(piece);
         // SAFETY: the piece lies in the window, and no pin says that somebody writes there.
-        unsafe {
-            self.window
-                .put_file(piece.offset.0, fd, file_offset, piece.length, false)
-        }
-        .map_err(|errno| failure("mmap read-only", piece, errno))?;
+        unsafe { self.window.put_file(piece.offset.0, fd, file_offset, piece.length, false) }
+            .map_err(|errno| failure("mmap read-only", piece, errno))?;
         self.advise_huge_over(piece);
         Ok(())
     }
@@ -125,11 +112,7 @@ impl Region {
 fn refuse_pinned(writable: &super::ranges::WritableRanges, span: Span) -> Result<(), MapError> {
     match writable.pins_over(span) {
         0 => Ok(()),
-        writers => Err(MapError::InUse {
-            offset: span.offset,
-            length: span.length,
-            writers,
-        }),
+        writers => Err(MapError::InUse { offset: span.offset, length: span.length, writers }),
     }
 }
 
@@ -215,11 +198,7 @@ impl WritableBytes {
         alias::check_held(self.span, Span::new(offset, length))?;
         // SAFETY: inside the pinned range. One client alone writes a range before its seal.
         unsafe {
-            copy::copy_into(
-                self.region.window.pointer(offset.0),
-                from,
-                CopyPlan::automatic(),
-            );
+            copy::copy_into(self.region.window.pointer(offset.0), from, CopyPlan::automatic());
         }
         Ok(())
     }

@@ -14,19 +14,12 @@ pub fn nothing_outside_is_reached(backend: &Backend) {
     let made = (backend.make)(geometry());
     let home = made.map_home();
     let total = home.length().0;
-    for (offset, length) in [
-        (total, 8),
-        (total - 8, 16),
-        (0, total + 8),
-        (u64::MAX - 7, 8),
-        (8, u64::MAX - 7),
-    ] {
+    for (offset, length) in
+        [(total, 8), (total - 8, 16), (0, total + 8), (u64::MAX - 7, 8), (8, u64::MAX - 7)]
+    {
         let span = Span::new(Offset(offset), Length(length));
-        let expected = BoundsError {
-            offset: span.offset,
-            length: span.length,
-            region: Length(total),
-        };
+        let expected =
+            BoundsError { offset: span.offset, length: span.length, region: Length(total) };
         assert_eq!(home.check(span), Err(expected), "{span}");
         assert_eq!(home.address_of(span), Err(expected));
         assert_eq!(home.publish(span), Err(expected));
@@ -34,28 +27,13 @@ pub fn nothing_outside_is_reached(backend: &Backend) {
         assert_eq!(home.sealed(span).unwrap_err(), expected);
         assert!(matches!(home.words(span), Err(AccessError::Bounds(found)) if found == expected));
         assert!(matches!(home.words_mut(span), Err(AccessError::Bounds(_))));
-        assert!(matches!(
-            home.writable_slice(span),
-            Err(AccessError::Bounds(_))
-        ));
+        assert!(matches!(home.writable_slice(span), Err(AccessError::Bounds(_))));
         assert!(matches!(home.alias(span), Err(MapError::Bounds(_))));
         assert!(matches!(home.make_writable(span), Err(MapError::Bounds(_))));
-        assert!(matches!(
-            home.make_read_only(span),
-            Err(MapError::Bounds(_))
-        ));
-        assert!(matches!(
-            home.retire_writable(span),
-            Err(MapError::Bounds(_))
-        ));
-        assert!(matches!(
-            home.populate(span, Populate::Read),
-            Err(MapError::Bounds(_))
-        ));
-        assert!(matches!(
-            home.prepare(span, &|| false),
-            Err(MapError::Bounds(_))
-        ));
+        assert!(matches!(home.make_read_only(span), Err(MapError::Bounds(_))));
+        assert!(matches!(home.retire_writable(span), Err(MapError::Bounds(_))));
+        assert!(matches!(home.populate(span, Populate::Read), Err(MapError::Bounds(_))));
+        assert!(matches!(home.prepare(span, &|| false), Err(MapError::Bounds(_))));
     }
     let mut byte = [0];
     for offset in [total, u64::MAX] {
@@ -74,14 +52,8 @@ pub fn words_are_whole(backend: &Backend) {
     let home = made.map_home();
     for (offset, length) in [(4, 8), (8, 4), (1, 1), (7, 9)] {
         let span = Span::new(Offset(offset), Length(length));
-        assert!(matches!(
-            home.words(span),
-            Err(AccessError::NotAligned { alignment: 8, .. })
-        ));
-        assert!(matches!(
-            home.words_mut(span),
-            Err(AccessError::NotAligned { .. })
-        ));
+        assert!(matches!(home.words(span), Err(AccessError::NotAligned { alignment: 8, .. })));
+        assert!(matches!(home.words_mut(span), Err(AccessError::NotAligned { .. })));
     }
     let words = home.words_mut(Span::new(Offset(16), Length(24))).unwrap();
     assert_eq!((words.len(), words.is_empty()), (3, false));
@@ -104,29 +76,16 @@ pub fn only_what_is_writable_is_written(backend: &Backend) {
     let (control, data) = (Offset(0), data_pages(0, 1).offset);
     home.write(control, b"home").unwrap();
     for (region, offset) in [(&home, data), (&client, data), (&client, control)] {
-        assert!(matches!(
-            region.write(offset, b"x"),
-            Err(AccessError::ReadOnly { .. })
-        ));
+        assert!(matches!(region.write(offset, b"x"), Err(AccessError::ReadOnly { .. })));
         let word = Span::new(offset, Length(8));
-        assert!(matches!(
-            region.words_mut(word),
-            Err(AccessError::ReadOnly { .. })
-        ));
+        assert!(matches!(region.words_mut(word), Err(AccessError::ReadOnly { .. })));
     }
     // The last byte of control and the first of data.
     assert!(home.write(Offset(data.0 - 1), b"xy").is_err());
     client.make_writable(data_pages(0, 1)).unwrap();
     client.write(data, b"client").unwrap();
-    client
-        .words_mut(Span::new(data, Length(8)))
-        .unwrap()
-        .clear();
-    assert!(
-        client
-            .write(Offset(data.0 + page_bytes() - 1), b"xy")
-            .is_err()
-    );
+    client.words_mut(Span::new(data, Length(8))).unwrap().clear();
+    assert!(client.write(Offset(data.0 + page_bytes() - 1), b"xy").is_err());
     let all: Vec<u8> = (0..page_bytes()).map(|index| (index % 253) as u8).collect();
     client.write(data, &all).unwrap();
     let mut back = vec![0; all.len()];
@@ -145,14 +104,11 @@ pub fn an_alias_shows_in_the_window(backend: &Backend) {
     assert_ne!(alias.pointer(span.offset).unwrap().addr(), window.0);
     alias.write(Offset(span.offset.0 + 100), b"small").unwrap();
     assert_eq!(
-        &client
-            .sealed(Span::new(Offset(span.offset.0 + 100), Length(5)))
-            .unwrap()[..],
+        &client.sealed(Span::new(Offset(span.offset.0 + 100), Length(5))).unwrap()[..],
         b"small"
     );
     let mut back = [0; 5];
-    home.copy_out(Offset(span.offset.0 + 100), &mut back)
-        .unwrap();
+    home.copy_out(Offset(span.offset.0 + 100), &mut back).unwrap();
     assert_eq!(&back, b"small");
     for offset in [0, span.offset.0 - 1, span.end().unwrap().0 - 4, u64::MAX] {
         assert!(matches!(
@@ -160,26 +116,14 @@ pub fn an_alias_shows_in_the_window(backend: &Backend) {
             Err(AccessError::OutsideHeld { .. })
         ));
     }
-    assert!(
-        alias
-            .words_mut(Span::new(Offset(span.offset.0 + 1), Length(8)))
-            .is_err()
-    );
+    assert!(alias.words_mut(Span::new(Offset(span.offset.0 + 1), Length(8))).is_err());
     assert!(alias.pointer(span.end().unwrap()).is_none() && alias.pointer(Offset(0)).is_none());
     alias.populate().unwrap();
-    alias
-        .populate_part(Span::new(span.offset, Length(1)))
-        .unwrap();
+    alias.populate_part(Span::new(span.offset, Length(1))).unwrap();
     let not_pages = Span::new(Offset(span.offset.0 + 8), span.length);
-    assert!(matches!(
-        client.alias(not_pages),
-        Err(MapError::NotPages { .. })
-    ));
+    assert!(matches!(client.alias(not_pages), Err(MapError::NotPages { .. })));
     let control = Span::new(Offset(0), Length(page_bytes()));
-    assert!(matches!(
-        client.alias(control),
-        Err(MapError::NotData { .. })
-    ));
+    assert!(matches!(client.alias(control), Err(MapError::NotData { .. })));
 }
 
 /// Each way to copy, at lengths and places that are no multiple of anything.
@@ -192,9 +136,8 @@ pub fn large_writes_arrive(backend: &Backend) {
     let start = Offset(span.offset.0 + 77);
     for (round, method) in copy::methods_available().into_iter().enumerate() {
         for threshold in [0, u64::MAX] {
-            let source: Vec<u8> = (0..length)
-                .map(|index| (index * 7 + index / 509 + round) as u8)
-                .collect();
+            let source: Vec<u8> =
+                (0..length).map(|index| (index * 7 + index / 509 + round) as u8).collect();
             let plan = CopyPlan {
                 stream_bytes_min: Length(0),
                 parallel_bytes_min: Length(threshold),
@@ -222,21 +165,14 @@ pub fn calls_and_maps_agree(backend: &Backend) {
     let mut back = [0; 6];
     client.copy_out(offset, &mut back).unwrap();
     assert_eq!(&back, b"called");
-    client
-        .alias(data_pages(3, 1))
-        .unwrap()
-        .write(offset, b"mapped")
-        .unwrap();
+    client.alias(data_pages(3, 1)).unwrap().write(offset, b"mapped").unwrap();
     home.read_by_call(offset, &mut back).unwrap();
     assert_eq!(&back, b"mapped");
     home.write(Offset(0), b"header").unwrap();
     client.read_by_call(Offset(0), &mut back).unwrap();
     assert_eq!(&back, b"header");
     let border = Offset(geometry().control.0 - 3);
-    assert!(
-        client.read_by_call(border, &mut back).is_err(),
-        "across the sections"
-    );
+    assert!(client.read_by_call(border, &mut back).is_err(), "across the sections");
 }
 
 /// A coherent fabric maintains no line; another one each line of the span, once.
@@ -255,16 +191,10 @@ pub fn lines_are_maintained_only_where_needed(backend: &Backend) {
         CoherenceClass::Coherent => 0,
         CoherenceClass::NodeLocal => 5,
     };
-    assert_eq!(
-        (counters.published_lines, counters.refreshed_lines),
-        (expected, expected)
-    );
+    assert_eq!((counters.published_lines, counters.refreshed_lines), (expected, expected));
     let alias = client.alias(data_pages(1, 8)).unwrap();
     let source = vec![9; 20_000];
     alias.write_published(span.offset, &source).unwrap();
     alias.write_published(span.offset, b"short").unwrap();
-    assert_eq!(
-        &client.sealed(Span::new(span.offset, Length(5))).unwrap()[..],
-        b"short"
-    );
+    assert_eq!(&client.sealed(Span::new(span.offset, Length(5))).unwrap()[..], b"short");
 }

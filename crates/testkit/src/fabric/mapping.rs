@@ -42,11 +42,7 @@ pub fn two_maps_show_the_same_bytes(backend: &Backend) {
     assert_ne!(client.base(), other.base());
     home.write(Offset(11), b"control").unwrap();
     let span = data_pages(7, 1);
-    client
-        .alias(span)
-        .unwrap()
-        .write(span.offset, b"data")
-        .unwrap();
+    client.alias(span).unwrap().write(span.offset, b"data").unwrap();
     for region in [&home, &client, &other] {
         let mut control = [0; 7];
         region.copy_out(Offset(11), &mut control).unwrap();
@@ -55,15 +51,8 @@ pub fn two_maps_show_the_same_bytes(backend: &Backend) {
         assert_eq!(&data[..], b"data");
     }
     let word = Span::new(Offset(4096 - 8), Length(8));
-    assert!(
-        home.words_mut(word)
-            .unwrap()
-            .store(0, u64::MAX, Ordering::Release)
-    );
-    assert_eq!(
-        other.words(word).unwrap().load(0, Ordering::Acquire),
-        Some(u64::MAX)
-    );
+    assert!(home.words_mut(word).unwrap().store(0, u64::MAX, Ordering::Release));
+    assert_eq!(other.words(word).unwrap().load(0, Ordering::Acquire), Some(u64::MAX));
 }
 
 /// A wish that is taken is not an error: the region lies elsewhere and works.
@@ -82,30 +71,21 @@ pub fn a_free_address_is_taken(backend: &Backend) {
     let made = (backend.make)(geometry());
     // Other tests run beside this one, so any one address may be taken: try some.
     let step = 1usize << 32;
-    let granted = (1..=64)
-        .map(|index| Address(WINDOW_BASE.0 + index * step))
-        .any(|wish| {
-            let region = Region::map(Arc::clone(&made.client), Access::Client, Some(wish)).unwrap();
-            assert_eq!(region.is_at_wish(), region.base() == wish);
-            region.is_at_wish()
-        });
+    let granted = (1..=64).map(|index| Address(WINDOW_BASE.0 + index * step)).any(|wish| {
+        let region = Region::map(Arc::clone(&made.client), Access::Client, Some(wish)).unwrap();
+        assert_eq!(region.is_at_wish(), region.base() == wish);
+        region.is_at_wish()
+    });
     let room = geometry().total();
     let is_any_free =
         (1..=64).any(|index| survey::is_window_free(Address(WINDOW_BASE.0 + index * step), room));
-    assert!(
-        granted || !is_any_free,
-        "free addresses are there, but none was granted"
-    );
+    assert!(granted || !is_any_free, "free addresses are there, but none was granted");
 }
 
 /// A wish that can never be granted is an error, not a fallback: it is a mistake.
 pub fn a_bad_wish_is_refused(backend: &Backend) {
     let made = (backend.make)(geometry());
-    for wish in [
-        Address(0),
-        Address(WINDOW_BASE.0 + 1),
-        Address(usize::MAX - 4095),
-    ] {
+    for wish in [Address(0), Address(WINDOW_BASE.0 + 1), Address(usize::MAX - 4095)] {
         let answer = Region::map(Arc::clone(&made.client), Access::Client, Some(wish));
         let Err(MapError::BadAddress { address, length }) = answer else {
             panic!("{wish}: {answer:?}");
@@ -125,10 +105,7 @@ pub fn addresses_and_offsets_agree(backend: &Backend) {
         assert_eq!(address.0, region.base().0 + at as usize);
         assert_eq!(region.offset_of(address), Some(Offset(at)));
     }
-    assert_eq!(
-        region.offset_of(Address(region.base().0 + total as usize)),
-        None
-    );
+    assert_eq!(region.offset_of(Address(region.base().0 + total as usize)), None);
     assert_eq!(region.offset_of(Address(region.base().0 - 1)), None);
     assert_eq!(region.offset_of(Address(0)), None);
     assert_eq!(region.offset_of(Address(usize::MAX)), None);
@@ -164,11 +141,7 @@ pub fn pages_are_committed(backend: &Backend) {
         let length = made.home.geometry().span_of(section).length.0;
         assert!(stat.st_size as u64 >= file_offset + length);
         // st_blocks is in units of 512 bytes on every Linux file system.
-        assert!(
-            stat.st_blocks as u64 * 512 >= length,
-            "{section}: {} blocks",
-            stat.st_blocks
-        );
+        assert!(stat.st_blocks as u64 * 512 >= length, "{section}: {} blocks", stat.st_blocks);
     }
 }
 
@@ -177,30 +150,17 @@ pub fn populating_changes_nothing(backend: &Backend) {
     let made = (backend.make)(geometry());
     let region = made.map_client();
     let span = data_pages(0, 64);
-    region
-        .alias(span)
-        .unwrap()
-        .write(Offset(span.offset.0 + 4095), b"across")
-        .unwrap();
+    region.alias(span).unwrap().write(Offset(span.offset.0 + 4095), b"across").unwrap();
     assert_eq!(region.prepare(span, &|| false).unwrap(), span.length);
     assert_eq!(region.prepare(span, &|| true).unwrap(), Length(0));
-    region
-        .populate(Span::new(Offset(3), Length(page_bytes())), Populate::Read)
-        .unwrap();
-    region
-        .populate(Span::new(Offset(3), Length(0)), Populate::Read)
-        .unwrap();
-    assert!(
-        region.populate(span, Populate::Write).is_err(),
-        "it is read-only"
-    );
+    region.populate(Span::new(Offset(3), Length(page_bytes())), Populate::Read).unwrap();
+    region.populate(Span::new(Offset(3), Length(0)), Populate::Read).unwrap();
+    assert!(region.populate(span, Populate::Write).is_err(), "it is read-only");
     region.make_writable(span).unwrap();
     region.populate(span, Populate::Write).unwrap();
     region.make_read_only(span).unwrap();
     let mut back = [0; 6];
-    region
-        .copy_out(Offset(span.offset.0 + 4095), &mut back)
-        .unwrap();
+    region.copy_out(Offset(span.offset.0 + 4095), &mut back).unwrap();
     assert_eq!(&back, b"across");
     region.advise_huge();
 }

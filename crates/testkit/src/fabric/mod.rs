@@ -71,9 +71,7 @@ impl Made {
 #[must_use]
 pub fn shared_dir() -> TempDir {
     let shm = Path::new("/dev/shm");
-    tempfile::tempdir_in(shm)
-        .or_else(|_| tempfile::tempdir())
-        .expect("a directory to write")
+    tempfile::tempdir_in(shm).or_else(|_| tempfile::tempdir()).expect("a directory to write")
 }
 
 /// What a daemon passes to its clients, as they would hold it.
@@ -103,11 +101,7 @@ pub const SHM_FILES: Backend = Backend {
         let dir = shared_dir();
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::create(dir.path(), "region", geometry).expect("create"));
-        Made {
-            home: Arc::clone(&fabric),
-            client: fabric,
-            keep: Box::new(dir),
-        }
+        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
     },
 };
 
@@ -117,11 +111,7 @@ pub const MEMFD: Backend = Backend {
     make: |geometry| {
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::memfd("region", geometry).expect("memfd"));
-        Made {
-            home: Arc::clone(&fabric),
-            client: fabric,
-            keep: Box::new(()),
-        }
+        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(()) }
     },
 };
 
@@ -130,11 +120,7 @@ pub const DEVICE: Backend = Backend {
     name: "device",
     make: |geometry| {
         let (fabric, dir) = device(geometry, CoherenceClass::Coherent);
-        Made {
-            home: Arc::clone(&fabric),
-            client: fabric,
-            keep: Box::new(dir),
-        }
+        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
     },
 };
 
@@ -143,11 +129,7 @@ pub const DEVICE_NODE_LOCAL: Backend = Backend {
     name: "device, node-local",
     make: |geometry| {
         let (fabric, dir) = device(geometry, CoherenceClass::NodeLocal);
-        Made {
-            home: Arc::clone(&fabric),
-            client: fabric,
-            keep: Box::new(dir),
-        }
+        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
     },
 };
 
@@ -157,10 +139,7 @@ pub const PASSED_MEMFD: Backend = Backend {
     make: |geometry| {
         let made = (MEMFD.make)(geometry);
         let client = pass(&*made.home, CoherenceClass::Coherent).expect("pass");
-        Made {
-            client: Arc::new(client),
-            ..made
-        }
+        Made { client: Arc::new(client), ..made }
     },
 };
 
@@ -170,10 +149,7 @@ pub const PASSED_DEVICE: Backend = Backend {
     make: |geometry| {
         let made = (DEVICE_NODE_LOCAL.make)(geometry);
         let client = pass(&*made.home, CoherenceClass::NodeLocal).expect("pass");
-        Made {
-            client: Arc::new(client),
-            ..made
-        }
+        Made { client: Arc::new(client), ..made }
     },
 };
 
@@ -183,8 +159,7 @@ fn device(geometry: Geometry, coherence: CoherenceClass) -> (Arc<dyn Fabric>, Te
     let before = 3 * page_bytes();
     let path: PathBuf = dir.path().join("device");
     let file = std::fs::File::create_new(&path).expect("create");
-    file.set_len(before + geometry.total().0)
-        .expect("set length");
+    file.set_len(before + geometry.total().0).expect("set length");
     let fabric = DeviceFabric::open(&path, before, geometry, coherence).expect("open");
     (Arc::new(fabric), dir)
 }
@@ -192,10 +167,7 @@ fn device(geometry: Geometry, coherence: CoherenceClass) -> (Arc<dyn Fabric>, Te
 /// A small geometry: 4 pages of control, 64 of data.
 #[must_use]
 pub fn geometry() -> Geometry {
-    Geometry {
-        control: Length(4 * page_bytes()),
-        data: Length(64 * page_bytes()),
-    }
+    Geometry { control: Length(4 * page_bytes()), data: Length(64 * page_bytes()) }
 }
 
 /// `count` pages of data, from page `first` of data on, in a region of [`geometry`].

@@ -13,11 +13,7 @@ use crate::probe::{End, store_in_child, try_make_writable};
 fn assert_read_only(region: &Region, span: Span) {
     let address = region.address_of(span).unwrap();
     let refused = try_make_writable(address, span.length).unwrap_err();
-    assert_eq!(
-        refused.kind(),
-        ErrorKind::PermissionDenied,
-        "{span}: {refused}"
-    );
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{span}: {refused}");
     let end = store_in_child(address).unwrap();
     assert_eq!(end, End::Signal(libc::SIGSEGV), "{span}");
 }
@@ -38,9 +34,7 @@ pub fn a_home_cannot_write_data(backend: &Backend) {
     let home = made.map_home();
     assert_read_only(&home, geometry().span_of(Section::Data));
     // The canary: the probe does report a store that is allowed.
-    let control = home
-        .address_of(geometry().span_of(Section::Control))
-        .unwrap();
+    let control = home.address_of(geometry().span_of(Section::Control)).unwrap();
     assert_eq!(store_in_child(control).unwrap(), End::Exit(0));
     assert_eq!(home.counters().mapped_writable_bytes, geometry().control.0);
 }
@@ -53,11 +47,7 @@ pub fn a_sealed_range_is_read_only_by_construction(backend: &Backend) {
     let address = client.address_of(span).unwrap();
     client.make_writable(span).unwrap();
     assert_eq!(client.address_of(span).unwrap(), address);
-    assert_eq!(
-        store_in_child(address).unwrap(),
-        End::Exit(0),
-        "writable before the seal"
-    );
+    assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "writable before the seal");
     client.populate(span, Populate::Write).unwrap();
     client.write(Offset(span.offset.0 + 1), b"sealed").unwrap();
     assert_eq!(client.counters().mapped_writable_bytes, span.length.0);
@@ -65,18 +55,12 @@ pub fn a_sealed_range_is_read_only_by_construction(backend: &Backend) {
     let middle = data_pages(7, 2);
     client.make_read_only(middle).unwrap();
     assert_read_only(&client, middle);
-    assert_eq!(
-        store_in_child(address).unwrap(),
-        End::Exit(0),
-        "the rest still is"
-    );
+    assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "the rest still is");
     client.make_read_only(span).unwrap();
     assert_read_only(&client, span);
     assert_eq!(client.counters().mapped_writable_bytes, 0);
     for region in [&client, &home] {
-        let sealed = region
-            .sealed(Span::new(Offset(span.offset.0 + 1), Length(6)))
-            .unwrap();
+        let sealed = region.sealed(Span::new(Offset(span.offset.0 + 1), Length(6))).unwrap();
         assert_eq!(&sealed[..], b"sealed");
     }
     // Again is no error, and neither is what never was writable.
@@ -90,9 +74,7 @@ pub fn a_retired_range_is_read_only_at_once(backend: &Backend) {
     let client = made.map_client();
     let span = data_pages(1, 40);
     client.make_writable(span).unwrap();
-    let bytes: Vec<u8> = (0..span.length.0)
-        .map(|index| (index % 241) as u8)
-        .collect();
+    let bytes: Vec<u8> = (0..span.length.0).map(|index| (index % 241) as u8).collect();
     client.write(span.offset, &bytes).unwrap();
     let retired = client.retire_writable(span).unwrap();
     assert_read_only(&client, span);
@@ -109,40 +91,22 @@ pub fn a_writer_keeps_its_range_writable(backend: &Backend) {
     let made = (backend.make)(geometry());
     let client = made.map_client();
     let span = data_pages(0, 2);
-    assert!(matches!(
-        client.writable_slice(span),
-        Err(AccessError::ReadOnly { .. })
-    ));
+    assert!(matches!(client.writable_slice(span), Err(AccessError::ReadOnly { .. })));
     client.make_writable(span).unwrap();
     let over = data_pages(0, 3);
-    assert!(matches!(
-        client.writable_slice(over),
-        Err(AccessError::ReadOnly { .. })
-    ));
+    assert!(matches!(client.writable_slice(over), Err(AccessError::ReadOnly { .. })));
     let bytes = client.writable_slice(span).unwrap();
     assert_eq!((bytes.span(), bytes.len()), (span, span.length.as_usize()));
-    assert_eq!(
-        bytes.as_mut_ptr().addr(),
-        client.address_of(span).unwrap().0
-    );
+    assert_eq!(bytes.as_mut_ptr().addr(), client.address_of(span).unwrap().0);
     bytes.write_at(Offset(span.offset.0 + 3), b"held").unwrap();
     let outside = bytes.write_at(Offset(span.end().unwrap().0 - 2), b"held");
     assert!(matches!(outside, Err(AccessError::OutsideHeld { .. })));
     let refused = client.make_read_only(over);
-    assert!(
-        matches!(refused, Err(MapError::InUse { writers: 1, .. })),
-        "{refused:?}"
-    );
-    assert!(matches!(
-        client.retire_writable(over),
-        Err(MapError::InUse { .. })
-    ));
+    assert!(matches!(refused, Err(MapError::InUse { writers: 1, .. })), "{refused:?}");
+    assert!(matches!(client.retire_writable(over), Err(MapError::InUse { .. })));
     drop(bytes);
     let words = client.words_mut(Span::new(span.offset, Length(8))).unwrap();
-    assert!(matches!(
-        client.make_read_only(span),
-        Err(MapError::InUse { .. })
-    ));
+    assert!(matches!(client.make_read_only(span), Err(MapError::InUse { .. })));
     drop(words);
     client.make_read_only(span).unwrap();
 }
@@ -173,37 +137,19 @@ pub fn protection_wants_data_pages(backend: &Backend) {
     let client = made.map_client();
     let page = page_bytes();
     let start = geometry().control.0;
-    for (offset, length) in [
-        (start + 8, page),
-        (start, page - 8),
-        (start + page / 2, page),
-    ] {
+    for (offset, length) in [(start + 8, page), (start, page - 8), (start + page / 2, page)] {
         let span = Span::new(Offset(offset), Length(length));
         let answer = client.make_writable(span);
-        assert!(
-            matches!(answer, Err(MapError::NotPages { .. })),
-            "{answer:?}"
-        );
-        assert!(matches!(
-            client.make_read_only(span),
-            Err(MapError::NotPages { .. })
-        ));
+        assert!(matches!(answer, Err(MapError::NotPages { .. })), "{answer:?}");
+        assert!(matches!(client.make_read_only(span), Err(MapError::NotPages { .. })));
     }
     for (offset, length) in [(0, page), (start - page, 2 * page)] {
         let span = Span::new(Offset(offset), Length(length));
         let answer = client.make_writable(span);
-        assert!(
-            matches!(answer, Err(MapError::NotData { .. })),
-            "{answer:?}"
-        );
-        assert!(matches!(
-            client.prepare(span, &|| false),
-            Err(MapError::NotData { .. })
-        ));
+        assert!(matches!(answer, Err(MapError::NotData { .. })), "{answer:?}");
+        assert!(matches!(client.prepare(span, &|| false), Err(MapError::NotData { .. })));
     }
-    client
-        .make_writable(Span::new(Offset(start), Length(0)))
-        .unwrap();
+    client.make_writable(Span::new(Offset(start), Length(0))).unwrap();
 }
 
 /// How many maps of this process lie in the region.
