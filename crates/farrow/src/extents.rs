@@ -72,9 +72,14 @@ impl Extents {
         };
         // Large ranges are asked for exactly: nothing of them is left over.
         let want = if whole >= GRANT_BYTES_MAX { whole } else { want };
-        let granted = match session.call(RequestBody::Grant { min: whole, want })? {
-            ReplyBody::Granted(granted) => span(granted),
-            other => return Err(confused(&other).into()),
+        let granted = match grant(session, whole, want) {
+            Err(Error::OutOfMemory { .. }) => {
+                // What this client keeps for later may be just what is missing.
+                session.extents.trim(session);
+                session.pool.extents().trim(session);
+                grant(session, whole, whole)?
+            }
+            granted => granted?,
         };
         session.region.check(granted)?;
         if granted.length.0 < whole || granted.offset.0 % page_bytes() != 0 {
@@ -240,6 +245,13 @@ impl State {
             surplus.push(run_span(run));
         }
         surplus
+    }
+}
+
+fn grant(session: &Session, min: u64, want: u64) -> Result<Span, Error> {
+    match session.call(RequestBody::Grant { min, want })? {
+        ReplyBody::Granted(granted) => Ok(span(granted)),
+        other => Err(confused(&other).into()),
     }
 }
 
