@@ -1,6 +1,6 @@
 //! Writes real inputs for the fuzz targets to `crates/arrow/fuzz/corpus`.
 
-use farrow_arrow::testing::seed;
+use farrow_arrow::testing::{join_messages, message_seed, seed};
 use std::path::Path;
 use std::{fs, io};
 
@@ -8,7 +8,8 @@ use std::{fs, io};
 const SEEDS: usize = 160;
 
 fn main() -> io::Result<()> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus/descriptor");
+    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let corpus = fuzz.join("descriptor");
     fs::create_dir_all(&corpus)?;
     for number in 0..SEEDS {
         let (descriptor, arena) = seed(number);
@@ -17,6 +18,14 @@ fn main() -> io::Result<()> {
         input.extend(&descriptor);
         input.extend(arena.as_buffer().as_slice());
         fs::write(corpus.join(format!("seed-{number}")), input)?;
+    }
+    let corpus = fuzz.join("messages");
+    fs::create_dir_all(&corpus)?;
+    for number in 0..SEEDS {
+        let seed = message_seed(number);
+        if let Some(input) = seed.and_then(|(messages, arena)| join_messages(&messages, &arena)) {
+            fs::write(corpus.join(format!("seed-{number}")), input)?;
+        }
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! Medians of describe and rebuild, for 3 and for 100 columns. Run it in release:
 //! `cargo run --release -p farrow-arrow --features testing --example timings`.
 
+#![allow(clippy::expect_used, reason = "a program that measures")]
+
 use arrow_array::{Array, Int64Array, StringArray, UInt16Array};
 use arrow_data::ArrayData;
 use arrow_schema::{Field, Schema};
@@ -31,8 +33,10 @@ fn column(index: usize) -> ArrayData {
 }
 
 fn main() {
-    println!("{:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  (microseconds, medians)", "columns",
-        "schema", "describe", "encode", "parse", "rebuild", "export", "bytes");
+    println!(
+        "{:>7} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  (microseconds, medians)",
+        "columns", "schema", "describe", "encode", "parse", "rebuild", "export", "bytes"
+    );
     for columns in [1, 3, 100] {
         let arrays: Vec<ArrayData> = (0..columns).map(column).collect();
         let mut arena = Arena::default();

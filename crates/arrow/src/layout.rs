@@ -67,8 +67,11 @@ impl Layout {
     pub fn of(data_type: &DataType) -> Option<Layout> {
         use DataType as T;
         let fixed = |bytes: usize| Layout::Fixed { bytes, alignment: bytes, is_dictionary: false };
-        let aligned =
-            |bytes: usize, alignment: usize| Layout::Fixed { bytes, alignment, is_dictionary: false };
+        let aligned = |bytes: usize, alignment: usize| Layout::Fixed {
+            bytes,
+            alignment,
+            is_dictionary: false,
+        };
         Some(match data_type {
             T::Null => Layout::Null,
             T::Boolean => Layout::Bits,
@@ -208,7 +211,8 @@ mod tests {
             assert_eq!(ours.has_validity(), theirs.can_contain_null_mask, "{data_type}");
             assert_eq!(ours.buffers(), theirs.buffers.len(), "{data_type}");
             if let Layout::Fixed { bytes, alignment, .. } = ours {
-                let BufferSpec::FixedWidth { byte_width, alignment: least } = theirs.buffers[0] else {
+                let BufferSpec::FixedWidth { byte_width, alignment: least } = theirs.buffers[0]
+                else {
                     panic!("{data_type} has a fixed width here only");
                 };
                 assert_eq!(bytes, byte_width, "{data_type}");

@@ -1,5 +1,7 @@
 //! Odd but legal structures of the C Data Interface, as other producers make them.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, UnionFields, UnionMode};
 use farrow_arrow::ffi::{self, FFI_ArrowArray};

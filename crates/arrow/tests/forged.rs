@@ -1,6 +1,8 @@
 //! Forged and truncated descriptors are errors: no panic, no view outside the object. The
 //! fuzz target in `fuzz/` runs the same checks for longer.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
 use farrow_arrow::testing::{Outcome, Random, exercise, mutate, seed};
 use farrow_arrow::{Decoded, InvalidDescriptor, Limits, VERSION};
 

@@ -1,6 +1,8 @@
 //! Version 1 of the descriptor, byte by byte: these bytes never change. The same example is
 //! explained in `docs/formats/descriptor.md`.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
 use arrow_array::{Array, DictionaryArray, Int64Array, StringArray, types::Int8Type};
 use arrow_buffer::Buffer;
 use arrow_schema::{DataType, Field, Schema};
@@ -90,12 +92,7 @@ const NDARRAY: &str = "
 
 #[test]
 fn numpy_arrays_have_a_descriptor_too() {
-    let shape = NdArray {
-        dtype: "<f4".into(),
-        item_bytes: 4,
-        shape: vec![2, 3],
-        order: Order::F,
-    };
+    let shape = NdArray { dtype: "<f4".into(), item_bytes: 4, shape: vec![2, 3], order: Order::F };
     let data = Buffer::from_vec(vec![1f32, 2., 3., 4., 5., 6.]);
     // It lies in place at offset 4096.
     let plan = Plan::ndarray(&shape, &data, &mut |_, _| Some(4096)).unwrap();
@@ -146,8 +143,7 @@ fn a_resolver_must_give_exactly_the_bytes() {
     let error = decoded.rebuild(&|_, _| Some(short.clone())).unwrap_err();
     assert!(matches!(error, InvalidDescriptor::OutOfBounds { .. }), "{error}");
     let odd = Buffer::from_vec(vec![0u64; 200]).slice(1);
-    let error = decoded
-        .rebuild(&|_, length| Some(odd.slice_with_length(0, length as usize)))
-        .unwrap_err();
+    let error =
+        decoded.rebuild(&|_, length| Some(odd.slice_with_length(0, length as usize))).unwrap_err();
     assert!(matches!(error, InvalidDescriptor::Misaligned { .. }), "{error}");
 }

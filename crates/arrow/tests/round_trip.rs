@@ -1,5 +1,7 @@
 //! Any array, any table: describe, write, parse, rebuild, equal.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests may")]
+
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};

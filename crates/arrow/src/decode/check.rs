@@ -147,7 +147,11 @@ impl Checked<'_> {
             return Err(self.error("an offset that is not negative", 0, 0));
         };
         if first > last {
-            return Err(self.error("the last offset, not below the first,", first as usize, last as usize));
+            return Err(self.error(
+                "the last offset, not below the first,",
+                first as usize,
+                last as usize,
+            ));
         }
         if last > values as u64 {
             return Err(self.error("the values", last as usize, values));

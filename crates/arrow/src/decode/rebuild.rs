@@ -88,7 +88,8 @@ struct Rebuilder<'a> {
 
 impl Rebuilder<'_> {
     fn array(&mut self, data_type: &DataType) -> Result<ArrayData, InvalidDescriptor> {
-        let truncated = InvalidDescriptor::Truncated { at: self.next, length: self.tree.nodes.len() };
+        let truncated =
+            InvalidDescriptor::Truncated { at: self.next, length: self.tree.nodes.len() };
         let node = self.tree.nodes.get(self.next).ok_or(truncated)?;
         self.next += 1;
         let no_layout = || inconsistent(data_type, "the layout", 1, 0);

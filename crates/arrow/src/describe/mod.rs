@@ -7,8 +7,8 @@ mod place;
 mod sink;
 mod trim;
 
-pub use copies::{CopyOut, Rewritten, Source};
 pub(crate) use copies::CopyItem;
+pub use copies::{CopyOut, Rewritten, Source};
 pub(crate) use nodes::Walker;
 pub(crate) use place::{Placer, Reference};
 pub(crate) use sink::{

@@ -287,7 +287,8 @@ impl<'l, S: Sink> Walker<'l, S> {
         let (first, last) = trim::offset_span(data, width, window, values.len())?;
         let all = values.get(..last).unwrap_or_default();
         let rebase = first > 0
-            && !(self.offsets_in_place(data, width, window)? && self.placer.is_in_place(all, alignment::<S>(1)));
+            && !(self.offsets_in_place(data, width, window)?
+                && self.placer.is_in_place(all, alignment::<S>(1)));
         self.offsets(data, width, window, if rebase { first } else { 0 })?;
         let start = if rebase { first } else { 0 };
         self.reference(values, start, last - start, 1)
@@ -372,7 +373,8 @@ impl<'l, S: Sink> Walker<'l, S> {
     fn views(&mut self, data: &ArrayData, window: Window) -> Result<(), DescribeError> {
         let (views, start, length) = element_range(data, 0, window, VIEW_BYTES, 0)?;
         let data_buffers = data.buffers().get(1..).unwrap_or_default();
-        let in_place = data_buffers.iter().all(|buffer| self.placer.is_in_place(buffer, alignment::<S>(1)));
+        let in_place =
+            data_buffers.iter().all(|buffer| self.placer.is_in_place(buffer, alignment::<S>(1)));
         let used = if in_place { None } else { trim::used_by_views(data, window)? };
         let Some(used) = used else {
             self.sink.data_buffers(data_buffers.len());
@@ -385,7 +387,8 @@ impl<'l, S: Sink> Walker<'l, S> {
         let ranges: Vec<_> = used.kept().collect();
         let from = views.slice_with_length(start, length);
         let nulls = data.nulls().cloned();
-        let rewrite = Rewrite::Views { used, nulls, lead: window.lead, skip: window.first - data.offset() };
+        let rewrite =
+            Rewrite::Views { used, nulls, lead: window.lead, skip: window.first - data.offset() };
         let reference = self.placer.rewritten(from, length, rewrite)?;
         self.sink.buffer(reference);
         for (index, range) in ranges {
@@ -515,7 +518,9 @@ pub(super) fn buffer(data: &ArrayData, index: usize) -> Result<&Buffer, Describe
 
 pub(super) fn child(data: &ArrayData, index: usize) -> Result<&ArrayData, DescribeError> {
     let children = data.child_data();
-    children.get(index).ok_or_else(|| malformed(data, "too few children", index + 1, children.len()))
+    children
+        .get(index)
+        .ok_or_else(|| malformed(data, "too few children", index + 1, children.len()))
 }
 
 fn check_range(

@@ -1,8 +1,8 @@
 //! Where each buffer goes: it stays in place, or gets a place in the copied area.
 
+use super::Locate;
 use super::copies::CopyItem;
 use super::trim::Rewrite;
-use super::Locate;
 use crate::COPY_ALIGNMENT;
 use crate::error::DescribeError;
 use crate::wire::Writer;

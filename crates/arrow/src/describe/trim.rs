@@ -284,12 +284,14 @@ pub(super) fn union_spans(data: &ArrayData, window: Window) -> Result<UnionSpans
     element_range(data, 1, window, 4, 0)?;
     let (codes, offsets) = (buffer(data, 0)?, buffer(data, 1)?);
     let child_of = child_of_code(data);
-    let mut children: Vec<Range<usize>> = vec![usize::MAX..0; data.child_data().len()];
+    let unused = Range { start: usize::MAX, end: 0 };
+    let mut children = vec![unused; data.child_data().len()];
     for index in window.first..window.first.saturating_add(window.length) {
         let code = usize::from(codes.get(index).copied().unwrap_or(u8::MAX));
         let child = usize::from(child_of.get(code).copied().unwrap_or(u8::MAX));
         let span = children.get_mut(child);
-        let span = span.ok_or_else(|| malformed(data, "unknown type code at element", index, code))?;
+        let span =
+            span.ok_or_else(|| malformed(data, "unknown type code at element", index, code))?;
         let limit = data.child_data().get(child).map_or(0, ArrayData::len);
         let offset = OffsetWidth::Four.read(offsets, index).unwrap_or(u64::MAX);
         if offset >= limit as u64 {
@@ -365,7 +367,8 @@ pub(super) fn used_by_views(
     let (views, _, _) = element_range(data, 0, window, VIEW_BYTES, 0)?;
     let lengths: Vec<u64> =
         data.buffers().get(1..).unwrap_or_default().iter().map(|b| b.len() as u64).collect();
-    let mut ranges: Vec<Range<u64>> = vec![u64::MAX..0; lengths.len()];
+    let unused = Range { start: u64::MAX, end: 0 };
+    let mut ranges = vec![unused; lengths.len()];
     for element in window.first..window.first.saturating_add(window.length) {
         let at = element.saturating_mul(VIEW_BYTES);
         let view = views.get(at..).and_then(|rest| rest.first_chunk()).copied();
@@ -376,7 +379,14 @@ pub(super) fn used_by_views(
                 *used = used.start.min(range.start)..used.end.max(range.end);
             }
             _ if data.is_null(element - data.offset()) => {}
-            _ => return Err(malformed(data, "a view lies beyond its buffers", element, lengths.len())),
+            _ => {
+                return Err(malformed(
+                    data,
+                    "a view lies beyond its buffers",
+                    element,
+                    lengths.len(),
+                ));
+            }
         }
     }
     let used: u64 = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();

@@ -3,6 +3,7 @@
 
 use super::Messages;
 use super::message::{batch_of, open};
+use crate::BatchData;
 use crate::decode::{
     ArrowObject, Node, Range, Resolve, Tree, Validity, check_contents, rebuild_columns,
 };
@@ -11,7 +12,6 @@ use crate::kind::Kind;
 use crate::layout::{Layout, child_count, child_type, same_type};
 use crate::schema::{DEPTH_MAX, SchemaNode, read_schema, write_schema};
 use crate::wire::{Reader, Writer};
-use crate::BatchData;
 use arrow_array::make_array;
 use arrow_data::ArrayData;
 use arrow_ipc as ipc;
@@ -163,7 +163,13 @@ impl Importer {
     ) -> Result<Vec<ArrayData>, InvalidDescriptor> {
         let mut reader = BatchReader {
             dictionaries: &self.dictionaries,
-            nodes_left: batch.nodes().into_iter().flatten().copied().collect::<Vec<_>>().into_iter(),
+            nodes_left: batch
+                .nodes()
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect::<Vec<_>>()
+                .into_iter(),
             buffers_left: batch
                 .buffers()
                 .into_iter()

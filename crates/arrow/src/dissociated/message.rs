@@ -70,8 +70,9 @@ impl Record {
     pub fn message(&self, base: u64, region_bytes: u64) -> Vec<u8> {
         let mut builder = FlatBufferBuilder::new();
         let nodes = self.nodes.iter();
-        let nodes: Vec<_> =
-            nodes.map(|(length, nulls)| ipc::FieldNode::new(*length as i64, *nulls as i64)).collect();
+        let nodes: Vec<_> = nodes
+            .map(|(length, nulls)| ipc::FieldNode::new(*length as i64, *nulls as i64))
+            .collect();
         let buffers = self.buffers.iter().map(|reference| match *reference {
             Reference::Empty => ipc::Buffer::new(0, 0),
             Reference::InPlace(offset, length) => ipc::Buffer::new(offset as i64, length as i64),
@@ -82,8 +83,8 @@ impl Record {
         let buffers: Vec<_> = buffers.collect();
         let nodes = builder.create_vector(&nodes);
         let buffers = builder.create_vector(&buffers);
-        let counts = (!self.data_buffers.is_empty())
-            .then(|| builder.create_vector(&self.data_buffers));
+        let counts =
+            (!self.data_buffers.is_empty()).then(|| builder.create_vector(&self.data_buffers));
         let mut batch = ipc::RecordBatchBuilder::new(&mut builder);
         batch.add_length(self.rows as i64);
         batch.add_nodes(nodes);
@@ -150,9 +151,7 @@ pub(super) fn batch_of<'a>(
 ) -> Result<(ipc::RecordBatch<'a>, Option<(i64, bool)>), InvalidDescriptor> {
     let missing = || InvalidDescriptor::BadMessage { reason: "it holds no record batch".into() };
     let (batch, dictionary) = match message.header_as_dictionary_batch() {
-        Some(dictionary) => {
-            (dictionary.data(), Some((dictionary.id(), dictionary.isDelta())))
-        }
+        Some(dictionary) => (dictionary.data(), Some((dictionary.id(), dictionary.isDelta()))),
         None => (message.header_as_record_batch(), None),
     };
     let batch = batch.ok_or_else(missing)?;

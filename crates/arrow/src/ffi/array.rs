@@ -200,8 +200,8 @@ impl Import<'_> {
                     let last = if self.length == 0 { Some(0) } else { width.read(&offsets, total) };
                     let last = last.and_then(|last| usize::try_from(last).ok());
                     let last = last.filter(|last| *last <= isize::MAX as usize);
-                    let last = last
-                        .ok_or_else(|| count(self.data_type, "the last offset", 0, -1))?;
+                    let last =
+                        last.ok_or_else(|| count(self.data_type, "the last offset", 0, -1))?;
                     vec![offsets, self.buffer(first + 1, last)?]
                 }
                 Layout::View => self.view_buffers(first)?,
@@ -238,7 +238,8 @@ impl Import<'_> {
         // SAFETY: the last buffer, if there are data buffers, holds their lengths.
         let lengths = unsafe { self.pointer(found.saturating_sub(1)) };
         for index in 0..data_buffers {
-            let lengths = lengths.ok_or(ImportError::Null { what: "the lengths of view buffers" })?;
+            let lengths =
+                lengths.ok_or(ImportError::Null { what: "the lengths of view buffers" })?;
             // SAFETY: it has one 64-bit length for each data buffer.
             let length = unsafe { lengths.cast::<i64>().add(index).read_unaligned() };
             let bytes = usize::try_from(length)

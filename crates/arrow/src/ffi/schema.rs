@@ -2,7 +2,7 @@
 
 use super::abi::{CSchema, schema_fields};
 use crate::error::{ImportError, SchemaError};
-use crate::schema::{DEPTH_MAX, FLAGS_KNOWN, SchemaNode, SchemaParts};
+use crate::schema::{DEPTH_MAX, FLAGS_KNOWN, Pairs, SchemaNode, SchemaParts};
 use arrow_schema::ffi::FFI_ArrowSchema;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -62,42 +62,42 @@ unsafe fn import(schema: &FFI_ArrowSchema, depth: usize) -> Result<SchemaNode, I
     Ok(SchemaNode::new(parts)?)
 }
 
-/// Key and value bytes of each pair of metadata.
-type Metadata = Vec<(Box<[u8]>, Box<[u8]>)>;
-
 /// # Safety
 /// `metadata` must be null or have the encoding of the C Data Interface.
-unsafe fn import_metadata(metadata: *const c_char) -> Result<Metadata, ImportError> {
+unsafe fn import_metadata(metadata: *const c_char) -> Result<Pairs, ImportError> {
     let mut pairs = Vec::new();
     if metadata.is_null() {
         return Ok(pairs);
     }
     let mut at = metadata.cast::<u8>();
-    let mut number = || -> Result<usize, ImportError> {
-        // SAFETY: by contract four bytes follow; they need no alignment.
-        let value = unsafe { at.cast::<i32>().read_unaligned() };
-        // SAFETY: they lie in the same allocation.
-        at = unsafe { at.add(4) };
-        let value = usize::try_from(value);
-        value.map_err(|_| SchemaError::BadText { what: "metadata" }.into())
-    };
-    let count = number()?;
-    let mut at_text = at;
-    for _ in 0..count {
-        let mut text = || -> Result<Box<[u8]>, ImportError> {
-            // SAFETY: as above, a length and then so many bytes.
-            let length = unsafe { at_text.cast::<i32>().read_unaligned() };
-            let length = usize::try_from(length)
-                .map_err(|_| SchemaError::BadText { what: "metadata" })?;
-            // SAFETY: `length` bytes follow the four bytes of the length.
-            let bytes = unsafe { std::slice::from_raw_parts(at_text.add(4), length) };
-            // SAFETY: they lie in the same allocation.
-            at_text = unsafe { at_text.add(4 + length) };
-            Ok(bytes.into())
-        };
-        pairs.push((text()?, text()?));
+    // SAFETY: by contract a count comes first, then so many keys and values.
+    for _ in 0..unsafe { take_number(&mut at) }? {
+        // SAFETY: likewise.
+        pairs.push(unsafe { (take_text(&mut at)?, take_text(&mut at)?) });
     }
     Ok(pairs)
+}
+
+/// # Safety
+/// Four readable bytes must follow.
+unsafe fn take_number(at: &mut *const u8) -> Result<usize, ImportError> {
+    // SAFETY: the caller's promise; the bytes need no alignment.
+    let value = unsafe { at.cast::<i32>().read_unaligned() };
+    // SAFETY: the end of the four bytes lies in, or just behind, the same allocation.
+    *at = unsafe { at.add(4) };
+    usize::try_from(value).map_err(|_| SchemaError::BadText { what: "metadata" }.into())
+}
+
+/// # Safety
+/// A length and so many bytes must follow.
+unsafe fn take_text(at: &mut *const u8) -> Result<Box<[u8]>, ImportError> {
+    // SAFETY: the caller's promise.
+    let length = unsafe { take_number(at) }?;
+    // SAFETY: likewise.
+    let text = unsafe { std::slice::from_raw_parts(*at, length) };
+    // SAFETY: the end of the text lies in, or just behind, the same allocation.
+    *at = unsafe { at.add(length) };
+    Ok(text.into())
 }
 
 /// What an exported schema owns.

@@ -169,7 +169,8 @@ fn map_entries(format: &str, entries: FieldRef) -> Result<FieldRef, SchemaError>
     }
     let key = Arc::new(key.as_ref().clone().with_nullable(false));
     let fields = DataType::Struct(Fields::from(vec![key, value.clone()]));
-    let entries = Field::new(entries.name(), fields, false).with_metadata(entries.metadata().clone());
+    let entries =
+        Field::new(entries.name(), fields, false).with_metadata(entries.metadata().clone());
     Ok(Arc::new(entries))
 }
 
@@ -302,9 +303,34 @@ mod tests {
     #[test]
     fn unknown_and_broken_formats_are_refused() {
         for format in [
-            "", "q", ":", "w", "w:", "w:-1", "w:x", "w:99999999999", "d:", "d:1", "d:0,0", "d:39,0",
-            "d:1,1,1", "d:1,1,128,1", "tsx:", "tss", "+", "+x", "+w", "+w:-1", "+us:1", "+us:,",
-            "tdx", "vx", "+l", "+m", "+r", "+vl",
+            "",
+            "q",
+            ":",
+            "w",
+            "w:",
+            "w:-1",
+            "w:x",
+            "w:99999999999",
+            "d:",
+            "d:1",
+            "d:0,0",
+            "d:39,0",
+            "d:1,1,1",
+            "d:1,1,128,1",
+            "tsx:",
+            "tss",
+            "+",
+            "+x",
+            "+w",
+            "+w:-1",
+            "+us:1",
+            "+us:,",
+            "tdx",
+            "vx",
+            "+l",
+            "+m",
+            "+r",
+            "+vl",
         ] {
             assert!(data_type(format, false, &[]).is_err(), "{format:?}");
         }

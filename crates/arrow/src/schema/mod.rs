@@ -24,6 +24,9 @@ pub(crate) const FLAG_NULLABLE: u8 = 2;
 pub(crate) const FLAG_MAP_KEYS_SORTED: u8 = 4;
 pub(crate) const FLAGS_KNOWN: u8 = 7;
 
+/// Key and value bytes of metadata.
+pub(crate) type Pairs = Vec<(Box<[u8]>, Box<[u8]>)>;
+
 /// One field or type, with everything the C Data Interface says about it.
 ///
 /// The root of a table's schema is a struct node whose children are the columns and whose
@@ -33,7 +36,7 @@ pub struct SchemaNode {
     format: Box<str>,
     name: Option<Box<[u8]>>,
     flags: u8,
-    metadata: Vec<(Box<[u8]>, Box<[u8]>)>,
+    metadata: Pairs,
     children: Vec<SchemaNode>,
     dictionary: Option<Box<SchemaNode>>,
     data_type: DataType,
@@ -45,7 +48,7 @@ pub(crate) struct SchemaParts {
     pub format: Box<str>,
     pub name: Option<Box<[u8]>>,
     pub flags: u8,
-    pub metadata: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub metadata: Pairs,
     pub children: Vec<SchemaNode>,
     pub dictionary: Option<Box<SchemaNode>>,
 }
@@ -62,7 +65,9 @@ impl SchemaNode {
                 let reason = "dictionary indices must be integers";
                 return Err(SchemaError::BadChild { format: format.into(), reason });
             }
-            Some(values) => DataType::Dictionary(Box::new(index), Box::new(values.data_type.clone())),
+            Some(values) => {
+                DataType::Dictionary(Box::new(index), Box::new(values.data_type.clone()))
+            }
         };
         let flags = flags & FLAGS_KNOWN;
         Ok(SchemaNode { format, name, flags, metadata, children, dictionary, data_type })
@@ -164,7 +169,7 @@ impl SchemaNode {
             .iter()
             .map(|child| Self::from_field_at(child, depth + 1))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut metadata: Vec<(Box<[u8]>, Box<[u8]>)> = metadata
+        let mut metadata: Pairs = metadata
             .iter()
             .map(|(key, value)| (key.as_bytes().into(), value.as_bytes().into()))
             .collect();

@@ -2,8 +2,8 @@
 //! them.
 
 use crate::layout::{Layout, OffsetWidth, child_count, child_type};
-use arrow_array::builder::{BinaryViewBuilder, StringViewBuilder};
 use arrow_array::Array;
+use arrow_array::builder::{BinaryViewBuilder, StringViewBuilder};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
@@ -150,8 +150,7 @@ fn dictionary(
 ) -> (Vec<Buffer>, Vec<ArrayData>) {
     let entries = 1 + random.below(9);
     let values = child_arrays(random, data_type, entries);
-    let keys: Vec<u8> =
-        (0..length).flat_map(|_| number(bytes, random.below(entries))).collect();
+    let keys: Vec<u8> = (0..length).flat_map(|_| number(bytes, random.below(entries))).collect();
     (vec![Buffer::from_slice_ref(keys)], values)
 }
 

@@ -59,7 +59,7 @@ pub fn exercise(descriptor: &[u8], arena: &Arena) -> Outcome {
 }
 
 /// No view leaves the arena.
-fn assert_inside(arena: &Arena, array: &ArrayData) {
+pub(super) fn assert_inside(arena: &Arena, array: &ArrayData) {
     let nulls = array.nulls().map(|nulls| nulls.buffer());
     for buffer in array.buffers().iter().chain(nulls) {
         let inside = arena.locate(buffer.as_ptr(), buffer.len()).is_some();

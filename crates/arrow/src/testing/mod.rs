@@ -3,14 +3,18 @@
 //! Types come from proptest strategies, so that failures shrink to small types; values come
 //! from a seeded generator, so that a failure repeats.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "it is for tests")]
+
 mod arena;
 mod arrays;
 mod forge;
+mod messages;
 mod types;
 
 pub use arena::Arena;
 pub use arrays::{Random, random_array};
 pub use forge::{Outcome, exercise, mutate, seed, split_input};
+pub use messages::{exercise_messages, join_messages, message_seed, split_messages};
 pub use types::{any_type, sample_types};
 
 use crate::BatchData;

@@ -126,16 +126,16 @@ pub fn sample_types() -> Vec<DataType> {
 /// Any type, nested up to four levels.
 pub fn any_type() -> impl Strategy<Value = DataType> {
     // Keys of maps must not be null; other types have nulls that no bitmap shows.
-    let map_keys: Vec<DataType> = leaf_types().into_iter().filter(|t| *t != DataType::Null).collect();
+    let map_keys: Vec<DataType> =
+        leaf_types().into_iter().filter(|t| *t != DataType::Null).collect();
     let leaf = prop::sample::select(leaf_types());
     leaf.prop_recursive(4, 12, 3, move |inner| {
         let many = prop::collection::vec(inner.clone(), 0..4);
         let modes = prop::sample::select(vec![UnionMode::Sparse, UnionMode::Dense]);
         let ends = prop::sample::select(vec![DataType::Int16, DataType::Int32, DataType::Int64]);
         let keys = prop::sample::select(key_types());
-        let lists = (inner.clone(), 0..6usize).prop_map(|(item, kind)| {
-            list_types(item).swap_remove(kind)
-        });
+        let lists =
+            (inner.clone(), 0..6usize).prop_map(|(item, kind)| list_types(item).swap_remove(kind));
         prop_oneof![
             3 => lists,
             2 => many.clone().prop_map(|types| {
