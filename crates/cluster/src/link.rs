@@ -40,6 +40,16 @@ pub enum LinkError {
         /// What happened.
         reason: String,
     },
+    /// The daemon has gone, and nothing of this request went out: it may be asked of the next.
+    #[error("no node at {}: {reason}", socket.display())]
+    Unsent {
+        /// Where it should be.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+        /// The request.
+        body: Box<RequestBody>,
+    },
     /// The time is over.
     #[error("the node at {} did not answer within {waited_ms} ms", socket.display())]
     Timeout {
@@ -113,7 +123,10 @@ impl Link {
             arrived: Condvar::new(),
             next_seq: sync::AtomicU64::new(1),
         };
-        link.send(0, RequestBody::Hello(hello), deadline)?;
+        link.send(0, RequestBody::Hello(hello), deadline).map_err(|error| match error {
+            LinkError::Unsent { socket, reason, .. } => LinkError::Closed { socket, reason },
+            error => error,
+        })?;
         let (reply, descriptors) = link.receive_welcome(deadline)?;
         match reply.body? {
             ReplyBody::Welcome(welcome) => Ok((link, welcome, descriptors)),
@@ -156,7 +169,9 @@ impl Link {
         if bytes.len() > UNSENT_BYTES_MAX {
             return Err(self.timeout(started));
         }
-        wire::encode(&Request { seq, body }, &mut bytes)?;
+        let request = Request { seq, body };
+        let queued = bytes.len();
+        wire::encode(&request, &mut bytes)?;
         let mut sent = 0;
         let result = loop {
             let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
@@ -166,7 +181,14 @@ impl Link {
                 Ok(count) => sent += count,
                 Err(error) if is_pause(&error) && Instant::now() < deadline => {}
                 Err(error) if is_pause(&error) => break Err(self.timeout(started)),
-                Err(error) => break Err(self.die(&error.to_string())),
+                Err(error) => {
+                    let socket = self.socket.clone();
+                    let reason = self.mark_dead(&error.to_string());
+                    if sent > queued {
+                        break Err(LinkError::Closed { socket, reason });
+                    }
+                    break Err(LinkError::Unsent { socket, reason, body: Box::new(request.body) });
+                }
             }
         };
         bytes.drain(..sent);
@@ -274,10 +296,15 @@ impl Link {
     }
 
     fn die(&self, reason: &str) -> LinkError {
+        LinkError::Closed { socket: self.socket.clone(), reason: self.mark_dead(reason) }
+    }
+
+    /// Returns why it died: this reason, or an earlier one.
+    fn mark_dead(&self, reason: &str) -> String {
         let mut state = lock(&self.receiving);
         let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
         self.arrived.notify_all();
-        LinkError::Closed { socket: self.socket.clone(), reason }
+        reason
     }
 
     fn timeout(&self, started: Instant) -> LinkError {

@@ -147,6 +147,9 @@ impl Session {
                 (Err(LinkError::Closed { .. }), Some(body)) => {
                     return Ok(self.reconnect(&link, deadline)?.call(body, deadline)?);
                 }
+                (Err(LinkError::Unsent { body, .. }), _) => {
+                    return Ok(self.reconnect(&link, deadline)?.call(*body, deadline)?);
+                }
                 (result, _) => return Ok(result?),
             }
         }
