@@ -39,14 +39,15 @@ def sample(rows: int = ROWS) -> pa.Table:
     )
 
 
+def large_addresses(client: farrow.Client, value: Any) -> set[int]:
+    return {place["address"] for place in client.locate(value) if place["bytes"] >= 4096}
+
+
 def check_in_place(client: farrow.Client, value: Any) -> Any:
     """``put`` leaves large buffers where they are; ``get`` returns the same addresses."""
-    before = {place["address"] for place in client.locate(value) if place["bytes"] >= 4096}
-    assert before
-    reference = client.put(value)
-    back = client.get(reference)
-    after = {place["address"] for place in client.locate(back)}
-    assert before <= after
+    back = client.get(client.put(value))
+    # A bitmap of no nulls may be left out.
+    assert set() < large_addresses(client, back) <= large_addresses(client, value)
     assert back.equals(value)
     return back
 
@@ -59,7 +60,7 @@ def test_it_is_a_real_pool(client: farrow.Client) -> None:
     assert client.memory_pool(strict=True) is not pool
     before = pool.bytes_allocated()
     buffer = pa.allocate_buffer(1000, memory_pool=pool)
-    assert pool.bytes_allocated() == before + 1000
+    assert pool.bytes_allocated() >= before + 1000
     assert pool.max_memory() is not None
     assert outside(client, buffer) == 0
     del buffer
@@ -70,7 +71,7 @@ def test_csv(client: farrow.Client, tmp_path: Path) -> None:
     csv.write_csv(sample(), tmp_path / "a.csv")
     table = csv.read_csv(tmp_path / "a.csv", memory_pool=client.memory_pool())
     assert outside(client, table) == 0
-    assert table.equals(sample())
+    assert table.equals(csv.read_csv(tmp_path / "a.csv"))
     check_in_place(client, table)
 
 
@@ -99,7 +100,7 @@ def test_compute(client: farrow.Client) -> None:
     pool, table = client.memory_pool(), sample()
     results = {
         "add": pc.add(table["i"], 1, memory_pool=pool),
-        "cast": table["i"].cast(pa.string(), memory_pool=pool),
+        "cast": pc.cast(table["i"], pa.string(), memory_pool=pool),
         "take": pc.take(table["s"], pa.array(range(0, ROWS, 2)), memory_pool=pool),
         "filter": pc.filter(table["f"], pc.greater(table["f"], 0.5), memory_pool=pool),
         "sort": pc.sort_indices(table["f"], memory_pool=pool),
@@ -205,9 +206,7 @@ def test_a_full_region_spills_and_put_says_what_is_missing(client: farrow.Client
     capacity = client.stats()["capacity"]
     size = 16 * MEGABYTE
     arrays = [
-        pa.array(np.full(size // 8, i), pa.int64(), from_pandas=True).cast(
-            pa.float64(), memory_pool=pool
-        )
+        pc.cast(pa.array(np.full(size // 8, i)), pa.float64(), memory_pool=pool)
         for i in range(capacity // size + 4)
     ]
     places = [client.locate(array)[0]["in_region"] for array in arrays]
@@ -238,7 +237,7 @@ print(table.num_rows)
 try:
     client.put(table)
 except farrow.OutOfMemory as error:
-    print(error.asked > error.free)
+    print(error.asked > error.largest)
 """
     assert run_python(script, node.socket, str(tmp_path / "a.csv")) == "400000\nTrue\n"
 
@@ -246,8 +245,8 @@ except farrow.OutOfMemory as error:
 def test_strict(client: farrow.Client) -> None:
     pool = client.memory_pool(strict=True)
     capacity = client.stats()["capacity"]
-    with pytest.raises(pa.ArrowMemoryError, match=str(capacity + 1)):
-        pa.allocate_buffer(capacity + 1, memory_pool=pool)
+    with pytest.raises(pa.ArrowMemoryError, match=f"no room for {capacity + 64} bytes"):
+        pa.allocate_buffer(capacity + 64, memory_pool=pool)
     buffer = pa.allocate_buffer(1000, memory_pool=pool, resizable=True)
     with pytest.raises(MemoryError):
         buffer.resize(2 * capacity)

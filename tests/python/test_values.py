@@ -157,21 +157,25 @@ def test_duckdb(shared: farrow.Client) -> None:
     assert back["i"].to_pylist() == list(range(5000))
     assert back["s"][4999].as_py() == "4999"
     # And the other way: a query over shared memory.
-    assert duckdb.sql("select sum(i) from back").fetchone() == (12_497_500,)
+    assert duckdb.sql("select sum(i) from back").fetchall() == [(12_497_500,)]
+    awkward = duckdb.sql("select 1 as dtype, 2 as columns")
+    assert shared.get(shared.put(awkward)).to_pylist() == [{"dtype": 1, "columns": 2}]
 
 
 class Capsules:
     """A producer that offers nothing but the capsules of another object."""
 
-    def __init__(self, source: Any, tabular: bool = False) -> None:
+    def __init__(self, source: Any) -> None:
         self.source = source
-        if tabular:
-            self.columns: list[object] = []
 
 
 class OfArray(Capsules):
     def __arrow_c_array__(self, requested_schema: object = None) -> object:
         return self.source.__arrow_c_array__(requested_schema)
+
+
+class OfBatch(OfArray):
+    column_names = ("a", "b")
 
 
 class OfStream(Capsules):
@@ -184,7 +188,7 @@ def test_capsules(shared: farrow.Client) -> None:
     back = shared.get(shared.put(OfArray(numbers)))
     assert back.equals(numbers)
     batch = pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]})
-    back = shared.get(shared.put(OfArray(batch, tabular=True)))
+    back = shared.get(shared.put(OfBatch(batch)))
     assert isinstance(back, pa.RecordBatch)
     assert back.equals(batch)
     back = shared.get(shared.put(OfArray(batch.to_struct_array())))

@@ -165,8 +165,9 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
             c"arrow_array_stream",
         )?)
     };
-    // A stream of structs is a table, unless it comes from a column of structs.
-    let is_column = object.getattr_opt(intern!(object.py(), "dtype"))?.is_some();
+    // A stream of structs is a table, unless it comes from a column of structs. The class is
+    // asked, since a dataframe's own attributes may be its columns.
+    let is_column = object.get_type().getattr_opt(intern!(object.py(), "dtype"))?.is_some();
     let kind = if is_column {
         StreamKind::Chunked
     } else {
@@ -184,7 +185,7 @@ fn is_tabular(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         intern!(py, "column_names"),
         intern!(py, "num_columns"),
     ] {
-        if object.getattr_opt(name)?.is_some() {
+        if object.get_type().getattr_opt(name)?.is_some() {
             return Ok(true);
         }
     }

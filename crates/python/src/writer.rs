@@ -74,7 +74,9 @@ impl Writer {
         // SAFETY: the memory of a writer stays mapped until its last owner is dropped, and the
         // buffer owns it; it is writable until seal or abort, which take the view back.
         let buffer = unsafe { shim::wrap_buffer(py, data, size, true, memory)? };
-        let view = PyMemoryView::from(&buffer)?;
+        // pyarrow exports signed bytes, into which `bytes` cannot be assigned.
+        let view = PyMemoryView::from(&buffer)?.call_method1("cast", ("B",))?;
+        let view = view.cast_into::<PyMemoryView>()?;
         *self.view() = Some(view.clone().unbind());
         Ok(view)
     }
@@ -87,13 +89,16 @@ impl Writer {
 
     /// Make the object immutable and visible.
     fn seal(&self, py: Python<'_>) -> PyResult<ObjectRef> {
-        let writer = match std::mem::replace(&mut *self.state(), State::Aborted) {
-            State::Writing(writer) => writer,
-            State::Sealed(reference) => {
-                *self.state() = State::Sealed(reference.clone());
-                return Ok(reference);
+        let writer = {
+            let mut state = self.state();
+            match std::mem::replace(&mut *state, State::Aborted) {
+                State::Writing(writer) => writer,
+                State::Sealed(reference) => {
+                    *state = State::Sealed(reference.clone());
+                    return Ok(reference);
+                }
+                State::Aborted => return Err(invalid_argument("the writer is aborted")),
             }
-            State::Aborted => return Err(invalid_argument("the writer is aborted")),
         };
         self.release_view(py)?;
         let id = py.detach(|| writer.seal()).map_err(raise)?;
