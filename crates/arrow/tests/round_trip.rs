@@ -162,6 +162,9 @@ proptest! {
         let object = rebuild(&arena, &descriptor);
         prop_assert_eq!(object.schema.to_schema().unwrap(), schema);
         prop_assert_eq!(object.batches.len(), batches.len());
+        for (back, batch) in object.record_batches().unwrap().iter().zip(&batches) {
+            prop_assert_eq!(&BatchData::from(back).columns, &batch.columns);
+        }
         for (back, batch) in object.batches.iter().zip(&batches) {
             prop_assert_eq!(back.rows, batch.rows);
             prop_assert_eq!(&back.columns, &batch.columns);

@@ -9,7 +9,9 @@ use crate::error::InvalidDescriptor;
 use crate::kind::{Kind, NdArray};
 use crate::schema::{DEPTH_MAX, SchemaNode};
 use crate::{BatchData, Stamp};
+use arrow_array::{RecordBatch, RecordBatchOptions, make_array};
 use arrow_buffer::Buffer;
+use arrow_schema::{ArrowError, Schema};
 use std::sync::Arc;
 
 pub(crate) use check::check_contents;
@@ -174,6 +176,25 @@ impl Decoded {
 }
 
 impl ArrowObject {
+    /// The batches as arrow-rs record batches; an array becomes a batch of one column. What
+    /// arrow-rs cannot hold of the schema is lost, see [`SchemaNode::to_field`].
+    ///
+    /// # Errors
+    /// Whatever arrow-rs says, for example of nulls in a field that must have none.
+    pub fn record_batches(&self) -> Result<Vec<RecordBatch>, ArrowError> {
+        let schema = match self.schema.to_schema() {
+            Some(schema) if self.kind.is_tabular() => schema,
+            _ => Schema::new(vec![self.schema.to_field()]),
+        };
+        let schema = Arc::new(schema);
+        let batches = self.batches.iter().map(|batch| {
+            let columns = batch.columns.iter().cloned().map(make_array).collect();
+            let options = RecordBatchOptions::new().with_row_count(Some(batch.rows));
+            RecordBatch::try_new_with_options(Arc::clone(&schema), columns, &options)
+        });
+        batches.collect()
+    }
+
     /// Rows of all batches together.
     pub fn rows(&self) -> u64 {
         self.batches.iter().fold(0, |sum, batch| sum.saturating_add(batch.rows as u64))

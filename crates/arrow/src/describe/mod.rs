@@ -21,6 +21,7 @@ use crate::kind::{Kind, NdArray, Order};
 use crate::layout::same_type;
 use crate::schema::{SchemaNode, write_schema};
 use crate::wire::{BASE_AT, HEADER_BYTES, LENGTH_AT, MAGIC, VERSION, Writer};
+use arrow_array::{Array, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 
@@ -36,6 +37,13 @@ pub struct BatchData {
     pub rows: usize,
     /// One array for each column, each of that length.
     pub columns: Vec<ArrayData>,
+}
+
+impl From<&RecordBatch> for BatchData {
+    fn from(batch: &RecordBatch) -> Self {
+        let columns = batch.columns().iter().map(|column| column.to_data()).collect();
+        BatchData { rows: batch.num_rows(), columns }
+    }
 }
 
 /// What goes into the header of a descriptor besides its content.
