@@ -33,7 +33,7 @@ run() {
         "CARGO_TARGET_${variable}_RUNNER=$emulator" \
         "CARGO_TARGET_${variable}_RUSTFLAGS=-C target-feature=+crt-static" \
         cargo test --quiet --package farrow-memory --lib \
-        --target "$target" --target-dir target/cross
+        --target "$target" --target-dir "${CARGO_TARGET_DIR:-target}/cross"
     then
         echo "cross $target: passed"
     else

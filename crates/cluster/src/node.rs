@@ -284,7 +284,7 @@ impl Node {
         let _ = fs::remove_file(&options.socket);
         drop(state);
         if let (false, MemorySource::Shm { dir }) = (options.is_keeping, &options.source) {
-            ShmFabric::unlink(dir, &region_name)?;
+            unlink(dir, &region_name)?;
         }
         lock.release();
         Ok(())
@@ -326,7 +326,7 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
     match &options.source {
         MemorySource::Shm { dir } => {
             if options.is_fresh {
-                ShmFabric::unlink(dir, name)?;
+                unlink(dir, name)?;
             }
             match ShmFabric::open(dir, name) {
                 Ok(fabric) => adopt(Arc::new(fabric)),
@@ -366,6 +366,14 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
             }
             make(fabric, &region_options)
         }
+    }
+}
+
+/// Takes the memory away; that there is none is as well.
+fn unlink(dir: &Path, name: &str) -> Result<(), NodeError> {
+    match ShmFabric::unlink(dir, name) {
+        Ok(()) | Err(FabricError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -171,6 +171,9 @@ fn a_region_of_another_version_is_refused_and_fresh_throws_it_away() {
     assert!(!client.contains(&"x".into()).unwrap());
     client.shut_down_node().unwrap();
     assert!(fresh.wait().unwrap().success());
+    // With nothing to throw away it is as well.
+    let daemon = Daemon::start("4M", &["--no-prepare", "--fresh"]);
+    drop(daemon.client());
 }
 
 #[test]

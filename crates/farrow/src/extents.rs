@@ -17,16 +17,19 @@ use crate::session::{Session, lock, span, wire_span};
 /// First grant; later ones double up to the greatest, so that a client that writes little takes
 /// little and one that writes much asks seldom.
 const GRANT_BYTES_FIRST: u64 = 256 << 10;
-const GRANT_BYTES_MAX: u64 = 64 << 20;
 
-/// Free bytes that a client keeps for its next allocations; more goes back to the node.
-const KEPT_BYTES_MAX: u64 = 64 << 20;
+/// Greatest grant beyond what is needed, and free bytes that a client keeps for its next
+/// allocations: so much, and at most this part of the heap, since nobody else can use it.
+const AHEAD_BYTES_MAX: u64 = 64 << 20;
+const AHEAD_PART_OF_HEAP: u64 = 64;
 
 /// Ranges of one client, handed out by the page.
 #[derive(Debug)]
 pub(crate) struct Extents {
     /// Ranges are mapped writable over the window while they are here.
     is_writable: bool,
+    /// See [`AHEAD_BYTES_MAX`].
+    ahead_bytes: u64,
     state: Mutex<State>,
 }
 
@@ -53,7 +56,8 @@ impl Extents {
             limbo: Vec::new(),
             grant_bytes: GRANT_BYTES_FIRST,
         };
-        Ok(Self { is_writable, state: Mutex::new(state) })
+        let ahead_bytes = (heap.length.0 / AHEAD_PART_OF_HEAP).clamp(page, AHEAD_BYTES_MAX);
+        Ok(Self { is_writable, ahead_bytes, state: Mutex::new(state) })
     }
 
     /// Whole pages of at least `bytes`, which is not 0.
@@ -66,12 +70,10 @@ impl Extents {
             if let Some(run) = state.free.allocate(whole, alignment_for(whole)) {
                 return Ok(run_span(run));
             }
-            let want = state.grant_bytes.max(whole);
-            state.grant_bytes = (state.grant_bytes * 2).min(GRANT_BYTES_MAX);
+            let want = state.grant_bytes.min(self.ahead_bytes).max(whole);
+            state.grant_bytes = (state.grant_bytes * 2).min(AHEAD_BYTES_MAX);
             want
         };
-        // Large ranges are asked for exactly: nothing of them is left over.
-        let want = if whole >= GRANT_BYTES_MAX { whole } else { want };
         let granted = match grant(session, whole, want) {
             Err(Error::OutOfMemory { .. }) => {
                 // What this client keeps for later may be just what is missing.
@@ -116,7 +118,7 @@ impl Extents {
                 tracing::error!(%error, "a range was given back twice");
                 return;
             }
-            state.surplus()
+            state.surplus(self.ahead_bytes)
         };
         self.release(session, &surplus);
     }
@@ -234,9 +236,9 @@ impl State {
     }
 
     /// Free ranges beyond what is worth keeping, the longest first.
-    fn surplus(&mut self) -> Vec<Span> {
+    fn surplus(&mut self, kept: u64) -> Vec<Span> {
         let mut surplus = Vec::new();
-        while self.free.free_bytes() > KEPT_BYTES_MAX {
+        while self.free.free_bytes() > kept {
             let longest = self.free.largest();
             let Some(run) = self.free.allocate(longest, page_bytes()) else {
                 break;

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod background;
 mod blocks;
 mod client;
 mod error;
@@ -27,7 +28,6 @@ mod extents;
 mod object;
 mod options;
 mod pool;
-mod populate;
 mod put;
 mod seal;
 mod session;

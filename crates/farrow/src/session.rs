@@ -20,17 +20,20 @@ use farrow_memory::{
 use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError};
 
 use crate::arena::Arena;
+use crate::background::{self, Populator};
 use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
 use crate::extents::{Extents, difference};
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
-use crate::populate::Populator;
 
 /// Pause between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(25);
+
+/// Up to this many bytes `protect` leaves nothing for later: it takes 20 to 60 us a MiB.
+const PROTECT_AT_ONCE_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes of a dead daemon's last words that an error repeats.
 const LAST_WORDS_MAX: usize = 2048;
@@ -230,6 +233,19 @@ impl Session {
 
     pub(crate) fn region_uid(&self) -> u64 {
         self.identity.region_uid
+    }
+
+    /// Ends all writing through the window to pages that are to be sealed, and makes what was
+    /// written visible. Of large ranges the old page tables are taken down a little later; they
+    /// are at an address that nobody knows by then.
+    pub(crate) fn protect(&self, pages: Span) -> Result<(), Error> {
+        if pages.length.0 <= PROTECT_AT_ONCE_BYTES_MAX {
+            self.region.make_read_only(pages)?;
+        } else {
+            background::take_down(self.region.retire_writable(pages)?);
+        }
+        self.region.publish(pages)?;
+        Ok(())
     }
 
     /// Writes bytes that lie in pages which others may read, without mapping them writable.

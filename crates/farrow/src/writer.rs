@@ -140,8 +140,7 @@ impl Writer {
         // The lock keeps `write_at` out until the pages are read-only.
         let mut state = lock(&memory.state);
         *state = State::Aborted;
-        session.region.make_read_only(memory.pages)?;
-        session.region.publish(memory.pages)?;
+        session.protect(memory.pages)?;
         let item = SealItem {
             kind: ObjectKind::Bytes.as_u8(),
             primary: wire_span(memory.pages),

@@ -316,11 +316,10 @@ impl PoolCore {
             }
         }
         for span in merged(pages) {
-            if let Err(error) = session.region.make_read_only(span) {
+            if let Err(error) = session.protect(span) {
                 self.abort_seal(session, pages);
-                return Err(error.into());
+                return Err(error);
             }
-            session.region.publish(span)?;
         }
         Ok(())
     }
