@@ -1,6 +1,7 @@
 //! Describing arrays: [`Plan`] walks them once, decides buffer by buffer what stays in place
 //! and what must be copied, and encodes the descriptor.
 
+mod access;
 mod copies;
 mod nodes;
 mod place;

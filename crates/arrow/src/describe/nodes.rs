@@ -5,6 +5,7 @@
 //! offset below eight serves all buffers of a node, which is what the C Data Interface asks
 //! for.
 
+use super::access::{Window, buffer, check_range, child, element_range, malformed, overflow};
 use super::place::{Placer, Reference};
 use super::sink::{NodeHead, Sink};
 use super::trim::{self, Rewrite};
@@ -14,29 +15,6 @@ use crate::schema::DEPTH_MAX;
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_data::ArrayData;
 use std::ops::Range;
-
-/// The part of an array that is described.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Window {
-    /// First element, counted from the start of the array's buffers.
-    pub first: usize,
-    /// Number of elements.
-    pub length: usize,
-    /// Elements kept before the first one; below eight.
-    pub lead: usize,
-}
-
-impl Window {
-    /// First element that the descriptor refers to.
-    pub fn start(self) -> usize {
-        self.first - self.lead
-    }
-
-    /// Elements that the descriptor refers to.
-    pub fn covered(self) -> usize {
-        self.lead + self.length
-    }
-}
 
 /// A dictionary that was written already and may be referred to.
 struct Written {
@@ -491,65 +469,6 @@ fn nested_dictionaries(data: &ArrayData) -> usize {
 
 fn is_dictionary(layout: Layout) -> bool {
     matches!(layout, Layout::Fixed { is_dictionary: true, .. })
-}
-
-pub(super) fn overflow() -> DescribeError {
-    DescribeError::Overflow { what: "elements" }
-}
-
-pub(super) fn malformed(
-    data: &ArrayData,
-    reason: &'static str,
-    needed: usize,
-    found: usize,
-) -> DescribeError {
-    DescribeError::Malformed {
-        data_type: data.data_type().to_string(),
-        reason,
-        needed: needed as u64,
-        found: found as u64,
-    }
-}
-
-pub(super) fn buffer(data: &ArrayData, index: usize) -> Result<&Buffer, DescribeError> {
-    let buffers = data.buffers();
-    buffers.get(index).ok_or_else(|| malformed(data, "too few buffers", index + 1, buffers.len()))
-}
-
-pub(super) fn child(data: &ArrayData, index: usize) -> Result<&ArrayData, DescribeError> {
-    let children = data.child_data();
-    children
-        .get(index)
-        .ok_or_else(|| malformed(data, "too few children", index + 1, children.len()))
-}
-
-fn check_range(
-    data: &ArrayData,
-    buffer: &Buffer,
-    start: usize,
-    length: usize,
-) -> Result<(), DescribeError> {
-    let end = start.checked_add(length).ok_or_else(overflow)?;
-    if end <= buffer.len() {
-        return Ok(());
-    }
-    Err(malformed(data, "a buffer is too short", end, buffer.len()))
-}
-
-/// Buffer, first byte and number of bytes of the window's elements (and `extra` more).
-pub(super) fn element_range(
-    data: &ArrayData,
-    index: usize,
-    window: Window,
-    bytes: usize,
-    extra: usize,
-) -> Result<(&Buffer, usize, usize), DescribeError> {
-    let start = window.start().checked_mul(bytes).ok_or_else(overflow)?;
-    let count = window.covered().checked_add(extra).ok_or_else(overflow)?;
-    let length = count.checked_mul(bytes).ok_or_else(overflow)?;
-    let buffer = buffer(data, index)?;
-    check_range(data, buffer, start, length)?;
-    Ok((buffer, start, length))
 }
 
 /// Validity of the window, `None` if nothing in it is null.

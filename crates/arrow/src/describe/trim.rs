@@ -1,7 +1,7 @@
 //! Which part of a child or of a data buffer a window uses, and how its offsets or views read
 //! once only that part is copied.
 
-use super::nodes::{Window, buffer, child, element_range, malformed, overflow};
+use super::access::{Window, buffer, child, element_range, malformed, overflow};
 use super::place::Placer;
 use crate::error::DescribeError;
 use crate::layout::{Layout, OffsetWidth, VIEW_BYTES};
