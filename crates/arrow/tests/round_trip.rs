@@ -118,7 +118,7 @@ fn check_ffi(arena: &Arena, array: &ArrayData) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
     fn any_array_survives(array in any_array(), choices in any::<u64>()) {

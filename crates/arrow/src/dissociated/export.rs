@@ -24,21 +24,18 @@ pub struct Export {
 }
 
 impl Export {
-    /// Walks an object. `locate` tells what lies in the region, as for [`crate::Plan`].
+    /// Walks an object. Metadata of dictionary *values*, and all but the last of metadata with
+    /// one key, do not travel: IPC as arrow-rs writes it has no place for them. `locate` tells what lies in the region, as for [`crate::Plan`].
     ///
     /// # Errors
-    /// [`ExportError`], for dictionaries of dictionaries, which IPC cannot express, and for
-    /// malformed arrays.
+    /// [`ExportError`], for what IPC cannot express (dictionaries of dictionaries, text that is
+    /// not UTF-8), and for malformed arrays.
     pub fn new(object: &ArrowObject, locate: Locate<'_>) -> Result<Export, ExportError> {
-        let wrapped;
-        let (schema, columns) = match object.schema.to_schema() {
-            Some(schema) if object.kind.is_tabular() => (schema, object.schema.children()),
-            _ => {
-                wrapped = Schema::new(vec![object.schema.to_field()]);
-                (wrapped, std::slice::from_ref(object.schema.as_ref()))
-            }
+        let schema = match object.schema.to_schema() {
+            Some(schema) if object.kind.is_tabular() => schema,
+            _ => Schema::new(vec![object.schema.to_field()]),
         };
-        columns.iter().try_for_each(expressible)?;
+        expressible(&object.schema)?;
         let (schema, ids) = schema_message(&schema)?;
         let mut exporter = Exporter { placer: Some(Placer::new(locate)), latest: Vec::new() };
         let mut batches = Vec::with_capacity(object.batches.len());
@@ -83,8 +80,14 @@ impl Export {
     }
 }
 
-/// IPC has one dictionary for each field, so none of its values can be dictionary-encoded.
+/// IPC has one dictionary for each field, so none of its values can be dictionary-encoded. Its
+/// text is UTF-8.
 fn expressible(node: &SchemaNode) -> Result<(), ExportError> {
+    let metadata = node.metadata().flat_map(|(key, value)| [key, value]);
+    if metadata.chain(node.name()).any(|text| std::str::from_utf8(text).is_err()) {
+        let what = "a name or metadata that is not UTF-8";
+        return Err(ExportError::NotExpressible { what });
+    }
     if let Some(values) = node.dictionary() {
         if values.dictionary().is_some() {
             let what = "a dictionary whose values are a dictionary";

@@ -197,6 +197,8 @@ unsafe extern "C" fn release(schema: *mut FFI_ArrowSchema) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dissociated::Export;
+    use crate::{ArrowObject, ExportError, Kind};
     use arrow_schema::Field;
 
     /// Story: arrow-rs drops the metadata and order of dictionary values, and refuses
@@ -222,6 +224,11 @@ mod tests {
         // SAFETY: just exported by this module.
         let back = unsafe { import_schema(&exported) }.unwrap();
         assert_eq!(node, back);
+        // IPC has UTF-8 text only: it is refused rather than changed.
+        let object =
+            ArrowObject { kind: Kind::ChunkedArray, schema: back.clone().into(), batches: vec![] };
+        let error = Export::new(&object, &mut |_, _| None).unwrap_err();
+        assert!(matches!(error, ExportError::NotExpressible { .. }));
         assert!(back.dictionary().unwrap().metadata().eq(node.dictionary().unwrap().metadata()));
     }
 
