@@ -195,7 +195,7 @@ impl Names {
         &mut self,
         all: impl IntoIterator<Item = (NameHash, Slot)>,
     ) -> Result<(), StoreError> {
-        let turn = self.turn + 1;
+        let turn = self.turn.wrapping_add(1);
         let span = self.table(turn);
         self.control.zero(span)?;
         failpoint!("index.zeroed");

@@ -67,7 +67,7 @@ impl Home {
     pub(super) fn open(control: Control, is_new: bool) -> Result<(Self, AdoptReport), StoreError> {
         let header = Header::read(control.region())?;
         let layout = header.layout;
-        let life = control.load(LIFE)? + u64::from(!is_new);
+        let life = control.load(LIFE)?.saturating_add(u64::from(!is_new));
         control.store(LIFE, life)?;
         failpoint!("adopt.life");
         let used = control.load(SLOTS_USED)?.min(layout.objects_max.into()) as u32;

@@ -1,5 +1,7 @@
 //! Tests of home and readers together, over real mapped memory.
 
+mod damage;
+mod golden;
 mod kills;
 mod model;
 mod races;
