@@ -44,6 +44,13 @@ use crate::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
 /// small machine.
 const SHARDS: usize = 16;
 
+/// Free slots that a shard keeps, so that most claims take no second lock.
+const SPARE_MAX: usize = 4;
+
+/// A mark is lowered only from above this: to scan a few lines costs the home less than it costs
+/// a reader to write word 0 for each hold.
+const MARK_KEPT: u64 = 64;
+
 /// One slot of a hold block, which may hold a claim.
 #[derive(Debug)]
 struct Place {
@@ -77,7 +84,12 @@ struct Pool {
     blocks: Vec<BlockCounts>,
 }
 
-type Shard = HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>;
+/// Claims on the slots of one shard, and a few slots of blocks that are ready for more.
+#[derive(Debug, Default)]
+struct Shard {
+    claims: HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>,
+    spare: Vec<Place>,
+}
 
 /// All holds of one client. Shared by its threads.
 #[derive(Debug)]
@@ -135,7 +147,7 @@ impl HoldTable {
     /// How many objects are held.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).len()).sum()
+        self.shards.iter().map(|shard| lock(shard).claims.len()).sum()
     }
 
     /// Whether nothing is held.
@@ -147,7 +159,8 @@ impl HoldTable {
     /// Slots that are still free.
     #[must_use]
     pub fn free_slots(&self) -> usize {
-        lock(&self.pool).free.len()
+        let spare: usize = self.shards.iter().map(|shard| lock(shard).spare.len()).sum();
+        spare + lock(&self.pool).free.len()
     }
 
     /// Touch no claim from here on. For a child process after `fork`: its copies of the handles
@@ -173,7 +186,7 @@ impl HoldTable {
             return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
         }
         let mut shard = self.shard(slot);
-        if let Some(claim) = shard.get_mut(&slot.0) {
+        if let Some(claim) = shard.claims.get_mut(&slot.0) {
             // A claim on another life: the slot is not free, so it is not in the life asked for.
             if claim.sequence != sequence {
                 return Ok(false);
@@ -181,14 +194,18 @@ impl HoldTable {
             claim.count += 1;
             return Ok(true);
         }
-        let place = self.take_place()?;
+        let place = match shard.spare.pop() {
+            Some(place) => place,
+            None => self.take_place()?,
+        };
         match self.claim(&place, slot, sequence) {
             Ok(true) => {
-                shard.insert(slot.0, Claim { sequence, count: 1, place });
+                let claim = Claim { sequence, count: 1, place };
+                shard.claims.insert(slot.0, claim);
                 Ok(true)
             }
             other => {
-                self.give_back(place);
+                self.give_back(&mut shard, place);
                 other
             }
         }
@@ -211,16 +228,16 @@ impl HoldTable {
             return;
         }
         let mut shard = self.shard(slot);
-        let Some(claim) = shard.get_mut(&slot.0) else {
+        let Some(claim) = shard.claims.get_mut(&slot.0) else {
             return;
         };
         claim.count -= 1;
         if claim.count > 0 {
             return;
         }
-        if let Some(claim) = shard.remove(&slot.0) {
+        if let Some(claim) = shard.claims.remove(&slot.0) {
             match claim.place.store(0) {
-                Ok(()) => self.give_back(claim.place),
+                Ok(()) => self.give_back(&mut shard, claim.place),
                 // A slot that cannot be cleared is not used again.
                 Err(error) => tracing::error!(%error, slot = slot.0, "a hold could not be let go"),
             }
@@ -228,19 +245,25 @@ impl HoldTable {
     }
 
     fn share(&self, slot: Slot) {
-        if let Some(claim) = self.shard(slot).get_mut(&slot.0) {
+        if let Some(claim) = self.shard(slot).claims.get_mut(&slot.0) {
             claim.count += 1;
         }
     }
 
-    /// Take a free slot, and raise the mark of its block over it.
+    /// Take a free slot of the pool, or one that another shard keeps, and raise the mark of its
+    /// block over it. The caller holds the lock of a shard, so others are only tried.
     fn take_place(&self) -> Result<Place, StoreError> {
         let mut pool = lock(&self.pool);
-        let blocks = pool.blocks.len();
-        let place = pool.free.pop().ok_or_else(|| StoreError::HoldsExhausted {
-            blocks: blocks as u32,
-            slots: blocks as u64 * self.layout.hold_slots(),
-        })?;
+        let Some(place) = pool.free.pop() else {
+            let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
+            let blocks = pool.blocks.len();
+            return others.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| {
+                StoreError::HoldsExhausted {
+                    blocks: blocks as u32,
+                    slots: blocks as u64 * self.layout.hold_slots(),
+                }
+            });
+        };
         if let Some(counts) = pool.blocks.get_mut(place.number) {
             counts.in_use += 1;
             if counts.mark <= place.index {
@@ -251,12 +274,17 @@ impl HoldTable {
         Ok(place)
     }
 
-    /// Put a slot back. A block with nothing in use needs no scan.
-    fn give_back(&self, place: Place) {
+    /// Keep a slot in the shard, or put it back into the pool. A block of which all are back
+    /// needs no scan.
+    fn give_back(&self, shard: &mut Shard, place: Place) {
+        if shard.spare.len() < SPARE_MAX && place.index < MARK_KEPT {
+            shard.spare.push(place);
+            return;
+        }
         let mut pool = lock(&self.pool);
         if let Some(counts) = pool.blocks.get_mut(place.number) {
             counts.in_use = counts.in_use.saturating_sub(1);
-            if counts.in_use == 0 && place.store_word(0, 0).is_ok() {
+            if counts.in_use == 0 && counts.mark > MARK_KEPT && place.store_word(0, 0).is_ok() {
                 counts.mark = 0;
             }
         }

@@ -10,8 +10,8 @@ use std::thread;
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use farrow_memory::{Alias, Length, Span};
 
-use super::support::{Client, Random, World, small};
-use crate::{Home, RegionOptions, SealRequest, StoreError, Target};
+use super::support::{Client, Random, World, part, small};
+use crate::{Home, ObjectId, RegionOptions, SealRequest, StoreError, Target};
 
 const NAMES: u64 = 12;
 const READERS: usize = 3;
@@ -157,4 +157,75 @@ fn what_is_held_does_not_change_while_the_home_reuses_memory() {
     home.reclaim().unwrap();
     assert!(!home.has_retiring(), "{kept_by_holds} were kept by holds");
     home.check().unwrap();
+}
+
+/// Two threads that do their halves of a round at the same moment.
+struct Lockstep {
+    arrived: [AtomicU64; 2],
+}
+
+impl Lockstep {
+    /// Wait until the other thread is in round `round` too.
+    fn meet(&self, me: usize, round: u64) {
+        self.arrived[me].store(round, Ordering::Release);
+        for spins in 0..WAITS_MAX {
+            if self.arrived[1 - me].load(Ordering::Acquire) >= round {
+                return;
+            }
+            if spins % 256 == 255 {
+                thread::yield_now();
+            }
+        }
+        panic!("the other thread did not come to round {round}");
+    }
+}
+
+#[test]
+fn hold_and_delete_at_the_same_moment_never_both_win() {
+    const ROUNDS: u64 = 20_000;
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Arc::new(Client::join(&world, &mut home).unwrap());
+    let extent = home.grant(client.slot, Length(128), Length(128)).unwrap();
+    let anchor = SealRequest::bytes(part(extent, 0, 128), Length(0), None);
+    home.seal(client.slot, &anchor, 0).unwrap();
+    let step = Arc::new(Lockstep { arrived: Default::default() });
+    // What the home made in a round, and what became of the hold: 1 held, 2 not.
+    let (made, fate) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let reader = {
+        let (client, step) = (Arc::clone(&client), Arc::clone(&step));
+        let (made, fate) = (Arc::clone(&made), Arc::clone(&fate));
+        thread::spawn(move || {
+            let uid = client.reader.uid();
+            for round in 0..ROUNDS {
+                step.meet(0, 3 * round + 1);
+                let id = ObjectId { hi: uid.0, lo: made.load(Ordering::Acquire) };
+                let entry = client.reader.by_id(id).unwrap().unwrap();
+                step.meet(0, 3 * round + 2);
+                let held = client.holds.hold(&entry).unwrap();
+                fate.store(if held.is_some() { 1 } else { 2 }, Ordering::Release);
+                step.meet(0, 3 * round + 3);
+                drop(held);
+            }
+        })
+    };
+    let mut outcomes = [0u64; 2];
+    for round in 0..ROUNDS {
+        home.reclaim().unwrap();
+        // The object shares the block of the anchor, so that nothing else has to be done.
+        let id = home.seal(client.slot, &anchor, 0).unwrap();
+        made.store(id.lo, Ordering::Release);
+        step.meet(1, 3 * round + 1);
+        step.meet(1, 3 * round + 2);
+        let freed_now = home.delete(Target::Id(id)).unwrap().freed_now;
+        step.meet(1, 3 * round + 3);
+        let is_held = fate.load(Ordering::Acquire) == 1;
+        assert!(!(is_held && freed_now), "round {round}: held, and freed");
+        outcomes[usize::from(is_held)] += 1;
+    }
+    reader.join().unwrap();
+    home.reclaim().unwrap();
+    assert!(!home.has_retiring());
+    home.check().unwrap();
+    assert_eq!(outcomes.iter().sum::<u64>(), ROUNDS);
 }
