@@ -121,8 +121,9 @@ def cells(line: Line, peers: Sequence[str]) -> list[str]:
     row = [line.case, human(line.ours, line.unit), speed]
     for peer in peers:
         if peer in line.peers:
-            ratio = line.peers[peer] / line.ours if line.ours > 0 else float("inf")
-            row.append(f"{human(line.peers[peer], line.unit)} ({ratio:.3g}x)")
+            ratio = line.peers[peer] / line.ours if line.ours > 0 else 0.0
+            shown = f" ({ratio:.3g}x)" if line.ours > 0 else ""
+            row.append(f"{human(line.peers[peer], line.unit)}{shown}")
         else:
             row.append("")
     mark = "" if line.met is None else ("yes: " if line.met else "NO: ")

@@ -194,7 +194,7 @@ def test_preview_and_stat(run, tmp_path: Path) -> None:
     assert "capacity" in run("stat")[1]
 
 
-def test_bytes_and_arrays(run, node, tmp_path: Path, capfdbinary) -> None:
+def test_bytes_and_arrays(run, node, tmp_path: Path) -> None:
     source = tmp_path / "blob.bin"
     source.write_bytes(os.urandom(100_000))
     assert run("put", str(source), "--bytes", "--name", "blob")[0] == 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
+
+_CONNECT_SECONDS_MAX = 30.0
 
 
 class Peer:
@@ -18,10 +21,18 @@ class Peer:
         return [*command, "--socket", f"{directory}/farrow.sock", "--memory", str(capacity)]
 
     def connect(self, directory: str) -> None:
-        """Connect to the node."""
+        """Connect to the node, as soon as it listens."""
         import farrow
 
-        self._client = farrow.connect(f"{directory}/farrow.sock", timeout=30.0)
+        limit = time.monotonic() + _CONNECT_SECONDS_MAX
+        while True:
+            try:
+                self._client = farrow.connect(f"{directory}/farrow.sock")
+                return
+            except farrow.Disconnected:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(0.01)
 
     def put(self, name: str, table: Any) -> None:
         """Copies buffers that lie in private memory, keeps those built through the pool."""

@@ -349,10 +349,13 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 # Keys of stats() that count bytes but do not say so in their name.
-_BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free"}
+_BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
+_BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
 
 
 def _figure(key: str, value: Any) -> str:
+    if key == "base":
+        return f"{value:#x}"
     is_number = isinstance(value, int) and not isinstance(value, bool)
     if is_number and (key in _BYTE_KEYS or key.endswith("bytes")):
         return human_bytes(value)

@@ -21,6 +21,7 @@ __all__ = ["Holder", "Way", "answers", "buffers", "memory", "step", "ways"]
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _LABEL_WIDTH = 50
+_BUFFERS_SHOWN = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +110,12 @@ def memory(out: Console, holders: Sequence[Holder], one_copy: int) -> None:
     out.print(
         f"  One copy of the table is {human_bytes(one_copy)}; {users} private copies would be"
         f" {human_bytes(users * one_copy)}. The two readers cost"
-        f" {human_bytes(extra)} beyond the one copy ({100 * extra / max(one_copy, 1):.2g} %).\n"
+        f" {human_bytes(extra)} beyond the one copy ({_percent(extra / max(one_copy, 1))}).\n"
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{2 if share < 0.1 else 0}f} %"
 
 
 def _growth(holder: Holder) -> int:
@@ -121,11 +126,19 @@ def _growth(holder: Holder) -> int:
 
 
 def buffers(
-    out: Console, places: Sequence[dict[str, Any]], others: Sequence[Sequence[dict[str, Any]]]
+    out: Console,
+    built: Sequence[dict[str, Any]],
+    readers: Sequence[Sequence[dict[str, Any]]],
 ) -> None:
-    """Where the first chunk's buffers lie, and a line about all of them in all processes."""
+    """Where the first chunk's buffers lie in a reader, and a line about all in all processes.
+
+    A buffer is in place if it lies where the loader built it.  What the loader has and readers
+    have not are bitmaps that say "no nulls": they are not kept.
+    """
+    origin = {(place["offset"], place["bytes"]): place["address"] for place in built}
+    places = readers[0]
+    in_place = [(place["offset"], place["bytes"]) in origin for place in places]
     first = min((int(place["chunk"]) for place in places), default=0)
-    shown = [place for place in places if place["chunk"] == first][:40]
     cells = [
         (
             str(place["column"]),
@@ -133,22 +146,31 @@ def buffers(
             f"{place['address']:#x}",
             f"{place['offset']:#x}" if place["offset"] is not None else "-",
             f"{place['bytes']:,}",
-            "yes" if place["in_region"] else "NO",
+            "yes" if stays else "NO",
         )
-        for place in shown
-    ]
+        for place, stays in zip(places, in_place, strict=True)
+        if place["chunk"] == first
+    ][:_BUFFERS_SHOWN]
     titles = ("where each buffer lies", ">buffer", ">address", ">offset", ">bytes", "in place")
     out.print(grid(titles, cells))
-    inside = sum(bool(place["in_region"]) for place in places)
-    mine = [(place["offset"], place["bytes"]) for place in places]
-    same_offsets = all([(p["offset"], p["bytes"]) for p in other] == mine for other in others)
-    addresses = [place["address"] for place in places]
-    same_addresses = all([place["address"] for place in other] == addresses for other in others)
-    rest = len(places) - len(shown)
-    more = f"and {rest} more in other chunks; " if rest else ""
-    where = "the same bytes" if same_offsets else "OTHER BYTES"
-    at = "at the same addresses" if same_addresses else "at addresses of their own"
-    out.print(f"  {more}{inside} of {len(places)} in place; the readers use {where}, {at}.\n")
+    rest = len(places) - len(cells)
+    more = f"{rest} more like these; " if rest else ""
+    same = all(_places(other) == _places(places) for other in readers)
+    addresses = {
+        origin.get((place["offset"], place["bytes"]), place["address"]) == place["address"]
+        for other in readers
+        for place in other
+    }
+    at = "at the same addresses" if addresses == {True} else "at addresses of their own"
+    bytes_word = "the same bytes" if same else "OTHER BYTES"
+    out.print(
+        f"  {more}{sum(in_place)} of {len(places)} lie where process 1 built them;"
+        f" all three processes use {bytes_word}, {at}.\n"
+    )
+
+
+def _places(buffers: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
+    return [(place["offset"], place["bytes"]) for place in buffers]
 
 
 def answers(out: Console, roles: Roles | None, found: Sequence[tuple[str, Answer]]) -> None:
@@ -165,7 +187,8 @@ def answers(out: Console, roles: Roles | None, found: Sequence[tuple[str, Answer
         out.print(f"  {escape(top)}: {escape(best)} ...", soft_wrap=True)
         out.print(f"  {escape(histogram)}: {_bars(answer.histogram)}")
     if len(found) > 1:
-        engines = " and ".join(dict.fromkeys(name for name, _ in found))
+        names = list(dict.fromkeys(name for name, _ in found))
+        engines = " and ".join(names) if len(names) > 1 else "both processes"
         word = "agree" if _agree([answer for _, answer in found]) else "DO NOT AGREE"
         out.print(f"  [dim]{engines} {word}[/dim]\n")
 

@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
+from farrow._connect import _node_arguments
+
 __all__ = ["DemoError", "Process", "Stage"]
 
 # No step may take longer; a machine that needs more is told so instead of hanging.
 STEP_SECONDS_MAX = 120.0
 _END_SECONDS_MAX = 5.0
+# The kernel ends the node should the demo be killed: PR_SET_PDEATHSIG (1) of <linux/prctl.h>
+# with SIGTERM (15), which lasts through the exec.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 15); os.execv(sys.argv[1], sys.argv[1:])"
+)
 
 
 class DemoError(Exception):
@@ -105,7 +112,8 @@ class Stage:
 
     def start_node(self, memory_bytes: int) -> int:
         """Start a node; return its process id.  It serves soon after (``wait_for_node``)."""
-        command = [sys.executable, "-m", "farrow.demo._worker", "node"]
+        command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT]
+        command += [sys.executable, *_node_arguments()]
         command += ["--socket", self.socket, "--memory", str(memory_bytes)]
         log = self.directory / "node.log"
         with log.open("ab") as file:

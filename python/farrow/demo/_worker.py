@@ -1,4 +1,4 @@
-"""A process of the demo: a reader in place, a receiver of copies, or the node itself.
+"""A process of the demo: a reader in place, or a receiver of copies.
 
 Run as ``python -m farrow.demo._worker``; takes one JSON request a line on standard input and
 answers each with one line on standard output.  It ends when its input does, so that no
@@ -8,7 +8,6 @@ the monotonic clock, which all processes of a machine share.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
@@ -17,9 +16,6 @@ import socket
 import sys
 import time
 from typing import Any
-
-# <linux/prctl.h>
-_PR_SET_PDEATHSIG = 1
 
 
 def now() -> float:
@@ -130,18 +126,7 @@ def _serve() -> int:
     return 0
 
 
-def _node(arguments: list[str]) -> int:
-    """Run the daemon; the kernel ends it should the demo be killed."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    from farrow.cli import main
-
-    return main(["node", *arguments])
-
-
 if __name__ == "__main__":
     # Ctrl-C reaches the whole terminal; only the demo itself acts on it, then ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.argv[1:2] == ["node"]:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        sys.exit(_node(sys.argv[2:]))
     sys.exit(_serve())
