@@ -11,7 +11,7 @@
 //! reader that found nothing looks at the turn again.
 
 use farrow_memory::sync::Ordering;
-use farrow_memory::{Length, Offset, Span, Words};
+use farrow_memory::{Length, Offset, Span, Words, WordsMut};
 
 use crate::control::Control;
 use crate::error::StoreError;
@@ -160,7 +160,9 @@ impl Names {
             let others = others()?;
             return self.rebuild(others.into_iter().chain([(hash, slot)]));
         }
-        let (place, was_tombstone) = self.put(self.active(), hash, slot)?;
+        let words = self.control.region().words_mut(self.active())?;
+        let (place, was_tombstone) = put(&words, hash, slot)?;
+        drop(words);
         self.filled += u64::from(!was_tombstone);
         self.count += 1;
         self.publish(place)
@@ -200,9 +202,12 @@ impl Names {
         self.control.zero(span)?;
         failpoint!("index.zeroed");
         let mut count = 0;
-        for (hash, slot) in all {
-            self.put(span, hash, slot)?;
-            count += 1;
+        {
+            let words = self.control.region().words_mut(span)?;
+            for (hash, slot) in all {
+                put(&words, hash, slot)?;
+                count += 1;
+            }
         }
         self.control.region().publish(span)?;
         failpoint!("index.filled");
@@ -230,23 +235,6 @@ impl Names {
         self.heap.check()
     }
 
-    /// Store into the first place of the probe that is empty or a tombstone. Which place, and
-    /// whether it was a tombstone. Not yet published.
-    fn put(&self, table: Span, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
-        let words = self.control.region().words_mut(table)?;
-        let mask = words.len().wrapping_sub(1);
-        let value = (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1);
-        for step in 0..words.len() {
-            let at = (hash.0 as usize).wrapping_add(step) & mask;
-            let found = words.load(at, Ordering::Relaxed).unwrap_or(1);
-            if found as u32 == 0 {
-                words.store(at, value, Ordering::Release);
-                return Ok((at, found != 0));
-            }
-        }
-        Err(StoreError::Inconsistent("the name index is full".to_owned()))
-    }
-
     fn publish(&self, place: usize) -> Result<(), StoreError> {
         let place = Offset(self.active().offset.0 + place as u64 * 8);
         Ok(self.control.region().publish(Span::new(place, Length(8)))?)
@@ -259,6 +247,22 @@ impl Names {
     fn table(&self, turn: u64) -> Span {
         self.layout.index[(turn & 1) as usize]
     }
+}
+
+/// Store into the first place of the probe that is empty or a tombstone. Which place, and whether
+/// it was a tombstone. Not yet published.
+fn put(index: &WordsMut<'_>, hash: NameHash, slot: Slot) -> Result<(usize, bool), StoreError> {
+    let mask = index.len().wrapping_sub(1);
+    let value = (hash.0 >> 32 << 32) | (u64::from(slot.0) + 1);
+    for step in 0..index.len() {
+        let at = (hash.0 as usize).wrapping_add(step) & mask;
+        let found = index.load(at, Ordering::Relaxed).unwrap_or(1);
+        if found as u32 == 0 {
+            index.store(at, value, Ordering::Release);
+            return Ok((at, found != 0));
+        }
+    }
+    Err(StoreError::Inconsistent("the name index is full".to_owned()))
 }
 
 /// The bytes of the name heap that a name takes.

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use farrow_memory::sync::Ordering;
+use farrow_memory::{Length, Populate, Span};
 
 use super::Home;
 use super::settle::{Candidate, Fate, settle_blocks, settle_grants};
@@ -21,6 +22,7 @@ use crate::hash::NameHash;
 use crate::header::{Header, INDEX_TURN, LIFE, SLOTS_USED};
 use crate::holds::HoldArea;
 use crate::ids::{ObjectId, Slot};
+use crate::layout::{ENTRY_BYTES, Layout};
 use crate::names::{Names, name_run};
 use crate::options::BLOCK_BYTES;
 use crate::space::{Run, SpaceAllocator};
@@ -189,6 +191,13 @@ fn survey_entries(
     directory: &Directory,
 ) -> Result<Survey, StoreError> {
     let mut survey = Survey::default();
+    survey.candidates.reserve_exact(directory.used() as usize);
+    // One call instead of a fault for each page. Without it the faults do the same.
+    let used = Length(u64::from(directory.used()) * ENTRY_BYTES);
+    let span = Span::new(directory.span().offset, used);
+    if let Err(error) = control.region().populate(span, Populate::Read) {
+        tracing::debug!(%error, "directory not populated");
+    }
     let words = control.region().words(directory.span())?;
     for slot in (0..directory.used()).map(Slot) {
         let mut copy = [0; ENTRY_WORDS];
@@ -267,7 +276,7 @@ fn candidate(
 
 /// Free space: all of the heap but `blocks` and `grants`.
 fn occupy(
-    layout: &crate::layout::Layout,
+    layout: &Layout,
     blocks: &[Run],
     grants: impl Iterator<Item = Run>,
 ) -> Result<SpaceAllocator, StoreError> {
@@ -284,7 +293,7 @@ fn occupy(
 fn open_names(
     control: &Control,
     header: &Header,
-    names: Vec<(farrow_memory::Span, NameHash, Slot)>,
+    names: Vec<(Span, NameHash, Slot)>,
     is_new: bool,
 ) -> Result<Names, StoreError> {
     let mut taken: Vec<Run> = names.iter().map(|(span, _, _)| name_run(*span)).collect();

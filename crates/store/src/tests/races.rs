@@ -38,7 +38,7 @@ fn read(client: &Client, shared: &Shared, seed: u64) {
     while !shared.is_over.load(Ordering::Relaxed) {
         let name = format!("n{}", random.next() % NAMES);
         // The way of the client, or with time to be overtaken between lookup and claim.
-        let held = if random.next() % 2 == 0 {
+        let held = if random.next().is_multiple_of(2) {
             client.reader.hold(&client.holds, Target::Name(&name)).unwrap()
         } else {
             client.reader.find(&name).unwrap().and_then(|entry| {
