@@ -9,7 +9,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
-use farrow_memory::{Address, Length, Offset, Span, page_bytes};
+use farrow_memory::{Address, Alias, Length, Offset, Span, page_bytes};
 use farrow_store::{ObjectId, ObjectKind};
 
 use crate::arena::SMALL_BYTES_MAX;
@@ -289,10 +289,7 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
     } else {
-        session
-            .region
-            .alias(primary)
-            .map_err(Error::from)
+        alias_of(session, primary)
             .and_then(|alias| Ok(alias.write_published(primary.offset, bytes)?))
     };
     match copied {
@@ -302,6 +299,15 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
             Err(error)
         }
     }
+}
+
+/// A second, writable mapping, with its page table entries ready: faulting them in one by one
+/// would halve the speed of the copy.
+fn alias_of(session: &Session, pages: Span) -> Result<Alias, Error> {
+    let alias = session.region.alias(pages)?;
+    // Without them the copy is slower, not wrong.
+    let _ = alias.populate();
+    Ok(alias)
 }
 
 fn take(session: &Session, total: u64, is_small: bool) -> Result<Span, Error> {
@@ -328,7 +334,7 @@ fn fill(
         }
         return session.write_small(written.primary.offset, &bytes);
     }
-    let alias = session.region.alias(written.primary)?;
+    let alias = alias_of(session, written.primary)?;
     let mut rewritten = Vec::new();
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
