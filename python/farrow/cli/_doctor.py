@@ -21,6 +21,8 @@ __all__ = ["Finding", "findings", "run"]
 _FILES_WANTED = 4096
 # A mapping for each writable extent that is being filled, and each library of the process.
 _MAPS_WANTED = 65_530
+# Not meant for data, tmpfs or not.
+_NO_PLACE = ("/sys", "/proc", "/dev/hugepages")
 _SHM_SHARE_WANTED = 0.25
 _BYTE_WORDS = ("bytes", "size", "free", "memory", "memlock", "address_space", "total", "available")
 
@@ -38,6 +40,8 @@ class Finding:
 def run(*, as_json: bool) -> int:
     """Print the survey and the findings; 1 if a node could not work here, else 0."""
     survey = _native.survey()
+    if isinstance(survey.get("tmpfs"), list):
+        survey["tmpfs"] = _tmpfs(survey)
     found = findings(survey)
     if as_json:
         print_json({"survey": survey, "findings": [dataclasses.asdict(one) for one in found]})
@@ -99,7 +103,7 @@ def _huge_page_findings(survey: dict[str, Any]) -> list[Finding]:
     if offered or not places or shmem in ("always", "force", "within_size", "advise"):
         return []
     path = str(places[0].get("path", "/dev/shm"))
-    consequence = "regions use 4 KiB pages: each first touch of one costs about 0.1 us more"
+    consequence = "regions use 4 KiB pages: a process pays about 0.2 us for each one that it maps"
     if shmem == "deny":
         what = "huge pages on tmpfs are denied on this machine"
         command = "echo never | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled"
@@ -171,7 +175,7 @@ def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:
     places = survey.get("tmpfs") or survey.get("tmpfs_dirs") or []
     if isinstance(places, dict):
         places = [{"path": path, **facts} for path, facts in places.items()]
-    return [place for place in places if place.get("writable", True)]
+    return [place for place in places if not str(place.get("path")).startswith(_NO_PLACE)]
 
 
 def _number(group: Any, *names: str) -> int | None:
@@ -196,19 +200,24 @@ def _physical_bytes() -> int:
 
 
 def _print(survey: dict[str, Any], found: list[Finding]) -> None:
+    """Facts of one value or group a line, then what is a list, then the findings."""
     out = console()
-    kernel = Path("/proc/sys/kernel/osrelease")
-    if kernel.exists():
-        out.print(f"Linux {kernel.read_text().strip()}, {human_bytes(_physical_bytes())} of memory")
+    rows = []
     for key, value in survey.items():
-        title = key.replace("_", " ")
         if isinstance(value, dict) and not any(isinstance(v, dict) for v in value.values()):
-            rows = [(name.replace("_", " "), _text(name, item)) for name, item in value.items()]
-            out.print(grid((title, ""), rows))
-        elif isinstance(value, (list, dict)):
-            _print_rows(out, title, value)
-        else:
-            out.print(f"{title}: {_text(key, value)}", markup=False)
+            facts = [f"{_words(name)} {_text(name, item)}" for name, item in value.items()]
+            rows.append((_words(key), "; ".join(facts)))
+        elif not isinstance(value, (list, dict)):
+            rows.append((_words(key), _text(key, value)))
+    out.print(grid(("this machine", ""), rows))
+    for key, value in survey.items():
+        if isinstance(value, list) or (
+            isinstance(value, dict) and any(isinstance(v, dict) for v in value.values())
+        ):
+            _print_rows(out, _words(key), value)
+    devices = _devices()
+    if devices:
+        out.print(grid(("devices a node can lend (--device PATH)",), [(one,) for one in devices]))
     for one in found:
         mark = "[bold red]error[/]" if one.level == "error" else "[yellow]advice[/]"
         out.print(mark, end=" ")
@@ -216,6 +225,16 @@ def _print(survey: dict[str, Any], found: list[Finding]) -> None:
         out.print(f"       {one.command}\n", style="bold", markup=False)
     if not found:
         out.print("[green]All that a node can use is there.[/]")
+
+
+def _devices() -> list[str]:
+    """Memory devices that a node could lend; any other mappable file will do as well."""
+    patterns = ("dax*", "mishmem*", "cxl/mem*")
+    return sorted(str(path) for pattern in patterns for path in Path("/dev").glob(pattern))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _print_rows(out: Any, title: str, value: Any) -> None:
@@ -228,16 +247,17 @@ def _print_rows(out: Any, title: str, value: Any) -> None:
     else:
         entries = [item if isinstance(item, dict) else {"": item} for item in value]
     names = list(dict.fromkeys(name for entry in entries for name in entry))
+    names.sort(key=lambda name: name not in ("", "path", "kind", "name"))
     if not names:
         return
     rows = [[_text(name, entry.get(name)) for name in names] for entry in entries]
     heads = [f"{title} {names[0]}".strip(), *names[1:]]
-    out.print(grid([head.replace("_", " ") for head in heads], rows))
+    out.print(grid([_words(head) for head in heads], rows))
 
 
 def _text(name: str, value: Any) -> str:
     if value is None:
-        return "-"
+        return "none" if name in ("huge", "huge_pages") else "unlimited"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
