@@ -64,6 +64,15 @@ struct Survey {
     dropped: Vec<Dropped>,
 }
 
+/// What the books need of the objects that stay.
+#[derive(Default)]
+struct Kept {
+    objects: u32,
+    names: Vec<(Span, NameHash, Slot)>,
+    extras: BTreeMap<u32, Box<[Run]>>,
+    retiring: BTreeSet<u32>,
+}
+
 impl Home {
     /// Open a region that was just made, or one that a former home left.
     pub(super) fn open(control: Control, is_new: bool) -> Result<(Self, AdoptReport), StoreError> {
@@ -89,40 +98,16 @@ impl Home {
         failpoint!("adopt.grants");
         let space = occupy(&layout, &sorted, grants.all())?;
 
-        let mut names = Vec::new();
-        let (mut extras, mut retiring) = (BTreeMap::new(), BTreeSet::new());
-        let mut objects = 0;
-        for candidate in survey.candidates {
-            let slot = candidate.slot;
-            match candidate.fate {
-                Fate::Gone => survey.void.push(slot),
-                Fate::Retiring => {
-                    let sequence = directory.sequence(slot)?;
-                    directory.set_sequence(slot, sequence.with(State::Retiring))?;
-                    retiring.insert(slot.0);
-                }
-                Fate::Sealed => {
-                    objects += 1;
-                    if !candidate.name.is_empty() {
-                        names.push((candidate.name, candidate.name_hash, slot));
-                    }
-                }
-            }
-            if candidate.fate != Fate::Gone && !candidate.extra.is_empty() {
-                extras.insert(slot.0, candidate.extra);
-            }
-        }
+        let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
+        let kept = keep(&mut directory, std::mem::take(&mut survey.candidates), void)?;
         // Reversed, so that low slots are used first again.
-        for (slot, sequence) in survey.free.iter().rev() {
+        for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
-        }
-        for slot in &survey.void {
-            directory.vacate(*slot)?;
         }
         failpoint!("adopt.entries");
 
         let mut home = Self {
-            names: open_names(&control, &header, names, is_new)?,
+            names: open_names(&control, &header, kept.names, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
             blocks: Blocks::from_sorted(blocks),
             reserved: HashMap::new(),
@@ -132,17 +117,17 @@ impl Home {
             grants,
             space,
             directory,
-            extras,
-            retiring,
+            extras: kept.extras,
+            retiring: kept.retiring,
             kept: BTreeMap::new(),
-            objects,
+            objects: kept.objects,
             clients,
         };
         home.finish_leaving(&known)?;
         home.reclaim()?;
         let report = AdoptReport {
             life,
-            objects,
+            objects: home.objects,
             retiring: home.retiring.len() as u32,
             unfinished: survey.unfinished,
             dropped: survey.dropped,
@@ -228,6 +213,42 @@ fn survey_entries(
         }
     }
     Ok(survey)
+}
+
+/// Store the fate of every object, and sort out what the books need of those that stay.
+fn keep(
+    directory: &mut Directory,
+    candidates: Vec<Candidate>,
+    mut void: Vec<Slot>,
+) -> Result<Kept, StoreError> {
+    let mut kept = Kept::default();
+    for candidate in candidates {
+        let slot = candidate.slot;
+        match candidate.fate {
+            Fate::Gone => {
+                void.push(slot);
+                continue;
+            }
+            Fate::Retiring => {
+                let sequence = directory.sequence(slot)?;
+                directory.set_sequence(slot, sequence.with(State::Retiring))?;
+                kept.retiring.insert(slot.0);
+            }
+            Fate::Sealed => {
+                kept.objects += 1;
+                if !candidate.name.is_empty() {
+                    kept.names.push((candidate.name, candidate.name_hash, slot));
+                }
+            }
+        }
+        if !candidate.extra.is_empty() {
+            kept.extras.insert(slot.0, candidate.extra);
+        }
+    }
+    for slot in void {
+        directory.vacate(slot)?;
+    }
+    Ok(kept)
 }
 
 fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {

@@ -3,6 +3,7 @@
 mod damage;
 mod golden;
 mod kills;
+mod lives;
 mod model;
 mod races;
 mod requests;
