@@ -25,11 +25,9 @@ fn find_pyarrow() -> Result<Pyarrow, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines = text.lines().map(str::to_owned);
     match (lines.next(), lines.next(), lines.next()) {
-        (Some(include), Some(libraries), Some(so_version)) => Ok(Pyarrow {
-            include,
-            libraries,
-            so_version,
-        }),
+        (Some(include), Some(libraries), Some(so_version)) => {
+            Ok(Pyarrow { include, libraries, so_version })
+        }
         _ => Err(format!(
             "{python} cannot import pyarrow, which the extension is built against \
              (pip install 'pyarrow==26.0.*', or set PYO3_PYTHON): {}",
@@ -68,10 +66,7 @@ fn main() {
 
     // The wheel has no libarrow.so, only the versioned name: link by that.
     println!("cargo:rustc-link-search=native={}", pyarrow.libraries);
-    println!(
-        "cargo:rustc-link-arg-cdylib=-Wl,-l:libarrow.so.{}",
-        pyarrow.so_version
-    );
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-l:libarrow.so.{}", pyarrow.so_version);
     // Where site-packages has both. Not needed once pyarrow was imported: the name is loaded.
     println!("cargo:rustc-link-arg-cdylib=-Wl,-rpath,$ORIGIN/../pyarrow");
     // The farrow_* symbols inside are ours, also beside a libfarrow_capi.so in one process.

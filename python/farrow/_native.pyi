@@ -160,6 +160,7 @@ class Client:
         abort the process when a pool fails; a later ``put`` copies or says what is missing.  With
         ``strict`` it raises ``pyarrow.ArrowMemoryError`` instead.
         """
+    def _offset(self, address: int, size: int) -> int | None: ...
     def locate(self, obj: Any) -> builtins.list[BufferLocation]:
         """Where each buffer of a pyarrow value, numpy array or bytes-like lies."""
 
@@ -184,25 +185,44 @@ def copy_bandwidth(nbytes: int) -> float:
     """Seconds of the best of a few copies of ``nbytes`` between private memory, all cores."""
 
 def export_dissociated(client: Client, target: Target) -> DissociatedMessages:
-    """An object in Arrow's Dissociated IPC form, with offsets relative to the region."""
+    """An object in Arrow's Dissociated IPC form, with offsets relative to the region.
+
+    Raises:
+        InvalidArgument: IPC cannot express it (dictionaries of dictionaries), or it is not Arrow.
+    """
 
 def import_dissociated(
-    client: Client, schema: bytes, dictionaries: Sequence[bytes], batches: Sequence[bytes]
+    client: Client,
+    refs: Iterable[Target],
+    schema: bytes,
+    batches: Sequence[tuple[Sequence[bytes], bytes]],
 ) -> pa.Table:
-    """The table that such messages describe, over the region this client maps."""
+    """The table that such messages describe, over the objects ``refs`` that they point into.
+
+    Raises:
+        InvalidDescriptor: a message does not hold together, or points elsewhere.
+    """
 
 @final
 class DissociatedMessages:
-    """Encapsulated metadata messages, and where the region they point into lies."""
+    """Encapsulated metadata messages, and where the region they point into lies.
+
+    What they point into stays there as long as this does.
+    """
 
     @property
-    def schema(self) -> bytes: ...
+    def schema(self) -> bytes:
+        """The schema message."""
     @property
-    def dictionaries(self) -> list[bytes]: ...
+    def batches(self) -> list[tuple[list[bytes], bytes]]:
+        """For each batch the dictionary messages to read before it, and its own."""
     @property
-    def batches(self) -> list[bytes]: ...
+    def refs(self) -> list[ObjectRef]:
+        """What the messages point into: the object, and a second one with what had to be copied,
+        if anything had; that one is the caller's to delete."""
     @property
     def base(self) -> int:
-        """Address of the region in this process; messages count from here."""
+        """Address of the region in this process; the messages count from here."""
     @property
-    def length(self) -> int: ...
+    def length(self) -> int:
+        """Bytes of the region."""

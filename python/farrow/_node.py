@@ -20,7 +20,7 @@ def _main(extension: str, libarrow: str, *flags: str) -> int:
     loader = ExtensionFileLoader("farrow._native", extension)
     native = loader.create_module(ModuleSpec("farrow._native", loader, origin=extension))
     loader.exec_module(native)
-    code: int = native.node_main(list(flags))  # type: ignore[attr-defined]
+    code: int = native.node_main(list(flags))
     return code
 
 

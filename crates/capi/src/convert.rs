@@ -56,10 +56,7 @@ pub unsafe fn import_array(
     if !is_batch {
         return Ok(Imported::Array(field, data));
     }
-    Ok(Imported::Batch(
-        field,
-        ffi::batch_of_struct(data).map_err(refused)?,
-    ))
+    Ok(Imported::Batch(field, ffi::batch_of_struct(data).map_err(refused)?))
 }
 
 /// What the arrays of a stream are together.
@@ -95,10 +92,7 @@ pub unsafe fn import_stream(
     if !is_table {
         return Ok(Imported::Chunked(schema, arrays));
     }
-    let batches = arrays
-        .into_iter()
-        .map(ffi::batch_of_struct)
-        .collect::<Result<_, _>>();
+    let batches = arrays.into_iter().map(ffi::batch_of_struct).collect::<Result<_, _>>();
     Ok(Imported::Table(schema, batches.map_err(refused)?))
 }
 
@@ -120,21 +114,12 @@ pub fn export(object: &ArrowObject) -> Result<Exported, Error> {
     let schema = ffi::export_schema(&object.schema)
         .map_err(|error| Error::InvalidDescriptor(error.to_string()))?;
     let is_table = object.kind.is_tabular();
-    let arrays = object
-        .batches
-        .iter()
-        .map(|batch| match batch.columns.as_slice() {
-            [array] if !is_table => Ok(ffi::export_array(array)),
-            _ if is_table => Ok(ffi::export_batch(&object.schema, batch)),
-            columns => Err(Error::InvalidDescriptor(format!(
-                "a chunk of {} arrays",
-                columns.len()
-            ))),
-        });
-    Ok(Exported {
-        schema,
-        arrays: arrays.collect::<Result<_, _>>()?,
-    })
+    let arrays = object.batches.iter().map(|batch| match batch.columns.as_slice() {
+        [array] if !is_table => Ok(ffi::export_array(array)),
+        _ if is_table => Ok(ffi::export_batch(&object.schema, batch)),
+        columns => Err(Error::InvalidDescriptor(format!("a chunk of {} arrays", columns.len()))),
+    });
+    Ok(Exported { schema, arrays: arrays.collect::<Result<_, _>>()? })
 }
 
 /// The Arrow part of an object.
@@ -149,9 +134,8 @@ pub fn rebuild(object: &farrow::Object) -> Result<ArrowObject, Error> {
     }
     match object.rebuild()? {
         Rebuilt::Arrow(arrow) => Ok(arrow),
-        Rebuilt::NdArray(..) => Err(Error::InvalidDescriptor(format!(
-            "a numpy array under kind {}",
-            kind.as_str()
-        ))),
+        Rebuilt::NdArray(..) => {
+            Err(Error::InvalidDescriptor(format!("a numpy array under kind {}", kind.as_str())))
+        }
     }
 }

@@ -32,9 +32,7 @@ pub struct FarrowObjectId {
 
 impl From<ObjectId> for FarrowObjectId {
     fn from(id: ObjectId) -> Self {
-        FarrowObjectId {
-            bytes: id.to_bytes(),
-        }
+        FarrowObjectId { bytes: id.to_bytes() }
     }
 }
 
@@ -66,9 +64,7 @@ pub(crate) unsafe fn name<'a>(text: *const c_char) -> Result<Option<&'a str>, Fa
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
-    let text = text
-        .to_str()
-        .map_err(|error| Failure::Argument(format!("name: {error}")))?;
+    let text = text.to_str().map_err(|error| Failure::Argument(format!("name: {error}")))?;
     Ok(Some(text))
 }
 
@@ -115,15 +111,9 @@ pub unsafe extern "C" fn farrow_connect(
         *client = std::ptr::null_mut();
         let socket = (!socket.is_null()).then(|| {
             // SAFETY: the caller's promise.
-            PathBuf::from(OsStr::from_bytes(
-                unsafe { CStr::from_ptr(socket) }.to_bytes(),
-            ))
+            PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes()))
         });
-        let options = ConnectOptions {
-            socket,
-            timeout: seconds(timeout_seconds)?,
-            spawn: None,
-        };
+        let options = ConnectOptions { socket, timeout: seconds(timeout_seconds)?, spawn: None };
         let connected = Client::connect(&options)?;
         *client = Box::into_raw(Box::new(FarrowClient { client: connected }));
         Ok(())
@@ -156,11 +146,7 @@ pub unsafe extern "C" fn farrow_contains(
     guard(|| {
         // SAFETY: the caller's promise.
         let (client, target, is_sealed) = unsafe {
-            (
-                borrow(client, "client")?,
-                target(id, text)?,
-                place(is_sealed, "is_sealed")?,
-            )
+            (borrow(client, "client")?, target(id, text)?, place(is_sealed, "is_sealed")?)
         };
         *is_sealed = c_int::from(client.get().contains(&target)?);
         Ok(())
@@ -216,13 +202,7 @@ unsafe fn range<'a>(
     let outside = || Failure::Argument(format!("{size} B at {data:p} are not in the region"));
     let length = usize::try_from(size).map_err(|_| outside())?;
     let offset = client.locate(data.cast(), length).ok_or_else(outside)?;
-    Ok((
-        client,
-        Span {
-            offset,
-            length: farrow::Length(size),
-        },
-    ))
+    Ok((client, Span { offset, length: farrow::Length(size) }))
 }
 
 /// See `farrow.h`.

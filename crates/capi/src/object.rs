@@ -31,19 +31,11 @@ pub unsafe extern "C" fn farrow_get(
 ) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (client, target, place) = unsafe {
-            (
-                borrow(client, "client")?,
-                target(id, text)?,
-                place(object, "object")?,
-            )
-        };
+        let (client, target, place) =
+            unsafe { (borrow(client, "client")?, target(id, text)?, place(object, "object")?) };
         *place = std::ptr::null_mut();
         let object = client.get().get(&target, seconds(timeout_seconds)?)?;
-        *place = Box::into_raw(Box::new(FarrowObject {
-            object,
-            bytes: OnceLock::new(),
-        }));
+        *place = Box::into_raw(Box::new(FarrowObject { object, bytes: OnceLock::new() }));
         Ok(())
     })
 }
@@ -94,13 +86,8 @@ pub unsafe extern "C" fn farrow_object_bytes(
 ) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (object, data, size) = unsafe {
-            (
-                borrow(object, "object")?,
-                place(data, "data")?,
-                place(size, "size")?,
-            )
-        };
+        let (object, data, size) =
+            unsafe { (borrow(object, "object")?, place(data, "data")?, place(size, "size")?) };
         let view = object.object.view()?;
         let bytes = object.bytes.get_or_init(|| view);
         *data = bytes.as_ptr().cast();
@@ -127,10 +114,7 @@ pub unsafe extern "C" fn farrow_object_array(
         let object = unsafe { borrow(object, "object") }?;
         let kind = object.object.kind();
         if !matches!(kind, ObjectKind::Array | ObjectKind::RecordBatch) {
-            return Err(Failure::Argument(format!(
-                "a {} is not one array",
-                kind.as_str()
-            )));
+            return Err(Failure::Argument(format!("a {} is not one array", kind.as_str())));
         }
         let mut exported = convert::export(&convert::rebuild(&object.object)?)?;
         let Some(only) = exported.arrays.pop() else {

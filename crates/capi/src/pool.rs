@@ -111,9 +111,7 @@ unsafe fn handle<'a>(pool: *const FarrowPool) -> Option<&'a FarrowPool> {
 }
 
 fn bytes(size: u64) -> Option<usize> {
-    usize::try_from(size)
-        .ok()
-        .filter(|size| *size <= isize::MAX as usize)
+    usize::try_from(size).ok().filter(|size| *size <= isize::MAX as usize)
 }
 
 /// See `farrow.h`.

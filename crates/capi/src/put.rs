@@ -87,10 +87,7 @@ pub unsafe extern "C" fn farrow_put_array(
         let (array, schema) = unsafe {
             place(array, "array")?;
             place(schema, "schema")?;
-            (
-                FFI_ArrowArray::from_raw(array),
-                FFI_ArrowSchema::from_raw(schema),
-            )
+            (FFI_ArrowArray::from_raw(array), FFI_ArrowSchema::from_raw(schema))
         };
         let is_batch = kind == i32::from(ObjectKind::RecordBatch.as_u8());
         if !is_batch && kind != i32::from(ObjectKind::Array.as_u8()) {
@@ -150,13 +147,8 @@ pub unsafe extern "C" fn farrow_create(
 ) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (client, name, place) = unsafe {
-            (
-                borrow(client, "client")?,
-                name(text)?,
-                place(writer, "writer")?,
-            )
-        };
+        let (client, name, place) =
+            unsafe { (borrow(client, "client")?, name(text)?, place(writer, "writer")?) };
         *place = std::ptr::null_mut();
         let writer = client.get().create(size, name)?;
         *place = Box::into_raw(Box::new(FarrowWriter { writer }));
@@ -172,9 +164,7 @@ pub unsafe extern "C" fn farrow_create(
 pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut c_void {
     // SAFETY: the caller's promise.
     let writer = unsafe { writer.as_ref() };
-    writer.map_or(std::ptr::null_mut(), |writer| {
-        writer.writer.memory().as_mut_ptr().cast()
-    })
+    writer.map_or(std::ptr::null_mut(), |writer| writer.writer.memory().as_mut_ptr().cast())
 }
 
 /// See `farrow.h`.

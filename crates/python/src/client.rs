@@ -38,19 +38,10 @@ pub fn connect(
     let options = ConnectOptions {
         socket: address,
         timeout: duration(timeout)?,
-        spawn: program.map(|program| SpawnCommand {
-            program,
-            arguments,
-            memory: None,
-        }),
+        spawn: program.map(|program| SpawnCommand { program, arguments, memory: None }),
     };
-    let client = py
-        .detach(|| farrow::Client::connect(&options))
-        .map_err(raise)?;
-    Ok(Client {
-        client,
-        pools: [const { PyOnceLock::new() }; 2],
-    })
+    let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
+    Ok(Client { client, pools: [const { PyOnceLock::new() }; 2] })
 }
 
 /// A connection to one node; see `_native.pyi`.
@@ -90,10 +81,7 @@ impl Client {
             drop(incoming);
             done
         });
-        Ok(ObjectRef {
-            id: id.map_err(raise)?,
-            name,
-        })
+        Ok(ObjectRef { id: id.map_err(raise)?, name })
     }
 
     /// The value, zero-copy and read-only.
@@ -118,19 +106,14 @@ impl Client {
 
     /// Like `put` for each, without names, in one message to the node.
     fn put_many(&self, py: Python<'_>, objs: &Bound<'_, PyAny>) -> PyResult<Vec<ObjectRef>> {
-        let incoming = objs
-            .try_iter()?
-            .map(|obj| Incoming::new(&obj?))
-            .collect::<PyResult<Vec<_>>>()?;
+        let incoming =
+            objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
         let ids = py.detach(|| {
             let values: Vec<Value<'_>> = incoming.iter().map(Incoming::value).collect();
             self.client.put_many(&values)
         });
         let ids = ids.map_err(raise)?;
-        Ok(ids
-            .into_iter()
-            .map(|id| ObjectRef { id, name: None })
-            .collect())
+        Ok(ids.into_iter().map(|id| ObjectRef { id, name: None }).collect())
     }
 
     /// Like `get` for each.
@@ -143,9 +126,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyList>> {
         let targets = crate::reference::targets(targets)?;
         let timeout = duration(timeout)?;
-        let objects = py
-            .detach(|| self.client.get_many(&targets, timeout))
-            .map_err(raise)?;
+        let objects = py.detach(|| self.client.get_many(&targets, timeout)).map_err(raise)?;
         let values = PyList::empty(py);
         for object in &objects {
             values.append(outgoing::build(py, object)?)?;
@@ -164,17 +145,13 @@ impl Client {
         let size: u64 = nbytes
             .extract()
             .map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))?;
-        let writer = py
-            .detach(|| self.client.create(size, name.as_deref()))
-            .map_err(raise)?;
+        let writer = py.detach(|| self.client.create(size, name.as_deref())).map_err(raise)?;
         Ok(Writer::new(writer, name))
     }
 
     /// Whether it is sealed now.
     fn contains(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.client
-            .contains(&crate::reference::target(target)?)
-            .map_err(raise)
+        self.client.contains(&crate::reference::target(target)?).map_err(raise)
     }
 
     /// Forget one object, or several.
@@ -193,8 +170,7 @@ impl Client {
     ) -> PyResult<Vec<bool>> {
         let targets = crate::reference::targets(targets)?;
         let timeout = duration(timeout)?;
-        py.detach(|| self.client.wait(&targets, targets.len(), timeout))
-            .map_err(raise)
+        py.detach(|| self.client.wait(&targets, targets.len(), timeout)).map_err(raise)
     }
 
     /// The sealed objects whose name begins with `prefix`.
@@ -234,9 +210,7 @@ impl Client {
 
     /// Offset of `size` bytes at `address` in the region; None when they lie elsewhere.
     fn _offset(&self, address: usize, size: usize) -> Option<u64> {
-        self.client
-            .locate(address as *const u8, size)
-            .map(|offset| offset.0)
+        self.client.locate(address as *const u8, size).map(|offset| offset.0)
     }
 
     fn __repr__(&self) -> String {

@@ -72,17 +72,13 @@ pub fn raise(error: Error) -> PyErr {
     Python::attach(|py| {
         let set = |name: &str, number: u64| made.value(py).setattr(name, number);
         let done = match error {
-            Error::OutOfMemory {
-                asked,
-                free,
-                largest,
-            } => set("asked", asked)
-                .and(set("free", free))
-                .and(set("largest", largest)),
+            Error::OutOfMemory { asked, free, largest } => {
+                set("asked", asked).and(set("free", free)).and(set("largest", largest))
+            }
             Error::TooMany { max, .. } => set("limit", max),
-            Error::Timeout { waited_ms, .. } => made
-                .value(py)
-                .setattr("waited_seconds", waited_ms as f64 / 1e3),
+            Error::Timeout { waited_ms, .. } => {
+                made.value(py).setattr("waited_seconds", waited_ms as f64 / 1e3)
+            }
             _ => Ok(()),
         };
         done.err().unwrap_or(made)

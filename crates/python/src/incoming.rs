@@ -37,11 +37,7 @@ impl RefUnwindSafe for Pinned {}
 impl Pinned {
     /// `data` must be good for `size` bytes as long as `keep` is not collected.
     fn new(keep: &Bound<'_, PyAny>, data: *const u8, size: usize) -> Pinned {
-        Pinned {
-            _keep: keep.clone().unbind(),
-            data,
-            size,
-        }
+        Pinned { _keep: keep.clone().unbind(), data, size }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -78,21 +74,13 @@ impl Incoming {
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             let bytes = bytes.as_bytes();
-            return Ok(Incoming::Bytes(Pinned::new(
-                object,
-                bytes.as_ptr(),
-                bytes.len(),
-            )));
+            return Ok(Incoming::Bytes(Pinned::new(object, bytes.as_ptr(), bytes.len())));
         }
         match shim::classify(object) {
-            Class::Table => stream(
-                shim::export_stream(object, Class::Table)?,
-                StreamKind::Table,
-            ),
-            Class::Chunked => stream(
-                shim::export_stream(object, Class::Chunked)?,
-                StreamKind::Chunked,
-            ),
+            Class::Table => stream(shim::export_stream(object, Class::Table)?, StreamKind::Table),
+            Class::Chunked => {
+                stream(shim::export_stream(object, Class::Chunked)?, StreamKind::Chunked)
+            }
             Class::Batch => array(shim::export_array(object, Class::Batch)?, true),
             Class::Array => array(shim::export_array(object, Class::Array)?, false),
             Class::Buffer => {
@@ -124,9 +112,7 @@ fn foreign(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
             return numpy.take_apart(object);
         }
         if object.is_instance(numpy.generic.bind(py))? {
-            return Err(unsupported(
-                "a numpy scalar: put numpy.asarray(it), or its bytes",
-            ));
+            return Err(unsupported("a numpy scalar: put numpy.asarray(it), or its bytes"));
         }
     }
     if object.is_instance_of::<PyType>() {
@@ -168,11 +154,7 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
     // A stream of structs is a table, unless it comes from a column of structs. The class is
     // asked, since a dataframe's own attributes may be its columns.
     let is_column = object.get_type().getattr_opt(intern!(object.py(), "dtype"))?.is_some();
-    let kind = if is_column {
-        StreamKind::Chunked
-    } else {
-        StreamKind::ByType
-    };
+    let kind = if is_column { StreamKind::Chunked } else { StreamKind::ByType };
     // Producers written in Python (dataframe libraries, scanners) take the GIL as they need it.
     object.py().detach(|| stream(moved, kind))
 }
@@ -180,11 +162,7 @@ fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResul
 /// Whether a struct array stands for rows of a table: record batches have columns or a schema.
 fn is_tabular(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = object.py();
-    for name in [
-        intern!(py, "columns"),
-        intern!(py, "column_names"),
-        intern!(py, "num_columns"),
-    ] {
+    for name in [intern!(py, "columns"), intern!(py, "column_names"), intern!(py, "num_columns")] {
         if object.get_type().getattr_opt(name)?.is_some() {
             return Ok(true);
         }
@@ -197,11 +175,7 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     let capsule = object.cast::<PyCapsule>()?;
     // SAFETY: the object is a capsule; Python checks that it has this name.
     let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) };
-    if pointer.is_null() {
-        Err(PyErr::fetch(object.py()))
-    } else {
-        Ok(pointer.cast())
-    }
+    if pointer.is_null() { Err(PyErr::fetch(object.py())) } else { Ok(pointer.cast()) }
 }
 
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
@@ -225,9 +199,7 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
             if error.is_instance_of::<PyBufferError>(py)
                 || error.is_instance_of::<PyValueError>(py) =>
         {
-            Err(invalid_argument(format!(
-                "this buffer cannot be put: {error}"
-            )))
+            Err(invalid_argument(format!("this buffer cannot be put: {error}")))
         }
         Err(error) => Err(error),
     }
@@ -293,17 +265,9 @@ impl Numpy {
             usize,
         ) = parts.extract()?;
         let order = if fortran { Order::F } else { Order::C };
-        let shape = NdArray {
-            dtype,
-            item_bytes,
-            shape,
-            order,
-        };
+        let shape = NdArray { dtype, item_bytes, shape, order };
         let Some(address) = NonNull::new(address as *mut u8).filter(|_| size > 0) else {
-            return Ok(Incoming::NdArray(
-                shape,
-                Buffer::from_vec(Vec::<u128>::new()),
-            ));
+            return Ok(Incoming::NdArray(shape, Buffer::from_vec(Vec::<u128>::new())));
         };
         let keep = Arc::new(Pinned::new(&keep, address.as_ptr(), size));
         // SAFETY: the array is kept, and with it its items; see `Pinned::bytes` for writers.
@@ -320,8 +284,6 @@ impl Numpy {
         let py = buffer.py();
         let shape = PyTuple::new(py, &array.shape)?;
         let fortran = array.order == Order::F;
-        self.build
-            .bind(py)
-            .call1((buffer, &array.dtype, shape, fortran))
+        self.build.bind(py).call1((buffer, &array.dtype, shape, fortran))
     }
 }

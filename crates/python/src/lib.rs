@@ -39,8 +39,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
-    module.add_function(wrap_pyfunction!(dissociated::export_dissociated, module)?)?;
-    module.add_function(wrap_pyfunction!(dissociated::import_dissociated, module)?)?;
+    module.add_function(wrap_pyfunction!(dissociated::export, module)?)?;
+    module.add_function(wrap_pyfunction!(dissociated::import_table, module)?)?;
     module.add_function(wrap_pyfunction!(node::copy_bandwidth, module)?)?;
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;

@@ -22,20 +22,9 @@ pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, Py
     let batch = batch(objects).map_err(|error| wrong(error.to_string()))?;
     let schema =
         SchemaNode::try_from(batch.schema().as_ref()).map_err(|error| wrong(error.to_string()))?;
-    let columns = batch
-        .columns()
-        .iter()
-        .map(|column| column.to_data())
-        .collect();
-    let rows = BatchData {
-        rows: batch.num_rows(),
-        columns,
-    };
-    let object = ArrowObject {
-        kind: Kind::Table,
-        schema: Arc::new(schema),
-        batches: vec![rows],
-    };
+    let columns = batch.columns().iter().map(|column| column.to_data()).collect();
+    let rows = BatchData { rows: batch.num_rows(), columns };
+    let object = ArrowObject { kind: Kind::Table, schema: Arc::new(schema), batches: vec![rows] };
     shim::wrap_table(py, convert::export(&object).map_err(raise)?)
 }
 

@@ -20,10 +20,7 @@ pub fn new(py: Python<'_>, pool: Pool, is_strict: bool) -> PyResult<Py<PyAny>> {
         None,
         move |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| handle.retire(),
     )?;
-    let finalizer = py
-        .import("weakref")?
-        .getattr("finalize")?
-        .call1((&wrapped, retire))?;
+    let finalizer = py.import("weakref")?.getattr("finalize")?.call1((&wrapped, retire))?;
     // Threads may still allocate while the interpreter ends.
     finalizer.setattr("atexit", false)?;
     Ok(wrapped.unbind())

@@ -22,10 +22,7 @@ impl ObjectRef {
     #[new]
     #[pyo3(signature = (id, name=None))]
     fn new(id: &[u8], name: Option<String>) -> PyResult<Self> {
-        Ok(ObjectRef {
-            id: id_of(id)?,
-            name,
-        })
+        Ok(ObjectRef { id: id_of(id)?, name })
     }
 
     /// The 16 bytes of the id; never used again for another object.
@@ -49,10 +46,7 @@ impl ObjectRef {
         let id = self.id;
         Ok(match &self.name {
             Some(name) => {
-                format!(
-                    "<farrow.ObjectRef {id} {}>",
-                    PyString::new(py, name).repr()?
-                )
+                format!("<farrow.ObjectRef {id} {}>", PyString::new(py, name).repr()?)
             }
             None => format!("<farrow.ObjectRef {id}>"),
         })
@@ -65,9 +59,7 @@ impl ObjectRef {
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
-        other
-            .cast::<ObjectRef>()
-            .is_ok_and(|other| other.get().id == self.id)
+        other.cast::<ObjectRef>().is_ok_and(|other| other.get().id == self.id)
     }
 
     fn __reduce__<'py>(
@@ -105,9 +97,7 @@ pub fn target(value: &Bound<'_, PyAny>) -> PyResult<Target> {
 /// The targets of an iterable.
 pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
     if values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>() {
-        return Err(unsupported(
-            "expected a sequence of references, got one name or id",
-        ));
+        return Err(unsupported("expected a sequence of references, got one name or id"));
     }
     values.try_iter()?.map(|value| target(&value?)).collect()
 }

@@ -53,9 +53,7 @@ unsafe extern "C" {
 /// A C string that the shim returned.
 fn text(pointer: *const c_char) -> String {
     // SAFETY: the shim returns strings that end with zero and live until its next call here.
-    unsafe { CStr::from_ptr(pointer) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
 /// The libarrow series this was compiled for and the one that was loaded.
@@ -194,11 +192,7 @@ pub fn wrap_one<'py>(
     let Some(array) = from.arrays.first_mut() else {
         return Err(PyRuntimeError::new_err("an array object without an array"));
     };
-    let wrap = if is_batch {
-        fs_wrap_batch
-    } else {
-        fs_wrap_array
-    };
+    let wrap = if is_batch { fs_wrap_batch } else { fs_wrap_array };
     // SAFETY: as in `wrap_table`.
     let made = unsafe { wrap(&mut from.schema, array) };
     object(py, made)

@@ -28,12 +28,7 @@ impl Writer {
     /// A writer that Python owns.
     pub fn new(writer: farrow::Writer, name: Option<String>) -> Writer {
         let bytes = writer.memory().len();
-        Writer {
-            state: Mutex::new(State::Writing(writer)),
-            view: Mutex::new(None),
-            bytes,
-            name,
-        }
+        Writer { state: Mutex::new(State::Writing(writer)), view: Mutex::new(None), bytes, name }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -102,10 +97,7 @@ impl Writer {
         };
         self.release_view(py)?;
         let id = py.detach(|| writer.seal()).map_err(raise)?;
-        let reference = ObjectRef {
-            id,
-            name: self.name.clone(),
-        };
+        let reference = ObjectRef { id, name: self.name.clone() };
         *self.state() = State::Sealed(reference.clone());
         Ok(reference)
     }

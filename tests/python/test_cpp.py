@@ -1,0 +1,209 @@
+"""The C interface and farrow::MemoryPool, compiled against the pyarrow wheel."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from arrow_cases import variants
+from farrow import _native
+
+ROOT = Path(__file__).resolve().parents[2]
+ARROW = Path(pa.get_library_dirs()[0])
+LIBARROW = f"libarrow.so.{pa.cpp_build_info.so_version}"
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+def run(*command: object, **more: Any) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        **more,
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def capi() -> Path:
+    """The folder of libfarrow_capi.so, built now."""
+    if shutil.which("cargo") is None or not (ROOT / "Cargo.toml").exists():
+        pytest.skip("no cargo: the C library is built from the sources")
+    # The interpreter must not matter here, but a change of it would build pyo3 again.
+    run("cargo", "build", "--quiet", "--package", "farrow-capi", cwd=ROOT)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    return target / "debug"
+
+
+def compile_c(source: str, out: Path, capi: Path) -> Path:
+    run(
+        "gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", ROOT / "cpp" / source,
+        f"-I{ROOT / 'cpp' / 'include'}", f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}",
+        "-o", out,
+    )  # fmt: skip
+    return out
+
+
+def compile_cpp(source: str, out: Path, *more: str) -> Path:
+    run(
+        "g++", "-std=c++20", "-O1", "-Wall", "-Wextra", ROOT / "cpp" / source,
+        f"-I{ROOT / 'cpp' / 'include'}", "-isystem", pa.get_include(), f"-L{ARROW}",
+        f"-l:{LIBARROW}", f"-Wl,-rpath,{ARROW}", "-pthread", *more, "-o", out,
+    )  # fmt: skip
+    return out
+
+
+@needs_compiler
+def test_c_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
+    example = compile_c("examples/bytes.c", tmp_path / "bytes", capi)
+    lines = run(example, client.address).splitlines()
+    assert lines[1:3] == ["greeting: hello", "in place: no copy!"]
+    assert "greeting" in lines[3]
+    assert not client.contains("greeting")
+    assert client.get("in place").to_pybytes() == b"no copy!"
+
+
+@needs_compiler
+def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
+    linked = (f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}")
+    example = compile_cpp("examples/table.cc", tmp_path / "table", *linked)
+    assert "built in place: true" in run(example, "write", client.address, "t")
+    rows = 1_000_000
+    nulls = (rows + 6) // 7
+    expected = f"{rows} rows, sum {sum(range(rows))}, nulls {nulls}\n"
+    assert run(example, "read", client.address, "t") == expected
+    table = client.get("t")
+    assert table.num_rows == rows
+    assert table["w"][8].as_py() == "w8"
+    assert table["w"].null_count == nulls
+    assert all(place["in_region"] for place in client.locate(table))
+    # And the other way.
+    client.put(pa.table({"n": pa.array(range(10)), "w": ["x"] * 10}), "of python")
+    assert run(example, "read", client.address, "of python") == "10 rows, sum 45, nulls 0\n"
+
+
+@needs_compiler
+def test_cpp_pool(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
+    linked = (f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}")
+    program = compile_cpp("tests/pool_test.cc", tmp_path / "pool_test", *linked)
+    capacity = client.stats()["capacity"]
+    assert run(program, client.address, capacity) == "ok\n"
+    assert client.stats()["clients"] == 1
+
+
+@needs_compiler
+def test_header_is_c_and_cpp(tmp_path: Path) -> None:
+    include = f"-I{ROOT / 'cpp' / 'include'}"
+    (tmp_path / "a.c").write_text('#include "farrow/farrow.h"\nint x;\n')
+    run("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", include, "-fsyntax-only",
+        tmp_path / "a.c")  # fmt: skip
+    (tmp_path / "a.cc").write_text('#include "farrow/farrow.h"\n')
+    run("g++", "-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic", include, "-fsyntax-only",
+        tmp_path / "a.cc")  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def stock_reader(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    out = tmp_path_factory.mktemp("reader") / "libreader.so"
+    compiled = compile_cpp("tests/dissociated_reader.cc", out, "-shared", "-fPIC")
+    library = ctypes.CDLL(str(compiled))
+    library.read_messages.restype = ctypes.c_char_p
+    return library
+
+
+def read_stock(
+    library: ctypes.CDLL, messages: _native.DissociatedMessages
+) -> tuple[pa.Table, int, int]:
+    """The table that Arrow C++'s own reader gives; its buffers in and outside the region."""
+    parts = [messages.schema]
+    for dictionaries, record in messages.batches:
+        parts += [*dictionaries, record]
+    inside, outside = ctypes.c_int64(), ctypes.c_int64()
+    stream = ctypes.create_string_buffer(64)
+    error = library.read_messages(
+        (ctypes.c_char_p * len(parts))(*parts),
+        (ctypes.c_int64 * len(parts))(*map(len, parts)),
+        ctypes.c_int64(len(parts)),
+        ctypes.c_void_p(messages.base),
+        ctypes.c_int64(messages.length),
+        ctypes.byref(inside),
+        ctypes.byref(outside),
+        stream,
+    )
+    assert error == b""
+    reader = pa.RecordBatchReader._import_from_c(ctypes.addressof(stream))
+    return reader.read_all(), inside.value, outside.value
+
+
+@needs_compiler
+def test_stock_reader_reads_in_place(shared: farrow.Client, stock_reader: ctypes.CDLL) -> None:
+    """All types, whole and sliced: equal values, no buffer outside of the region."""
+    for name, array in variants().items():
+        table = pa.table({"column": array})
+        reference = shared.put(table)
+        # IPC has one dictionary for each field, so none of its values can have one.
+        if name.startswith("dictionary of dictionary"):
+            with pytest.raises(farrow.InvalidArgument, match="dictionary"):
+                _native.export_dissociated(shared, reference)
+            continue
+        messages = _native.export_dissociated(shared, reference)
+        try:
+            stock, inside, outside = read_stock(stock_reader, messages)
+            ours = _native.import_dissociated(
+                shared, messages.refs, messages.schema, messages.batches
+            )
+            ours.validate(full=True)
+            for read in (stock, ours):
+                assert read.schema == table.schema
+                assert read.to_pylist() == table.to_pylist()
+            assert outside == 0
+            assert inside > 0 or table.nbytes == 0 or len(array) == 0
+        except Exception as error:
+            raise AssertionError(name) from error
+        del stock, ours, read
+        shared.delete(messages.refs)
+
+
+@needs_compiler
+def test_stock_reader_reads_many_batches(shared: farrow.Client, stock_reader: ctypes.CDLL) -> None:
+    words = [
+        pa.array(list(text), pa.string()).dictionary_encode() for text in ("aab", "bc", "", "aab")
+    ]
+    numbers = pa.chunked_array([[1, 2, 3], [4, 5], [], [6, 7, 8]])
+    table = pa.table({"n": numbers, "w": pa.chunked_array(words)})
+    messages = _native.export_dissociated(shared, shared.put(table))
+    stock, _, outside = read_stock(stock_reader, messages)
+    assert stock.to_pylist() == table.to_pylist()
+    assert outside == 0
+    again = _native.import_dissociated(shared, messages.refs, messages.schema, messages.batches)
+    assert again.to_pylist() == table.to_pylist()
+
+
+def test_forged_messages_are_errors(shared: farrow.Client) -> None:
+    reference = shared.put(pa.table({"n": list(range(100)), "s": ["text"] * 100}))
+    messages = _native.export_dissociated(shared, reference)
+    for position in range(0, len(messages.batches[0][1]), 3):
+        forged = bytearray(messages.batches[0][1])
+        forged[position] ^= 0x5A
+        try:
+            table = _native.import_dissociated(
+                shared, messages.refs, messages.schema, [([], bytes(forged))]
+            )
+        except farrow.InvalidDescriptor:
+            continue
+        table.validate()
+    elsewhere = shared.put(b"another object")
+    with pytest.raises(farrow.InvalidDescriptor):
+        _native.import_dissociated(shared, [elsewhere], messages.schema, messages.batches)
