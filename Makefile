@@ -63,8 +63,8 @@ bench: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench examples
-	ruff format --check python tests bench examples
+	ruff check python tests bench
+	ruff format --check python tests bench
 	mypy
 
 docs: $(VENV)/tools

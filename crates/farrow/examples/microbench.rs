@@ -2,6 +2,7 @@
 //! own. `--json`: a list of `{name, unit, samples}`; otherwise medians for people.
 //!
 //! cargo run --release -p farrow --example microbench
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -195,10 +195,10 @@ impl Extents {
 impl State {
     fn insert_granted(&mut self, span: Span) {
         let Run { mut start, mut end } = span_run(span);
-        if let Some((before, stop)) = self.granted.range(..start).next_back() {
-            if *stop == start {
-                start = *before;
-            }
+        if let Some((before, stop)) = self.granted.range(..start).next_back()
+            && *stop == start
+        {
+            start = *before;
         }
         if let Some(stop) = self.granted.remove(&end) {
             end = stop;

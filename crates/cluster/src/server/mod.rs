@@ -173,7 +173,7 @@ impl Server {
                 LISTENER => self.accept(),
                 WAKE => {
                     let mut bytes = [0; 64];
-                    is_asked |= matches!(self.wake.read(&mut bytes), Ok(_));
+                    is_asked |= self.wake.read(&mut bytes).is_ok();
                 }
                 token if token & ORPHANS != 0 => {
                     let slot = ClientSlot((token & !ORPHANS) as u32);
