@@ -220,6 +220,15 @@ def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
     assert pa.ipc.open_stream(done.stdout).read_all().num_rows == ROWS
 
 
+def test_control_characters_in_names_are_spelled_out(run, tmp_path: Path) -> None:
+    path = synthetic.write(tmp_path / "t.parquet", 10)
+    assert run("put", str(path), "--name", "a\x1b[31m\n[red]b")[0] == 0
+    out = run("ls")[1]
+    assert "a\\x1b[31m\\n[red]b" in out
+    assert "\x1b" not in out
+    assert run("put", str(path), "--name", "")[0] == 1
+
+
 def test_errors_are_one_line(run, node, tmp_path: Path, capsys) -> None:
     path = synthetic.write(tmp_path / "t.parquet", 10)
     assert run("put", str(path))[0] == 0

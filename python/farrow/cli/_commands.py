@@ -100,7 +100,7 @@ def _put(options: argparse.Namespace) -> int:
     path = Path(options.file)
     if not path.is_file():
         raise CommandError(f"{options.file}: {'not a file' if path.exists() else 'no such file'}")
-    name = options.name or object_name(path)
+    name = object_name(path) if options.name is None else options.name
     client = _connect(options)
     if options.replace:
         with contextlib.suppress(farrow.NotFound):
