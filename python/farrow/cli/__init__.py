@@ -143,6 +143,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _fail(message: str) -> int:
-    line = " ".join(message.split())
-    print(f"farrow: {line}", file=sys.stderr)
+    from farrow.cli._output import visible
+
+    print(f"farrow: {visible(' '.join(message.split()))}", file=sys.stderr)
     return 1

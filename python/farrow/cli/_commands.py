@@ -23,6 +23,7 @@ from farrow.cli._output import (
     parse_bytes,
     plain,
     print_json,
+    visible,
 )
 from farrow.cli._read import Progress, read_table
 from farrow.cli._write import as_table, format_for, write_object
@@ -141,7 +142,7 @@ def _put(options: argparse.Namespace) -> int:
     share = "all of it built in place" if in_place == total else f"{human_bytes(in_place)} in place"
     out = console()
     out.print(
-        f"{name}  {table.num_rows:,} rows x {table.num_columns} columns, {human_bytes(total)},"
+        f"{visible(name)}  {table.num_rows:,} rows x {table.num_columns} columns, {human_bytes(total)},"
         f" {share}",
         markup=False,
     )
@@ -176,7 +177,8 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
         print_json({"name": ref.name, "id": ref.hex(), "bytes": size, "load_seconds": seconds})
     else:
         console().print(
-            f"{name}  {human_bytes(size)}, loaded in {human_seconds(seconds)}", markup=False
+            f"{visible(name)}  {human_bytes(size)}, loaded in {human_seconds(seconds)}",
+            markup=False,
         )
     return 0
 
@@ -243,12 +245,14 @@ def _preview(name: str, value: Any) -> None:
         shape = getattr(value, "shape", None)
         kind = f"{value.dtype} array of shape {shape}" if shape is not None else "bytes"
         size = value.nbytes if shape is not None else value.size
-        out.print(f"{name}  {kind}, {human_bytes(size)}", markup=False)
+        out.print(f"{visible(name)}  {kind}, {human_bytes(size)}", markup=False)
         return
     table = as_table(value)
-    out.print(f"{name}  {table.num_rows:,} rows x {table.num_columns} columns", markup=False)
+    out.print(
+        f"{visible(name)}  {table.num_rows:,} rows x {table.num_columns} columns", markup=False
+    )
     shown = table.slice(0, _PREVIEW_ROWS)
-    columns = [f"{field.name}\n{field.type}" for field in table.schema][:_PREVIEW_COLUMNS]
+    columns = [f"{visible(field.name)}\n{field.type}" for field in table.schema][:_PREVIEW_COLUMNS]
     cells = [_texts(column) for column in shown.columns[:_PREVIEW_COLUMNS]]
     rows = [[column[i] for column in cells] for i in range(shown.num_rows)]
     out.print(grid(columns, rows))

@@ -25,6 +25,7 @@ __all__ = [
     "parse_bytes",
     "plain",
     "print_json",
+    "visible",
 ]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -54,11 +55,11 @@ def grid(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = 
             escape(column.lstrip(">")), justify="right" if right else "left", no_wrap=right
         )
     for row in rows:
-        table.add_row(*(escape(_visible(cell)) for cell in row))
+        table.add_row(*(escape(visible(cell)) for cell in row))
     return table
 
 
-def _visible(text: str) -> str:
+def visible(text: str) -> str:
     """The text with control characters spelled out: names may hold any, and terminals obey."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode()
