@@ -250,7 +250,7 @@ pub enum InvalidDescriptor {
         /// Why.
         reason: String,
     },
-    /// The full check of all data failed (only from `rebuild_checked`).
+    /// The check of all data failed (from `rebuild_checked`), or that of a small bitmap.
     #[error("data check failed: {reason}")]
     Data {
         /// Arrow's own words.

@@ -142,8 +142,21 @@ fn a_resolver_must_give_exactly_the_bytes() {
     let short = Buffer::from(vec![0u8; 1]);
     let error = decoded.rebuild(&|_, _| Some(short.clone())).unwrap_err();
     assert!(matches!(error, InvalidDescriptor::OutOfBounds { .. }), "{error}");
-    let odd = Buffer::from_vec(vec![0u64; 200]).slice(1);
-    let error =
-        decoded.rebuild(&|_, length| Some(odd.slice_with_length(0, length as usize))).unwrap_err();
+    let zeros = Buffer::from_vec(vec![0u64; 200]);
+    let error = decoded
+        .rebuild(&|_, length| Some(zeros.slice_with_length(0, length as usize)))
+        .unwrap_err();
+    assert!(
+        matches!(&error, InvalidDescriptor::Data { reason } if reason.contains("null count")),
+        "not the bitmap that was counted: {error}"
+    );
+    let field = SchemaNode::try_from(&Field::new("n", DataType::Int64, false)).unwrap();
+    let numbers = Int64Array::from(vec![1, 2, 3]).to_data();
+    let plan = Plan::array(&field, &numbers, &mut |_, _| None).unwrap();
+    let descriptor = plan.descriptor(Stamp::default(), 0);
+    let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
+    let error = decoded
+        .rebuild(&|_, length| Some(zeros.slice_with_length(1, length as usize)))
+        .unwrap_err();
     assert!(matches!(error, InvalidDescriptor::Misaligned { .. }), "{error}");
 }

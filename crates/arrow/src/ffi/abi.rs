@@ -51,3 +51,21 @@ pub(super) fn array_fields(array: &FFI_ArrowArray) -> &CArray {
     // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes for ever.
     unsafe { &*std::ptr::from_ref(array).cast::<CArray>() }
 }
+
+/// Says "unknown" (-1) for every null count above 0 in an array that was just made here.
+pub(super) fn forget_null_counts(array: &mut FFI_ArrowArray) {
+    // SAFETY: both are `repr(C)` with the layout that the C Data Interface fixes for ever.
+    let fields = unsafe { &mut *std::ptr::from_mut(array).cast::<CArray>() };
+    if fields.null_count > 0 {
+        fields.null_count = -1;
+    }
+    let children = usize::try_from(fields.n_children).unwrap_or(0);
+    for child in 0..children {
+        // SAFETY: arrow-rs has made an array of that many pointers to arrays that it owns.
+        forget_null_counts(unsafe { &mut **fields.children.add(child) });
+    }
+    // SAFETY: null, or an array that arrow-rs has made and owns.
+    if let Some(dictionary) = unsafe { fields.dictionary.as_mut() } {
+        forget_null_counts(dictionary);
+    }
+}

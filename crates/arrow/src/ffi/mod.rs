@@ -25,14 +25,17 @@ use arrow_data::ArrayData;
 use arrow_schema::DataType;
 
 /// Exports one array; its buffers are not copied and stay alive until the consumer releases
-/// the structure.
+/// the structure. Null counts above 0 are left for the consumer to count when it needs them: it
+/// would believe one that came with a descriptor, and allocate by it.
 pub fn export_array(array: &ArrayData) -> FFI_ArrowArray {
-    FFI_ArrowArray::new(array)
+    let mut exported = FFI_ArrowArray::new(array);
+    abi::forget_null_counts(&mut exported);
+    exported
 }
 
 /// Exports one batch as the struct array that stands for a record batch.
 pub fn export_batch(schema: &SchemaNode, batch: &BatchData) -> FFI_ArrowArray {
-    FFI_ArrowArray::new(&struct_of_batch(schema, batch))
+    export_array(&struct_of_batch(schema, batch))
 }
 
 /// A batch as a struct array without nulls, for consumers that want one array.

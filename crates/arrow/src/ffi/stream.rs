@@ -87,7 +87,7 @@ unsafe extern "C" fn get_next(
     // SAFETY: the consumer passes the stream.
     let Some(state) = (unsafe { state(stream) }) else { return EINVAL };
     let next = state.arrays.next();
-    let next = next.map_or_else(FFI_ArrowArray::empty, |array| FFI_ArrowArray::new(&array));
+    let next = next.map_or_else(FFI_ArrowArray::empty, |array| super::export_array(&array));
     // SAFETY: the consumer passes a place for an array, uninitialized.
     unsafe { out.write(next) };
     0
