@@ -139,7 +139,7 @@ fn a_resolver_must_give_exactly_the_bytes() {
     let plan = Plan::table(&schema, &batches, &mut |_, _| None).unwrap();
     let descriptor = plan.descriptor(Stamp::default(), 0);
     let decoded = Decoded::parse(&descriptor, &Limits::default()).unwrap();
-    let short = Buffer::from(vec![0u8; 1]);
+    let short = Buffer::from(vec![0u8; 2]);
     let error = decoded.rebuild(&|_, _| Some(short.clone())).unwrap_err();
     assert!(matches!(error, InvalidDescriptor::OutOfBounds { .. }), "{error}");
     let zeros = Buffer::from_vec(vec![0u64; 200]);
