@@ -11,7 +11,8 @@ from farrow.exceptions import UnsupportedType
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from farrow._native import BufferLocation, Client
+    from farrow._native import Client
+    from farrow._types import BufferLocation
 
 __all__ = ["locate"]
 

@@ -3,23 +3,29 @@
 import builtins
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypedDict, final
+from typing import Any, Literal, final
 
 import pyarrow as pa
 
+from farrow._types import BufferLocation, Target
+
+__all__ = [
+    "ARROW_SO_VERSION",
+    "Client",
+    "DissociatedMessages",
+    "ObjectRef",
+    "Writer",
+    "__version__",
+    "connect",
+    "copy_bandwidth",
+    "export_dissociated",
+    "import_dissociated",
+    "node_main",
+    "survey",
+]
+
 ARROW_SO_VERSION: str
 __version__: str
-
-class BufferLocation(TypedDict):
-    """Where one buffer of a value lies."""
-
-    column: str  # "" for a value without columns
-    chunk: int
-    buffer: int  # counted depth first through the array, its children and dictionaries
-    address: int  # in this process
-    offset: int | None  # bytes from the start of the region; None outside of it
-    bytes: int
-    in_region: bool
 
 @final
 class ObjectRef:
@@ -38,8 +44,6 @@ class ObjectRef:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __reduce__(self) -> tuple[type[ObjectRef], tuple[bytes, str | None]]: ...
-
-Target: TypeAlias = ObjectRef | str | bytes  # a reference, a name, or an id of 16 bytes
 
 @final
 class Writer:
@@ -102,7 +106,7 @@ class Client:
             UnsupportedType: of the object.
             Disconnected: the node is gone.
         """
-    def get(self, target: Target, *, timeout: float = 0) -> Any:
+    def get(self, target: Target, *, timeout: float = 0.0) -> Any:
         """The value, zero-copy and read-only.
 
         Args:
@@ -120,7 +124,7 @@ class Client:
         """
     def put_many(self, objs: Iterable[Any]) -> builtins.list[ObjectRef]:
         """Like ``put`` for each, without names, in one message to the node."""
-    def get_many(self, targets: Iterable[Target], *, timeout: float = 0) -> builtins.list[Any]:
+    def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
         """Like ``get`` for each; timeout, in seconds, is for all of them together."""
     def create(self, nbytes: int, name: str | None = None) -> Writer:
         """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
@@ -168,7 +172,7 @@ def connect(
     address: str | None,
     timeout: float,
     program: str | None = None,
-    arguments: Sequence[str] = (),
+    arguments: Sequence[str] | None = None,
 ) -> Client:
     """See ``farrow.connect``; ``program`` and ``arguments`` start a private node."""
 

@@ -45,10 +45,7 @@ def _text(dtype: np.dtype) -> str:
         raise UnsupportedType(
             f"numpy arrays of {dtype} hold Python objects, which other processes cannot read"
         )
-    if dtype.names is None:
-        text = dtype.str
-    else:
-        text = repr(np.lib.format.dtype_to_descr(dtype))
+    text = dtype.str if dtype.names is None else repr(np.lib.format.dtype_to_descr(dtype))
     try:
         same = _dtype(text) == dtype
     except InvalidDescriptor:

@@ -25,20 +25,22 @@ fn duration(seconds: f64) -> PyResult<Duration> {
 
 /// Connect to a node; see `_native.pyi`.
 #[pyfunction]
-#[pyo3(signature = (address, timeout, program=None, arguments=Vec::new()))]
+#[pyo3(signature = (address, timeout, program=None, arguments=None))]
 pub fn connect(
     py: Python<'_>,
     address: Option<PathBuf>,
     timeout: f64,
     program: Option<PathBuf>,
-    arguments: Vec<OsString>,
+    arguments: Option<Vec<OsString>>,
 ) -> PyResult<Client> {
     static BOUND: PyOnceLock<()> = PyOnceLock::new();
     BOUND.get_or_try_init(py, || shim::bind(py))?;
     let options = ConnectOptions {
         socket: address,
         timeout: duration(timeout)?,
-        spawn: program.map(|program| SpawnCommand { program, arguments, memory: None }),
+        spawn: program.map(|program| {
+            SpawnCommand { program, arguments: arguments.unwrap_or_default(), memory: None }
+        }),
     };
     let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
     Ok(Client { client, pools: [const { PyOnceLock::new() }; 2] })
@@ -63,8 +65,8 @@ impl Client {
 impl Client {
     /// Path of the node's socket, as `farrow.connect` takes it.
     #[getter]
-    fn address(&self) -> PathBuf {
-        self.client.socket().to_owned()
+    fn address(&self) -> OsString {
+        self.client.socket().as_os_str().to_owned()
     }
 
     /// Seal a value in shared memory.

@@ -1,0 +1,190 @@
+"""Where connect finds its node: the address given, the environment, this user's, a private one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS, run_python, wait_until
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> dict[str, str]:
+    """An environment in which this user has no node yet."""
+    runtime = tmp_path / "run"
+    runtime.mkdir(mode=0o700)
+    memory = Path(f"/dev/shm/farrow-test-{os.getpid()}-{tmp_path.name}")
+    memory.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "XDG_RUNTIME_DIR": str(runtime),
+        "FARROW_MEMORY_DIR": str(memory),
+        "FARROW_MEMORY": "64MiB",
+        "FARROW_SOCKET": "",
+    }
+
+
+def check_gone(alone: dict[str, str]) -> None:
+    """The private node ended, and left nothing behind."""
+    memory = Path(alone["FARROW_MEMORY_DIR"])
+    wait_until(lambda: not any(memory.iterdir()), "the memory of the private node to go")
+    memory.rmdir()
+    socket = Path(alone["XDG_RUNTIME_DIR"]) / "farrow" / "node.sock"
+    wait_until(lambda: not socket.exists(), "its socket to go")
+
+
+def test_address(node: Any) -> None:
+    assert farrow.connect(node.socket).address == node.socket
+    assert farrow.connect(Path(node.socket)).address == node.socket
+    assert node.socket in repr(farrow.connect(node.socket))
+
+
+def test_environment(node: Any, alone: dict[str, str]) -> None:
+    script = "import farrow; print(farrow.connect().address)"
+    env = {**alone, "FARROW_SOCKET": node.socket}
+    assert run_python(script, env=env) == node.socket + "\n"
+    # A node that was named is not replaced by a private one.
+    env["FARROW_SOCKET"] = node.socket + ".not"
+    script = """
+import farrow
+try:
+    farrow.connect(timeout=2)
+except farrow.Disconnected as error:
+    print(error)
+"""
+    assert "node.sock.not" in run_python(script, env=env)
+    check_gone(alone)
+
+
+def test_private_node_ends_with_its_last_client(alone: dict[str, str]) -> None:
+    script = """
+import os, sys, farrow
+client = farrow.connect()
+client.put(b"mine", "n")
+print(client.address, client.stats()["capacity"], client.stats()["pid"], flush=True)
+sys.stdin.readline()
+print(client.get("n").to_pybytes(), flush=True)
+"""
+    env = {**os.environ, **alone}
+    first = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    address, capacity, pid = first.stdout.readline().split()
+    assert address.startswith(alone["XDG_RUNTIME_DIR"])
+    assert 32 << 20 <= int(capacity) <= 64 << 20
+    # A second client finds the same node, and it outlives the first.
+    second = subprocess.Popen(
+        [sys.executable, "-c", script.replace('client.put(b"mine", "n")', "")],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert second.stdout is not None
+    assert second.stdout.readline().split()[2] == pid
+    first.kill()
+    first.communicate()
+    out, _ = second.communicate("go on\n", timeout=LIMIT_SECONDS)
+    assert out == "b'mine'\n"
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the private node to end")
+    check_gone(alone)
+
+
+def test_many_start_at_once(alone: dict[str, str]) -> None:
+    """Clients that start together share one private node."""
+    script = """
+import sys, farrow
+client = farrow.connect()
+print(client.stats()["pid"], flush=True)
+sys.stdin.read()
+"""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**os.environ, **alone},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    try:
+        pids = {one.stdout.readline().strip() for one in started if one.stdout}
+        assert len(pids) == 1, [one.stderr.read() for one in started if one.stderr]
+        assert "" not in pids
+    finally:
+        for one in started:
+            one.communicate()
+    check_gone(alone)
+
+
+def test_private_node_needs_no_pyarrow_package(alone: dict[str, str]) -> None:
+    """It maps libarrow, since the extension is linked to it, and nothing more of pyarrow."""
+    script = """
+import farrow
+client = farrow.connect()
+with open(f"/proc/{client.stats()['pid']}/maps") as maps:
+    print("lib.cpython" in maps.read())
+"""
+    assert run_python(script, env=alone) == "False\n"
+    check_gone(alone)
+
+
+def test_a_private_node_that_cannot_start_says_why(alone: dict[str, str]) -> None:
+    script = """
+import farrow
+try:
+    farrow.connect(timeout=20)
+except farrow.FarrowError as error:
+    print(error)
+"""
+    words = run_python(script, env={**alone, "FARROW_MEMORY": "a lot"})
+    assert "a lot" in words
+    words = run_python(script, env={**alone, "FARROW_MEMORY": "900TiB"})
+    assert "900" in words or str(900 << 40) in words
+    check_gone(alone)
+
+
+def test_timeout_is_kept(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "silent.sock"))
+        silent.listen()
+        with pytest.raises(farrow.Timeout, match=r"silent\.sock"):
+            farrow.connect(tmp_path / "silent.sock", timeout=0.2)
+
+
+def test_a_peer_that_speaks_nonsense(tmp_path: Path) -> None:
+    import socket
+    import threading
+
+    path = tmp_path / "odd.sock"
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(str(path))
+        odd.listen()
+
+        def answer() -> None:
+            for words in (b"\xff" * 100, b"\x05\x00\x00\x00hello", b""):
+                peer, _ = odd.accept()
+                peer.sendall(words)
+                peer.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        for _ in range(3):
+            with pytest.raises(farrow.FarrowError):
+                farrow.connect(path, timeout=5)
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
