@@ -272,3 +272,44 @@ fn a_full_client_table_says_so_and_a_place_is_free_again() {
     drop(clients);
     wait_for("a client", || farrow::Client::connect(&options).ok()).unwrap();
 }
+
+#[test]
+fn a_data_file_that_was_cut_short_does_not_kill_the_daemon() {
+    // A process of the same user can do that to a file in a tmpfs; clients that map it may die
+    // of it, the daemon must not: it looks at the holds of clients in there.
+    let mut daemon = Daemon::start("8M", &["--no-prepare"]);
+    let (mut raw, _) = Raw::joined(&daemon);
+    let Ok(ReplyBody::Granted(primary)) = raw.ask(RequestBody::Grant { min: 4096, want: 4096 })
+    else {
+        panic!("no grant");
+    };
+    let item = SealItem {
+        kind: 1,
+        primary,
+        descriptor: (primary.0, 0),
+        descriptor_crc: 0,
+        extra: Vec::new(),
+        extra_crc: 0,
+        size: 10,
+        name: Some("x".into()),
+        is_reserved: false,
+        is_held_by_creator: false,
+    };
+    assert!(raw.ask(RequestBody::Seal { items: vec![item] }).is_ok());
+    let data = std::fs::read_dir(daemon.dir.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some_and(|end| end == "data"))
+        .unwrap();
+    std::fs::File::options().write(true).open(data).unwrap().set_len(0).unwrap();
+    let targets = vec![WireTarget::Name("x".into())];
+    // Whatever it answers, it answers.
+    let _ = raw.ask(RequestBody::Delete { targets });
+    let _ = raw.ask(RequestBody::Stats);
+    let _ = raw.ask(RequestBody::HoldBlock);
+    let _ = raw.ask(RequestBody::Reclaim);
+    drop(raw);
+    let (mut raw, _) = Raw::joined(&daemon);
+    let _ = raw.ask(RequestBody::Stats);
+    assert!(daemon.is_running());
+}
