@@ -142,8 +142,8 @@ def _put(options: argparse.Namespace) -> int:
     share = "all of it built in place" if in_place == total else f"{human_bytes(in_place)} in place"
     out = console()
     out.print(
-        f"{visible(name)}  {table.num_rows:,} rows x {table.num_columns} columns, {human_bytes(total)},"
-        f" {share}",
+        f"{visible(name)}  {table.num_rows:,} rows x {table.num_columns} columns,"
+        f" {human_bytes(total)}, {share}",
         markup=False,
     )
     out.print(
