@@ -38,8 +38,10 @@ pub fn connect(
     let options = ConnectOptions {
         socket: address,
         timeout: duration(timeout)?,
-        spawn: program.map(|program| {
-            SpawnCommand { program, arguments: arguments.unwrap_or_default(), memory: None }
+        spawn: program.map(|program| SpawnCommand {
+            program,
+            arguments: arguments.unwrap_or_default(),
+            memory: None,
         }),
     };
     let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;

@@ -1,6 +1,6 @@
 //! One node as its local clients see it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::{CoherenceClass, FabricKind, Length, Offset, Span};
 use farrow_store::{
@@ -90,6 +90,8 @@ pub struct NodeState {
     pid: u32,
     owner_uid: u32,
     sessions: BTreeMap<SessionId, Session>,
+    /// Connections that have not said hello, by when they must.
+    silent: BTreeSet<(u64, SessionId)>,
     /// Clients without a connection that may still read what they hold.
     orphans: BTreeMap<ClientSlot, PeerIdentity>,
     waits: Waits,
@@ -126,6 +128,7 @@ impl NodeState {
             pid,
             owner_uid,
             sessions: BTreeMap::new(),
+            silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
             reclaim_at_ms: Some(now_ms),
@@ -156,8 +159,9 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        self.sessions
-            .insert(id, Session { peer, slot: None, hello_by_ms, has_said_goodbye: false });
+        let session = Session { peer, slot: None, hello_by_ms, has_said_goodbye: false };
+        self.sessions.insert(id, session);
+        self.silent.insert((hello_by_ms, id));
     }
 
     /// A connection ended. Everything unsealed comes back, unless the process lives on and did
@@ -167,6 +171,7 @@ impl NodeState {
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         self.waits.forget(id);
         let session = self.sessions.remove(&id)?;
+        self.silent.remove(&(session.hello_by_ms, id));
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye {
             self.orphans.insert(slot, session.peer);
@@ -211,8 +216,7 @@ impl NodeState {
 
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        let hello = self.sessions.values().filter(|session| session.slot.is_none());
-        let hello = hello.map(|session| session.hello_by_ms).min();
+        let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms].into_iter().flatten().min()
     }
 
@@ -221,11 +225,10 @@ impl NodeState {
         for wait in self.waits.expired(now_ms) {
             out.push(answer_wait(wait));
         }
-        let silent = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.slot.is_none() && session.hello_by_ms <= now_ms);
-        out.extend(silent.map(|(session, _)| Action::Close { session: *session }));
+        while let Some(due) = self.silent.first().copied().filter(|(at, _)| *at <= now_ms) {
+            self.silent.remove(&due);
+            out.push(Action::Close { session: due.1 });
+        }
         if self.reclaim_at_ms.is_some_and(|at| at <= now_ms) {
             self.reclaim();
             self.reclaim_at_ms = self.home.has_retiring().then(|| {
@@ -339,6 +342,7 @@ impl NodeState {
         };
         if let Some(state) = self.sessions.get_mut(&session) {
             state.slot = Some(slot);
+            self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
     }

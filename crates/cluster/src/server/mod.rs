@@ -52,6 +52,8 @@ pub(crate) struct Server {
     orphans: BTreeMap<ClientSlot, OwnedFd>,
     /// Connections with whole requests left over from the last turn.
     pending: BTreeSet<SessionId>,
+    /// Connections that something was done with in this turn.
+    touched: BTreeSet<SessionId>,
     next_session: u64,
     started: Instant,
     is_private: bool,
@@ -84,6 +86,7 @@ impl Server {
             connections: BTreeMap::new(),
             orphans: BTreeMap::new(),
             pending: BTreeSet::new(),
+            touched: BTreeSet::new(),
             next_session: 0,
             started,
             is_private,
@@ -191,6 +194,7 @@ impl Server {
                 }
             }
         }
+        self.touched.extend(&ready);
         for session in ready {
             self.serve(session, actions);
         }
@@ -296,7 +300,6 @@ impl Server {
     /// Sends, closes; true when the node is to stop.
     fn perform(&mut self, actions: Vec<Action>) -> bool {
         let mut is_stopped = false;
-        let mut touched = BTreeSet::new();
         for action in actions {
             match action {
                 Action::Send { session, reply, has_descriptors } => {
@@ -307,27 +310,27 @@ impl Server {
                         tracing::error!(session = session.0, %error, "a reply does not fit");
                         connection.is_closing = true;
                     }
-                    touched.insert(session);
+                    self.touched.insert(session);
                 }
                 Action::Close { session } => {
                     if let Some(connection) = self.connections.get_mut(&session) {
                         connection.is_closing = true;
-                        touched.insert(session);
+                        self.touched.insert(session);
                     }
                 }
                 Action::Stop => is_stopped = true,
             }
         }
         let mut broken = Vec::new();
-        for session in touched {
-            let Some(connection) = self.connections.get_mut(&session) else {
+        for session in &self.touched {
+            let Some(connection) = self.connections.get_mut(session) else {
                 continue;
             };
             let descriptors = descriptors(self.fabric.as_ref());
             if connection.flush(&descriptors).is_err()
                 || (connection.is_closing && !connection.has_output())
             {
-                broken.push(session);
+                broken.push(*session);
             }
         }
         for session in broken {
@@ -339,7 +342,10 @@ impl Server {
     /// Listens for what each connection can do next.
     fn set_interests(&mut self) {
         let mut broken = Vec::new();
-        for (session, connection) in &mut self.connections {
+        for session in std::mem::take(&mut self.touched) {
+            let Some(connection) = self.connections.get_mut(&session) else {
+                continue;
+            };
             let is_reading = !connection.is_stuffed() && !connection.is_closing;
             let wish = (is_reading, connection.has_output());
             if wish == connection.interest {
@@ -351,10 +357,10 @@ impl Server {
             let token = EventData::new_u64(SESSIONS + session.0 * 2);
             match epoll::modify(&self.poll, &connection.stream, token, flags) {
                 Ok(()) => connection.interest = wish,
-                Err(_) => broken.push(*session),
+                Err(_) => broken.push(session),
             }
             if wish.0 && connection.has_request() {
-                self.pending.insert(*session);
+                self.pending.insert(session);
             }
         }
         for session in broken {
