@@ -55,7 +55,8 @@ def main() -> int:
     plan = _fitted(plan, notes)
     chosen = [name for name in PEERS if name in options.peers.split(",")]
     if options.inside:
-        samples = list(_measure(plan, chosen, HUGE, plan.seconds_max, notes))
+        seconds = plan.seconds_max * (1 - ORDINARY_SHARE)
+        samples = list(_measure(plan, chosen, HUGE, seconds, notes))
         _write(Path(options.inside), {"samples": _plain(samples), "notes": notes})
         return 0
     _set_up(chosen, notes)
@@ -116,6 +117,12 @@ def _measure(
 ) -> Iterator[Sample]:
     """The limits, then each peer in turn within its share of the time."""
     yield from measure_limits(plan, variant)
+
+    def say(text: str, is_note: bool) -> None:
+        _say(text)
+        if is_note:
+            notes.append(f"{variant}: {text}")
+
     end = time.monotonic() + seconds
     for index, peer in enumerate(chosen):
         _say(f"{variant}: {peer} ...")
@@ -123,7 +130,7 @@ def _measure(
         deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
         found: list[Sample] = []
         try:
-            for sample in measure_peer(peer, plan, variant, deadline, notes.append):
+            for sample in measure_peer(peer, plan, variant, deadline, say):
                 found.append(sample)
         except PeerError as error:
             notes.append(f"{variant}: {error}")

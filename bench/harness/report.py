@@ -116,7 +116,8 @@ def human(value: float, unit: str) -> str:
 def cells(line: Line, peers: Sequence[str]) -> list[str]:
     """The row's text: case, ours, speed, one cell for each peer, goal."""
     speed = ""
-    if line.unit == "s" and line.bytes > 1 << 20 and "get" not in line.case:
+    moves = line.unit == "s" and line.bytes > 1 << 20
+    if moves and not line.case.startswith(("get", "put built")):
         speed = f"{line.bytes / line.ours / 2**30:.1f} GiB/s"
     row = [line.case, human(line.ours, line.unit), speed]
     for peer in peers:

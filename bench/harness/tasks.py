@@ -31,15 +31,15 @@ class Plan:
 
     large_rows: int = LARGE_ROWS
     medium_rows: int = MEDIUM_ROWS
-    puts_large: int = 7
+    puts_large: int = 6
     puts_medium: int = 40
-    puts_built: int = 5
+    puts_built: int = 4
     gets: int = 300
     gets_moving: int = 4
-    processes: int = 5
+    processes: int = 4
     small: int = 2_000
     small_gets: int = 5_000
-    seconds_max: float = 540.0
+    seconds_max: float = 480.0
 
     @classmethod
     def quick(cls) -> Plan:
@@ -98,23 +98,28 @@ def measure_limits(plan: Plan, variant: str) -> Iterator[Sample]:
 
 
 def measure_peer(
-    peer: str, plan: Plan, variant: str, deadline: float, say: Callable[[str], None]
+    peer: str, plan: Plan, variant: str, deadline: float, say: Callable[[str, bool], None]
 ) -> Iterator[Sample]:
-    """Everything about one peer; stops early, saying so, when ``deadline`` has passed."""
+    """Everything about one peer; stops early when ``deadline`` has passed.
+
+    ``say`` gets each line of progress, and whether the report must repeat it.
+    """
     moves = peer == "flight"
-    tasks = (_puts, _gets, _passes, _readers, _smalls)
+    tasks = (_puts, _gets, _smalls, _readers, _passes)
     with PeerRun(peer, plan.capacity) as run:
         writer = run.driver()
         size = writer.call("build", rows=plan.large_rows)["bytes"]
         _settle(writer)
         for task in tasks:
-            if time.monotonic() > deadline:
-                say(f"{peer}: out of time, {task.__name__.strip('_')} and later left out")
-                return
+            began = time.monotonic()
             for case, samples, count in task(run, writer, plan, moves):
                 unit = "bytes" if case.startswith("memory") else "s"
                 known = {"large": size, "medium": plan.medium_rows * ROW_BYTES, "small": 1000}
                 yield Sample(case, peer, variant, unit, samples, known.get(count, 0))
+                if time.monotonic() > deadline:
+                    say(f"{peer}: out of time after {case!r}", True)
+                    return
+            say(f"  {task.__name__.strip('_')} {time.monotonic() - began:.0f} s", False)
 
 
 _Found = Iterator[tuple[str, list[float], str]]

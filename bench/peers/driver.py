@@ -19,8 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _SMALL_BYTES = 1000
-# Numbers of one column are cut into this many chunks: none, the table has one batch.
-_SEED = 20
+# A pattern of so many rows is repeated: written as fast as memory takes it, and longer than
+# any cache.
+_PIECE_ROWS = 1 << 23
+_STRIDE = 20
 
 
 def make_table(rows: int, pool: Any = None) -> Any:
@@ -33,10 +35,11 @@ def make_table(rows: int, pool: Any = None) -> Any:
         width = np.dtype(dtype).itemsize
         buffer = pa.allocate_buffer(rows * width, memory_pool=pool)
         values = np.frombuffer(buffer, dtype=dtype)
-        piece = 1 << 22
-        for start in range(0, rows, piece):
+        piece = min(_PIECE_ROWS, rows)
+        pattern = ((np.arange(piece) * _STRIDE) % modulus).astype(dtype)
+        for start in range(0, rows, max(piece, 1)):
             count = min(piece, rows - start)
-            values[start : start + count] = (np.arange(count) * _SEED + start) % modulus
+            values[start : start + count] = pattern[:count]
         del values
         arrays.append(pa.Array.from_buffers(pa.from_numpy_dtype(dtype), rows, [None, buffer]))
     return pa.table(arrays, names=["a", "b", "c"])
