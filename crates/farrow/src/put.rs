@@ -9,10 +9,11 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
-use farrow_memory::{Address, Alias, Length, Offset, Span, page_bytes};
+use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes};
 use farrow_store::{ObjectId, ObjectKind};
 
 use crate::arena::SMALL_BYTES_MAX;
+use crate::background;
 use crate::error::Error;
 use crate::seal;
 use crate::session::{Session, wire_span};
@@ -67,6 +68,15 @@ struct Written {
     is_small: bool,
     /// Buffers of the pool that become part of it.
     pool_pages: Vec<Span>,
+    /// Their old page tables.
+    retired: Retired,
+}
+
+impl Written {
+    fn new(item: SealItem, primary: Span, is_small: bool) -> Self {
+        let retired = Retired::default();
+        Self { item, primary, is_small, pool_pages: Vec::new(), retired }
+    }
 }
 
 /// Blocks that an object refers to in place, found while its buffers are walked.
@@ -119,6 +129,7 @@ pub(crate) fn put(
     let written = write(session, value, name)?;
     let result = seal::one(session, written.item.clone());
     settle(session, &written, &result);
+    background::take_down(written.retired);
     result
 }
 
@@ -165,9 +176,10 @@ fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectI
     };
     let mut ids = Vec::with_capacity(results.len());
     let mut first_error = None;
-    for (one, result) in written.iter().zip(results) {
+    for (one, result) in written.into_iter().zip(results) {
         let result = result.map_err(Error::from);
-        settle(session, one, &result);
+        settle(session, &one, &result);
+        background::take_down(one.retired);
         match result {
             Ok(id) => ids.push(id),
             Err(error) => drop(first_error.get_or_insert(error)),
@@ -230,9 +242,9 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
         place.copy_from_slice(&list);
     }
-    let mut written = Written { item, primary, is_small, pool_pages: Vec::new() };
+    let mut written = Written::new(item, primary, is_small);
     let filled = fill(session, &written, &plan, descriptor_at, &tail)
-        .and_then(|()| session.pool.begin_seal(session, &pool_pages));
+        .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
     if let Err(error) = filled {
         abandon(session, &written, false);
         return Err(error);
@@ -285,7 +297,7 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
         is_reserved: false,
         is_held_by_creator: false,
     };
-    let written = Written { item, primary, is_small, pool_pages: Vec::new() };
+    let written = Written::new(item, primary, is_small);
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
     } else {

@@ -15,12 +15,12 @@ use farrow_cluster::wire::{
 };
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Region, Span, page_bytes,
+    PassedParts, Region, Retired, Span, page_bytes,
 };
 use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError};
 
 use crate::arena::Arena;
-use crate::background::{self, Populator};
+use crate::background::Populator;
 use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
@@ -236,13 +236,13 @@ impl Session {
     }
 
     /// Ends all writing through the window to pages that are to be sealed, and makes what was
-    /// written visible. Of large ranges the old page tables are taken down a little later; they
-    /// are at an address that nobody knows by then.
-    pub(crate) fn protect(&self, pages: Span) -> Result<(), Error> {
+    /// written visible. Of large ranges the old page tables are left in `retired`, at an address
+    /// that nobody knows, to be taken down once the caller has its answer.
+    pub(crate) fn protect(&self, pages: Span, retired: &mut Retired) -> Result<(), Error> {
         if pages.length.0 <= PROTECT_AT_ONCE_BYTES_MAX {
             self.region.make_read_only(pages)?;
         } else {
-            background::take_down(self.region.retire_writable(pages)?);
+            retired.append(self.region.retire_writable(pages)?);
         }
         self.region.publish(pages)?;
         Ok(())

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use farrow_cluster::wire::{RequestBody, SealItem};
-use farrow_memory::{Length, Offset, Span};
+use farrow_memory::{Length, Offset, Retired, Span};
 use farrow_store::{Held, ObjectId, ObjectKind};
 
+use crate::background;
 use crate::error::Error;
 use crate::seal;
 use crate::session::{Session, lock, wire_span};
@@ -140,7 +141,8 @@ impl Writer {
         // The lock keeps `write_at` out until the pages are read-only.
         let mut state = lock(&memory.state);
         *state = State::Aborted;
-        session.protect(memory.pages)?;
+        let mut retired = Retired::default();
+        session.protect(memory.pages, &mut retired)?;
         let item = SealItem {
             kind: ObjectKind::Bytes.as_u8(),
             primary: wire_span(memory.pages),
@@ -153,7 +155,9 @@ impl Writer {
             is_reserved: self.name.is_some(),
             is_held_by_creator: true,
         };
-        match seal::one(&session, item) {
+        let sealed = seal::one(&session, item);
+        background::take_down(retired);
+        match sealed {
             Ok(id) => {
                 session.pool.extents().sealed(memory.pages);
                 // Held by its memory, so that views stay good even when it is deleted.

@@ -140,7 +140,6 @@ impl Mapping {
     }
 
     /// Its length in bytes.
-    #[cfg(test)]
     pub(crate) fn length(&self) -> Length {
         Length::from(self.length)
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use farrow_memory::{Address, Length, Offset, Span, page_bytes, sync};
+use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes, sync};
 use farrow_store::Held;
 
 use crate::error::Error;
@@ -296,7 +296,12 @@ impl PoolCore {
 
     /// Makes buffers read-only on their way into an object. Those that another thread was
     /// quicker with are an error; nothing has changed then.
-    pub(crate) fn begin_seal(&self, session: &Session, pages: &[Span]) -> Result<(), Error> {
+    pub(crate) fn begin_seal(
+        &self,
+        session: &Session,
+        pages: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
         {
             let mut state = lock(&self.state);
             let is_live = |span: &Span| {
@@ -316,7 +321,7 @@ impl PoolCore {
             }
         }
         for span in merged(pages) {
-            if let Err(error) = session.protect(span) {
+            if let Err(error) = session.protect(span, retired) {
                 self.abort_seal(session, pages);
                 return Err(error);
             }

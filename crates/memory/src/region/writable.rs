@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Region, alias, failure};
 use crate::copy::{self, CopyPlan};
 use crate::error::{AccessError, MapError};
-use crate::mapping::Mapping;
+use crate::mapping::{self, Mapping};
 use crate::units::{Length, Offset, Span};
 
 impl Region {
@@ -116,6 +116,9 @@ fn refuse_pinned(writable: &super::ranges::WritableRanges, span: Span) -> Result
     }
 }
 
+/// Page tables taken down at once: some 300 us without huge pages.
+const TAKE_DOWN_PIECE_BYTES: u64 = 16 << 20;
+
 /// A claim that a range stays writable.
 #[derive(Debug)]
 pub(crate) struct Pin<'a> {
@@ -131,7 +134,7 @@ impl Drop for Pin<'_> {
 
 /// Page tables of a range that is read-only in the window already. Drop it where time does not
 /// matter, and soon: until then the pages count as mapped twice.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use = "dropping it here does the slow work here"]
 pub struct Retired {
     moved: Vec<Mapping>,
@@ -142,6 +145,28 @@ impl Retired {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.moved.is_empty()
+    }
+
+    /// The two as one.
+    pub fn append(&mut self, mut other: Self) {
+        self.moved.append(&mut other.moved);
+    }
+}
+
+impl Drop for Retired {
+    /// In pieces: taking down a large range at once would hold the kernel's lock on the address
+    /// space, for which every other thread's next map waits.
+    fn drop(&mut self) {
+        for mapping in &self.moved {
+            let whole = mapping.length().0;
+            for start in (0..whole).step_by(TAKE_DOWN_PIECE_BYTES as usize) {
+                let length = Length(TAKE_DOWN_PIECE_BYTES.min(whole - start));
+                let advice = rustix::mm::Advice::LinuxDontNeed;
+                // SAFETY: all of our own mapping of a shared file, whose bytes stay in the file;
+                // nobody knows its address. What is left over goes with the mapping itself.
+                let _ = unsafe { mapping::advise(mapping.pointer(start), length, advice) };
+            }
+        }
     }
 }
 
