@@ -15,6 +15,7 @@ __all__ = ["GOALS", "PEERS", "SAME_AS", "Goal", "Line", "lines", "markdown"]
 
 # Those that Farrow is compared with, in the order of the columns.
 PEERS = ("plasma", "ipc_shm", "flight")
+_QUICK = ", quick: a tenth of the data, not for citing"
 _SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
@@ -151,7 +152,7 @@ def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
     """The whole report as Markdown, to lie beside the raw samples."""
     machine = document["machine"]
     text = [
-        f"# Benchmark of {document['date']}",
+        f"# Benchmark of {document['date']}{_QUICK if document['quick'] else ''}",
         "",
         f"{machine['processor']}, {machine['cores']} cores,"
         f" {machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']};"
