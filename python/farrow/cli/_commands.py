@@ -367,8 +367,12 @@ def _figure(key: str, value: Any) -> str:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from farrow import demo
-
+    try:
+        from farrow import demo
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the demo needs {error.name}: pip install 'farrow[demo]' brings it"
+        ) from error
     memory = parse_bytes(options.memory) if options.memory else None
     data = Path(options.data) if options.data else None
     return demo.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
