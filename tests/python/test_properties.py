@@ -150,6 +150,26 @@ def check(client: farrow.Client, table: pa.Table) -> None:
     client.delete([reference, again])
 
 
+class Liar:
+    """A client that loses the last row of everything."""
+
+    def __init__(self, client: farrow.Client) -> None:
+        self.client = client
+
+    def get(self, reference: farrow.ObjectRef) -> pa.Table:
+        table = self.client.get(reference)
+        return table.slice(0, table.num_rows - 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+
+def test_canary(shared: farrow.Client) -> None:
+    """The check of the properties below finds a store that is wrong."""
+    with pytest.raises(AssertionError):
+        check(Liar(shared), pa.table({"n": [1, 2, 3]}))  # type: ignore[arg-type]
+
+
 @COMMON
 @given(tables().filter(lambda table: has_c_names(table.schema)))
 def test_tables(shared: farrow.Client, table: pa.Table) -> None:
