@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
 
-use crate::node::{MemorySource, Node, NodeError, NodeOptions};
+use crate::node::{MemorySource, Node, NodeError, NodeOptions, StopSwitch};
 use crate::{paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
@@ -106,16 +106,17 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
 
 fn serve(options: NodeOptions) -> Result<(), NodeError> {
     let socket = options.socket.display().to_string();
-    let node = Node::open(options)?;
     let io = |what: &str| {
         let what = what.to_owned();
         move |source| NodeError::Io { what, source }
     };
-    let stopper = node.stopper().map_err(io("the stop pipe"))?;
+    let switch = StopSwitch::new().map_err(io("the stop pipe"))?;
+    let stopper = switch.stopper().map_err(io("the stop pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;
         signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
     }
+    let node = Node::open_with(options, switch)?;
     let summary = &node.summary;
     say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
     if summary.adopted > 0 || !summary.dropped.is_empty() {

@@ -155,6 +155,35 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeError {
     move |source| NodeError::Io { what, source }
 }
 
+/// Both ends of the wire that stops a node. Made before the node, so that a signal that comes
+/// while it starts is not lost.
+#[derive(Debug)]
+pub struct StopSwitch {
+    stopper: UnixStream,
+    wake: UnixStream,
+}
+
+impl StopSwitch {
+    /// A new one.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub fn new() -> io::Result<Self> {
+        let (stopper, wake) = UnixStream::pair()?;
+        Ok(Self { stopper, wake })
+    }
+
+    /// A handle that uses it.
+    ///
+    /// # Errors
+    ///
+    /// No descriptor is left.
+    pub fn stopper(&self) -> io::Result<Stopper> {
+        self.stopper.try_clone().map(Stopper)
+    }
+}
+
 /// Stops a node from another thread.
 #[derive(Debug)]
 pub struct Stopper(UnixStream);
@@ -209,6 +238,15 @@ impl Node {
     ///
     /// See [`NodeError`]; what was made for this node is taken away again.
     pub fn open(options: NodeOptions) -> Result<Self, NodeError> {
+        Self::open_with(options, StopSwitch::new().map_err(failed("a pair of sockets"))?)
+    }
+
+    /// As [`Self::open`], stopped by a switch that was made before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_with(options: NodeOptions, switch: StopSwitch) -> Result<Self, NodeError> {
         let started = Instant::now();
         check_socket_path(&options.socket)?;
         paths::prepare_socket_dir(&options.socket)
@@ -223,7 +261,7 @@ impl Node {
             dropped: found.dropped,
         };
         let listener = bind(&options.socket)?;
-        let (stopper, wake) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+        let StopSwitch { stopper, wake } = switch;
         let region = Arc::clone(found.home.region());
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());

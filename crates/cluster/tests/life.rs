@@ -261,3 +261,18 @@ fn private_child() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_node_that_is_stopped_while_it_starts_leaves_nothing() {
+    // A signal between the making of the memory and the first turn of the event loop once killed
+    // the daemon outright, and its files stayed.
+    for delay_us in (0..40).map(|step| step * 700) {
+        let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+        std::thread::sleep(Duration::from_micros(delay_us));
+        let pid = rustix::process::Pid::from_raw(daemon.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        daemon.wait_end();
+        let left: Vec<_> = std::fs::read_dir(daemon.dir.path()).unwrap().collect();
+        assert!(left.is_empty(), "after {delay_us} us: {left:?}");
+    }
+}

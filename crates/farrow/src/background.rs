@@ -71,7 +71,12 @@ pub(crate) fn take_down(retired: Retired) {
     }
 }
 
-/// One thread a process, started at the first need.
+/// Starts the thread before it is needed, so that the first `get` does not pay for it.
+pub(crate) fn warm_up() {
+    let _ = worker();
+}
+
+/// One thread a process.
 fn worker() -> Option<&'static SyncSender<Task>> {
     static WORKER: OnceLock<Option<(u32, SyncSender<Task>)>> = OnceLock::new();
     let started = WORKER.get_or_init(|| {

@@ -1,5 +1,6 @@
 //! The client: what a user of Farrow calls.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,22 +98,29 @@ impl From<farrow_store::Listed> for Listed {
     }
 }
 
+/// What one process did on one fabric.
+#[derive(Debug, Clone, Serialize)]
+pub struct FabricStats {
+    /// Lines written back to memory.
+    pub published_lines: u64,
+    /// Lines forgotten, to be read anew.
+    pub refreshed_lines: u64,
+    /// Calls of publish.
+    pub publish_calls: u64,
+    /// Calls of refresh.
+    pub refresh_calls: u64,
+    /// Bytes mapped writable.
+    pub mapped_writable: u64,
+}
+
 /// Numbers of the node and of this client; bytes unless said otherwise.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stats {
     /// The node's.
     #[serde(flatten)]
     pub node: NodeStats,
-    /// Lines this process wrote back to memory.
-    pub published_lines: u64,
-    /// Lines this process forgot, to read them anew.
-    pub refreshed_lines: u64,
-    /// Calls of publish.
-    pub publish_calls: u64,
-    /// Calls of refresh.
-    pub refresh_calls: u64,
-    /// Bytes this process has mapped writable.
-    pub mapped_writable: u64,
+    /// What this process did on each fabric, by the fabric's name.
+    pub fabrics: BTreeMap<String, FabricStats>,
     /// True when the region lies at the address that all processes agree on.
     pub is_at_agreed_address: bool,
     /// First address of the region in this process.
@@ -320,14 +328,18 @@ impl Client {
         };
         let region = &self.session.region;
         let counters = region.counters();
-        let pool = self.pool_stats();
-        Ok(Stats {
-            node,
+        let counters = FabricStats {
             published_lines: counters.published_lines,
             refreshed_lines: counters.refreshed_lines,
             publish_calls: counters.publish_calls,
             refresh_calls: counters.refresh_calls,
             mapped_writable: counters.mapped_writable_bytes,
+        };
+        let fabric = region.fabric().kind().as_str().to_owned();
+        let pool = self.pool_stats();
+        Ok(Stats {
+            node,
+            fabrics: BTreeMap::from([(fabric, counters)]),
             is_at_agreed_address: region.is_at_wish(),
             base: region.base().0 as u64,
             pool_allocated: pool.allocated,

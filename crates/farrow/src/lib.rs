@@ -33,7 +33,7 @@ mod seal;
 mod session;
 mod writer;
 
-pub use client::{Client, Listed, Stats, Target};
+pub use client::{Client, FabricStats, Listed, Stats, Target};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};

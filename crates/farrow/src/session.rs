@@ -20,7 +20,7 @@ use farrow_memory::{
 use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError};
 
 use crate::arena::Arena;
-use crate::background::Populator;
+use crate::background::{self, Populator};
 use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
@@ -88,6 +88,7 @@ impl Session {
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
         let heap = reader.layout().heap;
+        background::warm_up();
         Ok(Arc::new(Self {
             socket,
             timeout: options.timeout,
