@@ -8,6 +8,7 @@ would miss, with what it costs to go without.
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def findings(survey: dict[str, Any]) -> list[Finding]:
         *_huge_page_findings(survey),
         *_limit_findings(survey),
         *_window_findings(survey),
+        *_leftover_findings(survey),
     ]
     return sorted(found, key=lambda one: one.level != "error")
 
@@ -169,6 +171,40 @@ def _window_findings(survey: dict[str, Any]) -> list[Finding]:
             "unset LD_PRELOAD  # or run without the tool that maps there (TSAN, valgrind)",
         )
     ]
+
+
+def _leftover_findings(survey: dict[str, Any]) -> list[Finding]:
+    """Regions of this user whose node was killed: the next node at the same socket adopts them,
+    until then they take memory."""
+    folders = {Path(str(mount.get("path"))) for mount in _tmpfs(survey)}
+    found = []
+    for control in sorted(
+        path for folder in folders for path in folder.glob(f"farrow-{os.geteuid()}-*.control")
+    ):
+        data = control.with_suffix(".data")
+        if _is_served(control) or not data.exists():
+            continue
+        size = control.stat().st_size + data.stat().st_size
+        found.append(
+            Finding(
+                "advice",
+                f"{data.with_suffix('')} was left by a node that was killed",
+                f"it keeps {human_bytes(size)}, and what is sealed in it, for the next node "
+                "at the same socket",
+                f"start that node again, or: rm {control} {data}",
+            )
+        )
+    return found
+
+
+def _is_served(control: Path) -> bool:
+    """Whether a daemon holds the lock on a region."""
+    try:
+        with control.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:
