@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-python bench lint docs install fuzz clean
+.PHONY: help demo test test-rust test-cross test-install test-python bench lint docs install fuzz clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -34,8 +34,8 @@ $(VENV)/tools: pyproject.toml
 	pip install --quiet --group dev
 	touch $@
 
-# The wheel itself, built the way that a user's pip builds it but for the isolation, for which
-# there is a test.
+# The wheel itself, built the way that a user's pip builds it but for the isolation, which
+# test-install has.
 $(VENV)/farrow: $(VENV)/tools $(SOURCES)
 	pip install --quiet --no-build-isolation --no-deps --force-reinstall .
 	touch $@
@@ -45,13 +45,17 @@ install: $(VENV)/farrow
 demo: $(VENV)/farrow
 	farrow demo $(if $(DATA),--data "$(DATA)")
 
-test: test-rust test-cross test-python
+test: test-rust test-cross test-install test-python
 
 test-rust: $(VENV)/tools
 	cargo test --quiet
 
 test-cross:
 	sh tests/cross.sh
+
+# pip install . as a user does it, in an environment with nothing in it.
+test-install:
+	sh tests/install.sh $(PYTHON)
 
 test-python: $(VENV)/farrow
 	python -m pytest

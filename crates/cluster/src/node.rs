@@ -371,7 +371,7 @@ fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
                 Err(FabricError::NotFound { .. }) => {
                     let memory = match options.memory {
                         Some(memory) => memory,
-                        None => default_memory(dir),
+                        None => default_memory(dir, options.is_private),
                     };
                     let region_options = region_options(options, memory)?;
                     let geometry = Layout::new(&region_options)?.geometry;
@@ -470,8 +470,12 @@ fn base_of(uid: RegionUid, length: Length) -> u64 {
     WINDOW_BASE.0 as u64 + (uid.0 % WINDOW_PLACES) * WINDOW_PLACE_BYTES
 }
 
+/// Most memory of a private node that nobody gave a size: it is committed while the first client
+/// waits, in some 0.2 s a GiB.
+const PRIVATE_BYTES_MAX: u64 = 4 << 30;
+
 /// A quarter of the memory that is available, and no more than half of what `dir` has free.
-fn default_memory(dir: &Path) -> Length {
+fn default_memory(dir: &Path, is_private: bool) -> Length {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {
@@ -480,7 +484,8 @@ fn default_memory(dir: &Path) -> Length {
         })
         .map_or(1 << 30, |kib| kib * 1024);
     let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
-    let memory = (available / 4).min(free / 2).max(MEMORY_BYTES_MIN);
+    let most = if is_private { PRIVATE_BYTES_MAX } else { u64::MAX };
+    let memory = (available / 4).min(free / 2).min(most).max(MEMORY_BYTES_MIN);
     tracing::info!(memory = %human(memory), "no size was given");
     Length(memory & !((2 << 20) - 1)).max(Length(MEMORY_BYTES_MIN))
 }
