@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +58,13 @@ def test_package_is_typed() -> None:
     assert (PACKAGE / "_native.pyi").exists()
 
 
-def test_stub_agrees_with_the_extension() -> None:
+def test_stub_agrees_with_the_extension(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed")
+    # An installed package is found as any other; in its folder mypy would take the others there
+    # for the user's own.
+    environment = dict(os.environ)
+    if PACKAGE.parent.name != "site-packages":
+        environment["MYPYPATH"] = str(PACKAGE.parent)
     done = subprocess.run(
         [
             sys.executable,
@@ -73,7 +79,8 @@ def test_stub_agrees_with_the_extension() -> None:
         text=True,
         timeout=300,
         check=False,
-        cwd=PACKAGE.parent,
+        cwd=tmp_path,
+        env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
