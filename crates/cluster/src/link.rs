@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use farrow_memory::sync;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use crate::server::SPIN;
 use crate::wire::{
     self, FrameError, Hello, Reply, ReplyBody, Request, RequestBody, Welcome, WireError,
 };
@@ -246,7 +247,11 @@ impl Link {
     /// Reads once, for at most [`SLICE`]; the error is a reason to call the link dead.
     fn read_some(&self, input: &mut Vec<u8>) -> Result<(), String> {
         let mut bytes = [0; READ_BYTES];
-        match (&self.stream).read(&mut bytes) {
+        let read = match self.read_at_once(&mut bytes) {
+            None => (&self.stream).read(&mut bytes),
+            Some(read) => read,
+        };
+        match read {
             Ok(0) => Err("the node went away".to_owned()),
             Ok(count) => {
                 input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
@@ -254,6 +259,23 @@ impl Link {
             }
             Err(error) if is_pause(&error) => Ok(()),
             Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads what comes within [`SPIN`], without sleeping: most answers do.
+    fn read_at_once(&self, bytes: &mut [u8]) -> Option<io::Result<usize>> {
+        let until = Instant::now() + SPIN;
+        loop {
+            match rustix::net::recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((count, _)) => return Some(Ok(count)),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Some(Err(error.into())),
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            // The daemon may want this very core.
+            std::thread::yield_now();
         }
     }
 
