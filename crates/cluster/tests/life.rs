@@ -276,3 +276,30 @@ fn a_node_that_is_stopped_while_it_starts_leaves_nothing() {
         assert!(left.is_empty(), "after {delay_us} us: {left:?}");
     }
 }
+
+#[test]
+fn a_device_is_lent_adopted_and_shared_like_a_tmpfs() {
+    // A regular file stands for the device: mapped by path, at an offset, both sections in one.
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let device = dir.path().join("device");
+    std::fs::File::create(&device).unwrap().set_len(32 << 20).unwrap();
+    let place = device.to_str().unwrap();
+    let arguments = ["--no-prepare", "--device", place, "--device-offset", "64K", "--node-local"];
+    let mut daemon = Daemon::start_anywhere("8M", &arguments);
+    let (one, other) = (daemon.client(), daemon.client());
+    let bytes = common::bytes_of(5, 3 << 20);
+    one.put(&Value::Bytes(&bytes), Some("large")).unwrap();
+    one.put(&Value::Bytes(b"small"), Some("small")).unwrap();
+    let large = other.get(&"large".into(), Duration::ZERO).unwrap().view().unwrap();
+    assert_eq!(&large[..], &bytes[..]);
+    let stats = one.stats().unwrap();
+    assert_eq!((&*stats.node.fabric, &*stats.node.coherence), ("device", "node-local"));
+    assert!(stats.fabrics["device"].published_lines > 0, "published: {stats:?}");
+    daemon.kill9();
+    assert_eq!(&large[..], &bytes[..]);
+    daemon.restart();
+    let small = one.get(&"small".into(), Duration::ZERO).unwrap().view().unwrap();
+    assert_eq!(&small[..], b"small");
+    assert_eq!(one.stats().unwrap().node.adopted, 2);
+    assert_balanced(&one.stats().unwrap());
+}

@@ -18,10 +18,23 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// In a tmpfs of its own.
     pub fn start(memory: &str, more: &[&str]) -> Self {
+        Self::start_in(memory, more, true)
+    }
+
+    /// In memory that the arguments name.
+    pub fn start_anywhere(memory: &str, more: &[&str]) -> Self {
+        Self::start_in(memory, more, false)
+    }
+
+    fn start_in(memory: &str, more: &[&str], is_tmpfs: bool) -> Self {
         let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let socket = dir.path().join("n.sock");
         let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
+        if is_tmpfs {
+            arguments.extend(["--memory-dir".to_owned(), dir.path().to_str().unwrap().to_owned()]);
+        }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
         let mut daemon = Self { dir, socket, arguments, child: None };
         daemon.restart();
@@ -33,8 +46,6 @@ impl Daemon {
         let child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
             .arg("--socket")
             .arg(&self.socket)
-            .arg("--memory-dir")
-            .arg(self.dir.path())
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
