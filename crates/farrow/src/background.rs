@@ -8,13 +8,16 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use farrow_memory::{Length, Offset, Populate, Region, Retired, Span};
+use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span};
 use farrow_store::ObjectId;
 
 use crate::session::lock;
 
 /// Smaller objects are faulted in by their reader in less time than it takes to tell a thread.
 const POPULATE_BYTES_MIN: u64 = 1 << 20;
+
+/// Up to this many bytes an alias is unmapped by who wrote through it: some 300 us.
+const UNMAP_AT_ONCE_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes made ready by one call.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -31,6 +34,8 @@ enum Task {
     Populate(Weak<Region>, Vec<Span>),
     /// Take down what was moved out of the window.
     TakeDown(Retired),
+    /// Unmap what was written through, at an address that nobody knows.
+    Unmap(Alias),
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +76,16 @@ pub(crate) fn take_down(retired: Retired) {
     }
 }
 
+/// Unmaps a large alias later, a small one or one too many at once.
+pub(crate) fn unmap(alias: Alias) {
+    if alias.span().length.0 <= UNMAP_AT_ONCE_BYTES_MAX {
+        return;
+    }
+    if let Some(queue) = worker() {
+        let _ = queue.try_send(Task::Unmap(alias));
+    }
+}
+
 /// Starts the thread before it is needed, so that the first `get` does not pay for it.
 pub(crate) fn warm_up() {
     let _ = worker();
@@ -88,6 +103,7 @@ fn worker() -> Option<&'static SyncSender<Task>> {
                         blocks.into_iter().for_each(|block| walk(&region, block));
                     }
                     Task::TakeDown(retired) => drop(retired),
+                    Task::Unmap(alias) => drop(alias),
                 }
             }
         };

@@ -9,7 +9,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
-use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes};
+use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes, sync};
 use farrow_store::{ObjectId, ObjectKind};
 
 use crate::arena::SMALL_BYTES_MAX;
@@ -17,6 +17,13 @@ use crate::background;
 use crate::error::Error;
 use crate::seal;
 use crate::session::{Session, wire_span};
+
+/// Bytes that a thread copies at a time: more than a copy past the cache needs to pay, and few
+/// enough that threads end together.
+const COPY_PIECE_BYTES: usize = 2 << 20;
+
+/// Copies from this size on are shared by threads; starting one takes as long as 256 KiB.
+const COPY_PARALLEL_BYTES_MIN: usize = 4 << 20;
 
 /// What can be put.
 #[derive(Debug, Clone, Copy)]
@@ -301,8 +308,11 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
     } else {
-        alias_of(session, primary)
-            .and_then(|alias| Ok(alias.write_published(primary.offset, bytes)?))
+        session.region.alias(primary).map_err(Error::from).and_then(|alias| {
+            copy_fresh(&alias, primary.offset, bytes)?;
+            background::unmap(alias);
+            Ok(())
+        })
     };
     match copied {
         Ok(()) => Ok(written),
@@ -313,13 +323,36 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
     }
 }
 
-/// A second, writable mapping, with its page table entries ready: faulting them in one by one
-/// would halve the speed of the copy.
-fn alias_of(session: &Session, pages: Span) -> Result<Alias, Error> {
-    let alias = session.region.alias(pages)?;
-    // Without them the copy is slower, not wrong.
-    let _ = alias.populate();
-    Ok(alias)
+/// Copies to pages that were never touched through this mapping. Page table entries are made
+/// ready piece by piece, by each thread for what it copies next: faulting them in one by one
+/// would halve the speed, and while one thread makes entries another has the memory to itself.
+fn copy_fresh(alias: &Alias, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
+    let pieces: Vec<&[u8]> = bytes.chunks(COPY_PIECE_BYTES).collect();
+    let threads = match std::thread::available_parallelism() {
+        Ok(cores) if bytes.len() >= COPY_PARALLEL_BYTES_MIN => cores.get().min(pieces.len()),
+        _ => 1,
+    };
+    let next = sync::AtomicU64::new(0);
+    let work = || -> Result<(), Error> {
+        loop {
+            let number = next.fetch_add(1, sync::Ordering::Relaxed);
+            let Some(piece) = pieces.get(usize::try_from(number).unwrap_or(usize::MAX)) else {
+                return Ok(());
+            };
+            let at = Offset(offset.0 + number * COPY_PIECE_BYTES as u64);
+            // Without the entries the copy is slower, not wrong.
+            let _ = alias.populate_part(Span { offset: at, length: Length(piece.len() as u64) });
+            alias.write_published(at, piece)?;
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let mine = work();
+        others.into_iter().fold(mine, |result, other| match other.join() {
+            Ok(theirs) => result.and(theirs),
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    })
 }
 
 fn take(session: &Session, total: u64, is_small: bool) -> Result<Span, Error> {
@@ -346,12 +379,12 @@ fn fill(
         }
         return session.write_small(written.primary.offset, &bytes);
     }
-    let alias = alias_of(session, written.primary)?;
+    let alias = session.region.alias(written.primary)?;
     let mut rewritten = Vec::new();
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
         if let Source::Bytes(bytes) = copy.source {
-            alias.write_published(offset, bytes)?;
+            copy_fresh(&alias, offset, bytes)?;
         } else {
             rewritten.resize(copy.length as usize, 0);
             copy.fill(&mut rewritten);
@@ -359,6 +392,7 @@ fn fill(
         }
     }
     alias.write_published(Offset(base + tail_at), tail)?;
+    background::unmap(alias);
     Ok(())
 }
 

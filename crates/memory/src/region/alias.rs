@@ -205,6 +205,7 @@ impl Alias {
 
 impl Drop for Alias {
     fn drop(&mut self) {
+        super::writable::take_down(&self.mapping);
         self.region.counters.alias_bytes.fetch_sub(self.span.length.0, Ordering::Relaxed);
     }
 }

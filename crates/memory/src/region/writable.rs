@@ -154,19 +154,25 @@ impl Retired {
 }
 
 impl Drop for Retired {
-    /// In pieces: taking down a large range at once would hold the kernel's lock on the address
-    /// space, for which every other thread's next map waits.
     fn drop(&mut self) {
-        for mapping in &self.moved {
-            let whole = mapping.length().0;
-            for start in (0..whole).step_by(TAKE_DOWN_PIECE_BYTES as usize) {
-                let length = Length(TAKE_DOWN_PIECE_BYTES.min(whole - start));
-                let advice = rustix::mm::Advice::LinuxDontNeed;
-                // SAFETY: all of our own mapping of a shared file, whose bytes stay in the file;
-                // nobody knows its address. What is left over goes with the mapping itself.
-                let _ = unsafe { mapping::advise(mapping.pointer(start), length, advice) };
-            }
-        }
+        self.moved.iter().for_each(take_down);
+    }
+}
+
+/// Takes the page tables of a mapping of a shared file down, before it goes. In pieces: all of a
+/// large one at once would hold the kernel's lock on the address space, for which every other
+/// thread's next map waits.
+pub(super) fn take_down(mapping: &Mapping) {
+    let whole = mapping.length().0;
+    if whole <= TAKE_DOWN_PIECE_BYTES {
+        return;
+    }
+    for start in (0..whole).step_by(TAKE_DOWN_PIECE_BYTES as usize) {
+        let length = Length(TAKE_DOWN_PIECE_BYTES.min(whole - start));
+        let advice = rustix::mm::Advice::LinuxDontNeed;
+        // SAFETY: all of our own mapping of a shared file, whose bytes stay in the file. What is
+        // left over goes with the mapping itself.
+        let _ = unsafe { mapping::advise(mapping.pointer(start), length, advice) };
     }
 }
 
