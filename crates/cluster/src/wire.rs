@@ -4,6 +4,7 @@
 //! [`Request`] or [`Reply`]. Descriptors of files travel only with the reply to `Hello`.
 //! Everything here is input: lengths are limited before anything is allocated.
 
+use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
@@ -129,6 +130,24 @@ pub struct SealItem {
     /// True when the client goes on using the memory and will hold the object: until it says
     /// so, nobody's delete frees it.
     pub is_held_by_creator: bool,
+}
+
+impl SealItem {
+    /// Plain bytes without a name: the first `size` of `primary`.
+    pub fn bytes(primary: WireSpan, size: u64) -> Self {
+        Self {
+            kind: ObjectKind::Bytes.as_u8(),
+            primary,
+            descriptor: (primary.0, 0),
+            descriptor_crc: 0,
+            extra: Vec::new(),
+            extra_crc: 0,
+            size,
+            name: None,
+            is_reserved: false,
+            is_held_by_creator: false,
+        }
+    }
 }
 
 /// An object by id or by name.

@@ -139,18 +139,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
     else {
         panic!("no grant");
     };
-    let item = |primary: (u64, u64)| SealItem {
-        kind: 1,
-        primary,
-        descriptor: (primary.0, 0),
-        descriptor_crc: 0,
-        extra: Vec::new(),
-        extra_crc: 0,
-        size: 10,
-        name: None,
-        is_reserved: false,
-        is_held_by_creator: false,
-    };
+    let item = |primary: (u64, u64)| SealItem::bytes(primary, 10);
     let good = item((start, 128));
     let lies = [
         item((start + length, 128)),
@@ -283,18 +272,7 @@ fn a_data_file_that_was_cut_short_does_not_kill_the_daemon() {
     else {
         panic!("no grant");
     };
-    let item = SealItem {
-        kind: 1,
-        primary,
-        descriptor: (primary.0, 0),
-        descriptor_crc: 0,
-        extra: Vec::new(),
-        extra_crc: 0,
-        size: 10,
-        name: Some("x".into()),
-        is_reserved: false,
-        is_held_by_creator: false,
-    };
+    let item = SealItem { name: Some("x".into()), ..SealItem::bytes(primary, 10) };
     assert!(raw.ask(RequestBody::Seal { items: vec![item] }).is_ok());
     let data = std::fs::read_dir(daemon.dir.path())
         .unwrap()

@@ -312,18 +312,7 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     state.handle(session, Request { seq: 4, body: grant }, 200, 0, &mut out);
     let Some(Action::Send { reply, .. }) = out.pop() else { panic!("no answer") };
     let Ok(ReplyBody::Granted(primary)) = reply.body else { panic!("no grant") };
-    let item = SealItem {
-        kind: 1,
-        primary,
-        descriptor: (primary.0, 0),
-        descriptor_crc: 0,
-        extra: Vec::new(),
-        extra_crc: 0,
-        size: 5,
-        name: Some("n".into()),
-        is_reserved: false,
-        is_held_by_creator: false,
-    };
+    let item = SealItem { name: Some("n".into()), ..SealItem::bytes(primary, 5) };
     let seal = RequestBody::Seal { items: vec![item] };
     state.handle(session, Request { seq: 5, body: seal }, 200, 0, &mut out);
     assert_eq!(out.iter().filter_map(ready).collect::<Vec<_>>(), [(3, vec![true])]);

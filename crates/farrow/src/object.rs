@@ -117,9 +117,7 @@ impl Object {
     ///
     /// [`Error::InvalidDescriptor`] when the descriptor is damaged or says what cannot be.
     pub fn rebuild(&self) -> Result<Rebuilt, Error> {
-        let descriptor = self.descriptor()?;
-        let decoded = Decoded::parse(&descriptor, &Limits::default())?;
-        Ok(decoded.rebuild(&|offset, length| self.resolve(offset, length))?)
+        Ok(self.decoded()?.rebuild(&|offset, length| self.resolve(offset, length))?)
     }
 
     /// As [`Self::rebuild`], and reads all the data once to see that arrays are well-formed:
@@ -129,9 +127,7 @@ impl Object {
     ///
     /// [`Error::InvalidDescriptor`] also for contents that a kernel could be led astray by.
     pub fn rebuild_checked(&self) -> Result<Rebuilt, Error> {
-        let descriptor = self.descriptor()?;
-        let decoded = Decoded::parse(&descriptor, &Limits::default())?;
-        Ok(decoded.rebuild_checked(&|offset, length| self.resolve(offset, length))?)
+        Ok(self.decoded()?.rebuild_checked(&|offset, length| self.resolve(offset, length))?)
     }
 
     /// A NumPy array: dtype, shape, and the bytes.
@@ -147,6 +143,10 @@ impl Object {
                 Err(Error::InvalidArgument(format!("{} is a {kind}, not an array", self.id())))
             }
         }
+    }
+
+    fn decoded(&self) -> Result<Decoded, Error> {
+        Ok(Decoded::parse(&self.descriptor()?, &Limits::default())?)
     }
 
     /// The descriptor as its writer left it, once its checksum is right.

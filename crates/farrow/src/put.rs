@@ -9,8 +9,9 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
+use farrow_memory::copy::CopyPlan;
 use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes, sync};
-use farrow_store::{ObjectId, ObjectKind};
+use farrow_store::{ObjectId, encode_extra};
 
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
@@ -21,9 +22,6 @@ use crate::session::{Session, wire_span};
 /// Bytes that a thread copies at a time: more than a copy past the cache needs to pay, and few
 /// enough that threads end together.
 const COPY_PIECE_BYTES: usize = 2 << 20;
-
-/// Copies from this size on are shared by threads; starting one takes as long as 256 KiB.
-const COPY_PARALLEL_BYTES_MIN: usize = 4 << 20;
 
 /// What can be put.
 #[derive(Debug, Clone, Copy)]
@@ -140,8 +138,7 @@ pub(crate) fn put(
     result
 }
 
-/// Seals all in one message (for each 8192 of them). When one fails, those before it that were
-/// sealed are left to the caller's `on_sealed`; the others leave nothing behind.
+/// Seals all in one message (for each 8192 of them). When one fails, all are taken back.
 pub(crate) fn put_many(
     session: &Arc<Session>,
     values: &[Value<'_>],
@@ -152,13 +149,19 @@ pub(crate) fn put_many(
         match put_batch(session, batch) {
             Ok(sealed) => ids.extend(sealed),
             Err(error) => {
-                let targets = ids.iter().map(|id: &ObjectId| (*id).into()).collect::<Vec<_>>();
-                let _ = crate::client::delete(session, &targets);
+                take_back(session, &ids);
                 return Err(error);
             }
         }
     }
     Ok(ids)
+}
+
+/// Deletes what was sealed before another of its set failed.
+fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
+    let targets: Vec<_> = ids.iter().map(|id| (*id).into()).collect();
+    // The failure that led here is the one to tell.
+    let _ = crate::client::delete(session, &targets);
 }
 
 fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectId>, Error> {
@@ -195,8 +198,7 @@ fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectI
     match first_error {
         None => Ok(ids),
         Some(error) => {
-            let targets = ids.iter().map(|id| (*id).into()).collect::<Vec<_>>();
-            let _ = crate::client::delete(session, &targets);
+            take_back(session, &ids);
             Err(error)
         }
     }
@@ -204,34 +206,25 @@ fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectI
 
 /// Puts the bytes in their place; what is missing then is the seal.
 fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Result<Written, Error> {
-    let (kind, plan) = match value {
-        Value::Bytes(bytes) => return write_bytes(session, bytes, name),
-        Value::NdArray { .. } => (ObjectKind::NdArray, plan_of(session, value)?),
-        Value::Array { .. } => (ObjectKind::Array, plan_of(session, value)?),
-        Value::ChunkedArray { .. } => (ObjectKind::ChunkedArray, plan_of(session, value)?),
-        Value::RecordBatch { .. } => (ObjectKind::RecordBatch, plan_of(session, value)?),
-        Value::Table { .. } => (ObjectKind::Table, plan_of(session, value)?),
-    };
-    let (plan, in_place) = plan;
+    if let Value::Bytes(bytes) = value {
+        return write_bytes(session, bytes, name);
+    }
+    let (plan, in_place) = plan_of(session, value)?;
     let pool_pages = sorted(in_place.pool);
     let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
-    let list_bytes = 16 * extra.len() as u64;
+    let list = encode_extra(&extra);
     // Copies first, at the block's start, then the descriptor, then the list of blocks.
     let descriptor_at = plan.copy_bytes().next_multiple_of(8);
     let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
-    let total = list_at + list_bytes;
+    let total = list_at + list.len() as u64;
     let is_small = total <= SMALL_BYTES_MAX;
     let primary = take(session, total, is_small)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
     let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
-    let mut list = Vec::with_capacity(list_bytes as usize);
-    for span in &extra {
-        list.extend_from_slice(&span.offset.0.to_le_bytes());
-        list.extend_from_slice(&span.length.0.to_le_bytes());
-    }
     let item = SealItem {
-        kind: kind.as_u8(),
+        // The numbers of descriptors are those of the directory.
+        kind: plan.kind() as u8,
         primary: wire_span(primary),
         descriptor: (base + descriptor_at, descriptor.len() as u64),
         descriptor_crc: crc32c::crc32c(&descriptor),
@@ -292,18 +285,8 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
     let total = bytes.len() as u64;
     let is_small = total <= SMALL_BYTES_MAX;
     let primary = take(session, total, is_small)?;
-    let item = SealItem {
-        kind: ObjectKind::Bytes.as_u8(),
-        primary: wire_span(primary),
-        descriptor: (primary.offset.0, 0),
-        descriptor_crc: 0,
-        extra: Vec::new(),
-        extra_crc: 0,
-        size: total,
-        name: name.map(str::to_owned),
-        is_reserved: false,
-        is_held_by_creator: false,
-    };
+    let name = name.map(str::to_owned);
+    let item = SealItem { name, ..SealItem::bytes(wire_span(primary), total) };
     let written = Written::new(item, primary, is_small);
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
@@ -328,10 +311,9 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
 /// would halve the speed, and while one thread makes entries another has the memory to itself.
 fn copy_fresh(alias: &Alias, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
     let pieces: Vec<&[u8]> = bytes.chunks(COPY_PIECE_BYTES).collect();
-    let threads = match std::thread::available_parallelism() {
-        Ok(cores) if bytes.len() >= COPY_PARALLEL_BYTES_MIN => cores.get().min(pieces.len()),
-        _ => 1,
-    };
+    let plan = CopyPlan::automatic();
+    let is_parallel = bytes.len() as u64 >= plan.parallel_bytes_min.0;
+    let threads = if is_parallel { plan.threads_max.get().min(pieces.len()) } else { 1 };
     let next = sync::AtomicU64::new(0);
     let work = || -> Result<(), Error> {
         loop {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use farrow_cluster::wire::{RequestBody, SealItem};
 use farrow_memory::{Length, Offset, Retired, Span};
-use farrow_store::{Held, ObjectId, ObjectKind};
+use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
@@ -144,16 +144,10 @@ impl Writer {
         let mut retired = Retired::default();
         session.protect(memory.pages, &mut retired)?;
         let item = SealItem {
-            kind: ObjectKind::Bytes.as_u8(),
-            primary: wire_span(memory.pages),
-            descriptor: (memory.pages.offset.0, 0),
-            descriptor_crc: 0,
-            extra: Vec::new(),
-            extra_crc: 0,
-            size: memory.bytes,
             name: self.name.clone(),
             is_reserved: self.name.is_some(),
             is_held_by_creator: true,
+            ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
         let sealed = seal::one(&session, item);
         background::take_down(retired);

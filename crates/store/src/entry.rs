@@ -235,8 +235,9 @@ fn checksum(words: &[u64; ENTRY_WORDS]) -> u64 {
     u64::from(crc32c::crc32c(&bytes))
 }
 
-/// A list of extra blocks as it lies behind a descriptor.
-pub(crate) fn encode_extra(blocks: &[Span]) -> Vec<u8> {
+/// A list of extra blocks as it lies behind a descriptor, for the client that writes it.
+#[must_use]
+pub fn encode_extra(blocks: &[Span]) -> Vec<u8> {
     blocks
         .iter()
         .flat_map(|block| [block.offset.0, block.length.0])

@@ -33,7 +33,7 @@ mod space;
 mod tests;
 
 pub use clients::{ClientRecord, ClientSlot, Joined};
-pub use entry::Entry;
+pub use entry::{Entry, encode_extra};
 pub use error::{FormatError, StoreError};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
