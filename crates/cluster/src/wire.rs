@@ -8,7 +8,7 @@ use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
@@ -123,6 +123,10 @@ pub struct SealItem {
     pub extra_crc: u32,
     /// Bytes the user sees.
     pub size: u64,
+    /// Bytes of metadata at the end of the primary block.
+    pub metadata_bytes: u32,
+    /// CRC-32C of the metadata.
+    pub metadata_crc: u32,
     /// Name, if it has one.
     pub name: Option<String>,
     /// True when the name was reserved by this client before.
@@ -143,6 +147,8 @@ impl SealItem {
             extra: Vec::new(),
             extra_crc: 0,
             size,
+            metadata_bytes: 0,
+            metadata_crc: 0,
             name: None,
             is_reserved: false,
             is_held_by_creator: false,

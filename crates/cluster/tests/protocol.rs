@@ -147,7 +147,7 @@ impl Run {
     fn body(&mut self, session: SessionId) -> RequestBody {
         let is_joined = self.sessions.get(&session).is_some_and(|known| known.is_joined);
         if !is_joined && self.dice.roll(10) > 0 {
-            let version = if self.dice.roll(10) == 0 { 2 } else { PROTOCOL_VERSION };
+            let version = if self.dice.roll(10) == 0 { 999 } else { PROTOCOL_VERSION };
             let resume = (self.dice.roll(8) == 0).then_some((1, 2, 3));
             return RequestBody::Hello(Hello { version, resume });
         }
@@ -218,6 +218,8 @@ impl Run {
             extra: (0..extra_count).map(|_| self.span(session)).collect(),
             extra_crc: 2,
             size: self.dice.roll(primary.1.saturating_add(2)),
+            metadata_bytes: 0,
+            metadata_crc: 0,
             name: (self.dice.roll(3) == 0).then(|| self.name()),
             is_reserved: self.dice.roll(4) == 0,
             is_held_by_creator: self.dice.roll(4) == 0,

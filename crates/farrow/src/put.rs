@@ -231,6 +231,8 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
         extra: extra.iter().copied().map(wire_span).collect(),
         extra_crc: crc32c::crc32c(&list),
         size: plan.data_bytes(),
+        metadata_bytes: 0,
+        metadata_crc: 0,
         name: name.map(str::to_owned),
         is_reserved: false,
         is_held_by_creator: !pool_pages.is_empty(),

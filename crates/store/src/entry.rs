@@ -16,8 +16,12 @@ pub(crate) const ENTRY_WORDS: usize = 16;
 pub(crate) const SEQUENCE_WORD: u64 = 0;
 /// The word with the checksum.
 const CHECKSUM_WORD: usize = 15;
+/// Where the number of returns into memory starts in a sequence.
+const RESIDENCY_SHIFT: u32 = 35;
 /// Bytes of one extra block in its list.
 pub(crate) const EXTRA_BYTES: u64 = 16;
+/// Bytes that say where a block was at seal.
+pub(crate) const ORIGIN_BYTES: u64 = 8;
 
 /// What the sequence word of an entry says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,13 +32,21 @@ pub(crate) enum State {
     Writing,
     /// An object.
     Sealed,
+    /// An object whose bytes lie outside of the region.
+    Spilled,
+    /// An object that the home is about to take out of memory, unless somebody holds it.
+    Leaving,
+    /// A spilled object that is coming back: its other words are being written.
+    Restoring,
     /// An object that cannot be found any more, but may still be held.
     Retiring,
     /// No program writes this.
     Unknown,
 }
 
-/// The first word of an entry: generation times 8, plus the state. It only grows.
+/// The first word of an entry: the state in 3 bits, the generation in 32, and in the other 29 how
+/// often the object came back into memory. A sealed object that comes back lies elsewhere, and so
+/// has another word.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Sequence(pub(crate) u64);
 
@@ -43,14 +55,22 @@ impl Sequence {
     pub(crate) const FIRST: Self = Self::new(Generation(1), State::Free);
 
     pub(crate) const fn new(generation: Generation, state: State) -> Self {
+        Self::resident(generation, 0, state)
+    }
+
+    /// After `residency` returns into memory, at most 2^29 - 1.
+    pub(crate) const fn resident(generation: Generation, residency: u32, state: State) -> Self {
         let state = match state {
             State::Free => 0,
             State::Writing => 1,
             State::Sealed => 2,
+            State::Spilled => 3,
             State::Retiring => 4,
+            State::Leaving => 5,
+            State::Restoring => 6,
             State::Unknown => 7,
         };
-        Self((generation.0 as u64) << 3 | state)
+        Self((residency as u64) << RESIDENCY_SHIFT | (generation.0 as u64) << 3 | state)
     }
 
     pub(crate) const fn state(self) -> State {
@@ -58,18 +78,26 @@ impl Sequence {
             0 => State::Free,
             1 => State::Writing,
             2 => State::Sealed,
+            3 => State::Spilled,
             4 => State::Retiring,
+            5 => State::Leaving,
+            6 => State::Restoring,
             _ => State::Unknown,
         }
     }
 
-    /// The life. More than 32 bits are never written, and refused by [`Entry::decode`].
+    /// The life.
     pub(crate) const fn generation(self) -> Generation {
         Generation((self.0 >> 3) as u32)
     }
 
+    /// How often the object came back into memory.
+    pub(crate) const fn residency(self) -> u32 {
+        (self.0 >> RESIDENCY_SHIFT) as u32
+    }
+
     pub(crate) const fn with(self, state: State) -> Self {
-        Self::new(self.generation(), state)
+        Self::resident(self.generation(), self.residency(), state)
     }
 
     /// Free, in the next life. None after the last one: such a slot is never used again.
@@ -107,17 +135,37 @@ pub struct Entry {
     pub creator_pid: u32,
     /// Client slot of that process at the time.
     pub creator: u32,
+    /// Bytes of metadata; they end with the primary block, but for padding to a multiple of 8.
+    pub metadata_bytes: u32,
+    /// crc32c of the metadata; 0 without.
+    pub metadata_crc: u32,
+    /// How often it came back into memory.
+    pub residency: u32,
+    /// Whether its blocks lie elsewhere than at seal: the list behind the descriptor then tells,
+    /// after the extra blocks, where each block was, the primary one first.
+    pub is_relocated: bool,
 }
 
 /// Why words are not an entry.
 pub(crate) type EntryFault = &'static str;
 
 impl Entry {
-    /// Where the list of extra blocks lies: behind the descriptor, at the next multiple of 8.
+    /// Where the list of extra blocks lies: behind the descriptor, at the next multiple of 8. With
+    /// the places that the blocks had at seal, if those are others now.
     #[must_use]
     pub fn extra_list(&self) -> Option<Span> {
         let start = Length(self.descriptor.end()?.0).round_up(8)?;
-        Some(Span::new(Offset(start.0), Length(u64::from(self.extra_count) * EXTRA_BYTES)))
+        let extra = u64::from(self.extra_count);
+        let origins = if self.is_relocated { (extra + 1) * ORIGIN_BYTES } else { 0 };
+        Some(Span::new(Offset(start.0), Length(extra * EXTRA_BYTES + origins)))
+    }
+
+    /// Where the metadata lies: at the end of the primary block. None: it would not fit there.
+    #[must_use]
+    pub fn metadata(&self) -> Option<Span> {
+        let length = Length(self.metadata_bytes.into());
+        let start = self.primary.end()?.0.checked_sub(length.round_up(8)?.0)?;
+        (start >= self.primary.offset.0).then_some(Span::new(Offset(start), length))
     }
 
     /// The bytes of a plain-bytes object.
@@ -126,13 +174,18 @@ impl Entry {
         Span::new(self.primary.offset, self.size)
     }
 
+    /// The word of the directory while this entry stands there, sealed.
+    pub(crate) fn sequence(&self) -> Sequence {
+        Sequence::resident(self.id.generation(), self.residency, State::Sealed)
+    }
+
     /// The words of this entry, as published.
     pub(crate) fn encode(&self) -> [u64; ENTRY_WORDS] {
-        let sequence = Sequence::new(self.id.generation(), State::Sealed);
         let mut words = [
-            sequence.0,
+            self.sequence().0,
             u64::from(self.kind.as_u8())
                 | (self.name.length.0 & 0xff) << 8
+                | u64::from(self.is_relocated) << 16
                 | u64::from(self.extra_count) << 32,
             self.id.hi,
             self.id.lo,
@@ -146,7 +199,7 @@ impl Entry {
             u64::from(self.descriptor_crc) | u64::from(self.extra_crc) << 32,
             self.sealed_at_ns,
             u64::from(self.creator_pid) | u64::from(self.creator) << 32,
-            0,
+            u64::from(self.metadata_bytes) | u64::from(self.metadata_crc) << 32,
             0,
         ];
         words[CHECKSUM_WORD] = checksum(&words);
@@ -161,12 +214,10 @@ impl Entry {
         slot: Slot,
         layout: &Layout,
     ) -> Result<Self, EntryFault> {
-        if words[0] >> 35 != 0 {
-            return Err("generation is over 32 bits");
-        }
-        let generation = Sequence(words[0]).generation();
+        let sequence = Sequence(words[0]);
+        let generation = sequence.generation();
         let mut published = *words;
-        published[0] = Sequence::new(generation, State::Sealed).0;
+        published[0] = sequence.with(State::Sealed).0;
         if checksum(&published) != words[CHECKSUM_WORD] {
             return Err("checksum differs");
         }
@@ -186,6 +237,10 @@ impl Entry {
             sealed_at_ns: words[12],
             creator_pid: words[13] as u32,
             creator: (words[13] >> 32) as u32,
+            metadata_bytes: words[14] as u32,
+            metadata_crc: (words[14] >> 32) as u32,
+            residency: sequence.residency(),
+            is_relocated: words[1] >> 16 & 1 == 1,
         };
         if entry.id != ObjectId::new(uid, generation, slot) {
             return Err("id is not of this slot");
@@ -213,8 +268,13 @@ impl Entry {
             return Err("plain bytes leave the primary block");
         }
         let list = self.extra_list().ok_or("list of extra blocks leaves the primary block")?;
-        if self.extra_count > 0 && !self.primary.contains(list) {
+        if (self.extra_count > 0 || self.is_relocated) && !self.primary.contains(list) {
             return Err("list of extra blocks leaves the primary block");
+        }
+        let content = if is_bytes { self.payload() } else { list };
+        let metadata = self.metadata().ok_or("metadata leaves the primary block")?;
+        if self.metadata_bytes > 0 && content.end().is_none_or(|end| end > metadata.offset) {
+            return Err("metadata overlaps what it is about");
         }
         if !self.name.is_empty()
             && (!layout.names.contains(self.name)
@@ -291,19 +351,33 @@ mod tests {
             sealed_at_ns: 3,
             creator_pid: 4,
             creator: 5,
+            metadata_bytes: 30,
+            metadata_crc: 7,
+            residency: 3,
+            is_relocated: true,
         }
     }
 
     #[test]
     fn sequences_say_life_and_state() {
-        for state in [State::Free, State::Writing, State::Sealed, State::Retiring] {
-            let sequence = Sequence::new(Generation(u32::MAX), state);
+        for state in [
+            State::Free,
+            State::Writing,
+            State::Sealed,
+            State::Spilled,
+            State::Retiring,
+            State::Leaving,
+            State::Restoring,
+        ] {
+            let sequence = Sequence::resident(Generation(u32::MAX), (1 << 29) - 1, state);
             assert_eq!((sequence.state(), sequence.generation().0), (state, u32::MAX));
+            assert_eq!(sequence.residency(), (1 << 29) - 1);
             assert_eq!(sequence.next_life(), None);
         }
         assert_eq!(Sequence(0).generation(), Generation(0));
         assert_ne!(Sequence::FIRST, Sequence(0));
-        let next = Sequence::FIRST.with(State::Retiring).next_life().unwrap();
+        let next = Sequence::resident(Generation(1), 9, State::Retiring).next_life().unwrap();
+        assert_eq!(next.residency(), 0);
         assert_eq!((next.state(), next.generation().0), (State::Free, 2));
     }
 
@@ -340,6 +414,8 @@ mod tests {
             |e, _| e.extra_count = u32::MAX,
             |e, l| e.name.offset = l.heap.offset,
             |e, _| e.name.offset.0 += 1,
+            |e, _| e.metadata_bytes = u32::MAX,
+            |e, _| e.metadata_bytes = 1024 - 256 - 101,
         ] {
             let mut bad = entry(&layout);
             change(&mut bad, &layout);
@@ -354,6 +430,8 @@ mod tests {
         bytes.kind = ObjectKind::Bytes;
         bytes.descriptor = Span::new(bytes.primary.offset, Length(0));
         bytes.extra_count = 0;
+        bytes.metadata_bytes = 0;
+        bytes.is_relocated = false;
         bytes.size = Length(1024);
         assert_eq!(Entry::decode(&bytes.encode(), UID, Slot(3), &layout), Ok(bytes));
         assert_eq!(bytes.payload(), bytes.primary);

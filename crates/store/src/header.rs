@@ -10,7 +10,7 @@ use crate::ids::RegionUid;
 use crate::layout::{HEADER_BYTES, Layout};
 
 /// The version of the format that this program reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// First word of a region: "FARROWRG".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
@@ -18,10 +18,10 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
 pub(crate) const MAGIC_MAKING: u64 = u64::from_le_bytes(*b"FARRMAKE");
 
 /// Words of the part that is written once, with its checksum in the last.
-pub(crate) const HEADER_WORDS: usize = 33;
+pub(crate) const HEADER_WORDS: usize = 50;
 const CHECKSUM_WORD: usize = HEADER_WORDS - 1;
 /// First word of the (offset, length) pairs of the tables.
-const TABLES_WORD: usize = 14;
+const TABLES_WORD: usize = 17;
 
 /// How often a home has opened the region, its making included.
 pub(crate) const LIFE: Offset = Offset(512);
@@ -29,6 +29,8 @@ pub(crate) const LIFE: Offset = Offset(512);
 pub(crate) const INDEX_TURN: Offset = Offset(640);
 /// Directory slots from this one on were never used.
 pub(crate) const SLOTS_USED: Offset = Offset(768);
+/// How many events were ever published.
+pub(crate) const EVENTS_HEAD: Offset = Offset(896);
 
 /// What the first page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +60,12 @@ impl Header {
             layout.grants_max.into(),
             layout.hold_blocks_max.into(),
             layout.index_places,
+            layout.entry_pages_max.into(),
+            layout.events_max.into(),
+            layout.namespaces_max.into(),
         ];
         let tables = layout.tables();
-        let spans = tables.iter().flat_map(|(_, span)| [span.offset.0, span.length.0]);
+        let spans = tables.iter().flat_map(|table| [table.span.offset.0, table.span.length.0]);
         for (word, value) in words.iter_mut().zip(first.into_iter().chain(spans)) {
             *word = value;
         }
@@ -114,14 +119,24 @@ impl Header {
             grants_max: count("grants_max", 11)?,
             hold_blocks_max: count("hold_blocks_max", 12)?,
             index_places: words[13],
+            entry_pages_max: count("entry_pages_max", 14)?,
+            events_max: count("events_max", 15)?,
+            namespaces_max: count("namespaces_max", 16)?,
             clients: table(0),
             grants: table(1),
             hold_owners: table(2),
             directory: table(3),
             index: [table(4), table(5)],
             names: table(6),
-            hold_blocks: table(7),
-            heap: table(8),
+            entry_owners: table(7),
+            lives: table(8),
+            pins: table(9),
+            events: table(10),
+            namespaces: table(11),
+            hold_blocks: table(12),
+            entry_pages: table(13),
+            uses: table(14),
+            heap: table(15),
         };
         layout.validate()?;
         Ok(Self {
@@ -157,7 +172,7 @@ impl Header {
         let (magic, rest) = words.split_at(1);
         control.store_record(Offset(8), rest)?;
         crate::failpoint!("create.header");
-        for (offset, value) in [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0)] {
+        for (offset, value) in [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0), (EVENTS_HEAD, 0)] {
             control.store(offset, value)?;
         }
         crate::failpoint!("create.magic");
@@ -211,7 +226,7 @@ mod tests {
         assert_eq!(Header::decode(&other), Err(FormatError::BadMagic { found: 0 }));
         let mut other = words;
         other[1] += 1;
-        let expected = Err(FormatError::OtherVersion { found: 2, known: 1 });
+        let expected = Err(FormatError::OtherVersion { found: 3, known: 2 });
         assert_eq!(Header::decode(&other), expected);
         assert_eq!(Header::decode(&signed(other)), expected);
         let mut other = words;

@@ -175,8 +175,7 @@ impl HoldTable {
     /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
         let slot = entry.id.slot();
-        let sequence = Sequence::new(entry.id.generation(), crate::entry::State::Sealed);
-        let is_held = self.acquire(slot, sequence)?;
+        let is_held = self.acquire(slot, entry.sequence())?;
         Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
     }
 

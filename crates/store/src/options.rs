@@ -24,6 +24,9 @@ pub const OBJECTS_MAX: u32 = 1 << 28;
 /// Most clients, grants and hold blocks. 2^20 hold blocks are 4 GiB of them.
 pub const RECORDS_MAX: u32 = 1 << 20;
 
+/// Most namespaces: the daemon keeps them all in memory.
+pub const NAMESPACES_MAX: u32 = 4096;
+
 /// Longest heap. The kernel maps at most 2^47 bytes in a process on common machines.
 pub const CAPACITY_MAX: Length = Length(1 << 47);
 
@@ -42,14 +45,20 @@ pub struct RegionOptions {
     pub grants_max: u32,
     /// Bytes for names; each name takes a multiple of 32.
     pub name_bytes: Length,
+    /// Objects at one time that clients seal by themselves, rounded up to whole pages of them.
+    pub client_objects_max: u32,
+    /// Events that a subscriber may be behind before it misses some.
+    pub events_max: u32,
+    /// Namespaces.
+    pub namespaces_max: u32,
 }
 
 impl RegionOptions {
     /// Options for a heap of `capacity`, with limits that fit it.
     ///
     /// One object for each 16 KiB, at least 1024 and at most 4 Mi: an object costs 128 B of
-    /// directory, up to 64 B of index and 32 B of names, so the tables take about 1.4 % of a
-    /// large region.
+    /// directory, up to 64 B of index and 32 B of names, one that a client seals by itself 122 B,
+    /// so the tables take about 2.2 % of a large region.
     #[must_use]
     pub fn for_capacity(capacity: Length) -> Self {
         let objects_max = (capacity.0 / (16 << 10)).clamp(1 << 10, 4 << 20) as u32;
@@ -61,6 +70,9 @@ impl RegionOptions {
             hold_blocks_max: 2 * clients_max,
             grants_max: (capacity.0 / (64 << 10)).clamp(4 << 10, 1 << 20) as u32,
             name_bytes: Length(u64::from(objects_max) * NAME_GRAIN_BYTES),
+            client_objects_max: objects_max,
+            events_max: (objects_max / 16).clamp(1 << 10, 16 << 10),
+            namespaces_max: 64,
         }
     }
 
@@ -77,6 +89,9 @@ impl RegionOptions {
             ("hold_blocks_max", self.hold_blocks_max.into(), 1, RECORDS_MAX.into()),
             ("grants_max", self.grants_max.into(), 1, RECORDS_MAX.into()),
             ("name_bytes", self.name_bytes.0, NAME_GRAIN_BYTES, name_bytes_max),
+            ("client_objects_max", self.client_objects_max.into(), 1, OBJECTS_MAX.into()),
+            ("events_max", self.events_max.into(), 1, RECORDS_MAX.into()),
+            ("namespaces_max", self.namespaces_max.into(), 1, NAMESPACES_MAX.into()),
         ];
         for (what, value, min, max) in ranges {
             if !(min..=max).contains(&value) {

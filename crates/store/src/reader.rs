@@ -115,10 +115,6 @@ impl Reader {
             return Ok(None);
         }
         let directory = self.region.words(self.layout().directory)?;
-        let wanted = Sequence::new(id.generation(), State::Sealed);
-        if load(&directory, id.slot(), 0, Ordering::Acquire)? != wanted.0 {
-            return Ok(None);
-        }
         match self.look(&directory, id.slot())? {
             Look::Sealed(entry) if entry.id == id => Ok(Some(entry)),
             // A change means that this life of the slot is over.
@@ -284,8 +280,7 @@ impl Reader {
 
     fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {
         fence(Ordering::Acquire);
-        let sequence = Sequence::new(entry.id.generation(), State::Sealed);
-        Ok(load(directory, entry.id.slot(), 0, Ordering::Relaxed)? == sequence.0)
+        Ok(load(directory, entry.id.slot(), 0, Ordering::Relaxed)? == entry.sequence().0)
     }
 
     fn word(&self, at: Offset) -> Result<u64, StoreError> {

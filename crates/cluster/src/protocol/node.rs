@@ -470,6 +470,8 @@ impl NodeState {
             extra: item.extra.into_iter().map(span).collect(),
             extra_crc: item.extra_crc,
             size: Length(item.size),
+            metadata_bytes: item.metadata_bytes,
+            metadata_crc: item.metadata_crc,
             name: item.name.as_deref(),
             is_reserved: item.is_reserved,
         };

@@ -209,7 +209,7 @@ fn survey_entries(
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }
-            State::Unknown => drop_entry(&mut survey, slot, "unknown state"),
+            _ => drop_entry(&mut survey, slot, "unknown state"),
         }
     }
     Ok(survey)

@@ -63,7 +63,7 @@ impl Home {
             let is_known = match state {
                 State::Free => is_used || sequence.0 == 0,
                 State::Sealed | State::Retiring => is_used,
-                State::Writing | State::Unknown => false,
+                _ => false,
             };
             if !is_known
                 || is_free != free.contains(&slot.0)

@@ -119,8 +119,8 @@ impl Home {
         // A file of tmpfs starts as zeros; anything else, or anything used, is made so.
         let is_fresh = first_word == 0 && control.region().fabric().kind() == FabricKind::Shm;
         if !is_fresh {
-            for (_, table) in header.layout.tables().into_iter().take(7) {
-                control.zero(table)?;
+            for table in header.layout.tables().iter().filter(|table| table.is_control()) {
+                control.zero(table.span)?;
                 failpoint!("create.tables");
             }
         }

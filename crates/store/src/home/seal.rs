@@ -32,6 +32,10 @@ pub struct SealRequest<'a> {
     pub extra_crc: u32,
     /// Bytes the user sees.
     pub size: Length,
+    /// Bytes of metadata, which the client has written to the end of the primary block.
+    pub metadata_bytes: u32,
+    /// crc32c of the metadata. Readers compare it; the home does not.
+    pub metadata_crc: u32,
     /// Its name.
     pub name: Option<&'a str>,
     /// Whether the client has reserved the name.
@@ -50,6 +54,8 @@ impl<'a> SealRequest<'a> {
             extra: Vec::new(),
             extra_crc: 0,
             size,
+            metadata_bytes: 0,
+            metadata_crc: 0,
             name,
             is_reserved: false,
         }
@@ -165,6 +171,10 @@ impl Home {
             sealed_at_ns: now_ns,
             creator_pid,
             creator: client.0,
+            metadata_bytes: request.metadata_bytes,
+            metadata_crc: request.metadata_crc,
+            residency: 0,
+            is_relocated: false,
         };
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         self.check_extra_list(&entry, &request.extra)?;

@@ -26,6 +26,9 @@ pub(crate) fn small() -> RegionOptions {
         hold_blocks_max: 6,
         grants_max: 24,
         name_bytes: Length(40 * 32),
+        client_objects_max: 84,
+        events_max: 16,
+        namespaces_max: 4,
     }
 }
 
@@ -137,6 +140,8 @@ pub(crate) fn table<'a>(
         extra: extra.to_vec(),
         extra_crc: crc32c::crc32c(&list),
         size: Length(extra.iter().map(|span| span.length.0).sum()),
+        metadata_bytes: 0,
+        metadata_crc: 0,
         name,
         is_reserved: false,
     }
