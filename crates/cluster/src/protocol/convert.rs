@@ -1,0 +1,54 @@
+//! Between the words of the wire and those of the store.
+
+use farrow_memory::{Length, Offset, Span};
+use farrow_store::{ObjectId, StoreError, Target};
+
+use crate::wire::{WireError, WireSpan, WireTarget};
+
+pub(super) fn limit(what: &str, count: usize, max: usize) -> Result<(), WireError> {
+    if count > max {
+        return Err(WireError::TooMany { what: what.to_owned(), max: max as u64 });
+    }
+    Ok(())
+}
+
+pub(super) fn span((offset, length): WireSpan) -> Span {
+    Span { offset: Offset(offset), length: Length(length) }
+}
+
+pub(super) fn wire_span(span: Span) -> WireSpan {
+    (span.offset.0, span.length.0)
+}
+
+pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
+    match target {
+        WireTarget::Id(hi, lo) => Target::Id(ObjectId { hi: *hi, lo: *lo }),
+        WireTarget::Name(name) => Target::Name(name),
+    }
+}
+
+/// What a client can do about an error of the store.
+pub(super) fn store_error(error: StoreError) -> WireError {
+    match error {
+        StoreError::OutOfMemory { asked, free, largest } => {
+            WireError::OutOfMemory { asked: asked.0, free: free.0, largest: largest.0 }
+        }
+        StoreError::TooManyObjects { max } => too_many("objects", max),
+        StoreError::TooManyClients { max } => too_many("clients", max),
+        StoreError::TooManyGrants { max } => too_many("grants", max),
+        StoreError::HoldBlocksExhausted { max } => too_many("hold blocks", max),
+        StoreError::NameTaken { name } => WireError::NameTaken { name },
+        StoreError::NotFound { what } => WireError::NotFound { what },
+        error @ StoreError::NoSuchClient { .. } => WireError::Denied(error.to_string()),
+        error @ (StoreError::NotYours { .. }
+        | StoreError::BadSpan { .. }
+        | StoreError::BadRequest { .. }
+        | StoreError::NameInvalid { .. }
+        | StoreError::NameSpaceFull { .. }) => WireError::Invalid(error.to_string()),
+        error => WireError::Damaged(error.to_string()),
+    }
+}
+
+pub(super) fn too_many(what: &str, max: impl Into<u64>) -> WireError {
+    WireError::TooMany { what: what.to_owned(), max: max.into() }
+}

@@ -1,0 +1,90 @@
+//! The first message of a connection: who it is, and what place it gets.
+
+use farrow_memory::{CoherenceClass, FabricKind};
+use farrow_store::ClientSlot;
+
+use super::convert::{store_error, wire_span};
+use super::node::NodeState;
+use super::{PeerIdentity, SessionId};
+use crate::wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
+
+impl NodeState {
+    pub(super) fn hello(
+        &mut self,
+        session: SessionId,
+        peer: PeerIdentity,
+        hello: &Hello,
+    ) -> Result<ReplyBody, WireError> {
+        if hello.version != PROTOCOL_VERSION {
+            return Err(WireError::Version { theirs: hello.version, ours: PROTOCOL_VERSION });
+        }
+        if self.is_stopping {
+            return Err(WireError::Closing);
+        }
+        if peer.uid != self.owner_uid && peer.uid != 0 {
+            return Err(WireError::Denied(format!(
+                "user {} may not use the node of user {}",
+                peer.uid, self.owner_uid
+            )));
+        }
+        let slot = match hello.resume {
+            None => {
+                let joined = self
+                    .home
+                    .client_join(peer.pid, peer.start_time, peer.uid)
+                    .map_err(store_error)?;
+                let slot = joined.client;
+                if let Err(error) = self.home.hold_block(slot) {
+                    let _ = self.home.client_leave(slot);
+                    return Err(store_error(error));
+                }
+                slot
+            }
+            Some((uid, slot, nonce)) => {
+                let ours = self.home.uid().0;
+                if uid != ours {
+                    return Err(WireError::OtherRegion { old: uid, new: ours });
+                }
+                let slot = ClientSlot(slot);
+                let taken = self.sessions.values().any(|other| other.slot == Some(slot));
+                if taken {
+                    return Err(WireError::Denied(format!("place {} is in use", slot.0)));
+                }
+                self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
+                self.orphans.remove(&slot);
+                slot
+            }
+        };
+        if let Some(state) = self.sessions.get_mut(&session) {
+            state.slot = Some(slot);
+            self.silent.remove(&(state.hello_by_ms, session));
+        }
+        self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    fn welcome(&self, slot: ClientSlot) -> Result<Welcome, WireError> {
+        let fabric = self.home.region().fabric();
+        let geometry = fabric.geometry();
+        let record = self.home.clients().find(|record| record.client == slot);
+        let nonce = record
+            .map(|record| record.nonce)
+            .ok_or_else(|| WireError::Damaged(format!("client {} is in no record", slot.0)))?;
+        Ok(Welcome {
+            version: PROTOCOL_VERSION,
+            region_uid: self.home.uid().0,
+            is_device: fabric.kind() == FabricKind::Device,
+            is_node_local: fabric.coherence_class() == CoherenceClass::NodeLocal,
+            control_bytes: geometry.control.0,
+            data_bytes: geometry.data.0,
+            control_file_offset: self.place.control_file_offset,
+            data_file_offset: self.place.data_file_offset,
+            base: self.base,
+            slot: slot.0,
+            nonce,
+            hold_blocks: self.home.hold_blocks_of(slot).into_iter().map(wire_span).collect(),
+            grants: self.home.grants_of(slot).into_iter().map(wire_span).collect(),
+            pid: self.pid,
+            memory: self.place.memory.clone(),
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! Numbers of a node.
+
+use farrow_store::{StoreError, StoreStats};
+
+use super::node::NodeState;
+use crate::wire::NodeStats;
+
+impl NodeState {
+    /// Numbers of the node.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn stats(&self, now_ms: u64) -> Result<NodeStats, StoreError> {
+        let StoreStats {
+            capacity,
+            used,
+            free,
+            largest_free,
+            granted,
+            fragmented,
+            retiring,
+            objects,
+            objects_max,
+            objects_retiring,
+            clients,
+            clients_max,
+            holds,
+            ..
+        } = self.home.stats()?;
+        let fabric = self.home.region().fabric();
+        Ok(NodeStats {
+            capacity: capacity.0,
+            used: used.0,
+            free: free.0,
+            largest_free: largest_free.0,
+            granted: granted.0,
+            fragmented: fragmented.0,
+            retiring: retiring.0,
+            objects: objects.into(),
+            objects_max: objects_max.into(),
+            objects_retiring: objects_retiring.into(),
+            clients: clients.into(),
+            clients_max: clients_max.into(),
+            holds,
+            region_uid: self.home.uid().0,
+            pid: self.pid,
+            uptime_ms: now_ms.saturating_sub(self.started_ms),
+            adopted: self.adopted,
+            prepared: self.prepared,
+            fabric: fabric.kind().as_str().to_owned(),
+            coherence: fabric.coherence_class().as_str().to_owned(),
+            memory: self.place.memory.clone(),
+            huge_page_bytes: fabric.huge_page_bytes().map_or(0, |bytes| bytes.0),
+            requests: self.counts.requests,
+            sealed_total: self.counts.sealed,
+            deleted_total: self.counts.deleted,
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! The requests of a client that has its place.
+
+use farrow_memory::{Length, Span};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
+
+use super::convert::{limit, span, store_error, store_target, wire_span};
+use super::node::NodeState;
+use super::waits::{WAITS_PER_SESSION_MAX, Wait};
+use super::{Action, SessionId};
+use crate::wire::{
+    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
+    WireError, WireTarget,
+};
+
+impl NodeState {
+    pub(super) fn serve(
+        &mut self,
+        slot: ClientSlot,
+        body: RequestBody,
+        now_ms: u64,
+        wall_ns: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ReplyBody, WireError> {
+        match body {
+            RequestBody::Grant { min, want } => self.grant(slot, min, want),
+            RequestBody::Release { spans } => {
+                limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
+                let spans: Vec<Span> = spans.into_iter().map(span).collect();
+                self.home.release(slot, &spans).map_err(store_error)?;
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Reserve { name } => {
+                self.home.reserve(slot, &name).map_err(store_error)?;
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Unreserve { name } => {
+                self.home.unreserve(slot, &name).map_err(store_error)?;
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Seal { items } => {
+                limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
+                let sealed = items.into_iter().map(|item| self.seal(slot, item, wall_ns, out));
+                Ok(ReplyBody::Sealed(sealed.collect()))
+            }
+            RequestBody::Confirm { ids } => {
+                limit("objects in one message", ids.len(), BATCH_ITEMS_MAX)?;
+                for (hi, lo) in ids {
+                    self.home.confirm(slot, ObjectId { hi, lo });
+                }
+                self.reclaim_soon(now_ms);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Delete { targets } => {
+                limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+                let deleted = targets.iter().map(|target| self.delete(target)).collect();
+                self.reclaim_soon(now_ms);
+                Ok(ReplyBody::Deleted(deleted))
+            }
+            RequestBody::HoldBlock => {
+                let block = self.home.hold_block(slot).map_err(store_error)?;
+                Ok(ReplyBody::HoldBlock(wire_span(block)))
+            }
+            RequestBody::Reclaim => {
+                self.reclaim();
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Stats => self
+                .stats(now_ms)
+                .map(|stats| ReplyBody::Stats(Box::new(stats)))
+                .map_err(store_error),
+            RequestBody::Shutdown => {
+                out.push(Action::Stop);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Hello(_) | RequestBody::Wait { .. } | RequestBody::Goodbye => {
+                Err(WireError::Invalid("not here".into()))
+            }
+        }
+    }
+
+    fn grant(&mut self, slot: ClientSlot, min: u64, want: u64) -> Result<ReplyBody, WireError> {
+        if min == 0 || want < min {
+            return Err(WireError::Invalid(format!("a grant of {min} to {want} B makes no sense")));
+        }
+        let (min, want) = (Length(min), Length(want));
+        let mut granted = self.home.grant(slot, min, want);
+        if matches!(granted, Err(StoreError::OutOfMemory { .. })) && self.home.has_retiring() {
+            self.reclaim();
+            granted = self.home.grant(slot, min, want);
+        }
+        granted.map(|granted| ReplyBody::Granted(wire_span(granted))).map_err(store_error)
+    }
+
+    fn seal(
+        &mut self,
+        slot: ClientSlot,
+        item: SealItem,
+        wall_ns: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(u64, u64), WireError> {
+        limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
+        let Some(kind) = ObjectKind::from_u8(item.kind) else {
+            return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
+        };
+        let request = SealRequest {
+            kind,
+            primary: span(item.primary),
+            descriptor: span(item.descriptor),
+            descriptor_crc: item.descriptor_crc,
+            extra: item.extra.into_iter().map(span).collect(),
+            extra_crc: item.extra_crc,
+            size: Length(item.size),
+            metadata_bytes: item.metadata_bytes,
+            metadata_crc: item.metadata_crc,
+            name: item.name.as_deref(),
+            is_reserved: item.is_reserved,
+        };
+        let id = self.home.seal(slot, &request, wall_ns).map_err(store_error)?;
+        self.counts.sealed += 1;
+        if item.is_held_by_creator {
+            self.home.keep_for(slot, id);
+        }
+        if let Some(name) = &item.name {
+            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+        }
+        Ok((id.hi, id.lo))
+    }
+
+    fn delete(&mut self, target: &WireTarget) -> Result<(), WireError> {
+        self.home.delete(store_target(target)).map_err(store_error)?;
+        self.counts.deleted += 1;
+        Ok(())
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        targets: &[WireTarget],
+        count: u32,
+        timeout_ms: u64,
+        now_ms: u64,
+    ) -> Result<Option<Vec<bool>>, WireError> {
+        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        let ready: Vec<bool> =
+            targets.iter().map(|target| self.home.find(store_target(target)).is_ok()).collect();
+        let have = ready.iter().filter(|ready| **ready).count();
+        let count = (count as usize).min(targets.len());
+        // An id is given at seal, so one that is not there will not come: only names can.
+        let names: Vec<(String, usize)> = targets
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| !ready.get(*place).copied().unwrap_or(true))
+            .filter_map(|(place, target)| match target {
+                WireTarget::Name(name) => Some((name.clone(), place)),
+                WireTarget::Id(..) => None,
+            })
+            .collect();
+        if have >= count || timeout_ms == 0 || have + names.len() < count {
+            return Ok(Some(ready));
+        }
+        let waiting = self.waits.count_of(session);
+        limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
+        self.waits.add(session, seq, ready, count, names, deadline_ms);
+        Ok(None)
+    }
+}
+
+pub(super) fn answer_wait(wait: Wait) -> Action {
+    let reply = Reply { seq: wait.seq, body: Ok(ReplyBody::Ready(wait.ready)) };
+    Action::Send { session: wait.session, reply, has_descriptors: false }
+}
