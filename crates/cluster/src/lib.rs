@@ -8,6 +8,8 @@
 
 pub mod farrowd;
 pub mod link;
+mod lock;
+mod memory;
 pub mod node;
 pub mod paths;
 mod prepare;

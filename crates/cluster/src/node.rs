@@ -1,30 +1,23 @@
 //! A node: its options, its start (making or adopting the region), its end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
-use farrow_memory::device::DeviceFabric;
-use farrow_memory::shm::ShmFabric;
-use farrow_memory::{
-    Access, CoherenceClass, Fabric, FabricError, Length, MapError, Region, WINDOW_BASE, sync,
-};
-use farrow_store::{
-    ClientSlot, Dropped, FormatError, Home, Layout, RegionOptions, RegionUid, StoreError,
-};
-use rustix::fs::{FlockOperation, flock};
+use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, sync};
+use farrow_store::{FormatError, RegionUid, StoreError};
 
+use crate::lock::Lock;
+use crate::memory::{find_or_make, unlink};
 use crate::paths;
 use crate::prepare;
-use crate::protocol::{NodeState, PeerIdentity};
+use crate::protocol::NodeState;
 use crate::server::{Ended, Server};
-use crate::size::human;
 
 /// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
@@ -150,7 +143,7 @@ pub enum NodeError {
     },
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeError {
+pub(crate) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> NodeError {
     let what = what.into();
     move |source| NodeError::Io { what, source }
 }
@@ -351,186 +344,10 @@ fn bind(socket: &Path) -> Result<UnixListener, NodeError> {
     Ok(listener)
 }
 
-/// A store over its region, new or adopted.
-struct Found {
-    home: Home,
-    /// Objects of an earlier life.
-    adopted: u32,
-    clients: Vec<(ClientSlot, PeerIdentity)>,
-    dropped: Vec<String>,
-}
-
-fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
-    match &options.source {
-        MemorySource::Shm { dir } => {
-            if options.is_fresh {
-                unlink(dir, name)?;
-            }
-            match ShmFabric::open(dir, name) {
-                Ok(fabric) => adopt(Arc::new(fabric)),
-                Err(FabricError::NotFound { .. }) => {
-                    let memory = match options.memory {
-                        Some(memory) => memory,
-                        None => default_memory(dir, options.is_private),
-                    };
-                    let region_options = region_options(options, memory)?;
-                    let geometry = Layout::new(&region_options)?.geometry;
-                    let fabric = ShmFabric::create(dir, name, geometry)?;
-                    let made = make(Arc::new(fabric), &region_options);
-                    if made.is_err() {
-                        let _ = ShmFabric::unlink(dir, name);
-                    }
-                    made
-                }
-                Err(error) => Err(error.into()),
-            }
-        }
-        MemorySource::Device { path, file_offset, coherence } => {
-            let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
-            let region_options = region_options(options, memory)?;
-            let geometry = Layout::new(&region_options)?.geometry;
-            let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
-            let fabric: Arc<dyn Fabric> = Arc::new(fabric);
-            if !options.is_fresh {
-                match adopt(Arc::clone(&fabric)) {
-                    Ok(found) => return Ok(found),
-                    // Nobody has laid out a region there yet.
-                    Err(NodeError::NotAdopted {
-                        source: StoreError::Format(FormatError::BadMagic { .. }),
-                        ..
-                    }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            make(fabric, &region_options)
-        }
-    }
-}
-
-/// Takes the memory away; that there is none is as well.
-fn unlink(dir: &Path, name: &str) -> Result<(), NodeError> {
-    match ShmFabric::unlink(dir, name) {
-        Ok(()) | Err(FabricError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
-    if memory.0 < MEMORY_BYTES_MIN {
-        return Err(NodeError::TooSmall { asked: memory.0, min: MEMORY_BYTES_MIN });
-    }
-    let mut region = RegionOptions::for_capacity(memory);
-    if let Some(objects_max) = options.objects_max {
-        region.objects_max = objects_max;
-    }
-    if let Some(clients_max) = options.clients_max {
-        region.clients_max = clients_max;
-    }
-    Ok(region)
-}
-
-fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeError> {
-    let region = Arc::new(Region::map(fabric, Access::Home, None)?);
-    region.advise_huge();
-    let home = Home::create(region, options, wall_ns())?;
-    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
-}
-
-fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
-    let memory = fabric.describe();
-    let region = Arc::new(Region::map(fabric, Access::Home, None)?);
-    region.advise_huge();
-    let (home, report) =
-        Home::adopt(region).map_err(|source| NodeError::NotAdopted { memory, source })?;
-    let clients = report
-        .clients
-        .iter()
-        .map(|client| {
-            let peer =
-                PeerIdentity { pid: client.pid, start_time: client.start_time, uid: client.uid };
-            (client.client, peer)
-        })
-        .collect();
-    let dropped = report.dropped.iter().map(describe_dropped).collect();
-    Ok(Found { home, adopted: report.objects, clients, dropped })
-}
-
-fn describe_dropped(dropped: &Dropped) -> String {
-    match dropped.id {
-        Some(id) => format!("object {id}: {}", dropped.reason),
-        None => dropped.reason.clone(),
-    }
-}
-
 /// The address at which all processes should map the region with this uid.
 fn base_of(uid: RegionUid, length: Length) -> u64 {
     if length.0 > WINDOW_PLACE_BYTES {
         return WINDOW_BASE.0 as u64;
     }
     WINDOW_BASE.0 as u64 + (uid.0 % WINDOW_PLACES) * WINDOW_PLACE_BYTES
-}
-
-/// Most memory of a private node that nobody gave a size: it is committed while the first client
-/// waits, in some 0.2 s a GiB.
-const PRIVATE_BYTES_MAX: u64 = 4 << 30;
-
-/// A quarter of the memory that is available, and no more than half of what `dir` has free.
-fn default_memory(dir: &Path, is_private: bool) -> Length {
-    let available = fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        })
-        .map_or(1 << 30, |kib| kib * 1024);
-    let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
-    let most = if is_private { PRIVATE_BYTES_MAX } else { u64::MAX };
-    let memory = (available / 4).min(free / 2).min(most).max(MEMORY_BYTES_MIN);
-    tracing::info!(memory = %human(memory), "no size was given");
-    Length(memory & !((2 << 20) - 1)).max(Length(MEMORY_BYTES_MIN))
-}
-
-fn wall_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// An exclusive lock on a file that goes with its process, however that ends.
-#[derive(Debug)]
-struct Lock {
-    file: File,
-    path: PathBuf,
-}
-
-impl Lock {
-    fn take(socket: &Path) -> Result<Self, NodeError> {
-        let path = paths::lock_of(socket);
-        let what = || format!("lock {}", path.display());
-        // The file may be removed by a node that ends between open and flock: then again.
-        for _ in 0..100 {
-            let file = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&path)
-                .map_err(failed(what()))?;
-            match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {}
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
-                }
-                Err(error) => return Err(failed(what())(error.into())),
-            }
-            let ours = file.metadata().map_err(failed(what()))?.ino();
-            if fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
-                return Ok(Self { file, path });
-            }
-        }
-        Err(NodeError::AlreadyServing { socket: socket.to_owned() })
-    }
-
-    fn release(self) {
-        let _ = fs::remove_file(&self.path);
-        drop(self.file);
-    }
 }

@@ -1,0 +1,151 @@
+//! The memory of a node: made, or adopted from a former one.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farrow_memory::device::DeviceFabric;
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Fabric, FabricError, Length, Region};
+use farrow_store::{ClientSlot, Dropped, FormatError, Home, Layout, RegionOptions, StoreError};
+
+use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
+use crate::protocol::PeerIdentity;
+use crate::size::human;
+
+/// A store over its region, new or adopted.
+pub(crate) struct Found {
+    pub(crate) home: Home,
+    /// Objects of an earlier life.
+    pub(crate) adopted: u32,
+    pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
+    pub(crate) dropped: Vec<String>,
+}
+
+pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+    match &options.source {
+        MemorySource::Shm { dir } => {
+            if options.is_fresh {
+                unlink(dir, name)?;
+            }
+            match ShmFabric::open(dir, name) {
+                Ok(fabric) => adopt(Arc::new(fabric)),
+                Err(FabricError::NotFound { .. }) => {
+                    let memory = match options.memory {
+                        Some(memory) => memory,
+                        None => default_memory(dir, options.is_private),
+                    };
+                    let region_options = region_options(options, memory)?;
+                    let geometry = Layout::new(&region_options)?.geometry;
+                    let fabric = ShmFabric::create(dir, name, geometry)?;
+                    let made = make(Arc::new(fabric), &region_options);
+                    if made.is_err() {
+                        let _ = ShmFabric::unlink(dir, name);
+                    }
+                    made
+                }
+                Err(error) => Err(error.into()),
+            }
+        }
+        MemorySource::Device { path, file_offset, coherence } => {
+            let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
+            let region_options = region_options(options, memory)?;
+            let geometry = Layout::new(&region_options)?.geometry;
+            let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
+            let fabric: Arc<dyn Fabric> = Arc::new(fabric);
+            if !options.is_fresh {
+                match adopt(Arc::clone(&fabric)) {
+                    Ok(found) => return Ok(found),
+                    // Nobody has laid out a region there yet.
+                    Err(NodeError::NotAdopted {
+                        source: StoreError::Format(FormatError::BadMagic { .. }),
+                        ..
+                    }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            make(fabric, &region_options)
+        }
+    }
+}
+
+/// Takes the memory away; that there is none is as well.
+pub(crate) fn unlink(dir: &Path, name: &str) -> Result<(), NodeError> {
+    match ShmFabric::unlink(dir, name) {
+        Ok(()) | Err(FabricError::NotFound { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
+    if memory.0 < MEMORY_BYTES_MIN {
+        return Err(NodeError::TooSmall { asked: memory.0, min: MEMORY_BYTES_MIN });
+    }
+    let mut region = RegionOptions::for_capacity(memory);
+    if let Some(objects_max) = options.objects_max {
+        region.objects_max = objects_max;
+    }
+    if let Some(clients_max) = options.clients_max {
+        region.clients_max = clients_max;
+    }
+    Ok(region)
+}
+
+fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeError> {
+    let region = Arc::new(Region::map(fabric, Access::Home, None)?);
+    region.advise_huge();
+    let home = Home::create(region, options, wall_ns())?;
+    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
+}
+
+fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
+    let memory = fabric.describe();
+    let region = Arc::new(Region::map(fabric, Access::Home, None)?);
+    region.advise_huge();
+    let (home, report) =
+        Home::adopt(region).map_err(|source| NodeError::NotAdopted { memory, source })?;
+    let clients = report
+        .clients
+        .iter()
+        .map(|client| {
+            let peer =
+                PeerIdentity { pid: client.pid, start_time: client.start_time, uid: client.uid };
+            (client.client, peer)
+        })
+        .collect();
+    let dropped = report.dropped.iter().map(describe_dropped).collect();
+    Ok(Found { home, adopted: report.objects, clients, dropped })
+}
+
+fn describe_dropped(dropped: &Dropped) -> String {
+    match dropped.id {
+        Some(id) => format!("object {id}: {}", dropped.reason),
+        None => dropped.reason.clone(),
+    }
+}
+
+/// Most memory of a private node that nobody gave a size: it is committed while the first client
+/// waits, in some 0.2 s a GiB.
+const PRIVATE_BYTES_MAX: u64 = 4 << 30;
+
+/// A quarter of the memory that is available, and no more than half of what `dir` has free.
+fn default_memory(dir: &Path, is_private: bool) -> Length {
+    let available = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        })
+        .map_or(1 << 30, |kib| kib * 1024);
+    let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
+    let most = if is_private { PRIVATE_BYTES_MAX } else { u64::MAX };
+    let memory = (available / 4).min(free / 2).min(most).max(MEMORY_BYTES_MIN);
+    tracing::info!(memory = %human(memory), "no size was given");
+    Length(memory & !((2 << 20) - 1)).max(Length(MEMORY_BYTES_MIN))
+}
+
+fn wall_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
