@@ -1,7 +1,7 @@
 """What the extension module exports.  The public part is re-exported by ``farrow``."""
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, final
 
@@ -87,7 +87,9 @@ class Client:
     @property
     def address(self) -> str:
         """Path of the node's socket, as ``farrow.connect`` takes it."""
-    def put(self, obj: Any, name: str | None = None) -> ObjectRef:
+    def put(
+        self, obj: Any, name: str | None = None, *, metadata: Mapping[str, str] | None = None
+    ) -> ObjectRef:
         """Seal a value in shared memory.
 
         Buffers that already lie in this client's ``memory_pool`` stay in place; all others are
@@ -98,6 +100,7 @@ class Client:
                 ``__arrow_c_array__`` or ``__arrow_c_stream__`` (polars, pandas 3, DuckDB results);
                 a numpy array of any type without Python objects; bytes-like.
             name: up to 255 bytes of UTF-8; None: the object is known by its id only.
+            metadata: labels that are listed with it; 4096 bytes in all.
 
         Raises:
             AlreadyExists: the name is taken.
@@ -122,14 +125,28 @@ class Client:
             Timeout: it was not sealed in time.
             InvalidDescriptor: its description does not hold together.
         """
-    def put_many(self, objs: Iterable[Any]) -> builtins.list[ObjectRef]:
-        """Like ``put`` for each, without names, in one message to the node."""
+    def put_many(
+        self, objs: Iterable[Any], names: Sequence[str | None] | None = None
+    ) -> builtins.list[ObjectRef]:
+        """Like ``put`` for each, in one message to the node: all are sealed, or none."""
     def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
         """Like ``get`` for each; timeout, in seconds, is for all of them together."""
-    def create(self, nbytes: int, name: str | None = None) -> Writer:
+    def create(
+        self, nbytes: int, name: str | None = None, *, metadata: Mapping[str, str] | None = None
+    ) -> Writer:
         """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
 
         The name is reserved at once.  Raises what ``put`` raises.
+        """
+    def create_many(
+        self, sizes: Iterable[int], names: Sequence[str | None] | None = None
+    ) -> builtins.list[Writer]:
+        """Like ``create`` for each size in bytes: all names are reserved, or none."""
+    def metadata(self, target: Target) -> dict[str, str]:
+        """The labels it was put with.
+
+        Raises:
+            NotFound: it is not there.
         """
     def contains(self, target: Target) -> bool:
         """Whether it is sealed now."""
@@ -139,18 +156,32 @@ class Client:
         Raises:
             NotFound: one is not there; those before it in the sequence are deleted.
         """
-    def wait(self, targets: Iterable[Target], *, timeout: float = 10.0) -> builtins.list[bool]:
-        """Wait until all are sealed, or ``timeout`` seconds.
+    def delete_many(self, targets: Iterable[Target]) -> None:
+        """Like ``delete`` for each, in one message to the node."""
+    def wait(
+        self, targets: Iterable[Target], *, num: int | None = None, timeout: float = 10.0
+    ) -> builtins.list[bool]:
+        """Wait until ``num`` of them are sealed, or ``timeout`` seconds.
+
+        Args:
+            targets: names, references or ids.
+            num: how many are enough; None: all.
+            timeout: seconds.
 
         Returns:
-            For each target whether it is sealed; all true unless the time ran out.
+            For each target whether it is sealed; less than ``num`` only when the time ran out.
         """
-    def list(self, prefix: str = "") -> pa.Table:
+    def list(self, prefix: str = "", *, where: Mapping[str, str] | None = None) -> pa.Table:
         """The sealed objects whose name begins with ``prefix``; with "" also those without name.
+
+        Args:
+            prefix: first characters of the name.
+            where: only objects whose metadata has all these pairs.
 
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
-            value), sealed_at (timestamp[ns, UTC]) and creator_pid (uint32).
+            value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32) and metadata (map of
+            string to string).
         """
     def stats(self) -> dict[str, Any]:
         """Counters of the node and of this client; sizes in bytes.

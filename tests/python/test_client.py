@@ -113,6 +113,7 @@ def test_list(client: farrow.Client) -> None:
         "bytes",
         "sealed_at",
         "creator_pid",
+        "metadata",
     ]
     assert listed["name"].to_pylist() == ["t/0", "t/1", "t/2"]
     assert listed["id"].to_pylist() == [reference.id for reference in references]

@@ -51,15 +51,15 @@ pub enum RequestBody {
         /// What to give back.
         spans: Vec<WireSpan>,
     },
-    /// Takes a name for an object that is being written.
+    /// Takes names for objects that are being written: all of them, or none.
     Reserve {
-        /// 1 to 255 bytes of UTF-8.
-        name: String,
+        /// 1 to 255 bytes of UTF-8 each.
+        names: Vec<String>,
     },
-    /// Gives a reserved name back.
+    /// Gives reserved names back.
     Unreserve {
-        /// The name.
-        name: String,
+        /// The names.
+        names: Vec<String>,
     },
     /// Makes written memory into objects.
     Seal {
@@ -439,7 +439,8 @@ mod tests {
         assert!(matches!(decode::<Request>(&long), Err(FrameError::TooLong { .. })));
         let garbled = [2, 0, 0, 0, 0xff, 0xff];
         assert!(matches!(decode::<Request>(&garbled), Err(FrameError::Garbled { .. })));
-        let huge = Request { seq: 1, body: RequestBody::Reserve { name: "x".repeat(5 << 20) } };
+        let huge =
+            Request { seq: 1, body: RequestBody::Reserve { names: vec!["x".repeat(5 << 20)] } };
         let mut out = vec![1];
         assert!(matches!(encode(&huge, &mut out), Err(FrameError::TooLong { .. })));
         assert_eq!(out, [1], "a refused message leaves the buffer as it was");

@@ -177,7 +177,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
     for (min, want) in [(0, 0), (2, 1), (u64::MAX, u64::MAX), (1 << 40, 1 << 40)] {
         assert!(raw.ask(RequestBody::Grant { min, want }).is_err(), "{min} to {want}");
     }
-    assert!(raw.ask(RequestBody::Unreserve { name: "honest".into() }).is_err());
+    assert!(raw.ask(RequestBody::Unreserve { names: vec!["honest".into()] }).is_err());
     let missing = vec![WireTarget::Id(1, 2), WireTarget::Name("nobody".into())];
     assert!(matches!(
         raw.ask(RequestBody::Delete { targets: missing }),

@@ -160,8 +160,8 @@ impl Run {
                 let count = self.dice.roll(3);
                 RequestBody::Release { spans: (0..count).map(|_| self.span(session)).collect() }
             }
-            3 => RequestBody::Reserve { name: self.name() },
-            4 => RequestBody::Unreserve { name: self.name() },
+            3 => RequestBody::Reserve { names: vec![self.name(), self.name()] },
+            4 => RequestBody::Unreserve { names: vec![self.name()] },
             5..=8 => {
                 let count = 1 + self.dice.roll(3);
                 RequestBody::Seal { items: (0..count).map(|_| self.item(session)).collect() }

@@ -12,7 +12,7 @@ use arrow_array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use arrow_buffer::Buffer;
 use arrow_schema::{Field, Schema};
 use farrow::arrow::{Decoded, Limits, Plan, Stamp};
-use farrow::{BatchData, Client, ConnectOptions, SchemaNode, Target, Value};
+use farrow::{BatchData, Client, ConnectOptions, ObjectOptions, SchemaNode, Target, Value};
 use farrow_cluster::node::{MemorySource, Node, NodeOptions};
 use farrow_memory::copy::CopyPlan;
 use farrow_memory::device::DeviceFabric;
@@ -126,7 +126,7 @@ fn objects(bench: &mut Bench, client: &Client) -> Anything {
     bench.time("put 1 KiB", 51, 100, || ids.push(client.put(&value, None).expect("room")));
     let targets: Vec<Target> = ids.drain(..).map(Target::from).collect();
     client.delete(&targets)?;
-    let many = vec![value; 1000];
+    let many = vec![(value, ObjectOptions::default()); 1000];
     let mut sets = Vec::new();
     bench.time("put 1000 of 1 KiB in one message", 9, 1, || {
         sets.push(client.put_many(&many).expect("room"));

@@ -10,12 +10,13 @@ use farrow_cluster::wire::{
     BATCH_ITEMS_MAX, NodeStats, ReplyBody, RequestBody, WAIT_MS_MAX, WireError, WireTarget,
 };
 use farrow_memory::{Address, Length, Offset, Region, Span};
-use farrow_store::{ObjectId, ObjectKind};
+use farrow_store::{Metadata, ObjectId, ObjectKind};
 use serde::Serialize;
 
+use crate::batch;
 use crate::error::Error;
 use crate::object::Object;
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, ObjectOptions};
 use crate::pool::{Pool, PoolStats};
 use crate::put::{self, Value};
 use crate::session::Session;
@@ -82,10 +83,12 @@ pub struct Listed {
     pub sealed_at_ns: u64,
     /// Process that made it.
     pub creator_pid: u32,
+    /// Its metadata.
+    pub metadata: Metadata,
 }
 
-impl From<farrow_store::Listed> for Listed {
-    fn from(listed: farrow_store::Listed) -> Self {
+impl Listed {
+    fn new(listed: farrow_store::Listed, metadata: Metadata) -> Self {
         let entry = listed.entry;
         Self {
             id: entry.id,
@@ -94,6 +97,7 @@ impl From<farrow_store::Listed> for Listed {
             bytes: entry.size.0,
             sealed_at_ns: entry.sealed_at_ns,
             creator_pid: entry.creator_pid,
+            metadata,
         }
     }
 }
@@ -159,7 +163,20 @@ impl Client {
     /// [`Error::OutOfMemory`], [`Error::AlreadyExists`] for the name, [`Error::TooMany`],
     /// [`Error::InvalidArgument`] for a value that breaks its own layout.
     pub fn put(&self, value: &Value<'_>, name: Option<&str>) -> Result<ObjectId, Error> {
-        put::put(&self.session, value, name)
+        self.put_with(value, &ObjectOptions::named(name))
+    }
+
+    /// As [`Self::put`], with all that an object can have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::put`].
+    pub fn put_with(
+        &self,
+        value: &Value<'_>,
+        options: &ObjectOptions<'_>,
+    ) -> Result<ObjectId, Error> {
+        put::put(&self.session, value, options)
     }
 
     /// Puts several values with one message. All or none stay.
@@ -167,8 +184,11 @@ impl Client {
     /// # Errors
     ///
     /// As [`Self::put`].
-    pub fn put_many(&self, values: &[Value<'_>]) -> Result<Vec<ObjectId>, Error> {
-        put::put_many(&self.session, values)
+    pub fn put_many(
+        &self,
+        values: &[(Value<'_>, ObjectOptions<'_>)],
+    ) -> Result<Vec<ObjectId>, Error> {
+        batch::put_many(&self.session, values)
     }
 
     /// Finds and holds a sealed object; sends no message when it is there. Otherwise waits up
@@ -200,15 +220,30 @@ impl Client {
         }
     }
 
-    /// As [`Self::get`] for each target, all within one `timeout`.
+    /// As [`Self::get`] for each target, all within one `timeout`. What is missing is waited for
+    /// with one message.
     ///
     /// # Errors
     ///
     /// That of the first target that fails.
     pub fn get_many(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Object>, Error> {
         let deadline = deadline_after(timeout);
-        let left = || deadline.saturating_duration_since(Instant::now());
-        targets.iter().map(|target| self.get(target, left())).collect()
+        let found: Vec<Option<Object>> =
+            targets.iter().map(|target| self.get_now(target)).collect::<Result<_, _>>()?;
+        let missing: Vec<Target> = targets
+            .iter()
+            .zip(&found)
+            .filter(|(_, found)| found.is_none())
+            .map(|(target, _)| target.clone())
+            .collect();
+        if !missing.is_empty() && !timeout.is_zero() {
+            self.wait_until(&missing, missing.len(), deadline)?;
+        }
+        // What did not come in time is looked for once more, and then is a timeout.
+        let least = Duration::from_millis(1).min(timeout);
+        let left = || deadline.saturating_duration_since(Instant::now()).max(least);
+        let all = targets.iter().zip(found);
+        all.map(|(target, found)| found.map_or_else(|| self.get(target, left()), Ok)).collect()
     }
 
     fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
@@ -224,8 +259,38 @@ impl Client {
     ///
     /// As [`Self::put`]. The name is taken from here on.
     pub fn create(&self, bytes: u64, name: Option<&str>) -> Result<Writer, Error> {
+        self.create_with(bytes, &ObjectOptions::named(name))
+    }
+
+    /// As [`Self::create`], with all that an object can have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create`].
+    pub fn create_with(&self, bytes: u64, options: &ObjectOptions<'_>) -> Result<Writer, Error> {
         self.session.check_process()?;
-        Writer::new(&self.session, bytes, name)
+        Writer::new(&self.session, bytes, options)
+    }
+
+    /// Room for several objects, by their length in bytes. The names are taken with one message;
+    /// all or none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create`]; [`Error::TooMany`] for more than 8192.
+    pub fn create_many(&self, objects: &[(u64, ObjectOptions<'_>)]) -> Result<Vec<Writer>, Error> {
+        batch::create_many(&self.session, objects)
+    }
+
+    /// The metadata of a sealed object. Sends no message.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`]; the region is damaged.
+    pub fn metadata(&self, target: &Target) -> Result<Metadata, Error> {
+        let missing = || Error::NotFound { what: target.to_string() };
+        let entry = self.session.lookup(target)?.ok_or_else(missing)?;
+        self.session.reader.metadata(&entry)?.ok_or_else(missing)
     }
 
     /// True when a sealed object has this id or name. Sends no message.
@@ -307,13 +372,29 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn list(&self, prefix: &str) -> Result<Vec<Listed>, Error> {
-        let mut listed: Vec<Listed> =
-            self.session.reader.list(prefix)?.into_iter().map(Listed::from).collect();
-        listed.sort_by(|one, other| {
+        self.list_where(prefix, &Metadata::default())
+    }
+
+    /// As [`Self::list`], of the objects whose metadata has all pairs of `filter`.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<Listed>, Error> {
+        let mut all = Vec::new();
+        for found in self.session.reader.list(prefix)? {
+            // None: it went while it was listed.
+            if let Some(metadata) = self.session.reader.metadata(&found.entry)?
+                && metadata.contains_all(filter)
+            {
+                all.push(Listed::new(found, metadata));
+            }
+        }
+        all.sort_by(|one, other| {
             let key = (one.name.is_none(), &one.name, one.id);
             key.cmp(&(other.name.is_none(), &other.name, other.id))
         });
-        Ok(listed)
+        Ok(all)
     }
 
     /// Numbers of the node and of this client.

@@ -99,6 +99,50 @@ impl Extents {
         Ok(head)
     }
 
+    /// Whole pages for each of `sizes`, none of which is 0, with one grant at most. All or none.
+    pub(crate) fn take_many(
+        &self,
+        session: &Session,
+        sizes: impl IntoIterator<Item = u64>,
+    ) -> Result<Vec<Span>, Error> {
+        let page = page_bytes();
+        let sizes: Vec<u64> = sizes.into_iter().map(|size| size.max(1)).collect();
+        let total = sizes
+            .iter()
+            .try_fold(0u64, |sum, size| sum.checked_add(size.checked_next_multiple_of(page)?))
+            .ok_or_else(|| Error::InvalidArgument("more bytes than memory can hold".into()))?;
+        if total == 0 {
+            return Ok(Vec::new());
+        }
+        let mut left = match self.take(session, total) {
+            Ok(all) => all,
+            // Not in one piece: piece by piece then.
+            Err(Error::OutOfMemory { .. }) => return self.take_each(session, &sizes),
+            Err(error) => return Err(error),
+        };
+        let mut spans = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            let (head, rest) = split(left, size.next_multiple_of(page));
+            spans.push(head);
+            left = rest.unwrap_or_default();
+        }
+        Ok(spans)
+    }
+
+    fn take_each(&self, session: &Session, sizes: &[u64]) -> Result<Vec<Span>, Error> {
+        let mut spans = Vec::with_capacity(sizes.len());
+        for size in sizes {
+            match self.take(session, *size) {
+                Ok(span) => spans.push(span),
+                Err(error) => {
+                    spans.into_iter().for_each(|span| self.give(session, span));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(spans)
+    }
+
     /// Takes the pages right behind `end`, if they are free here.
     pub(crate) fn extend(&self, end: Offset, bytes: u64) -> bool {
         let Some(bytes) = bytes.checked_next_multiple_of(page_bytes()) else {

@@ -21,6 +21,7 @@
 
 mod arena;
 mod background;
+mod batch;
 mod blocks;
 mod client;
 mod error;
@@ -38,9 +39,9 @@ pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
 pub use farrow_memory::{Length, Offset, Span};
-pub use farrow_store::{ObjectId, ObjectKind};
+pub use farrow_store::{Metadata, MetadataError, ObjectId, ObjectKind};
 pub use object::{Object, ObjectBytes};
-pub use options::{CONNECT_TIMEOUT, ConnectOptions, SpawnCommand};
+pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};
 pub use pool::{Pool, PoolStats};
 pub use put::Value;
 pub use writer::{Writer, WriterMemory};

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use farrow_cluster::paths;
+use farrow_store::Metadata;
 
 /// Time that connecting may take where nothing else is said; the start of a private node, which
 /// lays claim to all its memory, included.
@@ -45,6 +46,27 @@ impl ConnectOptions {
                 (paths::default_socket(), !is_named)
             }
         }
+    }
+}
+
+/// What an object is to have besides its bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ObjectOptions<'a> {
+    /// Its name: 1 to 255 bytes of UTF-8 without NUL. `None`: it is known by its id only.
+    pub name: Option<&'a str>,
+    /// Key-value pairs that are listed with it.
+    pub metadata: Option<&'a Metadata>,
+}
+
+impl<'a> ObjectOptions<'a> {
+    /// A name, if any, and nothing else.
+    pub fn named(name: Option<&'a str>) -> Self {
+        Self { name, ..Self::default() }
+    }
+
+    /// The metadata as it lies in the region; empty for none.
+    pub(crate) fn encoded_metadata(&self) -> Vec<u8> {
+        self.metadata.map(Metadata::encode).unwrap_or_default()
     }
 }
 

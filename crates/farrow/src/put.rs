@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, SealItem};
+use farrow_cluster::wire::{EXTRA_BLOCKS_MAX, SealItem};
 use farrow_memory::copy::CopyPlan;
 use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes, sync};
 use farrow_store::{ObjectId, encode_extra};
@@ -16,6 +16,7 @@ use farrow_store::{ObjectId, encode_extra};
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
 use crate::error::Error;
+use crate::options::ObjectOptions;
 use crate::seal;
 use crate::session::{Session, wire_span};
 
@@ -67,14 +68,14 @@ pub enum Value<'a> {
 }
 
 /// A written object that only the node's word is missing to.
-struct Written {
-    item: SealItem,
+pub(crate) struct Written {
+    pub(crate) item: SealItem,
     primary: Span,
     is_small: bool,
     /// Buffers of the pool that become part of it.
     pool_pages: Vec<Span>,
     /// Their old page tables.
-    retired: Retired,
+    pub(crate) retired: Retired,
 }
 
 impl Written {
@@ -128,86 +129,25 @@ fn sorted(mut spans: Vec<Span>) -> Vec<Span> {
 pub(crate) fn put(
     session: &Arc<Session>,
     value: &Value<'_>,
-    name: Option<&str>,
+    options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
-    let written = write(session, value, name)?;
+    let written = write(session, value, options)?;
     let result = seal::one(session, written.item.clone());
     settle(session, &written, &result);
     background::take_down(written.retired);
     result
 }
 
-/// Seals all in one message (for each 8192 of them). When one fails, all are taken back.
-pub(crate) fn put_many(
-    session: &Arc<Session>,
-    values: &[Value<'_>],
-) -> Result<Vec<ObjectId>, Error> {
-    session.check_process()?;
-    let mut ids = Vec::with_capacity(values.len());
-    for batch in values.chunks(BATCH_ITEMS_MAX) {
-        match put_batch(session, batch) {
-            Ok(sealed) => ids.extend(sealed),
-            Err(error) => {
-                take_back(session, &ids);
-                return Err(error);
-            }
-        }
-    }
-    Ok(ids)
-}
-
-/// Deletes what was sealed before another of its set failed.
-fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
-    let targets: Vec<_> = ids.iter().map(|id| (*id).into()).collect();
-    // The failure that led here is the one to tell.
-    let _ = crate::client::delete(session, &targets);
-}
-
-fn put_batch(session: &Arc<Session>, values: &[Value<'_>]) -> Result<Vec<ObjectId>, Error> {
-    let mut written: Vec<Written> = Vec::with_capacity(values.len());
-    for value in values {
-        match write(session, value, None) {
-            Ok(one) => written.push(one),
-            Err(error) => {
-                written.iter().for_each(|one| abandon(session, one, false));
-                return Err(error);
-            }
-        }
-    }
-    let items = written.iter().map(|one| one.item.clone()).collect();
-    let results = match seal::many(session, items) {
-        Ok(results) => results,
-        Err(error) => {
-            let is_unknown = seal::is_unknown(&error);
-            written.iter().for_each(|one| abandon(session, one, is_unknown));
-            return Err(error);
-        }
-    };
-    let mut ids = Vec::with_capacity(results.len());
-    let mut first_error = None;
-    for (one, result) in written.into_iter().zip(results) {
-        let result = result.map_err(Error::from);
-        settle(session, &one, &result);
-        background::take_down(one.retired);
-        match result {
-            Ok(id) => ids.push(id),
-            Err(error) => drop(first_error.get_or_insert(error)),
-        }
-    }
-    match first_error {
-        None => Ok(ids),
-        Some(error) => {
-            take_back(session, &ids);
-            Err(error)
-        }
-    }
-}
-
 /// Puts the bytes in their place; what is missing then is the seal.
-fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Result<Written, Error> {
+pub(crate) fn write(
+    session: &Arc<Session>,
+    value: &Value<'_>,
+    options: &ObjectOptions<'_>,
+) -> Result<Written, Error> {
+    let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
-        return write_bytes(session, bytes, name);
+        return write_bytes(session, bytes, options.name, &metadata);
     }
     let (plan, in_place) = plan_of(session, value)?;
     let pool_pages = sorted(in_place.pool);
@@ -217,8 +157,7 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     let descriptor_at = plan.copy_bytes().next_multiple_of(8);
     let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
     let total = list_at + list.len() as u64;
-    let is_small = total <= SMALL_BYTES_MAX;
-    let primary = take(session, total, is_small)?;
+    let (primary, is_small) = take(session, total, &metadata)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
     let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
@@ -231,9 +170,9 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
         extra: extra.iter().copied().map(wire_span).collect(),
         extra_crc: crc32c::crc32c(&list),
         size: plan.data_bytes(),
-        metadata_bytes: 0,
-        metadata_crc: 0,
-        name: name.map(str::to_owned),
+        metadata_bytes: metadata.len() as u32,
+        metadata_crc: crc32c::crc32c(&metadata),
+        name: options.name.map(str::to_owned),
         is_reserved: false,
         is_held_by_creator: !pool_pages.is_empty(),
     };
@@ -246,6 +185,7 @@ fn write(session: &Arc<Session>, value: &Value<'_>, name: Option<&str>) -> Resul
     }
     let mut written = Written::new(item, primary, is_small);
     let filled = fill(session, &written, &plan, descriptor_at, &tail)
+        .and_then(|()| write_metadata(session, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
     if let Err(error) = filled {
         abandon(session, &written, false);
@@ -283,12 +223,20 @@ fn describe(
     })
 }
 
-fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Result<Written, Error> {
+fn write_bytes(
+    session: &Arc<Session>,
+    bytes: &[u8],
+    name: Option<&str>,
+    metadata: &[u8],
+) -> Result<Written, Error> {
     let total = bytes.len() as u64;
-    let is_small = total <= SMALL_BYTES_MAX;
-    let primary = take(session, total, is_small)?;
-    let name = name.map(str::to_owned);
-    let item = SealItem { name, ..SealItem::bytes(wire_span(primary), total) };
+    let (primary, is_small) = take(session, total, metadata)?;
+    let item = SealItem {
+        name: name.map(str::to_owned),
+        metadata_bytes: metadata.len() as u32,
+        metadata_crc: crc32c::crc32c(metadata),
+        ..SealItem::bytes(wire_span(primary), total)
+    };
     let written = Written::new(item, primary, is_small);
     let copied = if is_small {
         session.write_small(primary.offset, bytes)
@@ -299,7 +247,7 @@ fn write_bytes(session: &Arc<Session>, bytes: &[u8], name: Option<&str>) -> Resu
             Ok(())
         })
     };
-    match copied {
+    match copied.and_then(|()| write_metadata(session, primary, metadata)) {
         Ok(()) => Ok(written),
         Err(error) => {
             abandon(session, &written, false);
@@ -339,11 +287,38 @@ fn copy_fresh(alias: &Alias, offset: Offset, bytes: &[u8]) -> Result<(), Error> 
     })
 }
 
-fn take(session: &Session, total: u64, is_small: bool) -> Result<Span, Error> {
-    if is_small {
-        return session.arena.take(session, total);
+/// Room for so many bytes and the metadata behind them, and whether it shares its pages.
+fn take(session: &Session, total: u64, metadata: &[u8]) -> Result<(Span, bool), Error> {
+    let total = with_metadata(total, metadata);
+    let is_small = total <= SMALL_BYTES_MAX;
+    let primary = if is_small {
+        session.arena.take(session, total)?
+    } else {
+        session.extents.take(session, total)?
+    };
+    Ok((primary, is_small))
+}
+
+/// Bytes of a block for so many bytes of content with metadata at its end.
+pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
+    if metadata.is_empty() {
+        return total;
     }
-    session.extents.take(session, total)
+    total.next_multiple_of(8) + (metadata.len() as u64).next_multiple_of(8)
+}
+
+/// Writes metadata to the end of its block.
+fn write_metadata(session: &Session, primary: Span, metadata: &[u8]) -> Result<(), Error> {
+    if metadata.is_empty() {
+        return Ok(());
+    }
+    session.write_small(metadata_offset(primary, metadata), metadata)
+}
+
+/// Where metadata lies in its block.
+pub(crate) fn metadata_offset(primary: Span, metadata: &[u8]) -> Offset {
+    let end = primary.offset.0 + primary.length.0;
+    Offset(end - (metadata.len() as u64).next_multiple_of(8))
 }
 
 /// Copies the buffers and writes descriptor and list behind them.
@@ -381,7 +356,7 @@ fn fill(
 }
 
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
-fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, Error>) {
+pub(crate) fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, Error>) {
     let id = match result {
         Ok(id) => *id,
         Err(error) => return abandon(session, written, seal::is_unknown(error)),
@@ -399,7 +374,7 @@ fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, E
     }
 }
 
-fn abandon(session: &Arc<Session>, written: &Written, is_unknown: bool) {
+pub(crate) fn abandon(session: &Arc<Session>, written: &Written, is_unknown: bool) {
     if is_unknown {
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
         session.extents.in_limbo(written.primary);

@@ -8,6 +8,8 @@ use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
+use crate::options::ObjectOptions;
+use crate::put;
 use crate::seal;
 use crate::session::{Session, lock, wire_span};
 
@@ -35,6 +37,8 @@ enum State {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
+    metadata_bytes: u32,
+    metadata_crc: u32,
     is_done: bool,
 }
 
@@ -107,20 +111,45 @@ impl Writer {
     pub(crate) fn new(
         session: &Arc<Session>,
         bytes: u64,
-        name: Option<&str>,
+        options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        if let Some(name) = name {
-            session.call(RequestBody::Reserve { name: name.to_owned() })?;
+        if let Some(name) = options.name {
+            session.call(RequestBody::Reserve { names: vec![name.to_owned()] })?;
         }
-        let pages = session.pool.extents().take(session, bytes.max(1)).inspect_err(|_| {
-            if let Some(name) = name {
-                session.tell(RequestBody::Unreserve { name: name.to_owned() });
-            }
-        })?;
+        session
+            .pool
+            .extents()
+            .take(session, Self::block_bytes(bytes, options))
+            .and_then(|pages| Self::over(session, pages, bytes, options))
+            .inspect_err(|_| unreserve(session, options.name.map(str::to_owned)))
+    }
+
+    /// Bytes that an object takes with its metadata; never 0.
+    pub(crate) fn block_bytes(bytes: u64, options: &ObjectOptions<'_>) -> u64 {
+        put::with_metadata(bytes.max(1), &options.encoded_metadata())
+    }
+
+    /// Over pages that were taken from the pool's extents; its name is reserved.
+    pub(crate) fn over(
+        session: &Arc<Session>,
+        pages: Span,
+        bytes: u64,
+        options: &ObjectOptions<'_>,
+    ) -> Result<Self, Error> {
         let state = std::sync::Mutex::new(State::Writing);
         let memory = WriterMemory { session: Arc::clone(session), pages, bytes, state };
-        let name = name.map(str::to_owned);
-        Ok(Self { memory: Arc::new(memory), name, is_done: false })
+        let metadata = options.encoded_metadata();
+        if !metadata.is_empty() {
+            let target = session.region.writable_slice(pages)?;
+            target.write_at(put::metadata_offset(pages, &metadata), &metadata)?;
+        }
+        Ok(Self {
+            memory: Arc::new(memory),
+            name: options.name.map(str::to_owned),
+            metadata_bytes: metadata.len() as u32,
+            metadata_crc: crc32c::crc32c(&metadata),
+            is_done: false,
+        })
     }
 
     /// The memory to write to.
@@ -145,6 +174,8 @@ impl Writer {
         session.protect(memory.pages, &mut retired)?;
         let item = SealItem {
             name: self.name.clone(),
+            metadata_bytes: self.metadata_bytes,
+            metadata_crc: self.metadata_crc,
             is_reserved: self.name.is_some(),
             is_held_by_creator: true,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
@@ -167,9 +198,7 @@ impl Writer {
                 if let Err(error) = session.region.make_writable(memory.pages) {
                     tracing::error!(%error, "pages of a failed seal stay read-only");
                 }
-                if let Some(name) = &self.name {
-                    session.tell(RequestBody::Unreserve { name: name.clone() });
-                }
+                unreserve(&session, self.name.clone());
                 Err(error)
             }
         }
@@ -185,8 +214,12 @@ impl Drop for Writer {
             return;
         }
         *lock(&self.memory.state) = State::Aborted;
-        if let Some(name) = self.name.take() {
-            self.memory.session.tell(RequestBody::Unreserve { name });
-        }
+        unreserve(&self.memory.session, self.name.take());
+    }
+}
+
+fn unreserve(session: &Session, name: Option<String>) {
+    if let Some(name) = name {
+        session.tell(RequestBody::Unreserve { names: vec![name] });
     }
 }

@@ -13,7 +13,7 @@ use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use common::{TestNode, free_bytes, wait_for};
 use farrow::{ArrowObject, BatchData, Client, Error, NdArray, ObjectId, Order, Rebuilt};
-use farrow::{SchemaNode, Value};
+use farrow::{ObjectOptions, SchemaNode, Value};
 
 fn schema_of(columns: &[(&str, ArrayRef)]) -> SchemaNode {
     let fields: Vec<Field> = columns
@@ -230,7 +230,7 @@ fn ndarrays_and_many_values_in_one_message() {
         Value::Bytes(&big),
         Value::Bytes(b""),
     ];
-    let ids = client.put_many(&values).unwrap();
+    let ids = client.put_many(&nameless(&values)).unwrap();
     let (found, bytes) = client.get(&ids[0].into(), Duration::ZERO).unwrap().ndarray().unwrap();
     assert_eq!((found, bytes), (shape, data));
     let targets: Vec<_> = ids[1..].iter().map(|id| (*id).into()).collect();
@@ -242,7 +242,7 @@ fn ndarrays_and_many_values_in_one_message() {
     let too_big = vec![0; 64 << 20];
     let before = client.list("").unwrap().len();
     let values = [Value::Bytes(b"one"), Value::Bytes(&too_big)];
-    assert!(matches!(client.put_many(&values), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(client.put_many(&nameless(&values)), Err(Error::OutOfMemory { .. })));
     assert_eq!(client.list("").unwrap().len(), before);
 }
 
@@ -252,7 +252,7 @@ fn more_objects_are_held_than_fit_one_page_of_holds() {
     let (client, other) = (node.client(), node.client());
     let bytes: Vec<Vec<u8>> = (0..1500_u32).map(|n| n.to_le_bytes().to_vec()).collect();
     let values: Vec<Value<'_>> = bytes.iter().map(|one| Value::Bytes(one)).collect();
-    let ids = client.put_many(&values).unwrap();
+    let ids = client.put_many(&nameless(&values)).unwrap();
     let targets: Vec<_> = ids.iter().map(|id| (*id).into()).collect();
     let held = other.get_many(&targets, Duration::ZERO).unwrap();
     client.delete(&targets).unwrap();
@@ -338,4 +338,9 @@ fn check(pointer: std::ptr::NonNull<u8>, size: usize, byte: u8) {
     // SAFETY: an allocation of at least this size that only this thread writes.
     let bytes = unsafe { std::slice::from_raw_parts(pointer.as_ptr(), size) };
     assert!(bytes.iter().all(|found| *found == byte), "somebody else wrote here");
+}
+
+/// Without names and metadata.
+fn nameless<'a>(values: &[Value<'a>]) -> Vec<(Value<'a>, ObjectOptions<'static>)> {
+    values.iter().map(|value| (*value, ObjectOptions::default())).collect()
 }

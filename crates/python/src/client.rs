@@ -4,11 +4,11 @@ use crate::errors::{invalid_argument, raise};
 use crate::incoming::Incoming;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
-use crate::{listing, outgoing, plain, pool, shim};
-use farrow::{ConnectOptions, Error, SpawnCommand, Value};
+use crate::{labels, listing, outgoing, plain, pool, shim};
+use farrow::{ConnectOptions, Error, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
+use pyo3::types::{PyDict, PyList};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +21,20 @@ fn duration(seconds: f64) -> PyResult<Duration> {
         return Err(invalid_argument(format!("a timeout of {seconds} seconds")));
     }
     Ok(Duration::from_secs_f64(seconds.min(TIMEOUT_SECONDS_MAX)))
+}
+
+fn size_of(nbytes: &Bound<'_, PyAny>) -> PyResult<u64> {
+    nbytes.extract().map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))
+}
+
+/// A name, or none, for each of `count` objects.
+fn names_for(count: usize, names: Option<Vec<Option<String>>>) -> PyResult<Vec<Option<String>>> {
+    let names = names.unwrap_or_else(|| vec![None; count]);
+    if names.len() != count {
+        let given = names.len();
+        return Err(invalid_argument(format!("{given} names for {count} objects")));
+    }
+    Ok(names)
 }
 
 /// Connect to a node; see `_native.pyi`.
@@ -72,16 +86,19 @@ impl Client {
     }
 
     /// Seal a value in shared memory.
-    #[pyo3(signature = (obj, name=None))]
+    #[pyo3(signature = (obj, name=None, *, metadata=None))]
     fn put(
         &self,
         py: Python<'_>,
         obj: &Bound<'_, PyAny>,
         name: Option<String>,
+        metadata: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<ObjectRef> {
         let incoming = Incoming::new(obj)?;
+        let metadata = labels::read(metadata)?;
         let id = py.detach(|| {
-            let done = self.client.put(&incoming.value(), name.as_deref());
+            let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref() };
+            let done = self.client.put_with(&incoming.value(), &options);
             drop(incoming);
             done
         });
@@ -108,16 +125,27 @@ impl Client {
         outgoing::build(py, &object.map_err(raise)?)
     }
 
-    /// Like `put` for each, without names, in one message to the node.
-    fn put_many(&self, py: Python<'_>, objs: &Bound<'_, PyAny>) -> PyResult<Vec<ObjectRef>> {
+    /// Like `put` for each, in one message to the node; all or none.
+    #[pyo3(signature = (objs, names=None))]
+    fn put_many(
+        &self,
+        py: Python<'_>,
+        objs: &Bound<'_, PyAny>,
+        names: Option<Vec<Option<String>>>,
+    ) -> PyResult<Vec<ObjectRef>> {
         let incoming =
             objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
+        let names = names_for(incoming.len(), names)?;
         let ids = py.detach(|| {
-            let values: Vec<Value<'_>> = incoming.iter().map(Incoming::value).collect();
+            let values: Vec<(Value<'_>, ObjectOptions<'_>)> = incoming
+                .iter()
+                .zip(&names)
+                .map(|(one, name)| (one.value(), ObjectOptions::named(name.as_deref())))
+                .collect();
             self.client.put_many(&values)
         });
         let ids = ids.map_err(raise)?;
-        Ok(ids.into_iter().map(|id| ObjectRef { id, name: None }).collect())
+        Ok(ids.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
     }
 
     /// Like `get` for each.
@@ -139,18 +167,50 @@ impl Client {
     }
 
     /// Space for an object of bytes, to be written in place and sealed.
-    #[pyo3(signature = (nbytes, name=None))]
+    #[pyo3(signature = (nbytes, name=None, *, metadata=None))]
     fn create(
         &self,
         py: Python<'_>,
         nbytes: &Bound<'_, PyAny>,
         name: Option<String>,
+        metadata: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Writer> {
-        let size: u64 = nbytes
-            .extract()
-            .map_err(|_| invalid_argument(format!("an object of {nbytes} bytes")))?;
-        let writer = py.detach(|| self.client.create(size, name.as_deref())).map_err(raise)?;
+        let size = size_of(nbytes)?;
+        let metadata = labels::read(metadata)?;
+        let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref() };
+        let writer = py.detach(|| self.client.create_with(size, &options)).map_err(raise)?;
         Ok(Writer::new(writer, name))
+    }
+
+    /// Like `create` for each size; all or none.
+    #[pyo3(signature = (sizes, names=None))]
+    fn create_many(
+        &self,
+        py: Python<'_>,
+        sizes: &Bound<'_, PyAny>,
+        names: Option<Vec<Option<String>>>,
+    ) -> PyResult<Vec<Writer>> {
+        let sizes =
+            sizes.try_iter()?.map(|size| size_of(&size?)).collect::<PyResult<Vec<u64>>>()?;
+        let names = names_for(sizes.len(), names)?;
+        let objects: Vec<(u64, ObjectOptions<'_>)> = sizes
+            .into_iter()
+            .zip(&names)
+            .map(|(size, name)| (size, ObjectOptions::named(name.as_deref())))
+            .collect();
+        let writers = py.detach(|| self.client.create_many(&objects)).map_err(raise)?;
+        let writers = writers.into_iter().zip(names.iter().cloned());
+        Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
+    }
+
+    /// The key-value pairs of an object.
+    fn metadata<'py>(
+        &self,
+        py: Python<'py>,
+        target: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let target = crate::reference::target(target)?;
+        labels::dict(py, &self.client.metadata(&target).map_err(raise)?)
     }
 
     /// Whether it is sealed now.
@@ -164,23 +224,41 @@ impl Client {
         py.detach(|| self.client.delete(&targets)).map_err(raise)
     }
 
-    /// Wait until all are sealed, or `timeout` seconds.
-    #[pyo3(signature = (targets, *, timeout=10.0))]
+    /// Forget several, with one message.
+    fn delete_many(&self, py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<()> {
+        let targets = crate::reference::targets(targets)?;
+        py.detach(|| self.client.delete(&targets)).map_err(raise)
+    }
+
+    /// Wait until `num` of them are sealed, or `timeout` seconds.
+    #[pyo3(signature = (targets, *, num=None, timeout=10.0))]
     fn wait(
         &self,
         py: Python<'_>,
         targets: &Bound<'_, PyAny>,
+        num: Option<usize>,
         timeout: f64,
     ) -> PyResult<Vec<bool>> {
         let targets = crate::reference::targets(targets)?;
+        let num = num.unwrap_or(targets.len());
+        if num > targets.len() {
+            let have = targets.len();
+            return Err(invalid_argument(format!("to wait for {num} of {have} objects")));
+        }
         let timeout = duration(timeout)?;
-        py.detach(|| self.client.wait(&targets, targets.len(), timeout)).map_err(raise)
+        py.detach(|| self.client.wait(&targets, num, timeout)).map_err(raise)
     }
 
-    /// The sealed objects whose name begins with `prefix`.
-    #[pyo3(signature = (prefix=""))]
-    fn list<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyAny>> {
-        let objects = py.detach(|| self.client.list(prefix)).map_err(raise)?;
+    /// The sealed objects whose name begins with `prefix` and whose metadata has all of `where`.
+    #[pyo3(signature = (prefix="", *, r#where=None))]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &str,
+        r#where: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let filter = labels::read(r#where)?.unwrap_or_default();
+        let objects = py.detach(|| self.client.list_where(prefix, &filter)).map_err(raise)?;
         listing::table(py, &objects)
     }
 

@@ -11,6 +11,7 @@ mod client;
 mod dissociated;
 mod errors;
 mod incoming;
+mod labels;
 mod listing;
 mod node;
 mod outgoing;

@@ -3,9 +3,10 @@
 use crate::errors::{defect, raise};
 use crate::shim;
 use arrow_array::builder::{
-    FixedSizeBinaryBuilder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
+    FixedSizeBinaryBuilder, MapBuilder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder,
+    UInt64Builder,
 };
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
 use farrow::{ArrowObject, BatchData, Listed, SchemaNode};
@@ -36,6 +37,7 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
     let mut bytes = UInt64Builder::with_capacity(count);
     let mut sealed_at = TimestampNanosecondBuilder::with_capacity(count).with_timezone("UTC");
     let mut creator_pid = UInt32Builder::with_capacity(count);
+    let mut metadata = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     for object in objects {
         name.append_option(object.name.as_deref());
         id.append_value(object.id.to_bytes())?;
@@ -43,7 +45,13 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         bytes.append_value(object.bytes);
         sealed_at.append_value(i64::try_from(object.sealed_at_ns).unwrap_or(i64::MAX));
         creator_pid.append_value(object.creator_pid);
+        for (key, value) in object.metadata.iter() {
+            metadata.keys().append_value(key);
+            metadata.values().append_value(value);
+        }
+        metadata.append(true)?;
     }
+    let metadata = metadata.finish();
     let moment = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let schema = Schema::new(vec![
         Field::new("name", DataType::Utf8, true),
@@ -52,6 +60,7 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Field::new("bytes", DataType::UInt64, false),
         Field::new("sealed_at", moment, false),
         Field::new("creator_pid", DataType::UInt32, false),
+        Field::new("metadata", metadata.data_type().clone(), false),
     ]);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(name.finish()),
@@ -60,6 +69,7 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Arc::new(bytes.finish()),
         Arc::new(sealed_at.finish()),
         Arc::new(creator_pid.finish()),
+        Arc::new(metadata),
     ];
     RecordBatch::try_new(Arc::new(schema), columns)
 }

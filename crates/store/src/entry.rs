@@ -8,6 +8,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use crate::ids::{Generation, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::layout::Layout;
+use crate::metadata::METADATA_BYTES_MAX;
 use crate::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
 
 /// Words of an entry.
@@ -273,6 +274,9 @@ impl Entry {
         }
         let content = if is_bytes { self.payload() } else { list };
         let metadata = self.metadata().ok_or("metadata leaves the primary block")?;
+        if self.metadata_bytes > METADATA_BYTES_MAX {
+            return Err("metadata is over 4096 bytes");
+        }
         if self.metadata_bytes > 0 && content.end().is_none_or(|end| end > metadata.offset) {
             return Err("metadata overlaps what it is about");
         }

@@ -25,6 +25,7 @@ mod holds;
 mod home;
 mod ids;
 mod layout;
+mod metadata;
 mod names;
 mod options;
 mod reader;
@@ -40,6 +41,7 @@ pub use hold_table::{Held, HoldTable};
 pub use home::{AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats};
 pub use ids::{Generation, InvalidObjectId, ObjectId, ObjectKind, RegionUid, Slot, Target};
 pub use layout::Layout;
+pub use metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};
 pub use names::check_name;
 pub use options::{
     BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, OBJECTS_MAX, RECORDS_MAX,

@@ -13,6 +13,7 @@ use crate::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::hold_table::{Held, HoldTable};
 use crate::ids::{ObjectId, RegionUid, Slot, Target};
 use crate::layout::{ENTRY_BYTES, Layout};
+use crate::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::names::{check_name, probe};
 use crate::options::NAME_BYTES_MAX;
 
@@ -175,6 +176,32 @@ impl Reader {
         }
         blocks.extend(decode_extra(&bytes, self.layout()).map_err(corrupt)?);
         Ok(blocks)
+    }
+
+    /// The metadata of an object; none if the object is not there any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if it is not what the creator sealed.
+    pub fn metadata(&self, entry: &Entry) -> Result<Option<Metadata>, StoreError> {
+        if entry.metadata_bytes == 0 {
+            return Ok(Some(Metadata::default()));
+        }
+        let corrupt = |reason| StoreError::Corrupt { slot: entry.id.slot(), reason };
+        if entry.metadata_bytes > METADATA_BYTES_MAX {
+            return Err(corrupt("its metadata is too long"));
+        }
+        let span = entry.metadata().ok_or_else(|| corrupt("its metadata leaves its block"))?;
+        let mut bytes = vec![0; span.length.0 as usize];
+        self.region.copy_out(span.offset, &mut bytes)?;
+        // Without a hold the memory may be another object's by now.
+        let directory = self.region.words(self.layout().directory)?;
+        if !self.is_still(&directory, entry)? {
+            return Ok(None);
+        }
+        if crc32c::crc32c(&bytes) != entry.metadata_crc {
+            return Err(corrupt("the checksum of its metadata differs"));
+        }
+        Metadata::decode(&bytes).map(Some).map_err(|_| corrupt("its metadata does not decode"))
     }
 
     /// All sealed objects whose name starts with `prefix`; with an empty prefix those without a

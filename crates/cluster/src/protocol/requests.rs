@@ -29,13 +29,13 @@ impl NodeState {
                 self.home.release(slot, &spans).map_err(store_error)?;
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Reserve { name } => {
-                self.home.reserve(slot, &name).map_err(store_error)?;
-                Ok(ReplyBody::Done)
-            }
-            RequestBody::Unreserve { name } => {
-                self.home.unreserve(slot, &name).map_err(store_error)?;
-                Ok(ReplyBody::Done)
+            RequestBody::Reserve { names } => self.reserve(slot, &names),
+            RequestBody::Unreserve { names } => {
+                limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+                let results = names.iter().map(|name| self.home.unreserve(slot, name));
+                // All are given back, whatever is wrong with one.
+                let failed = results.fold(Ok(()), Result::and);
+                failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
@@ -76,6 +76,19 @@ impl NodeState {
                 Err(WireError::Invalid("not here".into()))
             }
         }
+    }
+
+    fn reserve(&mut self, slot: ClientSlot, names: &[String]) -> Result<ReplyBody, WireError> {
+        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        for (count, name) in names.iter().enumerate() {
+            if let Err(error) = self.home.reserve(slot, name) {
+                for taken in names.iter().take(count) {
+                    let _ = self.home.unreserve(slot, taken);
+                }
+                return Err(store_error(error));
+            }
+        }
+        Ok(ReplyBody::Done)
     }
 
     fn grant(&mut self, slot: ClientSlot, min: u64, want: u64) -> Result<ReplyBody, WireError> {

@@ -1,0 +1,115 @@
+//! Many objects for one message.
+
+use std::sync::Arc;
+
+use farrow_cluster::wire::{BATCH_ITEMS_MAX, RequestBody};
+use farrow_store::ObjectId;
+
+use crate::background;
+use crate::client::Target;
+use crate::error::Error;
+use crate::options::ObjectOptions;
+use crate::put::{Value, Written, abandon, settle, write};
+use crate::seal;
+use crate::session::Session;
+use crate::writer::Writer;
+
+/// Seals all in one message (for each 8192 of them). When one fails, all are taken back.
+pub(crate) fn put_many(
+    session: &Arc<Session>,
+    values: &[(Value<'_>, ObjectOptions<'_>)],
+) -> Result<Vec<ObjectId>, Error> {
+    session.check_process()?;
+    let mut ids = Vec::with_capacity(values.len());
+    for batch in values.chunks(BATCH_ITEMS_MAX) {
+        match put_batch(session, batch) {
+            Ok(sealed) => ids.extend(sealed),
+            Err(error) => {
+                take_back(session, &ids);
+                return Err(error);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Deletes what was sealed before another of its set failed.
+fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
+    let targets: Vec<Target> = ids.iter().map(|id| (*id).into()).collect();
+    // The failure that led here is the one to tell.
+    let _ = crate::client::delete(session, &targets);
+}
+
+fn put_batch(
+    session: &Arc<Session>,
+    values: &[(Value<'_>, ObjectOptions<'_>)],
+) -> Result<Vec<ObjectId>, Error> {
+    let mut written: Vec<Written> = Vec::with_capacity(values.len());
+    for (value, options) in values {
+        match write(session, value, options) {
+            Ok(one) => written.push(one),
+            Err(error) => {
+                written.iter().for_each(|one| abandon(session, one, false));
+                return Err(error);
+            }
+        }
+    }
+    let items = written.iter().map(|one| one.item.clone()).collect();
+    let results = match seal::many(session, items) {
+        Ok(results) => results,
+        Err(error) => {
+            let is_unknown = seal::is_unknown(&error);
+            written.iter().for_each(|one| abandon(session, one, is_unknown));
+            return Err(error);
+        }
+    };
+    let mut ids = Vec::with_capacity(results.len());
+    let mut first_error = None;
+    for (one, result) in written.into_iter().zip(results) {
+        let result = result.map_err(Error::from);
+        settle(session, &one, &result);
+        background::take_down(one.retired);
+        match result {
+            Ok(id) => ids.push(id),
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+    }
+    match first_error {
+        None => Ok(ids),
+        Some(error) => {
+            take_back(session, &ids);
+            Err(error)
+        }
+    }
+}
+
+/// Room for several objects: their names are taken with one message, and one grant, at most, is
+/// asked for. All or none.
+pub(crate) fn create_many(
+    session: &Arc<Session>,
+    objects: &[(u64, ObjectOptions<'_>)],
+) -> Result<Vec<Writer>, Error> {
+    session.check_process()?;
+    let names: Vec<String> =
+        objects.iter().filter_map(|(_, options)| options.name.map(str::to_owned)).collect();
+    if objects.len() > BATCH_ITEMS_MAX {
+        let what = "objects created at once".into();
+        return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });
+    }
+    if !names.is_empty() {
+        session.call(RequestBody::Reserve { names: names.clone() })?;
+    }
+    let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
+    let made = session.pool.extents().take_many(session, sizes).and_then(|spans| {
+        let made: Vec<_> = spans
+            .into_iter()
+            .zip(objects)
+            .map(|(pages, (bytes, options))| Writer::over(session, pages, *bytes, options))
+            .collect();
+        made.into_iter().collect::<Result<Vec<Writer>, Error>>()
+    });
+    if made.is_err() && !names.is_empty() {
+        session.tell(RequestBody::Unreserve { names });
+    }
+    made
+}
