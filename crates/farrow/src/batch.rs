@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, RequestBody};
+use farrow_cluster::wire::BATCH_ITEMS_MAX;
 use farrow_store::ObjectId;
 
 use crate::background;
@@ -96,9 +96,7 @@ pub(crate) fn create_many(
         let what = "objects created at once".into();
         return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });
     }
-    if !names.is_empty() {
-        session.call(RequestBody::Reserve { names: names.clone() })?;
-    }
+    session.reservations.take(session, names.clone())?;
     let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
     let made = session.pool.extents().take_many(session, sizes).and_then(|spans| {
         let made: Vec<_> = spans
@@ -108,8 +106,8 @@ pub(crate) fn create_many(
             .collect();
         made.into_iter().collect::<Result<Vec<Writer>, Error>>()
     });
-    if made.is_err() && !names.is_empty() {
-        session.tell(RequestBody::Unreserve { names });
+    if made.is_err() {
+        session.reservations.give(session, names);
     }
     made
 }

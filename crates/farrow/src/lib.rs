@@ -30,6 +30,7 @@ mod object;
 mod options;
 mod pool;
 mod put;
+mod reservations;
 mod seal;
 mod session;
 mod writer;

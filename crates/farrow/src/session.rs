@@ -27,6 +27,7 @@ use crate::error::Error;
 use crate::extents::{Extents, difference};
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
+use crate::reservations::Reservations;
 
 /// Pause between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -63,6 +64,7 @@ pub(crate) struct Session {
     pub(crate) pool: PoolCore,
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
+    pub(crate) reservations: Reservations,
     spawn: Option<SpawnCommand>,
     identity: Identity,
     pid: u32,
@@ -97,6 +99,7 @@ impl Session {
             pool: PoolCore::new(heap)?,
             blocks: HeldBlocks::default(),
             populator: Populator::default(),
+            reservations: Reservations::default(),
             region,
             reader,
             holds,
@@ -189,6 +192,7 @@ impl Session {
             // Granted by the old daemon in an answer that never came.
             link.tell(RequestBody::Release { spans: lost });
         }
+        self.reservations.renew(&link, deadline);
         *lock(&self.link) = Arc::clone(&link);
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(link)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farrow_cluster::wire::{RequestBody, SealItem};
+use farrow_cluster::wire::SealItem;
 use farrow_memory::{Length, Offset, Retired, Span};
 use farrow_store::{Held, ObjectId};
 
@@ -113,15 +113,14 @@ impl Writer {
         bytes: u64,
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
-        if let Some(name) = options.name {
-            session.call(RequestBody::Reserve { names: vec![name.to_owned()] })?;
-        }
+        let name = || options.name.map(str::to_owned).into_iter().collect();
+        session.reservations.take(session, name())?;
         session
             .pool
             .extents()
             .take(session, Self::block_bytes(bytes, options))
             .and_then(|pages| Self::over(session, pages, bytes, options))
-            .inspect_err(|_| unreserve(session, options.name.map(str::to_owned)))
+            .inspect_err(|_| session.reservations.give(session, name()))
     }
 
     /// Bytes that an object takes with its metadata; never 0.
@@ -185,6 +184,9 @@ impl Writer {
         match sealed {
             Ok(id) => {
                 session.pool.extents().sealed(memory.pages);
+                if let Some(name) = &self.name {
+                    session.reservations.sealed(name);
+                }
                 // Held by its memory, so that views stay good even when it is deleted.
                 *state = State::Unknown;
                 *state = State::Sealed(session.hold_sealed(id)?);
@@ -198,7 +200,7 @@ impl Writer {
                 if let Err(error) = session.region.make_writable(memory.pages) {
                     tracing::error!(%error, "pages of a failed seal stay read-only");
                 }
-                unreserve(&session, self.name.clone());
+                session.reservations.give(&session, self.name.take().into_iter().collect());
                 Err(error)
             }
         }
@@ -214,12 +216,7 @@ impl Drop for Writer {
             return;
         }
         *lock(&self.memory.state) = State::Aborted;
-        unreserve(&self.memory.session, self.name.take());
-    }
-}
-
-fn unreserve(session: &Session, name: Option<String>) {
-    if let Some(name) = name {
-        session.tell(RequestBody::Unreserve { names: vec![name] });
+        let session = &self.memory.session;
+        session.reservations.give(session, self.name.take().into_iter().collect());
     }
 }

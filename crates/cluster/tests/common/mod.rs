@@ -1,6 +1,8 @@
 //! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod player;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

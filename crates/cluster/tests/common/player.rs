@@ -1,0 +1,213 @@
+//! A client in a process of its own that does what a test tells it, so that it can be killed.
+//!
+//! One line for each command on standard input, one line for each answer on standard output:
+//! `ok`, `ok ID`, or `err KIND` with the name of the error.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use farrow::{Client, Error, Metadata, ObjectBytes, ObjectOptions, Target, Value, Writer};
+
+use super::{PATIENCE, bytes_of, client_at};
+
+/// Set in the environment of a child that plays; names the socket.
+pub const PLAYER_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
+
+/// The driver's end of a player.
+pub struct Player {
+    child: Child,
+    input: ChildStdin,
+    answers: Receiver<String>,
+}
+
+/// What a player answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Done; the id where there is one.
+    Done(String),
+    /// Refused, by the name of the error.
+    Refused(String),
+}
+
+impl Player {
+    /// Starts one: the test executable again, at the test `player` of the calling file.
+    pub fn start(socket: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["player", "--exact", "--nocapture", "--test-threads=1"])
+            .env(PLAYER_SOCKET, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // The test harness has words of its own.
+                if (line.starts_with("ok") || line.starts_with("err "))
+                    && sender.send(line).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let mut player = Self { child, input, answers };
+        assert_eq!(player.ask("hello"), Answer::Done(String::new()));
+        player
+    }
+
+    /// One command, one answer.
+    pub fn ask(&mut self, command: &str) -> Answer {
+        writeln!(self.input, "{command}").unwrap();
+        let answer = self
+            .answers
+            .recv_timeout(2 * PATIENCE)
+            .unwrap_or_else(|error| panic!("no answer to {command:?}: {error}"));
+        match answer.split_once(' ') {
+            Some(("ok", rest)) => Answer::Done(rest.to_owned()),
+            Some((_, kind)) => Answer::Refused(kind.to_owned()),
+            None => Answer::Done(String::new()),
+        }
+    }
+
+    pub fn kill9(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a player has in hand, by a number that the driver chose.
+struct Hands {
+    client: Client,
+    holds: BTreeMap<u64, (ObjectBytes, u64)>,
+    writers: BTreeMap<u64, (Writer, u64)>,
+}
+
+/// What runs in the child; nothing where this process is none.
+pub fn play() {
+    let Some(socket) = std::env::var_os(PLAYER_SOCKET) else {
+        return;
+    };
+    let client = client_at(Path::new(&socket));
+    let mut hands = Hands { client, holds: BTreeMap::new(), writers: BTreeMap::new() };
+    // A line of its own: the harness does not end its line before a test runs.
+    println!();
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match hands.obey(&words) {
+            Ok(word) => println!("ok {word}"),
+            Err(error) => println!("err {}", kind(&error)),
+        }
+    }
+}
+
+/// The name of an error, without its numbers.
+fn kind(error: &Error) -> String {
+    let words = format!("{error:?}");
+    words.split([' ', '(', '{']).next().unwrap_or_default().to_owned()
+}
+
+fn target(word: &str) -> Target {
+    match word.parse() {
+        Ok(id) => Target::Id(id),
+        Err(_) => Target::Name(word.to_owned()),
+    }
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap()
+}
+
+/// `-` stands for no name.
+fn name(word: &str) -> Option<&str> {
+    (word != "-").then_some(word)
+}
+
+impl Hands {
+    fn obey(&mut self, words: &[&str]) -> Result<String, Error> {
+        let client = &self.client;
+        match *words {
+            // A round trip: what was told before has arrived, and a new daemon is found.
+            ["hello"] => client.stats().map(|_| String::new()),
+            ["put", label, seed, length] => {
+                let bytes = bytes_of(number(seed), number(length) as usize);
+                let metadata = Metadata::new([("seed", seed)]).unwrap();
+                let options = ObjectOptions { name: name(label), metadata: Some(&metadata) };
+                let id = if number(seed).is_multiple_of(3) {
+                    client.put_with(&Value::Bytes(&bytes), &options)?
+                } else {
+                    client.put(&Value::Bytes(&bytes), name(label))?
+                };
+                Ok(id.to_string())
+            }
+            ["put_many", seed, length, ref names @ ..] => {
+                let bytes: Vec<Vec<u8>> = (0..names.len() as u64)
+                    .map(|number_in| bytes_of(number(seed) + number_in, number(length) as usize))
+                    .collect();
+                let values: Vec<_> = bytes
+                    .iter()
+                    .zip(names)
+                    .map(|(bytes, label)| (Value::Bytes(bytes), ObjectOptions::named(name(label))))
+                    .collect();
+                let ids = client.put_many(&values)?;
+                Ok(ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            }
+            ["create", key, label, length] => {
+                let writer = client.create(number(length), name(label))?;
+                self.writers.insert(number(key), (writer, number(length)));
+                Ok(String::new())
+            }
+            ["seal", key, seed] => {
+                let (writer, length) = self.writers.remove(&number(key)).unwrap();
+                writer.memory().write_at(0, &bytes_of(number(seed), length as usize))?;
+                let sealed = writer.seal().map(|id| id.to_string());
+                client.stats()?;
+                sealed
+            }
+            ["abort", key] => {
+                self.writers.remove(&number(key));
+                client.stats().map(|_| String::new())
+            }
+            ["hold", key, what, seed, length] => {
+                let view = client.get(&target(what), Duration::ZERO)?.view()?;
+                assert_eq!(view.len() as u64, number(length), "{what}");
+                self.holds.insert(number(key), (view, number(seed)));
+                self.check(number(key));
+                Ok(String::new())
+            }
+            ["check", key] => {
+                self.check(number(key));
+                Ok(String::new())
+            }
+            ["drop", key] => {
+                self.check(number(key));
+                self.holds.remove(&number(key));
+                Ok(String::new())
+            }
+            ["delete", ref targets @ ..] => {
+                let targets: Vec<Target> = targets.iter().map(|word| target(word)).collect();
+                client.delete(&targets).map(|()| String::new())
+            }
+            _ => panic!("unknown command {words:?}"),
+        }
+    }
+
+    /// What is held has not changed by a byte.
+    fn check(&self, key: u64) {
+        let (view, seed) = &self.holds[&key];
+        assert_eq!(&view[..], &bytes_of(*seed, view.len())[..], "hold {key} has changed");
+    }
+}
