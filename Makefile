@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | docs: each does all the set-up it needs.
+# make demo | test | bench | lint | docs | soak | fuzz: each does all the set-up it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python bench lint docs install fuzz clean
+.PHONY: help demo test test-rust test-cross test-install test-python bench lint docs install fuzz soak clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -74,6 +74,10 @@ lint: $(VENV)/tools
 docs: $(VENV)/tools
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
 	echo "$${CARGO_TARGET_DIR:-target}/doc/farrow/index.html"
+
+# Four hours' worth of operations; memory, descriptors and fragmentation must stay flat.
+soak: $(VENV)/tools
+	FARROW_SOAK_OPERATIONS=14400000 cargo test --release --quiet -p farrow-cluster --test soak -- --nocapture
 
 # Needs cargo-fuzz; RUNS executions of each target.
 RUNS ?= 1000000

@@ -23,6 +23,13 @@ const GRANT_BYTES_FIRST: u64 = 256 << 10;
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
 const AHEAD_PART_OF_HEAP: u64 = 64;
 
+/// Free ranges that a client keeps.
+const KEPT_RUNS_MAX: usize = 2;
+
+/// For allocations of this size or more nothing is granted ahead: the message costs less than
+/// the first touch of their pages, and what would be left over lies in others' way.
+const EXACT_BYTES_MIN: u64 = 256 << 10;
+
 /// Ranges of one client, handed out by the page.
 #[derive(Debug)]
 pub(crate) struct Extents {
@@ -70,9 +77,13 @@ impl Extents {
             if let Some(run) = state.free.allocate(whole, alignment_for(whole)) {
                 return Ok(run_span(run));
             }
-            let want = state.grant_bytes.min(self.ahead_bytes).max(whole);
-            state.grant_bytes = (state.grant_bytes * 2).min(AHEAD_BYTES_MAX);
-            want
+            if whole >= EXACT_BYTES_MIN {
+                whole
+            } else {
+                let want = state.grant_bytes.min(self.ahead_bytes).max(whole);
+                state.grant_bytes = (state.grant_bytes * 2).min(AHEAD_BYTES_MAX);
+                want
+            }
         };
         let granted = match grant(session, whole, want) {
             Err(Error::OutOfMemory { .. }) => {
@@ -279,18 +290,21 @@ impl State {
         is_taken
     }
 
-    /// Free ranges beyond what is worth keeping, the longest first.
+    /// Free ranges beyond what is worth keeping. The longest that fit are kept, and few of them:
+    /// each is a place where nobody's long range can be.
     fn surplus(&mut self, kept: u64) -> Vec<Span> {
-        let mut surplus = Vec::new();
-        while self.free.free_bytes() > kept {
-            let longest = self.free.largest();
-            let Some(run) = self.free.allocate(longest, page_bytes()) else {
-                break;
-            };
-            self.remove_granted(run_span(run));
-            surplus.push(run_span(run));
-        }
-        surplus
+        let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
+        runs.sort_unstable_by_key(|run| std::cmp::Reverse(run.length));
+        let (mut count, mut bytes) = (0, 0);
+        runs.retain(|run| {
+            let is_kept = count < KEPT_RUNS_MAX && bytes + run.length.0 <= kept;
+            if is_kept {
+                (count, bytes) = (count + 1, bytes + run.length.0);
+            }
+            !is_kept
+        });
+        runs.retain(|run| self.take_back(*run));
+        runs
     }
 }
 
