@@ -15,6 +15,7 @@ mod control;
 mod directory;
 mod entry;
 mod error;
+mod events;
 #[cfg(any(test, feature = "failpoints"))]
 pub mod failpoints;
 mod grants;
@@ -36,6 +37,7 @@ mod tests;
 pub use clients::{ClientRecord, ClientSlot, Joined};
 pub use entry::{Entry, encode_extra};
 pub use error::{FormatError, StoreError};
+pub use events::{Event, EventCursor, EventKind, Seen};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
 pub use home::{AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats};

@@ -8,6 +8,7 @@ use farrow_memory::{Length, Offset, Region, Span, Words};
 use crate::control::word_of;
 use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
 use crate::error::{FormatError, StoreError};
+use crate::events::EventCursor;
 use crate::hash::NameHash;
 use crate::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::hold_table::{Held, HoldTable};
@@ -242,6 +243,15 @@ impl Reader {
         let directory = self.region.words(self.layout().directory)?;
         let name = self.stable_name(&directory, entry)?;
         Ok(name.filter(|name| !name.is_empty()))
+    }
+
+    /// A place before event `next`, or before the oldest that is there, or behind the last:
+    /// 0 is the oldest, `u64::MAX` what comes from now on.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn events(&self, next: u64) -> Result<EventCursor, StoreError> {
+        EventCursor::new(Arc::clone(&self.region), *self.layout(), next)
     }
 
     /// Copy an entry out, and see that it was the same before and after.

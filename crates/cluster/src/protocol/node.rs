@@ -252,6 +252,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         self.counts.requests += 1;
+        self.home.set_time(wall_ns);
         let seq = request.seq;
         let Some(state) = self.sessions.get(&session) else {
             return;

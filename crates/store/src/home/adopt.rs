@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::directory::Directory;
 use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
 use crate::error::StoreError;
+use crate::events::EventRing;
 use crate::failpoint;
 use crate::grants::{Grants, run_of};
 use crate::hash::NameHash;
@@ -109,6 +110,8 @@ impl Home {
         let mut home = Self {
             names: open_names(&control, &header, kept.names, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
+            events: EventRing::open(control.clone(), layout)?,
+            now_ns: 0,
             blocks: Blocks::from_sorted(blocks),
             reserved: HashMap::new(),
             control,
@@ -123,6 +126,7 @@ impl Home {
             objects: kept.objects,
             clients,
         };
+        home.finish_event()?;
         home.finish_leaving(&known)?;
         home.reclaim()?;
         let report = AdoptReport {

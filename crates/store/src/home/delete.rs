@@ -7,6 +7,7 @@ use super::Home;
 use crate::blocks::NoBlock;
 use crate::entry::State;
 use crate::error::StoreError;
+use crate::events::EventKind;
 use crate::failpoint;
 use crate::hash::NameHash;
 use crate::ids::{ObjectId, Slot, Target};
@@ -46,6 +47,8 @@ impl Home {
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, &entry)?;
         let sequence = self.directory.sequence(slot)?;
+        let name = self.name_of(&entry)?;
+        self.draft_event(EventKind::Deleted, &entry, &String::from_utf8_lossy(&name))?;
         // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
         // fences, looks at the entry. One of the two sees the other.
         self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
@@ -55,6 +58,7 @@ impl Home {
             failpoint!("delete.unindexed");
             self.names.erase(entry.name)?;
         }
+        self.publish_event()?;
         for run in &runs {
             self.blocks.retire(*run).map_err(unknown_block)?;
         }

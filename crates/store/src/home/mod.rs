@@ -1,6 +1,7 @@
 //! The daemon's side of a region: it alone allocates, and it alone writes the directory.
 
 mod adopt;
+mod announce;
 mod check;
 mod delete;
 mod keep;
@@ -26,6 +27,7 @@ use crate::control::Control;
 use crate::directory::Directory;
 use crate::entry::Entry;
 use crate::error::StoreError;
+use crate::events::EventRing;
 use crate::failpoint;
 use crate::grants::Grants;
 use crate::hash::HashKey;
@@ -75,6 +77,9 @@ pub struct Home {
     blocks: Blocks,
     directory: Directory,
     names: Names,
+    events: EventRing,
+    /// Nanoseconds since 1970, as the daemon said last.
+    now_ns: u64,
     /// Blocks besides the primary one, of objects that have such. The list in the data section
     /// is not looked at again after the seal.
     extras: BTreeMap<u32, Box<[Run]>>,

@@ -7,6 +7,7 @@ use crate::clients::ClientSlot;
 use crate::directory::Vacancy;
 use crate::entry::{Entry, encode_extra};
 use crate::error::StoreError;
+use crate::events::EventKind;
 use crate::failpoint;
 use crate::grants::{Carving, run_of};
 use crate::ids::{ObjectId, ObjectKind, Slot, Target};
@@ -98,12 +99,15 @@ impl Home {
             failpoint!("seal.name");
         }
         let slot = plan.vacancy.slot;
+        self.now_ns = now_ns;
+        self.draft_event(EventKind::Sealed, &plan.entry, request.name.unwrap_or_default())?;
         self.directory.publish(plan.vacancy, &plan.entry)?;
         if let Some(hash) = hash {
             let directory = &self.directory;
             self.names.insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
             failpoint!("seal.indexed");
         }
+        self.publish_event()?;
         self.grants.carve(client.0, &plan.carving)?;
         failpoint!("seal.carved");
         self.blocks.seal(plan.primary);

@@ -1,6 +1,7 @@
 //! Tests of home and readers together, over real mapped memory.
 
 mod damage;
+mod events;
 mod golden;
 mod kills;
 mod lives;

@@ -14,7 +14,9 @@ use farrow_memory::{Access, Length, Offset, Span};
 
 use super::support::{Client, World, part, table};
 use crate::failpoints;
-use crate::{ClientSlot, Held, Home, ObjectId, SealRequest, StoreError, Target};
+use crate::{
+    ClientSlot, EventCursor, EventKind, Held, Home, ObjectId, SealRequest, Seen, StoreError, Target,
+};
 
 const GRAIN: u64 = 128;
 /// What a client fills its extents with before it writes objects: if an extent overlapped an
@@ -91,6 +93,9 @@ pub(crate) struct Model {
     objects: BTreeMap<ObjectId, Object>,
     /// Deleted, and held when they were.
     retiring: BTreeMap<ObjectId, Object>,
+    /// What the events tell: the names of the objects there are.
+    told: BTreeMap<ObjectId, String>,
+    events: EventCursor,
     /// The object that an operation under way would make.
     pending: Option<Object>,
     seed: u8,
@@ -102,12 +107,15 @@ struct Killed;
 impl Model {
     pub(crate) fn new(world: World) -> Self {
         let home = world.create();
+        let events = world.reader().events(0).unwrap();
         Self {
             world,
             home: Some(home),
             members: Vec::new(),
             objects: BTreeMap::new(),
             retiring: BTreeMap::new(),
+            told: BTreeMap::new(),
+            events,
             pending: None,
             seed: 0,
         }
@@ -447,8 +455,25 @@ impl Model {
         }
     }
 
+    /// No event is lost and none is told twice, whenever the home was killed.
+    fn verify_events(&mut self) {
+        while let Some(seen) = self.events.advance().unwrap() {
+            let Seen::Event(event) = seen else { panic!("events were lost: {seen:?}") };
+            let before = match event.kind {
+                EventKind::Sealed => self.told.insert(event.id, event.name),
+                _ => Some(event.name)
+                    .filter(|name| self.told.remove(&event.id).as_ref() != Some(name)),
+            };
+            assert_eq!(before, None, "{:?} of {} was told already", event.kind, event.id);
+        }
+        let name = |object: &Object| object.name.clone().unwrap_or_default();
+        let there = self.objects.iter().map(|(id, object)| (*id, name(object)));
+        assert_eq!(self.told, there.collect(), "what the events tell is not what is there");
+    }
+
     /// Compare everything that can be seen.
     fn verify(&mut self) {
+        self.verify_events();
         self.home().check().unwrap();
         let stats = self.home().stats().unwrap();
         assert_eq!(stats.objects as usize, self.objects.len());

@@ -1,0 +1,272 @@
+//! What happened to objects, told to whoever asks: a ring of the last events in the control section.
+
+mod ring;
+mod writer;
+
+use std::sync::Arc;
+
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Length, Offset, Region, Span, Words};
+
+use crate::entry::Entry;
+use crate::error::StoreError;
+use crate::header::EVENTS_HEAD;
+use crate::ids::{ObjectId, ObjectKind};
+use crate::layout::Layout;
+use crate::options::NAME_BYTES_MAX;
+use ring::{EVENT_WORDS, Pulled, RingRead};
+pub(crate) use writer::EventRing;
+
+/// The word with the number of the event.
+const NUMBER_WORD: usize = 6;
+/// The word with the checksum.
+const CHECKSUM_WORD: usize = 7;
+/// Where the name starts.
+const NAME_WORD: usize = 8;
+
+/// What happened to an object.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum EventKind {
+    /// It exists, and can be found.
+    Sealed = 1,
+    /// It was deleted by a client.
+    Deleted = 2,
+    /// It was deleted to make room.
+    Evicted = 3,
+    /// Its bytes left the region.
+    Spilled = 4,
+    /// Its bytes came back.
+    Restored = 5,
+}
+
+impl EventKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 5] =
+        [Self::Sealed, Self::Deleted, Self::Evicted, Self::Spilled, Self::Restored];
+
+    /// The number that stands for this kind in a region.
+    #[must_use]
+    pub const fn as_u8(self) -> u8 {
+        self as u8
+    }
+
+    /// The kind a number stands for.
+    #[must_use]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_u8() == number)
+    }
+
+    /// A set of this kind alone, for [`EventKind::is_in`]; sets are united with `|`.
+    #[must_use]
+    pub const fn bit(self) -> u8 {
+        1 << self.as_u8()
+    }
+
+    /// Whether the set contains this kind.
+    #[must_use]
+    pub const fn is_in(self, kinds: u8) -> bool {
+        kinds & self.bit() != 0
+    }
+}
+
+/// One event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Its number: events of a region are counted from 0.
+    pub number: u64,
+    /// What happened.
+    pub kind: EventKind,
+    /// To which object.
+    pub id: ObjectId,
+    /// What that is.
+    pub object_kind: ObjectKind,
+    /// Bytes that the user of the object sees.
+    pub size: Length,
+    /// Its name, empty if it has none.
+    pub name: String,
+    /// When, by the home's clock: nanoseconds since 1970.
+    pub at_ns: u64,
+}
+
+impl Event {
+    pub(crate) fn of(
+        kind: EventKind,
+        entry: &Entry,
+        name: String,
+        number: u64,
+        at_ns: u64,
+    ) -> Self {
+        let (id, object_kind, size) = (entry.id, entry.kind, entry.size);
+        Self { number, kind, id, object_kind, size, name, at_ns }
+    }
+
+    fn encode(&self) -> [u64; EVENT_WORDS] {
+        let mut words = [0; EVENT_WORDS];
+        let name = self.name.as_bytes();
+        let first = [
+            self.number.wrapping_add(1),
+            u64::from(self.kind.as_u8())
+                | u64::from(self.object_kind.as_u8()) << 8
+                | (name.len() as u64 & 0xff) << 16,
+            self.id.hi,
+            self.id.lo,
+            self.size.0,
+            self.at_ns,
+            self.number,
+        ];
+        for (word, value) in words.iter_mut().zip(first) {
+            *word = value;
+        }
+        for (word, chunk) in words.iter_mut().skip(NAME_WORD).zip(name.chunks(8)) {
+            let mut bytes = [0; 8];
+            for (byte, value) in bytes.iter_mut().zip(chunk) {
+                *byte = *value;
+            }
+            *word = u64::from_le_bytes(bytes);
+        }
+        words[CHECKSUM_WORD] = checksum(&words);
+        words
+    }
+
+    /// Words that were copied out of the place of event `number`. None: they are not its words.
+    fn decode(words: &[u64; EVENT_WORDS], number: u64) -> Option<Self> {
+        if words[NUMBER_WORD] != number || words[CHECKSUM_WORD] != checksum(words) {
+            return None;
+        }
+        let name_bytes = (words[1] >> 16 & 0xff) as usize;
+        let mut name: Vec<u8> =
+            words.iter().skip(NAME_WORD).flat_map(|word| word.to_le_bytes()).collect();
+        name.truncate(name_bytes.min(NAME_BYTES_MAX as usize));
+        Some(Self {
+            number,
+            kind: EventKind::from_u8((words[1] & 0xff) as u8)?,
+            id: ObjectId { hi: words[2], lo: words[3] },
+            object_kind: ObjectKind::from_u8((words[1] >> 8 & 0xff) as u8)?,
+            size: Length(words[4]),
+            name: String::from_utf8(name).ok()?,
+            at_ns: words[5],
+        })
+    }
+}
+
+/// crc32c of the words but the first, which changes, and the checksum itself.
+fn checksum(words: &[u64; EVENT_WORDS]) -> u64 {
+    let mut bytes = [0u8; EVENT_WORDS * 8];
+    let told = words.iter().enumerate().filter(|(i, _)| *i != 0 && *i != CHECKSUM_WORD);
+    for (chunk, (_, word)) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(told) {
+        *chunk = word.to_le_bytes();
+    }
+    u64::from(crc32c::crc32c(&bytes))
+}
+
+/// What a subscriber comes upon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Seen {
+    /// An event.
+    Event(Event),
+    /// So many events were overwritten before they were read.
+    Gap {
+        /// How many.
+        missed: u64,
+    },
+}
+
+/// One reader's place in the events of a region. Sends nothing and slows nobody.
+#[derive(Clone, Debug)]
+pub struct EventCursor {
+    region: Arc<Region>,
+    layout: Layout,
+    next: u64,
+}
+
+/// The ring in a mapped region.
+struct Mapped<'a> {
+    head: Words<'a>,
+    ring: Words<'a>,
+}
+
+impl<'a> Mapped<'a> {
+    fn new(region: &'a Region, layout: &Layout) -> Result<Self, StoreError> {
+        let head = region.words(Span::new(EVENTS_HEAD, Length(8)))?;
+        Ok(Self { head, ring: region.words(layout.events)? })
+    }
+}
+
+impl RingRead for Mapped<'_> {
+    fn head(&self) -> Option<u64> {
+        self.head.load(0, Ordering::Acquire)
+    }
+
+    fn load(&self, index: usize, order: Ordering) -> Option<u64> {
+        self.ring.load(index, order)
+    }
+}
+
+fn unreachable_ring() -> StoreError {
+    StoreError::unreachable_word("event ring", 0)
+}
+
+impl EventCursor {
+    /// A place before event `next`, or before the oldest that is there.
+    pub(crate) fn new(region: Arc<Region>, layout: Layout, next: u64) -> Result<Self, StoreError> {
+        let mut cursor = Self { region, layout, next: 0 };
+        let head = cursor.head()?;
+        let oldest = head.saturating_sub(layout.events_max.into());
+        cursor.next = next.clamp(oldest, head);
+        Ok(cursor)
+    }
+
+    /// The next event, or how many were missed before it. None: there is none yet.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn advance(&mut self) -> Result<Option<Seen>, StoreError> {
+        let mapped = Mapped::new(&self.region, &self.layout)?;
+        let number = self.next;
+        let pulled =
+            ring::pull(&mapped, number, self.layout.events_max).ok_or_else(unreachable_ring)?;
+        match pulled {
+            Pulled::Nothing => Ok(None),
+            Pulled::Lapped(oldest) => {
+                self.next = oldest;
+                Ok(Some(Seen::Gap { missed: oldest - number }))
+            }
+            Pulled::Words(words) => {
+                self.next = number + 1;
+                // A damaged event is one that was missed.
+                let event = Event::decode(&words, number).map(Seen::Event);
+                Ok(Some(event.unwrap_or(Seen::Gap { missed: 1 })))
+            }
+        }
+    }
+
+    /// The number of the event that comes next.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
+    /// Pass over the events before `number`, which are of no interest.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn skip_to(&mut self, number: u64) -> Result<(), StoreError> {
+        self.next = number.min(self.head()?).max(self.next);
+        Ok(())
+    }
+
+    /// How many events were ever published.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn head(&self) -> Result<u64, StoreError> {
+        Mapped::new(&self.region, &self.layout)?.head().ok_or_else(unreachable_ring)
+    }
+}
+
+/// Offset of a word of the ring.
+fn word_at(layout: &Layout, index: usize) -> Offset {
+    // The index lies in the ring or its store is refused.
+    Offset(layout.events.offset.0.saturating_add((index as u64).saturating_mul(8)))
+}

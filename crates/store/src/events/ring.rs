@@ -1,0 +1,99 @@
+//! The ring as an algorithm: one writer, any number of readers, each with a place of its own.
+//!
+//! A place of the ring holds event `n` while its first word is `n + 1`; 0 says that it is being
+//! written. The writer fills a place before it changes what the event tells of, and publishes it
+//! afterwards, so that a kill in between leaves a draft in the ring and no change goes untold. A
+//! reader copies a place out between two loads of its first word. It never waits, and the writer
+//! never waits for it: who is too slow finds another number there, and knows how many it missed.
+//!
+//! Written over two small traits, so that a model checker can stand in for mapped memory.
+
+use farrow_memory::sync::{Ordering, fence};
+
+/// Words of a place: 8, and a name of up to 256 bytes.
+pub(crate) const EVENT_WORDS: usize = 40;
+
+/// What a reader loads.
+pub(crate) trait RingRead {
+    /// How many events were ever published (acquire).
+    fn head(&self) -> Option<u64>;
+    /// Word `index` of the ring.
+    fn load(&self, index: usize, order: Ordering) -> Option<u64>;
+}
+
+/// What the writer stores.
+pub(crate) trait RingWrite {
+    type Error;
+    /// Store word `index` of the ring, after everything stored before.
+    fn store(&self, index: usize, word: u64) -> Result<(), Self::Error>;
+    /// Store words from `index` on, in no order.
+    fn store_all(&self, index: usize, words: &[u64]) -> Result<(), Self::Error>;
+    /// Store how many events were published, after everything stored before.
+    fn store_head(&self, head: u64) -> Result<(), Self::Error>;
+}
+
+/// First word of the place of event `number`.
+pub(crate) fn place(number: u64, capacity: u32) -> usize {
+    // A capacity of at most 2^20 places keeps the product far below 2^63.
+    (number % u64::from(capacity.max(1))) as usize * EVENT_WORDS
+}
+
+/// Fill the place of event `number` without publishing it. The first of `words` is not used.
+pub(crate) fn draft<W: RingWrite>(
+    ring: &W,
+    number: u64,
+    capacity: u32,
+    words: &[u64; EVENT_WORDS],
+) -> Result<(), W::Error> {
+    let at = place(number, capacity);
+    ring.store(at, 0)?;
+    crate::failpoint!("event.opened");
+    fence(Ordering::Release);
+    let (_, rest) = words.split_at(1);
+    ring.store_all(at + 1, rest)?;
+    crate::failpoint!("event.drafted");
+    Ok(())
+}
+
+/// Publish the event that was drafted as `number`.
+pub(crate) fn publish<W: RingWrite>(ring: &W, number: u64, capacity: u32) -> Result<(), W::Error> {
+    let published = number.wrapping_add(1);
+    ring.store(place(number, capacity), published)?;
+    crate::failpoint!("event.closed");
+    ring.store_head(published)
+}
+
+/// What a reader finds. Not boxed: it lives on the stack of one call.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Pulled {
+    /// No event `number` yet.
+    Nothing,
+    /// The words of event `number`.
+    Words([u64; EVENT_WORDS]),
+    /// It is gone; the oldest that may still be there is this one.
+    Lapped(u64),
+}
+
+/// Read event `number`. `None`: the ring cannot be reached.
+pub(crate) fn pull(ring: &impl RingRead, number: u64, capacity: u32) -> Option<Pulled> {
+    let head = ring.head()?;
+    if number >= head {
+        return Some(Pulled::Nothing);
+    }
+    if head - number <= capacity.into() {
+        let at = place(number, capacity);
+        let mut words = [0; EVENT_WORDS];
+        words[0] = ring.load(at, Ordering::Acquire)?;
+        for (i, word) in words.iter_mut().enumerate().skip(1) {
+            *word = ring.load(at + i, Ordering::Relaxed)?;
+        }
+        fence(Ordering::Acquire);
+        if words[0] == number + 1 && ring.load(at, Ordering::Relaxed)? == words[0] {
+            return Some(Pulled::Words(words));
+        }
+    }
+    // It was overwritten, or is just now: then the head may not have moved yet.
+    let oldest = ring.head()?.saturating_sub(capacity.into());
+    Some(Pulled::Lapped(oldest.max(number + 1)))
+}

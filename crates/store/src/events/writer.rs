@@ -1,0 +1,65 @@
+//! The home's hand on the ring.
+
+use super::ring::{self, EVENT_WORDS, RingWrite};
+use super::{Event, word_at};
+use crate::control::Control;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::header::EVENTS_HEAD;
+use crate::layout::Layout;
+
+/// Drafts an event before a change, and publishes it afterwards. One draft at a time.
+#[derive(Debug)]
+pub(crate) struct EventRing {
+    control: Control,
+    layout: Layout,
+    head: u64,
+}
+
+impl RingWrite for EventRing {
+    type Error = StoreError;
+
+    fn store(&self, index: usize, word: u64) -> Result<(), StoreError> {
+        self.control.store(word_at(&self.layout, index), word)
+    }
+
+    fn store_all(&self, index: usize, words: &[u64]) -> Result<(), StoreError> {
+        self.control.store_record(word_at(&self.layout, index), words)
+    }
+
+    fn store_head(&self, head: u64) -> Result<(), StoreError> {
+        self.control.store(EVENTS_HEAD, head)
+    }
+}
+
+impl EventRing {
+    pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
+        let head = control.load(EVENTS_HEAD)?;
+        Ok(Self { control, layout, head })
+    }
+
+    /// The number of the event that is drafted next, and how many were published.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Write an event that tells of a change which is about to be made.
+    pub(crate) fn draft(&self, event: &Event) -> Result<(), StoreError> {
+        ring::draft(self, self.head, self.layout.events_max, &event.encode())
+    }
+
+    /// The change was made: publish the draft.
+    pub(crate) fn publish(&mut self) -> Result<(), StoreError> {
+        ring::publish(self, self.head, self.layout.events_max)?;
+        failpoint!("event.published");
+        self.head = self.head.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The draft that a home left which was killed before it published it.
+    pub(crate) fn found_draft(&self) -> Result<Option<Event>, StoreError> {
+        let at = ring::place(self.head, self.layout.events_max);
+        let words: [u64; EVENT_WORDS] = self.control.load_record(word_at(&self.layout, at))?;
+        Ok(Event::decode(&words, self.head))
+    }
+}

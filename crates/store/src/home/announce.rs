@@ -1,0 +1,78 @@
+//! Events: each change of an object is written to the ring before it is made, and published after.
+//!
+//! A home that was killed in between leaves a draft. The next one looks whether the change was
+//! made, and publishes the draft if it was, so that no event is lost and none is told twice.
+
+use super::Home;
+use crate::entry::{Entry, State};
+use crate::error::StoreError;
+use crate::events::{Event, EventCursor, EventKind};
+use crate::ids::Slot;
+
+impl Home {
+    /// What time it is: nanoseconds since 1970. Events bear the time that was said last.
+    pub fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// How many events were ever published.
+    #[must_use]
+    pub fn events_head(&self) -> u64 {
+        self.events.head()
+    }
+
+    /// A place before event `next`, or before the oldest that is there.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn events(&self, next: u64) -> Result<EventCursor, StoreError> {
+        EventCursor::new(self.region().clone(), *self.layout(), next)
+    }
+
+    /// Before a change of an object: write the event. The one drafted before is forgotten unless
+    /// it was published.
+    pub(super) fn draft_event(
+        &self,
+        kind: EventKind,
+        entry: &Entry,
+        name: &str,
+    ) -> Result<(), StoreError> {
+        let number = self.events.head();
+        self.events.draft(&Event::of(kind, entry, name.to_owned(), number, self.now_ns))
+    }
+
+    /// After the change: tell of it.
+    pub(super) fn publish_event(&mut self) -> Result<(), StoreError> {
+        self.events.publish()
+    }
+
+    /// Publish what a former home drafted, if the change was made.
+    pub(super) fn finish_event(&mut self) -> Result<(), StoreError> {
+        let Some(event) = self.events.found_draft()? else {
+            return Ok(());
+        };
+        if event.id.region() == self.uid() && self.is_made(&event)? {
+            self.events.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the object is what the event says that it became.
+    fn is_made(&self, event: &Event) -> Result<bool, StoreError> {
+        let Slot(slot) = event.id.slot();
+        if slot >= self.directory.used() {
+            return Ok(false);
+        }
+        let sequence = self.directory.sequence(event.id.slot())?;
+        let is_there = sequence.generation() == event.id.generation();
+        Ok(match event.kind {
+            EventKind::Sealed | EventKind::Restored => {
+                is_there && sequence.state() == State::Sealed
+            }
+            EventKind::Spilled => is_there && sequence.state() == State::Spilled,
+            EventKind::Deleted | EventKind::Evicted => {
+                !is_there || matches!(sequence.state(), State::Retiring | State::Free)
+            }
+        })
+    }
+}
