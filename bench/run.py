@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import shutil
@@ -24,7 +23,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from harness import machine, plot, report  # noqa: E402
-from harness.process import PeerError, python_of  # noqa: E402
+from harness.document import document_of, plain, write  # noqa: E402
+from harness.process import PeerError, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
     Plan,
     Sample,
@@ -57,9 +57,9 @@ def main() -> int:
     if options.inside:
         seconds = plan.seconds_max * (1 - ORDINARY_SHARE)
         samples = list(_measure(plan, chosen, HUGE, seconds, notes))
-        _write(Path(options.inside), {"samples": _plain(samples), "notes": notes})
+        write(Path(options.inside), {"samples": plain(samples), "notes": notes})
         return 0
-    _set_up(chosen, notes)
+    chosen = set_up(chosen, notes, _say)
     can_huge = not options.no_huge and _can_mount(notes)
     seconds = plan.seconds_max * (ORDINARY_SHARE if can_huge else 1.0)
     samples = list(_measure(plan, chosen, ORDINARY, seconds, notes))
@@ -67,7 +67,7 @@ def main() -> int:
         samples += _measure_huge(plan, chosen, options.quick, notes)
     if not options.no_micro:
         samples += _micro(notes)
-    document = _document(samples, notes, options.quick)
+    document = document_of(HERE.parent, samples, notes, options.quick)
     _save(document, samples, Path(options.output), options.quick)
     return 0 if any(sample.peer == "farrow" for sample in samples) else 1
 
@@ -97,19 +97,6 @@ def _fitted(plan: Plan, notes: list[str]) -> Plan:
     rows = int(plan.large_rows * room / wanted) // 8 * 8
     notes.append(f"memory for a table of {rows:,} rows only, instead of {plan.large_rows:,}")
     return dataclasses.replace(plan, large_rows=rows, medium_rows=min(plan.medium_rows, rows))
-
-
-def _set_up(chosen: list[str], notes: list[str]) -> None:
-    """Make the environments of peers that need one; leave out those that fail."""
-    for peer in list(chosen):
-        script = HERE / "peers" / peer / "setup"
-        if python_of(peer) is None and script.exists():
-            _say(f"setting up {peer} ...")
-            done = subprocess.run([str(script)], capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                chosen.remove(peer)
-                lines = done.stderr.strip().splitlines()
-                notes.append(f"{peer} is left out: {lines[-1] if lines else 'setup failed'}")
 
 
 def _measure(
@@ -188,35 +175,11 @@ def _micro(notes: list[str]) -> list[Sample]:
         return []
 
 
-def _plain(samples: list[Sample]) -> list[dict[str, Any]]:
-    """For JSON; four digits are more than any clock here is good for."""
-    plain = [dataclasses.asdict(sample) for sample in samples]
-    for item in plain:
-        item["samples"] = [float(f"{value:.4g}") for value in item["samples"]]
-    return plain
-
-
-def _document(samples: list[Sample], notes: list[str], quick: bool) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        "quick": quick,
-        "machine": machine.describe(),
-        "commit": machine.commit(HERE.parent),
-        "notes": list(dict.fromkeys(notes)),
-        "samples": _plain(samples),
-    }
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, separators=(",", ":")) + "\n")
-
-
 def _save(document: dict[str, Any], samples: list[Sample], folder: Path, quick: bool) -> None:
     """Print the table; write JSON, Markdown and PNG under one name."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{document['date']}-{machine.host_hash()}{'-quick' if quick else ''}"
-    _write(folder / f"{name}.json", document)
+    write(folder / f"{name}.json", document)
     text = report.markdown(document, samples)
     (folder / f"{name}.md").write_text(text)
     _print(document, samples)

@@ -14,14 +14,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Driver", "Memory", "PeerError", "PeerRun", "memory_of", "python_of"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Driver", "Memory", "PeerError", "PeerRun", "memory_of", "python_of", "set_up"]
+
+# A process and the moment it started, in clock ticks: a number alone may be given out again.
+_Process = tuple[int, int]
 
 PEERS = Path(__file__).resolve().parent.parent / "peers"
 # No single request takes this long on any machine the table fits in.
 _ANSWER_SECONDS_MAX = 180.0
 _END_SECONDS_MAX = 10.0
+# The largest environment is Ray's, some 300 MB.
+_SET_UP_SECONDS_MAX = 600.0
 
 
 class PeerError(Exception):
@@ -65,10 +73,40 @@ def python_of(peer: str) -> str | None:
     return str(python) if python.exists() else None
 
 
-class Driver:
-    """A process that runs ``peers/driver.py`` for one peer."""
+def set_up(peers: list[str], notes: list[str], say: Callable[[str], None]) -> list[str]:
+    """Make the environments of peers that need one; the peers that can be measured.
 
-    def __init__(self, peer: str, log: Path) -> None:
+    A peer that fails is left out, and a note tells its last words.
+    """
+    ready = []
+    for peer in peers:
+        script = PEERS / peer / "setup"
+        if script.exists():
+            if python_of(peer) is None:
+                say(f"setting up {peer} ...")
+            try:
+                subprocess.run(
+                    [str(script)],
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                    timeout=_SET_UP_SECONDS_MAX,
+                )
+            except subprocess.TimeoutExpired:
+                notes.append(f"{peer} is not available: no set-up in {_SET_UP_SECONDS_MAX:.0f} s")
+                continue
+            except subprocess.CalledProcessError as error:
+                lines = error.stderr.strip().splitlines()
+                notes.append(f"{peer} is not available: {lines[-1] if lines else 'setup failed'}")
+                continue
+        ready.append(peer)
+    return ready
+
+
+class Driver:
+    """A process that runs a driver's program (of ``peers/``) for one peer."""
+
+    def __init__(self, peer: str, log: Path, program: str = "driver.py") -> None:
         python = python_of(peer)
         if python is None:
             raise PeerError(f"run bench/peers/{peer}/setup first")
@@ -76,7 +114,7 @@ class Driver:
         self._log = log
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [python, str(PEERS / "driver.py"), peer],
+                [python, str(PEERS / program), peer],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -94,14 +132,30 @@ class Driver:
         Raises:
             PeerError: it failed, died, or took more than three minutes.
         """
+        self.ask(do, **arguments)
+        return self.answer(do)
+
+    def ask(self, do: str, **arguments: Any) -> None:
+        """Ask without waiting; ``answer`` must follow.
+
+        Raises:
+            PeerError: the process is dead.
+        """
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         request = json.dumps({"do": do, **arguments}) + "\n"
         try:
             self._process.stdin.write(request.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
             raise PeerError(f"{self._peer} died: {_tail(self._log)}") from None
+
+    def answer(self, do: str) -> Any:
+        """The answer to what was asked.
+
+        Raises:
+            PeerError: it failed, died, or took more than three minutes.
+        """
+        assert self._process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             if not selector.select(_ANSWER_SECONDS_MAX):
@@ -122,8 +176,9 @@ class Driver:
 class PeerRun:
     """One peer's server and drivers with a scratch directory; a context manager."""
 
-    def __init__(self, peer: str, capacity: int) -> None:
+    def __init__(self, peer: str, capacity: int, program: str = "driver.py") -> None:
         self.peer = peer
+        self._program = program
         self._directory = tempfile.mkdtemp(prefix="farrow-bench-")
         self._log = Path(self._directory) / "log"
         self._drivers: list[Driver] = []
@@ -155,8 +210,14 @@ class PeerRun:
             for driver in self._drivers:
                 driver.end()
             if self._server is not None:
+                family = _family(self._server.pid)
                 _end(self._server)
-            shutil.rmtree(Path("/dev/shm") / Path(self._directory).name, ignore_errors=True)
+                _end_rest(family)
+            for left in Path("/dev/shm").glob(f"{Path(self._directory).name}*"):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
             shutil.rmtree(self._directory, ignore_errors=True)
         finally:
             signal.signal(signal.SIGINT, interrupt)
@@ -166,9 +227,20 @@ class PeerRun:
         """Process id of the server, if there is one."""
         return self._server.pid if self._server is not None else None
 
+    def server_family(self) -> list[int]:
+        """Process ids of the server and of all that it started; none if there is no server."""
+        return [pid for pid, _ in _family(self._server.pid)] if self._server is not None else []
+
+    def end_drivers(self, keep: Driver) -> None:
+        """End all drivers but one."""
+        for driver in self._drivers:
+            if driver is not keep:
+                driver.end()
+        self._drivers = [keep]
+
     def driver(self, *, connect: bool = True) -> Driver:
         """A new process, connected."""
-        driver = Driver(self.peer, self._log)
+        driver = Driver(self.peer, self._log, self._program)
         self._drivers.append(driver)
         if connect:
             driver.call("connect", directory=self._directory)
@@ -192,6 +264,50 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+def _family(root: int) -> list[_Process]:
+    """A process and its descendants that are alive."""
+    children: dict[int, list[_Process]] = {}
+    own: list[_Process] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        found = _parent_and_start(int(folder.name))
+        if found is not None:
+            parent, start = found
+            children.setdefault(parent, []).append((int(folder.name), start))
+            if int(folder.name) == root:
+                own.append((root, start))
+    for pid, _ in own:
+        own.extend(children.get(pid, []))
+    return own
+
+
+def _parent_and_start(pid: int) -> tuple[int, int] | None:
+    """From ``/proc/PID/stat``; None if it is gone or a zombie."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] == "Z" else (int(words[1]), int(words[19]))
+
+
+def _end_rest(family: list[_Process]) -> None:
+    """End what a server that is gone has left behind: only processes that it had started."""
+    limit = time.monotonic() + _END_SECONDS_MAX
+    while time.monotonic() < limit:
+        left = [(pid, start) for pid, start in family if _is_alive(pid, start)]
+        if not left:
+            return
+        is_late = time.monotonic() > limit - _END_SECONDS_MAX / 2
+        for pid, _ in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+        time.sleep(0.1)
+
+
+def _is_alive(pid: int, start: int) -> bool:
+    found = _parent_and_start(pid)
+    return found is not None and found[1] == start
 
 
 def _tail(log: Path) -> str:

@@ -14,7 +14,7 @@ from harness.process import Driver, PeerError, PeerRun, memory_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Plan", "Sample", "measure_limits", "measure_micro", "measure_peer"]
+__all__ = ["ROW_BYTES", "Plan", "Sample", "measure_limits", "measure_micro", "measure_peer"]
 
 # 157,286,400 rows of int64, int8 and uint16: 1.61 GiB; and a hundredth of it, 16.5 MiB.
 LARGE_ROWS = 157_286_400

@@ -7,8 +7,6 @@ pyarrow of any version since 11.  All times are taken here, by the same code for
 from __future__ import annotations
 
 import gc
-import importlib.util
-import json
 import os
 import sys
 import time
@@ -17,37 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from answer import hide_folders, load, serve
+from data import checksum, make_table
 
 _SMALL_BYTES = 1000
-# A pattern of so many rows is repeated: written as fast as memory takes it, and longer than
-# any cache.
-_PIECE_ROWS = 1 << 23
-_STRIDE = 20
-
-
-def make_table(rows: int, pool: Any = None) -> Any:
-    """Three columns, int64, int8 and uint16, of ``rows`` rows: 11 bytes a row.
-
-    With a pool the same values are computed straight into its memory.
-    """
-    arrays = []
-    for dtype, modulus in ((np.int64, 1 << 40), (np.int8, 127), (np.uint16, 60_000)):
-        width = np.dtype(dtype).itemsize
-        buffer = pa.allocate_buffer(rows * width, memory_pool=pool)
-        values = np.frombuffer(buffer, dtype=dtype)
-        piece = min(_PIECE_ROWS, rows)
-        pattern = ((np.arange(piece) * _STRIDE) % modulus).astype(dtype)
-        for start in range(0, rows, max(piece, 1)):
-            count = min(piece, rows - start)
-            values[start : start + count] = pattern[:count]
-        del values
-        arrays.append(pa.Array.from_buffers(pa.from_numpy_dtype(dtype), rows, [None, buffer]))
-    return pa.table(arrays, names=["a", "b", "c"])
-
-
-def checksum(table: Any) -> int:
-    """The sum of all values: a passer-by's proof that the same table came out."""
-    return sum(int(pc.sum(column).as_py() or 0) for column in table.columns)
 
 
 def read_all_bytes(table: Any) -> float:
@@ -218,33 +189,6 @@ def _copied(array: Any) -> Any:
     return np.frombuffer(array.buffers()[1], dtype=np.uint8).copy()
 
 
-def _load(name: str) -> Any:
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name, "peer.py")
-    spec = importlib.util.spec_from_file_location(f"peer_{name}", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"no peer {name}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Peer()
-
-
-def main() -> None:
-    """Serve requests until the input ends."""
-    # The answers go where standard output was; what libraries print goes to standard error.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    driver = Driver(_load(sys.argv[1]))
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = {"answer": getattr(driver, request.pop("do"))(**request)}
-        except Exception as error:  # told to the harness, which decides
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer, default=str) + "\n")
-        answers.flush()
-
-
 if __name__ == "__main__":
-    # The folder of this file holds a folder "farrow"; it must not shadow the package.
-    sys.path[:] = [p for p in sys.path if p != os.path.dirname(os.path.abspath(__file__))]
-    main()
+    hide_folders()
+    serve(lambda: Driver(load(f"{sys.argv[1]}/peer.py").Peer()))

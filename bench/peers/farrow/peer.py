@@ -13,7 +13,7 @@ class Peer:
     """See ``interface.PeerProtocol``."""
 
     def __init__(self) -> None:
-        self._client: Any = None
+        self.client: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
         """A node, started as a user would."""
@@ -27,7 +27,7 @@ class Peer:
         limit = time.monotonic() + _CONNECT_SECONDS_MAX
         while True:
             try:
-                self._client = farrow.connect(f"{directory}/farrow.sock")
+                self.client = farrow.connect(f"{directory}/farrow.sock")
                 return
             except farrow.Disconnected:
                 if time.monotonic() > limit:
@@ -36,47 +36,47 @@ class Peer:
 
     def put(self, name: str, table: Any) -> None:
         """Copies buffers that lie in private memory, keeps those built through the pool."""
-        self._client.put(table, name)
+        self.client.put(table, name)
 
     def get(self, name: str) -> Any:
         """In place."""
-        return self._client.get(name)
+        return self.client.get(name)
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """Under a name, as the other peers do."""
-        self._client.put(data, name)
+        self.client.put(data, name)
 
     def get_bytes(self, name: str) -> Any:
         """In place."""
-        return self._client.get(name)
+        return self.client.get(name)
 
     def delete(self, name: str) -> None:
         """Space is free again when no reader holds the object."""
-        self._client.delete(name)
+        self.client.delete(name)
 
     # What only Farrow has.
 
     def memory_pool(self) -> Any:
         """The pool that builds tables in the region."""
-        return self._client.memory_pool()
+        return self.client.memory_pool()
 
     def stats(self) -> dict[str, Any]:
         """The node's counters."""
-        result: dict[str, Any] = self._client.stats()
+        result: dict[str, Any] = self.client.stats()
         return result
 
     def put_unnamed(self, data: bytes) -> Any:
         """A small object known by its id only; returns the reference."""
-        return self._client.put(data)
+        return self.client.put(data)
 
     def get_target(self, target: Any) -> Any:
         """By reference."""
-        return self._client.get(target)
+        return self.client.get(target)
 
     def put_many(self, items: list[bytes]) -> Any:
         """One message for all."""
-        return self._client.put_many(items)
+        return self.client.put_many(items)
 
     def get_many(self, targets: Any) -> Any:
         """All at once."""
-        return self._client.get_many(targets)
+        return self.client.get_many(targets)

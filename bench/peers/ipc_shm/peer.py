@@ -24,25 +24,26 @@ class Peer:
 
     def put(self, name: str, table: Any) -> None:
         """Write the IPC file format."""
-        with pa.OSFile(self._path(name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+        with pa.OSFile(self.path(name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
             out.write_table(table)
 
     def get(self, name: str) -> Any:
         """Map the file; the table's buffers stay in it."""
-        return pa.ipc.open_file(pa.memory_map(self._path(name))).read_all()
+        return pa.ipc.open_file(pa.memory_map(self.path(name))).read_all()
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """A file of its own."""
-        with open(self._path(name), "wb", buffering=0) as file:
+        with open(self.path(name), "wb", buffering=0) as file:
             file.write(data)
 
     def get_bytes(self, name: str) -> Any:
         """Map the file."""
-        return pa.memory_map(self._path(name)).read_buffer()
+        return pa.memory_map(self.path(name)).read_buffer()
 
     def delete(self, name: str) -> None:
         """Unlink; mapped readers keep the pages."""
-        os.unlink(self._path(name))
+        os.unlink(self.path(name))
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
+        """Of the file that holds an object."""
         return os.path.join(self._folder, name)

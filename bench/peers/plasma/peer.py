@@ -15,14 +15,14 @@ warnings.simplefilter("ignore")
 
 _CONNECT_SECONDS_MAX = 30.0
 # Plasma's best setting here; more threads than cores do not help.
-_COPY_THREADS = max(1, os.cpu_count() or 1)
+COPY_THREADS = max(1, os.cpu_count() or 1)
 
 
 class Peer:
     """See ``interface.PeerProtocol``."""
 
     def __init__(self) -> None:
-        self._client: Any = None
+        self.client: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
         """The store, from the same wheel."""
@@ -37,45 +37,45 @@ class Peer:
         limit = time.monotonic() + _CONNECT_SECONDS_MAX
         while not os.path.exists(path) and time.monotonic() < limit:
             time.sleep(0.01)
-        self._client = plasma.connect(path)
+        self.client = plasma.connect(path)
 
     def put(self, name: str, table: Any) -> None:
         """Size the IPC stream, create, write with Plasma's threads, seal."""
-        key = _key(name)
+        key = key_of(name)
         sizer = pa.MockOutputStream()
         with pa.ipc.new_stream(sizer, table.schema) as writer:
             writer.write_table(table)
-        buffer = self._client.create(key, sizer.size())
+        buffer = self.client.create(key, sizer.size())
         sink = pa.FixedSizeBufferWriter(buffer)
-        sink.set_memcopy_threads(_COPY_THREADS)
+        sink.set_memcopy_threads(COPY_THREADS)
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         sink.close()
-        self._client.seal(key)
+        self.client.seal(key)
 
     def get(self, name: str) -> Any:
         """Read the stream in place."""
-        (buffer,) = self._client.get_buffers([_key(name)])
+        (buffer,) = self.client.get_buffers([key_of(name)])
         return pa.ipc.open_stream(buffer).read_all()
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """One call of the client."""
-        self._client.put_raw_buffer(data, _key(name))
+        self.client.put_raw_buffer(data, key_of(name))
 
     def get_bytes(self, name: str) -> Any:
         """In place."""
-        (buffer,) = self._client.get_buffers([_key(name)])
+        (buffer,) = self.client.get_buffers([key_of(name)])
         return buffer
 
     def delete(self, name: str) -> None:
         """Forget it."""
-        self._client.delete([_key(name)])
+        self.client.delete([key_of(name)])
 
 
 _KEYS: dict[str, Any] = {}
 
 
-def _key(name: str) -> Any:
+def key_of(name: str) -> Any:
     """Plasma's ids are 20 bytes; made once per name, so that hashing is not measured."""
     key = _KEYS.get(name)
     if key is None:
@@ -83,3 +83,8 @@ def _key(name: str) -> Any:
 
         key = _KEYS[name] = plasma.ObjectID(hashlib.sha1(name.encode()).digest())
     return key
+
+
+def forget() -> None:
+    """Forget all keys: a run makes hundreds of thousands."""
+    _KEYS.clear()

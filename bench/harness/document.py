@@ -1,0 +1,46 @@
+"""The raw result of a run: every sample, with where and from what it was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from typing import TYPE_CHECKING, Any
+
+from harness import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.tasks import Sample
+
+__all__ = ["document_of", "plain", "write"]
+
+
+def plain(samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    """For JSON; four digits are more than any clock here is good for."""
+    items = [dataclasses.asdict(sample) for sample in samples]
+    for item in items:
+        item["samples"] = [float(f"{value:.4g}") for value in item["samples"]]
+    return items
+
+
+def document_of(
+    repository: Path, samples: Sequence[Sample], notes: Sequence[str], quick: bool
+) -> dict[str, Any]:
+    """Everything about one run."""
+    return {
+        "format": 1,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "quick": quick,
+        "machine": machine.describe(),
+        "commit": machine.commit(repository),
+        "notes": list(dict.fromkeys(notes)),
+        "samples": plain(samples),
+    }
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    """As JSON on one line."""
+    path.write_text(json.dumps(document, separators=(",", ":")) + "\n")

@@ -1,0 +1,255 @@
+"""The table of the store benchmark: Farrow, each peer, the ratio, and what issue 3 wants."""
+
+from __future__ import annotations
+
+import dataclasses
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from harness.report import human
+from harness.store_tasks import CLASSES, QUICK_CLASSES, class_title
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from harness.tasks import Sample
+
+__all__ = ["PEERS", "Row", "cells", "limits", "markdown", "peers_of", "rows", "titles"]
+
+# Those that Farrow is compared with, in the order of the columns.
+PEERS = ("plasma", "ray", "vineyard", "iceoryx2", "redis", "lmdb", "ipc_shm")
+_QUICK = ", quick: a part of the data, not for citing"
+# Peers whose users name every object are compared with what Farrow does without a name.
+_SAME_AS = {"put 1 kB": "put named 1 kB", "get 1 kB": "get named 1 kB"}
+_MORE_IS_BETTER = {"1/s", "x"}
+# 1000 bytes round up to 1024; the goal counts from there.
+_ROUNDING_BYTES = 24
+# Bandwidth says more than time from this size on.
+_BANDWIDTH_BYTES_MIN = 1_000_000
+_P99 = 0.99
+
+_Figures = dict[tuple[str, str], "Sample"]
+
+
+@dataclasses.dataclass
+class Row:
+    """One line: a case and a statistic of it."""
+
+    title: str
+    unit: str
+    ours: float | None
+    bytes: int
+    peers: dict[str, float]
+    goal: str = ""
+    met: bool | None = None
+
+
+def rows(samples: Sequence[Sample]) -> list[Row]:
+    """All lines for which somebody has a figure."""
+    table: _Figures = {(s.case, s.peer): s for s in samples if s.samples}
+    present = list(dict.fromkeys(sample.case for sample in samples if sample.samples))
+    found: list[Row] = []
+    for lead in ("write", "get", "get batch", "scan first", "scan later", "scan private"):
+        for case in present:
+            if case.startswith(f"{lead} ") and case.removeprefix(f"{lead} ") in _SIZES:
+                found.append(_row(table, case, _LEADS[lead] + case.removeprefix(lead)))
+                _judge_class(found[-1], table, lead, case)
+    for case, title, quantile, at_most in _SMALL:
+        row = _row(table, case, title, quantile)
+        if at_most is not None and row.ours is not None:
+            row.goal, row.met = f"at most {human(at_most, 's')}", row.ours <= at_most
+        found.append(row)
+    found += [_row(table, case, case) for case in ("rate 1 client", "rate 2 clients")]
+    found.append(_scaling(table))
+    for case in ("table put first", "table put", "table get first", "table get"):
+        found.append(_row(table, case, case.replace("table ", "table of int64, int8, uint16: ")))
+    found += [_memory(table), _idle(table)]
+    return [row for row in found if row.ours is not None or row.peers]
+
+
+# Bytes of each object, by the title of its class.
+_SIZES = {class_title(*one): one[1] for one in (*CLASSES, *QUICK_CLASSES)}
+_LEADS = {
+    "write": "create+write+seal",
+    "get": "get one by one",
+    "get batch": "get in a batch",
+    "scan first": "get and read all, first time",
+    "scan later": "get and read all, again",
+    "scan private": "read private memory, same process",
+}
+# Case, title, quantile, goal in seconds.
+_SMALL = (
+    ("put 1 kB", "put 1 kB, p50", 0.5, 3e-6),
+    ("put 1 kB", "put 1 kB, p99", _P99, None),
+    ("put named 1 kB", "put 1 kB under a name, p50", 0.5, None),
+    ("put named 1 kB", "put 1 kB under a name, p99", _P99, None),
+    ("get 1 kB", "get 1 kB, p50", 0.5, 1.5e-6),
+    ("get 1 kB", "get 1 kB, p99", _P99, 3e-6),
+    ("get named 1 kB", "get 1 kB by name, p50", 0.5, None),
+    ("get named 1 kB", "get 1 kB by name, p99", _P99, None),
+    ("put_many 1 kB each", "put_many 1 kB, each", 0.5, 1e-6),
+    ("get_many 1 kB each", "get_many 1 kB, each", 0.5, 0.5e-6),
+)
+
+
+def _row(table: _Figures, case: str, title: str, quantile: float = 0.5) -> Row:
+    ours = table.get((case, "farrow"))
+    found: dict[str, Sample] = {}
+    for peer in PEERS:
+        sample = table.get((case, peer)) or table.get((_SAME_AS.get(case, ""), peer))
+        if sample is not None:
+            found[peer] = sample
+    some = ours or next(iter(found.values()), None)
+    figures = {peer: _quantile(sample.samples, quantile) for peer, sample in found.items()}
+    return Row(
+        title,
+        some.unit if some else "s",
+        _quantile(ours.samples, quantile) if ours else None,
+        some.bytes if some else 0,
+        figures,
+    )
+
+
+def _quantile(samples: Sequence[float], quantile: float) -> float:
+    """The median, or the smallest sample that so many are not above."""
+    if quantile == 0.5:
+        return float(median(samples))
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * quantile))]
+
+
+def _judge_class(row: Row, table: _Figures, lead: str, case: str) -> None:
+    """The goals of the Plasma paper's table."""
+    if row.ours is None or row.ours <= 0:
+        return
+    size = _SIZES[case.removeprefix(f"{lead} ")]
+    plasma = row.peers.get("plasma")
+    wanted = {"get": 10.0, "get batch": 3.0, "write": 5.0 if size < 100_000 else None}.get(lead)
+    if wanted is not None and plasma is not None:
+        row.goal = f"{wanted:g} times Plasma: {plasma / row.ours:.3g}"
+        row.met = plasma / row.ours >= wanted
+    limit = table.get(("copy", "limit"))
+    if lead == "write" and size >= 100_000_000 and limit is not None:
+        share = median(limit.samples) / limit.bytes * row.bytes / row.ours
+        row.goal, row.met = f"0.95 of the best copy: {share:.2f}", share >= 0.95
+    private = table.get((case.replace("first", "private"), "farrow"))
+    if lead == "scan first" and private is not None:
+        share = median(private.samples) / row.ours
+        row.goal, row.met = f"0.9 of private memory: {share:.2f}", share >= 0.9
+
+
+def _scaling(table: _Figures) -> Row:
+    """What a second client adds."""
+    factors = {}
+    for peer in ("farrow", *PEERS):
+        one, two = table.get(("rate 1 client", peer)), table.get(("rate 2 clients", peer))
+        if one is not None and two is not None:
+            factors[peer] = median(two.samples) / median(one.samples)
+    ours = factors.pop("farrow", None)
+    row = Row("rate of 2 clients over 1", "x", ours, 0, factors)
+    if ours is not None:
+        row.goal, row.met = "1.8 or more", ours >= 1.8
+    return row
+
+
+def _memory(table: _Figures) -> Row:
+    row = _row(table, "memory per object", "memory per object of 1000 B, beyond them")
+    if row.ours is not None:
+        row.goal = f"at most 128 B beyond 1024 B: {row.ours - _ROUNDING_BYTES:.0f} B"
+        row.met = row.ours - _ROUNDING_BYTES <= 128
+    return row
+
+
+def _idle(table: _Figures) -> Row:
+    row = _row(table, "idle", "processor time of the idle server, in a second")
+    if row.ours is not None:
+        row.goal, row.met = "none (below 0.1 ms)", row.ours < 1e-4
+    return row
+
+
+def figure(value: float, row: Row) -> str:
+    """A figure in the row's unit; large objects with their bandwidth."""
+    if row.unit == "bytes":
+        return f"{value:.0f} B"
+    if row.unit == "1/s":
+        return f"{value:,.0f}/s"
+    if row.unit == "x":
+        return f"{value:.2f}"
+    text = human(value, "s") if value > 0 else "0"
+    if row.unit == "s" and _is_moved(row) and value > 0:
+        text += f", {row.bytes / value / 2**30:.1f} GiB/s"
+    return text
+
+
+def _is_moved(row: Row) -> bool:
+    """Whether all bytes were written or read, and time alone says less than bandwidth."""
+    if row.title.startswith(tuple(_LEADS.values())) and not row.title.startswith("get one"):
+        size = next((size for title, size in _SIZES.items() if row.title.endswith(title)), 0)
+        return size >= _BANDWIDTH_BYTES_MIN and not row.title.startswith("get in")
+    return "table" in row.title and "put" in row.title
+
+
+def cells(row: Row, peers: Sequence[str]) -> list[str]:
+    """The row's text: title, ours, one cell for each peer, goal."""
+    texts = [row.title, "" if row.ours is None else figure(row.ours, row)]
+    for peer in peers:
+        value = row.peers.get(peer)
+        if value is None:
+            texts.append("")
+            continue
+        ratio = ""
+        if row.ours and row.unit not in ("x", "bytes") and value > 0 and "private" not in row.title:
+            factor = row.ours / value if row.unit in _MORE_IS_BETTER else value / row.ours
+            ratio = f" ({factor:.3g}x)"
+        texts.append(figure(value, row) + ratio)
+    mark = "" if row.met is None else ("yes: " if row.met else "NO: ")
+    return [*texts, mark + row.goal]
+
+
+def peers_of(samples: Sequence[Sample]) -> list[str]:
+    """The peers that were measured, in a fixed order."""
+    present = {sample.peer for sample in samples}
+    return [name for name in PEERS if name in present]
+
+
+def titles(peers: Sequence[str]) -> list[str]:
+    """Names of the columns of ``cells``."""
+    return ["measurement", "Farrow", *(f"{peer} (ratio)" for peer in peers), "wanted"]
+
+
+def markdown(document: dict[str, Any], samples: Sequence[Sample]) -> str:
+    """The whole report as Markdown, to lie beside the raw samples."""
+    machine, peers = document["machine"], peers_of(samples)
+    text = [
+        f"# Object stores, {document['date']}{_QUICK if document['quick'] else ''}",
+        "",
+        f"{machine['processor']}, {machine['cores']} cores,"
+        f" {machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']};"
+        f" commit {str(document['commit']['id'])[:12]}"
+        f"{' with changes' if document['commit']['changed'] else ''}. Medians where nothing else"
+        " is said; a ratio above 1 means that Farrow is so many times better.",
+        "",
+        *(f"{line}  " for line in limits(samples)),
+        "",
+        "| " + " | ".join(titles(peers)) + " |",
+        "|" + " --- |" * (len(peers) + 3),
+        *("| " + " | ".join(cells(row, peers)) + " |" for row in rows(samples)),
+    ]
+    for note in document["notes"]:
+        text += ["", f"Note: {note}"]
+    return "\n".join(text) + "\n"
+
+
+def limits(samples: Sequence[Sample]) -> list[str]:
+    """What the machine can do at best."""
+    words = {
+        "copy": "Best copy between private buffers, all cores, non-temporal",
+        "read private": "Read of private memory, NumPy, one core",
+    }
+    found = []
+    for sample in samples:
+        if sample.peer == "limit":
+            best = median(sample.samples)
+            speed = f"{sample.bytes / best / 2**30:.1f} GiB/s"
+            found.append(f"{words[sample.case]}: {human(sample.bytes, 'bytes')}, {speed}.")
+    return found

@@ -1,0 +1,92 @@
+"""Farrow as an object store, by its public Python surface."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from answer import load
+
+# Room for the objects of the memory and rate measurements, whatever the capacity.
+_OBJECTS_MAX = 400_000
+# Bytes of a directory entry (docs/formats/region.md), which ``used`` does not count.
+_ENTRY_BYTES = 128
+
+_Peer = load("farrow/peer.py").Peer
+
+
+class Store:
+    """See ``store_interface.StoreProtocol``."""
+
+    can_name = True
+    can_unnamed = True
+    is_queue = False
+    accounting = "stats(): used, and 128 B of directory entry for each object"
+
+    def __init__(self) -> None:
+        self._peer = _Peer()
+        self._client: Any = None
+        self._takes_names = False
+
+    def server(self, directory: str, capacity: int) -> list[str]:
+        """A node, started as a user would."""
+        command: list[str] = self._peer.server(directory, capacity)
+        return [*command, "--objects-max", str(_OBJECTS_MAX)]
+
+    def connect(self, directory: str) -> None:
+        """Connect to the node, as soon as it listens."""
+        self._peer.connect(directory)
+        self._client = self._peer.client
+        self._takes_names = "names" in (type(self._client).put_many.__text_signature__ or "")
+
+    def put(self, data: bytes, name: str | None) -> Any:
+        """One call, whatever the size."""
+        return self._client.put(data, name)
+
+    def get(self, token: Any) -> Any:
+        """In place."""
+        return self._client.get(token)
+
+    def delete(self, tokens: list[Any]) -> None:
+        """In one message where the client can."""
+        if hasattr(self._client, "delete_many"):
+            self._client.delete_many(tokens)
+        else:
+            self._client.delete(tokens)
+
+    def put_many(self, items: list[bytes], names: list[str] | None) -> Any:
+        """One message for all."""
+        if names is not None and self._takes_names:
+            return self._client.put_many(items, names)
+        return self._client.put_many(items)
+
+    def get_many(self, tokens: list[Any]) -> Any:
+        """All at once."""
+        return self._client.get_many(tokens)
+
+    def export(self, token: Any) -> str:
+        """The id."""
+        return str(token.hex())
+
+    def adopt(self, text: str) -> Any:
+        """A reference, as another process would be handed one."""
+        import farrow
+
+        return farrow.ObjectRef(bytes.fromhex(text))
+
+    def used(self) -> int:
+        """Bytes of the region that objects take."""
+        stats = self._client.stats()
+        return int(stats["used"]) + _ENTRY_BYTES * int(stats["objects"])
+
+    def stats(self) -> dict[str, Any]:
+        """The node's counters."""
+        result: dict[str, Any] = self._client.stats()
+        return result
+
+    def put_table(self, table: Any) -> Any:
+        """Copied in, once."""
+        return self._client.put(table)
+
+    def get_table(self, token: Any) -> Any:
+        """In place."""
+        return self._client.get(token)

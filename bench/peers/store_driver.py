@@ -1,0 +1,312 @@
+"""A process that measures one store: ``store_driver.py PEER``, JSON requests in, answers out.
+
+It runs under the peer's own Python, so it uses nothing but the standard library and NumPy
+(and pyarrow for tables).  All times are taken here, by the same code for all peers; names are
+made and tokens exchanged while the clock stands.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from answer import hide_folders, load, serve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_clock = time.perf_counter
+_FILL_BULK = 100
+
+
+class StoreDriver:
+    """Answers requests about one store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._kept: list[Any] = []
+        self._payloads: dict[int, bytes] = {}
+        self._counter = itertools.count()
+        # Collections at random moments would be measured as somebody's tail.
+        gc.disable()
+
+    def server(self, directory: str, capacity: int) -> Any:
+        """The command that runs the peer's server."""
+        return self._store.server(directory, capacity)
+
+    def connect(self, directory: str) -> Any:
+        """Connect to it."""
+        self._store.connect(directory)
+        return {"pid": os.getpid()}
+
+    def about(self) -> Any:
+        """What the harness must know of the peer."""
+        store = self._store
+        return {
+            "can_name": store.can_name,
+            "can_unnamed": store.can_unnamed,
+            "is_queue": store.is_queue,
+            "remarks": getattr(store, "remarks", ""),
+            "accounting": getattr(store, "accounting", ""),
+            "has": [name for name in _OPTIONAL if hasattr(store, name)],
+        }
+
+    def stats(self) -> Any:
+        """The peer's counters, if it has any."""
+        return self._store.stats() if hasattr(self._store, "stats") else {}
+
+    def prepare(self, count: int, size: int, scope: str, role: str) -> Any:
+        """Tell the peer what comes, if it wants to know; make the payload."""
+        if role != "read":
+            self._payload(size)
+        if hasattr(self._store, "prepare"):
+            self._store.prepare(count, size, scope, role)
+        return {}
+
+    def write(self, count: int, size: int, rounds: int) -> Any:
+        """Create, write and seal ``count`` objects, ``rounds`` times; the last ones stay.
+
+        Returns the seconds of each round and the tokens that are kept.
+        """
+        payload, put = self._payload(size), self._store.put
+        samples = []
+        for turn in range(rounds):
+            names, kept = self._names(count), []
+            gc.collect()
+            began = _clock()
+            for name in names:
+                token = put(payload, name)
+                kept.append(token)
+            samples.append(_clock() - began)
+            if turn + 1 < rounds:
+                self._store.delete(kept)
+                # Ray's objects go with the last reference, and no sooner.
+                del token
+                kept.clear()
+        self._kept = kept
+        return {"seconds": samples, "tokens": [self._store.export(token) for token in kept]}
+
+    def drop(self) -> Any:
+        """Delete what ``write`` or ``latency_put`` kept."""
+        self._store.delete(self._kept)
+        self._kept = []
+        return {}
+
+    def read(self, tokens: list[str], size: int, rounds: int) -> Any:
+        """Get objects and let go of them: seconds of each round, one by one and in a batch."""
+        adopted = [self._store.adopt(text) for text in tokens]
+        get, get_many = self._store.get, getattr(self._store, "get_many", None)
+        single: list[float] = []
+        batch: list[float] = []
+        if not self._store.is_queue:
+            self._check(get(adopted[0]), size)
+        for _ in range(rounds):
+            gc.collect()
+            began = _clock()
+            for token in adopted:
+                value = get(token)
+                del value
+            single.append(_clock() - began)
+            if get_many is not None:
+                began = _clock()
+                values = get_many(adopted)
+                del values
+                batch.append(_clock() - began)
+        return {"single": single, "batch": batch}
+
+    def scan(self, tokens: list[str], size: int, laters: int) -> Any:
+        """Get and read every byte, once and again; then as many bytes of private memory."""
+        adopted = [self._store.adopt(text) for text in tokens]
+        scanned = [self._scan(adopted, size) for _ in range(1 + laters)]
+        private = [np.frombuffer(os.urandom(1) * size, dtype=np.uint8) for _ in adopted]
+        passes = [_pass(private) for _ in range(4)]
+        return {"first": scanned[0], "later": scanned[1:], "private": passes}
+
+    def _scan(self, tokens: list[Any], size: int) -> float:
+        began = _clock()
+        for token in tokens:
+            value = self._store.get(token)
+            words = np.frombuffer(self._view(value), dtype=np.uint8, count=size)
+            np.bitwise_xor.reduce(words[: size // 8 * 8].view(np.uint64))
+            del words, value
+        return _clock() - began
+
+    def latency_put(self, names: list[str] | None, count: int, size: int, scope: str) -> Any:
+        """Put one by one; each with its own sample.  The objects are kept."""
+        self._prepare(names, count, size, scope, "write")
+        payload, put = self._payload(size), self._store.put
+        chosen = names or self._names(count)
+        samples, kept = [], []
+        gc.collect()
+        for name in chosen:
+            began = _clock()
+            token = put(payload, name)
+            samples.append(_clock() - began)
+            kept.append(token)
+        self._kept = kept
+        return {"put": samples, "tokens": [self._store.export(token) for token in kept]}
+
+    def latency_ready(self, names: list[str] | None, count: int, size: int, scope: str) -> Any:
+        """What the process that will get must do before the puts, or after for names."""
+        self._prepare(names, count, size, scope, "read")
+        return {}
+
+    def latency_get(self, tokens: list[str], size: int) -> Any:
+        """Get one by one; each with its own sample; letting go is not in it."""
+        adopted = [self._store.adopt(text) for text in tokens]
+        get, samples = self._store.get, []
+        gc.collect()
+        for turn, token in enumerate(adopted):
+            began = _clock()
+            value = get(token)
+            samples.append(_clock() - began)
+            if turn == 0:
+                self._check(value, size)
+            del value
+        return samples
+
+    def many(self, bulk: int, rounds: int, size: int) -> Any:
+        """``put_many`` and ``get_many``, seconds per object."""
+        store, payload = self._store, self._payload(size)
+        puts, gets = [], []
+        for _ in range(rounds):
+            names = self._names(bulk) if not store.can_unnamed else None
+            items = [payload] * bulk
+            began = _clock()
+            tokens = store.put_many(items, names)
+            puts.append((_clock() - began) / bulk)
+            began = _clock()
+            values = store.get_many(tokens)
+            gets.append((_clock() - began) / bulk)
+            del values
+            store.delete(list(tokens))
+        return {"put_many": puts, "get_many": gets}
+
+    def rate(self, start_at: float, seconds: float, pairs_max: int, size: int) -> Any:
+        """Put and get from a common start on, until the time or the number is reached.
+
+        The clock is the machine's: ``start_at`` means the same moment in every process.
+        """
+        if hasattr(self._store, "prepare"):
+            self._store.prepare(100, size, f"rate-{os.getpid()}", "both")
+        payload, names = self._payload(size), self._names(pairs_max)
+        put, get, tokens = self._store.put, self._store.get, []
+        gc.collect()
+        late = _clock() - start_at
+        while _clock() < start_at:
+            time.sleep(0.001)
+        began = _clock()
+        end = began + seconds
+        for name in names:
+            token = put(payload, name)
+            value = get(token)
+            del value
+            tokens.append(token)
+            if _clock() > end:
+                break
+        ended = _clock()
+        self._store.delete(tokens)
+        return {"pairs": len(tokens), "began": began, "ended": ended, "late": max(late, 0.0)}
+
+    def now(self) -> float:
+        """The machine's clock."""
+        return _clock()
+
+    def fill(self, count: int, size: int, seconds_max: float) -> int:
+        """Put so many objects, or what the time allows; the number that was put."""
+        end, payload, store = _clock() + seconds_max, self._payload(size), self._store
+        has_many = hasattr(store, "put_many")
+        kept = []
+        while len(kept) < count and _clock() < end:
+            names = self._names(_FILL_BULK)
+            if has_many:
+                kept += store.put_many([payload] * _FILL_BULK, names if names[0] else None)
+            else:
+                kept += [store.put(payload, name) for name in names]
+        self._kept += kept
+        return len(kept)
+
+    def used(self) -> int:
+        """Bytes in use, by the peer's own accounting."""
+        return int(self._store.used())
+
+    def put_table(self, rows: int, times: int) -> Any:
+        """Put the table ``times`` times, deleting in between; the last one stays."""
+        table = load("data.py").make_table(rows)
+        samples = []
+        for turn in range(times):
+            gc.collect()
+            began = _clock()
+            token = self._store.put_table(table)
+            samples.append(_clock() - began)
+            if turn + 1 < times:
+                self._store.delete([token])
+                del token
+        self._kept = [token]
+        return {"put": samples, "token": self._store.export(token), "bytes": table.nbytes}
+
+    def get_table(self, token: str, rows: int, times: int) -> Any:
+        """Get the table and let go of it."""
+        adopted, samples = self._store.adopt(token), []
+        for _ in range(times):
+            began = _clock()
+            table = self._store.get_table(adopted)
+            samples.append(_clock() - began)
+            if table.num_rows != rows:
+                raise RuntimeError(f"{table.num_rows} rows came back instead of {rows}")
+            del table
+        return samples
+
+    def _payload(self, size: int) -> bytes:
+        """The same bytes in every process."""
+        payload = self._payloads.get(size)
+        if payload is None:
+            pattern = bytes(range(251))
+            payload = (pattern * (size // len(pattern) + 1))[:size]
+            self._payloads[size] = payload
+        return payload
+
+    def _names(self, count: int) -> list[Any]:
+        """New names where the peer wants them, else none."""
+        if self._store.can_unnamed:
+            return [None] * count
+        return [f"{os.getpid()}-{next(self._counter)}" for _ in range(count)]
+
+    def _prepare(
+        self, names: list[str] | None, count: int, size: int, scope: str, role: str
+    ) -> None:
+        if names is None:
+            if hasattr(self._store, "prepare"):
+                self._store.prepare(count, size, scope, role)
+        elif hasattr(self._store, "prepare_names"):
+            self._store.prepare_names(names, size, scope, role)
+
+    def _view(self, value: Any) -> Any:
+        view: Callable[[Any], Any] | None = getattr(self._store, "view", None)
+        return view(value) if view is not None else value
+
+    def _check(self, value: Any, size: int) -> None:
+        """The bytes that were put must come out."""
+        if bytes(memoryview(self._view(value)).cast("B")) != self._payload(size):
+            raise RuntimeError(f"other bytes came back for an object of {size} bytes")
+
+
+_OPTIONAL = ("prepare_names", "put_many", "get_many", "put_table", "get_table", "used")
+
+
+def _pass(arrays: list[Any]) -> float:
+    """Read every byte of private arrays."""
+    began = _clock()
+    for array in arrays:
+        np.bitwise_xor.reduce(array[: len(array) // 8 * 8].view(np.uint64))
+    return _clock() - began
+
+
+if __name__ == "__main__":
+    hide_folders()
+    serve(lambda: StoreDriver(load(f"{sys.argv[1]}/store.py").Store()))

@@ -1,0 +1,134 @@
+"""Measure Farrow as an object store against its peers: ``python bench/store.py [--quick]``.
+
+Prints a table of ratios and leaves the raw samples, the table and a plot in bench/results/.
+A peer that cannot be set up or measured is reported with its own words; the run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from harness import machine, store_plot, store_report  # noqa: E402
+from harness.document import document_of, write  # noqa: E402
+from harness.process import PeerError, set_up  # noqa: E402
+from harness.store_tasks import StorePlan, measure_limits, measure_store  # noqa: E402
+from harness.tasks import ROW_BYTES, Sample  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PEERS = ("farrow", *store_report.PEERS)
+VARIANT = "ordinary pages"
+# Private tables in the writer, one of them serialised, two in the server.
+MEMORY_PER_TABLE = 6.0
+
+
+def main() -> int:
+    """Run, print, save.  0, or 1 if Farrow itself could not be measured."""
+    options = _options()
+    notes: list[str] = []
+    plan = _fitted(StorePlan.quick() if options.quick else StorePlan(), notes)
+    wanted = options.peers.split(",")
+    if unknown := sorted(set(wanted) - set(PEERS)):
+        raise SystemExit(f"no peer {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    chosen = [name for name in PEERS if name in wanted]
+    chosen = set_up(chosen, notes, _say)
+    samples = list(_measure(plan, chosen, notes))
+    document = document_of(HERE.parent, samples, notes, options.quick)
+    _save(document, samples, Path(options.output), options.quick)
+    return 0 if any(sample.peer == "farrow" for sample in samples) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="a part of the data, few repeats")
+    parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated (default: all)")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _fitted(plan: StorePlan, notes: list[str]) -> StorePlan:
+    """A smaller table where memory or /dev/shm is short; the report says so."""
+    room = min(machine.available_bytes(), 2 * shutil.disk_usage("/dev/shm").free)
+    wanted = plan.large_rows * ROW_BYTES * MEMORY_PER_TABLE
+    if room >= wanted:
+        return plan
+    rows = int(plan.large_rows * room / wanted) // 8 * 8
+    notes.append(f"memory for a table of {rows:,} rows only, instead of {plan.large_rows:,}")
+    return dataclasses.replace(plan, large_rows=rows)
+
+
+def _measure(plan: StorePlan, chosen: list[str], notes: list[str]) -> Iterator[Sample]:
+    """The limits, then each peer in turn within its share of the time."""
+    yield from measure_limits(plan, VARIANT)
+
+    def say(text: str, is_note: bool) -> None:
+        _say(text)
+        if is_note:
+            notes.append(text)
+
+    end = time.monotonic() + plan.seconds_max
+    for index, peer in enumerate(chosen):
+        _say(f"{peer} ...")
+        left = end - time.monotonic()
+        deadline = time.monotonic() + max(left, 0.0) / (len(chosen) - index)
+        try:
+            yield from measure_store(peer, plan, VARIANT, deadline, say)
+        except PeerError as error:
+            say(f"{peer} is not measured further: {error}", True)
+
+
+def _save(document: dict[str, Any], samples: list[Sample], folder: Path, quick: bool) -> None:
+    """Print the table; write JSON, Markdown and PNG under one name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{document['date']}-{machine.host_hash()}-store{'-quick' if quick else ''}"
+    write(folder / f"{name}.json", document)
+    (folder / f"{name}.md").write_text(store_report.markdown(document, samples))
+    _print(document, samples)
+    facts = document["machine"]
+    title = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}"
+    drawn = store_plot.draw(samples, title, folder / f"{name}.png")
+    files = f"{name}.json, .md" + (" and .png" if drawn else "; no plot: matplotlib is missing")
+    print(f"\nIn bench/results: {files}" if folder == HERE / "results" else f"\nWrote {files}")
+
+
+def _print(document: dict[str, Any], samples: list[Sample]) -> None:
+    """The report on the terminal."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    peers = store_report.peers_of(samples)
+    table = Table(*store_report.titles(peers), box=box.SIMPLE_HEAD)
+    for row in store_report.rows(samples):
+        style = {True: "green", False: "red", None: ""}[row.met]
+        texts = [escape(cell) for cell in store_report.cells(row, peers)]
+        table.add_row(*texts[:-1], f"[{style}]{texts[-1]}[/{style}]" if style else texts[-1])
+    out.print(table)
+    for line in store_report.limits(samples):
+        out.print(f"  {line}")
+    for note in document["notes"]:
+        out.print(f"  note: {escape(note)}", style="yellow")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
