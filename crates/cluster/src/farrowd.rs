@@ -46,6 +46,10 @@ struct Arguments {
     /// Throw away what an earlier node left, instead of adopting it
     #[arg(long)]
     fresh: bool,
+    /// Take over from the node that serves at this socket, without its clients noticing; give the
+    /// same options as to that node. With none there this is an ordinary start
+    #[arg(long, conflicts_with = "fresh")]
+    upgrade: bool,
     /// Do not touch the pages ahead of their use
     #[arg(long)]
     no_prepare: bool,
@@ -75,6 +79,7 @@ impl Arguments {
         options.is_keeping = self.keep;
         options.is_fresh = self.fresh;
         options.is_preparing = !self.no_prepare;
+        options.is_upgrade = self.upgrade;
         options
     }
 }

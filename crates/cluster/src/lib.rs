@@ -16,4 +16,5 @@ mod prepare;
 pub mod protocol;
 mod server;
 pub mod size;
+mod upgrade;
 pub mod wire;

@@ -4,7 +4,7 @@
 //! the others, so a call costs one write and one read and needs no thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, IoSliceMut, Read, Write};
+use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -13,11 +13,13 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 
 use crate::server::SPIN;
 use crate::wire::{
-    self, FrameError, Hello, Reply, ReplyBody, Request, RequestBody, Welcome, WireError,
+    self, FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, Welcome,
+    WireError,
 };
 
 /// A read or write returns after this time at the latest, to look at the deadline.
@@ -45,7 +47,7 @@ pub enum LinkError {
         /// What happened.
         reason: String,
     },
-    /// The daemon has gone, and nothing of this request went out: it may be asked of the next.
+    /// The daemon has gone, and this request did not go out as a whole: it may be asked of the next.
     #[error("no node at {}: {reason}", socket.display())]
     Unsent {
         /// Where it should be.
@@ -54,6 +56,15 @@ pub enum LinkError {
         reason: String,
         /// The request.
         body: Box<RequestBody>,
+    },
+    /// The connection was made, and ended before `Hello` was answered: the daemon that took it
+    /// has ended or handed over, and another try tells which.
+    #[error("the node at {} ended the connection: {reason}", socket.display())]
+    Unwelcome {
+        /// Where it is.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
     },
     /// The time is over.
     #[error("the node at {} did not answer within {waited_ms} ms", socket.display())]
@@ -113,6 +124,39 @@ impl Link {
         hello: Hello,
         deadline: Instant,
     ) -> Result<(Self, Welcome, Vec<OwnedFd>), LinkError> {
+        let (link, reply, descriptors) =
+            Self::introduce(socket, RequestBody::Hello(hello), deadline)?;
+        match reply {
+            ReplyBody::Welcome(welcome) => Ok((link, welcome, descriptors)),
+            other => Err(confused(&other)),
+        }
+    }
+
+    /// Connects and asks the daemon to hand over the region. Returns the connection, what the
+    /// daemon knows beyond the region, and its descriptors: listening socket, lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`].
+    pub(crate) fn take_over(
+        socket: &Path,
+        region_uid: u64,
+        deadline: Instant,
+    ) -> Result<(UnixStream, Inheritance, Vec<OwnedFd>), LinkError> {
+        let body = RequestBody::Handover { region_uid };
+        let (link, reply, descriptors) = Self::introduce(socket, body, deadline)?;
+        match reply {
+            ReplyBody::HandedOver(inheritance) => Ok((link.stream, inheritance, descriptors)),
+            other => Err(confused(&other)),
+        }
+    }
+
+    /// The first question of a connection, and its answer.
+    fn introduce(
+        socket: &Path,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(Self, ReplyBody, Vec<OwnedFd>), LinkError> {
         let closed = |error: io::Error| LinkError::Closed {
             socket: socket.to_owned(),
             reason: error.to_string(),
@@ -128,15 +172,15 @@ impl Link {
             arrived: Condvar::new(),
             next_seq: sync::AtomicU64::new(1),
         };
-        link.send(0, RequestBody::Hello(hello), deadline).map_err(|error| match error {
-            LinkError::Unsent { socket, reason, .. } => LinkError::Closed { socket, reason },
+        let unwelcome = |error: LinkError| match error {
+            LinkError::Unsent { socket, reason, .. } | LinkError::Closed { socket, reason } => {
+                LinkError::Unwelcome { socket, reason }
+            }
             error => error,
-        })?;
-        let (reply, descriptors) = link.receive_welcome(deadline)?;
-        match reply.body? {
-            ReplyBody::Welcome(welcome) => Ok((link, welcome, descriptors)),
-            other => Err(confused(&other)),
-        }
+        };
+        link.send(0, body, deadline).map_err(unwelcome)?;
+        let (reply, descriptors) = link.receive_first(deadline).map_err(unwelcome)?;
+        Ok((link, reply.body?, descriptors))
     }
 
     /// Asks and waits for the answer.
@@ -155,10 +199,10 @@ impl Link {
         self.receive(seq, started, deadline)
     }
 
-    /// Tells and does not wait; the answer is dropped when it comes.
-    pub fn tell(&self, body: RequestBody) {
-        // Nobody waits for the result, and a dead link shows at the next call.
-        let _ = self.send(0, body, Instant::now() + SLICE);
+    /// Tells and does not wait; the answer is dropped when it comes. False when the daemon has
+    /// gone and was not told.
+    pub fn tell(&self, body: RequestBody) -> bool {
+        !matches!(self.send(0, body, Instant::now() + SLICE), Err(LinkError::Unsent { .. }))
     }
 
     /// True once the daemon has gone.
@@ -175,23 +219,20 @@ impl Link {
             return Err(self.timeout(started));
         }
         let request = Request { seq, body };
-        let queued = bytes.len();
         wire::encode(&request, &mut bytes)?;
         let mut sent = 0;
         let result = loop {
             let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
                 break Ok(());
             };
-            match (&self.stream).write(rest) {
+            match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
-                Err(error) if is_pause(&error) && Instant::now() < deadline => {}
-                Err(error) if is_pause(&error) => break Err(self.timeout(started)),
+                Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {}
+                Err(Errno::AGAIN | Errno::INTR) => break Err(self.timeout(started)),
                 Err(error) => {
                     let socket = self.socket.clone();
-                    let reason = self.mark_dead(&error.to_string());
-                    if sent > queued {
-                        break Err(LinkError::Closed { socket, reason });
-                    }
+                    let reason = self.mark_dead(&io::Error::from(error).to_string());
+                    // A part of a frame is as good as nothing: it is never served.
                     break Err(LinkError::Unsent { socket, reason, body: Box::new(request.body) });
                 }
             }
@@ -280,7 +321,7 @@ impl Link {
     }
 
     /// The first reply, with which the descriptors come.
-    fn receive_welcome(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
+    fn receive_first(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
         let started = Instant::now();
         let mut input = Vec::new();
         let mut descriptors = Vec::new();

@@ -1,7 +1,7 @@
 //! The lock that says a node serves a socket.
 
 use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +18,20 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
+    /// The lock of a daemon that handed it over.
+    pub(crate) fn inherited(file: File, socket: &Path) -> Self {
+        Self { file, path: paths::lock_of(socket) }
+    }
+
+    /// The locked file, for another daemon, or for this one once more.
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     pub(crate) fn take(socket: &Path) -> Result<Self, NodeError> {
         let path = paths::lock_of(socket);
         let what = || format!("lock {}", path.display());

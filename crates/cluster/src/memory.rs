@@ -7,8 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
-use farrow_memory::{Access, Fabric, FabricError, Length, Region};
-use farrow_store::{ClientSlot, Dropped, FormatError, Home, Layout, RegionOptions, StoreError};
+use farrow_memory::{Access, Fabric, FabricError, Geometry, Length, Region};
+use farrow_store::{
+    ClientSlot, Dropped, FormatError, Home, Layout, Reader, RegionOptions, RegionUid, StoreError,
+    Unfinished,
+};
 
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
 use crate::protocol::PeerIdentity;
@@ -30,7 +33,7 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
                 unlink(dir, name)?;
             }
             match ShmFabric::open(dir, name) {
-                Ok(fabric) => adopt(Arc::new(fabric)),
+                Ok(fabric) => adopt(Arc::new(fabric), &Unfinished::default()),
                 Err(FabricError::NotFound { .. }) => {
                     let memory = match options.memory {
                         Some(memory) => memory,
@@ -49,13 +52,11 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
             }
         }
         MemorySource::Device { path, file_offset, coherence } => {
-            let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
-            let region_options = region_options(options, memory)?;
-            let geometry = Layout::new(&region_options)?.geometry;
+            let (geometry, region_options) = device_geometry(options)?;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
             let fabric: Arc<dyn Fabric> = Arc::new(fabric);
             if !options.is_fresh {
-                match adopt(Arc::clone(&fabric)) {
+                match adopt(Arc::clone(&fabric), &Unfinished::default()) {
                     Ok(found) => return Ok(found),
                     // Nobody has laid out a region there yet.
                     Err(NodeError::NotAdopted {
@@ -68,6 +69,44 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
             make(fabric, &region_options)
         }
     }
+}
+
+/// Which region lies where these options say. Reads its header, whoever has it open.
+pub(crate) fn uid_of_existing(options: &NodeOptions, name: &str) -> Result<RegionUid, NodeError> {
+    let fabric: Arc<dyn Fabric> = match &options.source {
+        MemorySource::Shm { dir } => Arc::new(ShmFabric::inspect(dir, name)?),
+        MemorySource::Device { path, file_offset, coherence } => {
+            let (geometry, _) = device_geometry(options)?;
+            Arc::new(DeviceFabric::inspect(path, *file_offset, geometry, *coherence)?)
+        }
+    };
+    let memory = fabric.describe();
+    let region = Arc::new(Region::map(fabric, Access::Client, None)?);
+    let reader = Reader::open(region)
+        .map_err(|error| NodeError::NotAdopted { memory, source: error.into() })?;
+    Ok(reader.uid())
+}
+
+/// Adopts what lies there, and makes nothing.
+pub(crate) fn adopt_existing(
+    options: &NodeOptions,
+    name: &str,
+    unfinished: &Unfinished,
+) -> Result<Found, NodeError> {
+    match &options.source {
+        MemorySource::Shm { dir } => adopt(Arc::new(ShmFabric::open(dir, name)?), unfinished),
+        MemorySource::Device { path, file_offset, coherence } => {
+            let (geometry, _) = device_geometry(options)?;
+            let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
+            adopt(Arc::new(fabric), unfinished)
+        }
+    }
+}
+
+fn device_geometry(options: &NodeOptions) -> Result<(Geometry, RegionOptions), NodeError> {
+    let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
+    let region_options = region_options(options, memory)?;
+    Ok((Layout::new(&region_options)?.geometry, region_options))
 }
 
 /// Takes the memory away; that there is none is as well.
@@ -99,12 +138,12 @@ fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeE
     Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
 }
 
-fn adopt(fabric: Arc<dyn Fabric>) -> Result<Found, NodeError> {
+fn adopt(fabric: Arc<dyn Fabric>, unfinished: &Unfinished) -> Result<Found, NodeError> {
     let memory = fabric.describe();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
-    let (home, report) =
-        Home::adopt(region).map_err(|source| NodeError::NotAdopted { memory, source })?;
+    let (home, report) = Home::adopt_from(region, unfinished)
+        .map_err(|source| NodeError::NotAdopted { memory, source })?;
     let clients = report
         .clients
         .iter()

@@ -1,7 +1,8 @@
 //! A node: its options, its start (making or adopting the region), its end.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,11 +14,13 @@ use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, 
 use farrow_store::{FormatError, RegionUid, StoreError};
 
 use crate::lock::Lock;
-use crate::memory::{find_or_make, unlink};
+use crate::memory::{Found, adopt_existing, find_or_make, unlink};
 use crate::paths;
 use crate::prepare;
-use crate::protocol::NodeState;
-use crate::server::{Ended, Server};
+use crate::protocol::{NodeState, unfinished};
+use crate::server::{Ended, Handover, Parts, Remains, Server};
+use crate::upgrade::{self, Inherited, Succession};
+use crate::wire::Inheritance;
 
 /// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
@@ -66,6 +69,8 @@ pub struct NodeOptions {
     pub is_fresh: bool,
     /// Makes the heap's pages ready in the background.
     pub is_preparing: bool,
+    /// Takes over from the node that serves at the socket, if one does.
+    pub is_upgrade: bool,
 }
 
 impl NodeOptions {
@@ -81,6 +86,7 @@ impl NodeOptions {
             is_keeping: false,
             is_fresh: false,
             is_preparing: true,
+            is_upgrade: false,
         }
     }
 }
@@ -120,6 +126,14 @@ pub enum NodeError {
         memory: String,
         /// Why.
         source: StoreError,
+    },
+    /// The node that serves did not make way.
+    #[error("the node at {} did not hand over: {reason}", socket.display())]
+    NotHandedOver {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        reason: String,
     },
     /// The memory cannot be had.
     #[error(transparent)]
@@ -202,7 +216,6 @@ impl Stopper {
 pub struct Node {
     server: Server,
     options: NodeOptions,
-    region_name: String,
     lock: Lock,
     preparing: Option<JoinHandle<()>>,
     should_prepare: Arc<sync::AtomicBool>,
@@ -244,26 +257,67 @@ impl Node {
         check_socket_path(&options.socket)?;
         paths::prepare_socket_dir(&options.socket)
             .map_err(failed(format!("the folder of {}", options.socket.display())))?;
-        let lock = Lock::take(&options.socket)?;
         let region_name = paths::region_name(&options.socket);
+        if options.is_upgrade
+            && let Some(inherited) = upgrade::take_over(&options, &region_name)?
+        {
+            return Self::follow(options, switch, inherited);
+        }
+        let lock = Lock::take(&options.socket)?;
         let found = find_or_make(&options, &region_name)?;
+        let listener = bind(&options.socket)?;
+        Self::build(options, switch, lock, listener, found, started)
+    }
+
+    /// Goes on where another daemon stopped, and tells it so.
+    fn follow(
+        options: NodeOptions,
+        switch: StopSwitch,
+        inherited: Inherited,
+    ) -> Result<Self, NodeError> {
+        let Inherited { listener, lock, inheritance, predecessor } = inherited;
+        let node = Self::go_on(options, switch, lock, listener, inheritance)?;
+        upgrade::confirm(&predecessor);
+        Ok(node)
+    }
+
+    fn go_on(
+        options: NodeOptions,
+        switch: StopSwitch,
+        lock: File,
+        listener: UnixListener,
+        inheritance: Inheritance,
+    ) -> Result<Self, NodeError> {
+        let started = Instant::now();
+        let lock = Lock::inherited(lock, &options.socket);
+        let name = paths::region_name(&options.socket);
+        let found = adopt_existing(&options, &name, &unfinished(inheritance))?;
+        Self::build(options, switch, lock, listener, found, started)
+    }
+
+    fn build(
+        options: NodeOptions,
+        switch: StopSwitch,
+        lock: Lock,
+        listener: UnixListener,
+        found: Found,
+        started: Instant,
+    ) -> Result<Self, NodeError> {
         let summary = Summary {
             capacity: found.home.layout().heap.length.0,
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
         };
-        let listener = bind(&options.socket)?;
         let StopSwitch { stopper, wake } = switch;
         let region = Arc::clone(found.home.region());
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());
-        let uid = paths::own_uid();
         let state = NodeState::new(
             found.home,
             base,
             std::process::id(),
-            uid,
+            paths::own_uid(),
             found.clients,
             found.adopted,
             0,
@@ -273,18 +327,11 @@ impl Node {
         let preparing = options.is_preparing.then(|| {
             prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
         });
-        let server = Server::new(listener, wake, state, started, options.is_private, prepared)
-            .map_err(failed("the event loop"))?;
-        Ok(Self {
-            server,
-            options,
-            region_name,
-            lock,
-            preparing: preparing.flatten(),
-            should_prepare,
-            stopper,
-            summary,
-        })
+        let is_private = options.is_private;
+        let parts = Parts { listener, wake, started, is_private, prepared };
+        let server = Server::new(parts, state).map_err(failed("the event loop"))?;
+        let preparing = preparing.flatten();
+        Ok(Self { server, options, lock, preparing, should_prepare, stopper, summary })
     }
 
     /// A handle that ends [`Self::run`].
@@ -296,29 +343,68 @@ impl Node {
         self.stopper.try_clone().map(Stopper)
     }
 
-    /// Serves until stopped, then gives everything back.
+    /// Serves until stopped, then gives everything back; or until another daemon follows, which
+    /// gets everything.
     ///
     /// # Errors
     ///
     /// The event loop failed; the memory is then left for the next node to adopt.
     pub fn run(self) -> Result<(), NodeError> {
-        let Self { server, options, region_name, lock, preparing, should_prepare, .. } = self;
+        let mut node = self;
+        while let Some(again) = node.serve()? {
+            tracing::warn!("the next daemon failed; this one goes on");
+            node = again;
+        }
+        Ok(())
+    }
+
+    /// `Some`: another daemon was to follow and failed.
+    fn serve(self) -> Result<Option<Self>, NodeError> {
+        let Self { server, options, lock, preparing, should_prepare, stopper, .. } = self;
         let ended = server.run();
         should_prepare.store(false, sync::Ordering::Relaxed);
         if let Some(thread) = preparing {
             let _ = thread.join();
         }
-        let (ended, state) = ended.map_err(failed("the event loop"))?;
-        if ended == Ended::Deserted {
-            tracing::info!("the last client left");
+        let Remains { ended, state, listener, wake } = ended.map_err(failed("the event loop"))?;
+        match ended {
+            Ended::HandingOver(handover) => {
+                drop(state);
+                let switch = StopSwitch { stopper, wake };
+                return Self::make_way(options, switch, lock, listener, handover);
+            }
+            Ended::Deserted => tracing::info!("the last client left"),
+            Ended::Asked => {}
         }
         let _ = fs::remove_file(&options.socket);
         drop(state);
         if let (false, MemorySource::Shm { dir }) = (options.is_keeping, &options.source) {
-            unlink(dir, &region_name)?;
+            unlink(dir, &paths::region_name(&options.socket))?;
         }
         lock.release();
-        Ok(())
+        Ok(None)
+    }
+
+    /// Passes everything on, and takes it back if the next daemon fails before it serves.
+    fn make_way(
+        options: NodeOptions,
+        switch: StopSwitch,
+        lock: Lock,
+        listener: UnixListener,
+        handover: Handover,
+    ) -> Result<Option<Self>, NodeError> {
+        let inheritance = handover.inheritance().clone();
+        let succession = match handover.pass_on(listener.as_fd(), lock.as_fd()) {
+            Ok(successor) => upgrade::await_successor(successor, &switch.wake),
+            Err(error) => {
+                tracing::warn!(%error, "the next daemon went away before it had everything");
+                Succession::Failed
+            }
+        };
+        if succession == Succession::Over {
+            return Ok(None);
+        }
+        Self::go_on(options, switch, lock.into_file(), listener, inheritance).map(Some)
     }
 }
 

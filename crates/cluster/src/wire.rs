@@ -95,6 +95,20 @@ pub enum RequestBody {
     Goodbye,
     /// Ends the daemon.
     Shutdown,
+    /// Asked instead of `Hello` by a daemon that is to follow this one: finish what has arrived,
+    /// let go of the region, and pass on the listening socket and the lock.
+    Handover {
+        /// The region that the asker is ready to adopt.
+        region_uid: u64,
+    },
+    /// First words of a client that came back: the names that it still needs for objects in
+    /// creation. Those that the last daemon passed on need no new reservation.
+    Renew {
+        /// 1 to 255 bytes of UTF-8 each.
+        names: Vec<String>,
+        /// Every other name of this client is given back.
+        are_all: bool,
+    },
 }
 
 /// Who speaks.
@@ -187,12 +201,23 @@ pub enum ReplyBody {
     Sealed(Vec<Result<(u64, u64), WireError>>),
     /// To `Delete`: one result a target.
     Deleted(Vec<Result<(), WireError>>),
-    /// To `Wait`: which are sealed.
+    /// To `Wait`: which are sealed. To `Renew`: which are reserved.
     Ready(Vec<bool>),
     /// To `HoldBlock`.
     HoldBlock(WireSpan),
     /// To `Stats`.
     Stats(Box<NodeStats>),
+    /// To `Handover`, with two descriptors: the listening socket, then the lock.
+    HandedOver(Inheritance),
+}
+
+/// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inheritance {
+    /// Names of objects in creation, each with the place of its client.
+    pub reserved: Vec<(u32, String)>,
+    /// Objects that their creators have not held yet: place, and the two halves of the id.
+    pub kept: Vec<(u32, u64, u64)>,
 }
 
 /// The client's place in the region.

@@ -140,7 +140,7 @@ impl Run {
                 self.sessions.remove(&session);
                 self.state.closed(session, false, self.now_ms);
             }
-            Action::Stop => {}
+            Action::Stop | Action::HandOver { .. } => {}
         }
     }
 
@@ -151,7 +151,8 @@ impl Run {
             let resume = (self.dice.roll(8) == 0).then_some((1, 2, 3));
             return RequestBody::Hello(Hello { version, resume });
         }
-        match self.dice.roll(14) {
+        match self.dice.roll(15) {
+            13 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
                 RequestBody::Grant { min, want: min + self.dice.roll(1 << 16) }

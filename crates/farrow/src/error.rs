@@ -83,9 +83,9 @@ pub enum Error {
 impl From<LinkError> for Error {
     fn from(error: LinkError) -> Self {
         match error {
-            LinkError::Closed { socket, reason } | LinkError::Unsent { socket, reason, .. } => {
-                Self::Disconnected { socket, reason }
-            }
+            LinkError::Closed { socket, reason }
+            | LinkError::Unwelcome { socket, reason }
+            | LinkError::Unsent { socket, reason, .. } => Self::Disconnected { socket, reason },
             LinkError::Timeout { socket, waited_ms } => {
                 Self::Timeout { what: format!("the node at {}", socket.display()), waited_ms }
             }

@@ -1,15 +1,15 @@
 //! Names of objects in creation.
 //!
-//! The node keeps them in private memory, so its successor does not know them: they are reserved
-//! again when the client finds it. A name that somebody else took in between is lost, and its
-//! writer is told so at the seal.
+//! The node keeps them in private memory, so one that follows a crash does not know them: they
+//! are reserved again when the client finds it. A name that somebody else took in between is
+//! lost, and its writer is told so at the seal. A node that hands over passes them on.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use farrow_cluster::link::Link;
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, RequestBody};
+use farrow_cluster::wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::error::Error;
 use crate::session::{Session, lock};
@@ -46,21 +46,22 @@ impl Reservations {
         lock(&self.names).remove(name);
     }
 
-    /// Takes all names again from a node that does not know them. What it refuses is lost.
+    /// Says to a node that follows another which names are needed. What it refuses is lost.
     pub(crate) fn renew(&self, link: &Link, deadline: Instant) {
-        let mut names = lock(&self.names);
-        let all: Vec<String> = names.iter().cloned().collect();
-        for batch in all.chunks(BATCH_ITEMS_MAX) {
-            let body = RequestBody::Reserve { names: batch.to_vec() };
-            if link.call(body, deadline).is_ok() {
-                continue;
-            }
-            for name in batch {
-                let body = RequestBody::Reserve { names: vec![name.clone()] };
-                if let Err(error) = link.call(body, deadline) {
-                    tracing::warn!(%name, %error, "the name of an object in creation is lost");
-                    names.remove(name);
-                }
+        let mut ours = lock(&self.names);
+        let mut names: Vec<String> = ours.iter().cloned().collect();
+        let later = names.split_off(names.len().min(BATCH_ITEMS_MAX));
+        let batches = std::iter::once((names, true))
+            .chain(later.chunks(BATCH_ITEMS_MAX).map(|batch| (batch.to_vec(), false)));
+        for (names, are_all) in batches {
+            let body = RequestBody::Renew { names: names.clone(), are_all };
+            let Ok(ReplyBody::Ready(are_ours)) = link.call(body, deadline) else {
+                // That node has gone too; the next one is told again.
+                return;
+            };
+            for (name, _) in names.iter().zip(are_ours).filter(|(_, is_ours)| !is_ours) {
+                tracing::warn!(%name, "the name of an object in creation is lost");
+                ours.remove(name);
             }
         }
     }

@@ -33,6 +33,9 @@ use crate::reservations::Reservations;
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(25);
 
+/// A client that goes waits so long for a daemon that has just followed another.
+const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Up to this many bytes `protect` leaves nothing for later: it takes 20 to 60 us a MiB.
 const PROTECT_AT_ONCE_BYTES_MAX: u64 = 16 << 20;
 
@@ -139,36 +142,50 @@ impl Session {
         self.call_until(body, Instant::now() + self.timeout)
     }
 
-    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what
-    /// may be asked twice.
+    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what did
+    /// not go out or may be asked twice.
     pub(crate) fn call_until(
         &self,
         body: RequestBody,
         deadline: Instant,
     ) -> Result<ReplyBody, Error> {
         self.check_process()?;
-        let link = Arc::clone(&lock(&self.link));
-        if !link.is_dead() {
-            let again = may_repeat(&body).then(|| body.clone());
-            match (link.call(body, deadline), again) {
-                (Err(LinkError::Closed { .. }), Some(body)) => {
-                    return Ok(self.reconnect(&link, deadline)?.call(body, deadline)?);
-                }
-                (Err(LinkError::Unsent { body, .. }), _) => {
-                    return Ok(self.reconnect(&link, deadline)?.call(*body, deadline)?);
-                }
-                (result, _) => return Ok(result?),
+        let mut body = body;
+        let mut link = Arc::clone(&lock(&self.link));
+        loop {
+            if link.is_dead() {
+                // Nothing was sent yet, so anything may be.
+                link = self.reconnect(&link, deadline)?;
             }
+            let again = may_repeat(&body).then(|| body.clone());
+            body = match (link.call(body, deadline), again) {
+                (Err(LinkError::Unsent { body, .. }), _) => *body,
+                (Err(LinkError::Closed { .. }), Some(body)) => body,
+                (result, _) => return Ok(result?),
+            };
         }
-        // Nothing was sent yet, so anything may be.
-        Ok(self.reconnect(&link, deadline)?.call(body, deadline)?)
     }
 
-    /// Tells the daemon something that needs no answer.
-    pub(crate) fn tell(&self, body: RequestBody) {
-        if self.is_own_process() {
-            Arc::clone(&lock(&self.link)).tell(body);
+    /// Tells the daemon something that needs no answer. False when it has gone.
+    pub(crate) fn tell(&self, body: RequestBody) -> bool {
+        self.is_own_process() && Arc::clone(&lock(&self.link)).tell(body)
+    }
+
+    /// Gives the place up; a daemon that follows the one we knew is looked for once.
+    fn say_goodbye(&self) {
+        if self.tell(RequestBody::Goodbye) {
+            return;
         }
+        let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
+        match Link::connect(&self.socket, self.return_hello(), deadline) {
+            Ok((link, ..)) => drop(link.tell(RequestBody::Goodbye)),
+            Err(error) => tracing::debug!(%error, "nobody to say goodbye to"),
+        }
+    }
+
+    fn return_hello(&self) -> Hello {
+        let Identity { region_uid, slot, nonce } = self.identity;
+        Hello { version: PROTOCOL_VERSION, resume: Some((region_uid, slot, nonce)) }
     }
 
     fn reconnect(&self, old: &Arc<Link>, deadline: Instant) -> Result<Arc<Link>, Error> {
@@ -177,8 +194,7 @@ impl Session {
         if !Arc::ptr_eq(&current, old) && !current.is_dead() {
             return Ok(current);
         }
-        let Identity { region_uid, slot, nonce } = self.identity;
-        let hello = Hello { version: PROTOCOL_VERSION, resume: Some((region_uid, slot, nonce)) };
+        let hello = self.return_hello();
         // A daemon that was just restarted is waited for; one that is gone for good costs the
         // caller no more than its own deadline.
         let (link, welcome, _) =
@@ -215,7 +231,11 @@ impl Session {
     pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
         let held = self.hold(&Target::Id(id))?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
-        self.tell(RequestBody::Confirm { ids: vec![(id.hi, id.lo)] });
+        let ids = vec![(id.hi, id.lo)];
+        if !self.tell(RequestBody::Confirm { ids: ids.clone() }) {
+            // The next daemon may have been told by the last one that we still have to say so.
+            self.call(RequestBody::Confirm { ids })?;
+        }
         held
     }
 
@@ -284,7 +304,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.is_own_process() {
-            self.tell(RequestBody::Goodbye);
+            self.say_goodbye();
         } else {
             // In a forked child the place and the holds are still the parent's.
             self.holds.abandon();
@@ -307,6 +327,7 @@ fn may_repeat(body: &RequestBody) -> bool {
         body,
         RequestBody::Grant { .. }
             | RequestBody::Wait { .. }
+            | RequestBody::Confirm { .. }
             | RequestBody::Reclaim
             | RequestBody::Stats
     )
@@ -334,6 +355,7 @@ fn connect(
     let mut child: Option<(Child, Option<File>)> = None;
     let is_return = hello.resume.is_some();
     loop {
+        let mut was_there = false;
         let failure = match Link::connect(socket, hello.clone(), deadline) {
             Ok(connected) => {
                 if let Some((child, _)) = child {
@@ -342,10 +364,15 @@ fn connect(
                 return Ok(connected);
             }
             Err(LinkError::Closed { reason, .. }) => reason,
+            // The socket was there: another daemon may follow at once.
+            Err(LinkError::Unwelcome { reason, .. }) => {
+                was_there = true;
+                reason
+            }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
             Err(error) => return Err(error.into()),
         };
-        if spawn.is_none() && !is_return {
+        if spawn.is_none() && !is_return && !was_there {
             return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
         }
         if Instant::now() + pause >= deadline {

@@ -40,7 +40,9 @@ pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
-pub use home::{AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats};
+pub use home::{
+    AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats, Unfinished,
+};
 pub use ids::{Generation, InvalidObjectId, ObjectId, ObjectKind, RegionUid, Slot, Target};
 pub use layout::Layout;
 pub use metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};

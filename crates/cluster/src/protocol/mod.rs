@@ -4,10 +4,12 @@
 //! fuzzers drive the very same code.
 
 mod convert;
+mod handover;
 mod hello;
 mod node;
 mod numbers;
 mod requests;
 mod waits;
 
+pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};

@@ -50,6 +50,13 @@ pub enum Action {
     },
     /// End the daemon.
     Stop,
+    /// Finish what has arrived and hand the region over to the daemon that asked.
+    HandOver {
+        /// Its connection.
+        session: SessionId,
+        /// The request to answer with [`NodeState::inheritance`].
+        seq: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -268,6 +275,12 @@ impl NodeState {
                     out.push(Action::Close { session });
                 }
                 return;
+            }
+            (RequestBody::Handover { region_uid }, None) => {
+                match self.check_handover(session, peer, region_uid) {
+                    Ok(()) => return out.push(Action::HandOver { session, seq }),
+                    Err(error) => Err(error),
+                }
             }
             (_, None) | (RequestBody::Hello(_), Some(_)) => {
                 Err(WireError::Invalid("the first message, and only that, is Hello".into()))

@@ -30,6 +30,10 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Reserve { names } => self.reserve(slot, &names),
+            RequestBody::Renew { names, are_all } => {
+                limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+                Ok(ReplyBody::Ready(self.home.renew(slot, &names, are_all)))
+            }
             RequestBody::Unreserve { names } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
                 let results = names.iter().map(|name| self.home.unreserve(slot, name));
@@ -72,9 +76,10 @@ impl NodeState {
                 out.push(Action::Stop);
                 Ok(ReplyBody::Done)
             }
-            RequestBody::Hello(_) | RequestBody::Wait { .. } | RequestBody::Goodbye => {
-                Err(WireError::Invalid("not here".into()))
-            }
+            RequestBody::Hello(_)
+            | RequestBody::Handover { .. }
+            | RequestBody::Wait { .. }
+            | RequestBody::Goodbye => Err(WireError::Invalid("not here".into())),
         }
     }
 

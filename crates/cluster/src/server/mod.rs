@@ -1,6 +1,7 @@
 //! The event loop of the daemon: one thread, one epoll, no call that blocks.
 
 mod connection;
+mod handover;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use connection::{Connection, Input};
+pub(crate) use handover::Handover;
 
 use process::watch;
 
@@ -35,16 +37,37 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// How the loop ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Ended {
     /// Asked to, by a signal, a message or a handle.
     Asked,
     /// A private node lost its last client.
     Deserted,
+    /// Another daemon is to follow.
+    HandingOver(Handover),
 }
 
 /// A private node that nobody ever joined ends after this time.
 const DESERTED_FIRST: Duration = Duration::from_secs(30);
+
+/// What a server is made of.
+pub(crate) struct Parts {
+    pub(crate) listener: UnixListener,
+    /// Stops the server when it can be read.
+    pub(crate) wake: UnixStream,
+    pub(crate) started: Instant,
+    pub(crate) is_private: bool,
+    /// Bytes of the heap whose pages are ready.
+    pub(crate) prepared: Arc<sync::AtomicU64>,
+}
+
+/// What is left of a server that ended.
+pub(crate) struct Remains {
+    pub(crate) ended: Ended,
+    pub(crate) state: NodeState,
+    pub(crate) listener: UnixListener,
+    pub(crate) wake: UnixStream,
+}
 
 pub(crate) struct Server {
     poll: OwnedFd,
@@ -64,17 +87,13 @@ pub(crate) struct Server {
     had_client: bool,
     prepared: Arc<sync::AtomicU64>,
     is_accepting: bool,
+    /// The daemon that wants to follow this one, and its request.
+    handover: Option<(SessionId, u64)>,
 }
 
 impl Server {
-    pub(crate) fn new(
-        listener: UnixListener,
-        wake: UnixStream,
-        state: NodeState,
-        started: Instant,
-        is_private: bool,
-        prepared: Arc<sync::AtomicU64>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(parts: Parts, state: NodeState) -> io::Result<Self> {
+        let Parts { listener, wake, started, is_private, prepared } = parts;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -97,6 +116,7 @@ impl Server {
             had_client: false,
             prepared,
             is_accepting: true,
+            handover: None,
         };
         server.watch_orphans();
         Ok(server)
@@ -122,7 +142,7 @@ impl Server {
     }
 
     /// Serves until it is asked to stop. Everything sent by then is flushed.
-    pub(crate) fn run(mut self) -> io::Result<(Ended, NodeState)> {
+    pub(crate) fn run(mut self) -> io::Result<Remains> {
         let mut events = Vec::with_capacity(64);
         let mut spin_until = self.started;
         let ended = loop {
@@ -153,12 +173,20 @@ impl Server {
             if is_asked || is_stopped {
                 break Ended::Asked;
             }
+            if let Some((session, seq)) = self.handover
+                && let Some(ended) = self.hand_over(session, seq)
+            {
+                break ended;
+            }
             if self.is_deserted() {
                 break Ended::Deserted;
             }
         };
-        self.finish();
-        Ok((ended, self.state))
+        if !matches!(ended, Ended::HandingOver(_)) {
+            self.finish();
+        }
+        let Self { state, listener, wake, .. } = self;
+        Ok(Remains { ended, state, listener, wake })
     }
 
     fn timeout(&self) -> Option<Timespec> {
@@ -333,6 +361,7 @@ impl Server {
                     }
                 }
                 Action::Stop => is_stopped = true,
+                Action::HandOver { session, seq } => self.handover = Some((session, seq)),
             }
         }
         let mut broken = Vec::new();

@@ -45,15 +45,26 @@ impl Daemon {
 
     pub fn restart(&mut self) {
         assert!(self.child.is_none(), "still running");
-        let child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        self.child = Some(self.spawn(&[]));
+    }
+
+    /// Starts another daemon that takes over from this one, and waits for this one to end.
+    pub fn upgrade(&mut self) {
+        let next = self.spawn(&["--upgrade"]);
+        assert!(self.wait_end().success());
+        self.child = Some(next);
+    }
+
+    fn spawn(&self, more: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_farrowd"))
             .arg("--socket")
             .arg(&self.socket)
             .args(&self.arguments)
+            .args(more)
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap();
-        self.child = Some(child);
+            .unwrap()
     }
 
     pub fn pid(&self) -> u32 {

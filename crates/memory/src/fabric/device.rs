@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::files::{self, Contents, FileShape, Room, system};
+use super::passed::{PassedFabric, PassedParts};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::mapping::Mapping;
@@ -81,6 +82,34 @@ impl DeviceFabric {
         };
         fabric.prove_mappable()?;
         Ok(fabric)
+    }
+
+    /// Opens a region to read it only, whether or not it has a home: takes no lock.
+    ///
+    /// # Errors
+    /// As [`DeviceFabric::open`], but never [`FabricError::Locked`].
+    pub fn inspect(
+        path: &Path,
+        file_offset: u64,
+        geometry: Geometry,
+        coherence: CoherenceClass,
+    ) -> Result<PassedFabric, FabricError> {
+        files::check_geometry(geometry, file_offset)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = || match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => Err(FabricError::NotFound { path: path.to_owned() }),
+            opened => opened.map_err(|errno| system("open", path, errno)),
+        };
+        PassedFabric::new(PassedParts {
+            kind: FabricKind::Device,
+            coherence,
+            geometry,
+            control_read: open()?,
+            control_file_offset: file_offset,
+            data_read: open()?,
+            data_write: None,
+            data_file_offset: file_offset + geometry.control.0,
+        })
     }
 
     /// Maps all of it for reading and lets go: a device that maps less says so here, not later.

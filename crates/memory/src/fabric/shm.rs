@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::files::{self, Contents, FileShape, Room, system};
+use super::passed::{PassedFabric, PassedParts};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
 use crate::survey;
@@ -73,6 +74,26 @@ impl ShmFabric {
             files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
         }
         Self::assemble(control, data, geometry, dir, name)
+    }
+
+    /// Opens a region to read it only, whether or not it has a home: takes no lock.
+    ///
+    /// # Errors
+    /// As [`ShmFabric::open`], but never [`FabricError::Locked`].
+    pub fn inspect(dir: &Path, name: &str) -> Result<PassedFabric, FabricError> {
+        files::check_name(name)?;
+        let (control, control_length) = open_section(&section_path(dir, name, Section::Control))?;
+        let (data, data_length) = open_section(&section_path(dir, name, Section::Data))?;
+        PassedFabric::new(PassedParts {
+            kind: FabricKind::Shm,
+            coherence: CoherenceClass::Coherent,
+            geometry: Geometry { control: control_length, data: data_length },
+            control_read: control.reader,
+            control_file_offset: 0,
+            data_read: data.reader,
+            data_write: None,
+            data_file_offset: 0,
+        })
     }
 
     /// Makes two memory files that no name leads to; they go with the last descriptor. They are

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Span};
 
-use super::Home;
 use super::settle::{Candidate, Fate, settle_blocks, settle_grants};
+use super::{Home, Unfinished};
 use crate::blocks::Blocks;
 use crate::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::control::Control;
@@ -76,7 +76,11 @@ struct Kept {
 
 impl Home {
     /// Open a region that was just made, or one that a former home left.
-    pub(super) fn open(control: Control, is_new: bool) -> Result<(Self, AdoptReport), StoreError> {
+    pub(super) fn open(
+        control: Control,
+        is_new: bool,
+        unfinished: &Unfinished,
+    ) -> Result<(Self, AdoptReport), StoreError> {
         let header = Header::read(control.region())?;
         let layout = header.layout;
         let life = control.load(LIFE)?.saturating_add(u64::from(!is_new));
@@ -127,6 +131,8 @@ impl Home {
             clients,
         };
         home.finish_event()?;
+        // Before anything is freed: what was kept stays kept.
+        home.inherit(unfinished);
         home.finish_leaving(&known)?;
         home.reclaim()?;
         let report = AdoptReport {

@@ -4,6 +4,7 @@ mod adopt;
 mod announce;
 mod check;
 mod delete;
+mod inherit;
 mod keep;
 mod lend;
 mod seal;
@@ -17,6 +18,7 @@ use farrow_memory::{FabricKind, Length, Offset, Region};
 
 pub use adopt::{AdoptReport, Dropped};
 pub use delete::{Deleted, Reclaimed};
+pub use inherit::Unfinished;
 pub use seal::SealRequest;
 pub(crate) use settle::inside;
 pub use stats::StoreStats;
@@ -130,7 +132,7 @@ impl Home {
             }
         }
         header.write(&control)?;
-        let (home, _) = Self::open(control, true)?;
+        let (home, _) = Self::open(control, true, &Unfinished::default())?;
         Ok(home)
     }
 
@@ -144,7 +146,18 @@ impl Home {
     /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of
     /// a home can bring about.
     pub fn adopt(region: Arc<Region>) -> Result<(Self, AdoptReport), StoreError> {
-        Self::open(Control::new(region), false)
+        Self::adopt_from(region, &Unfinished::default())
+    }
+
+    /// As [`Home::adopt`], told by the former home what is not in the region.
+    ///
+    /// # Errors
+    /// As [`Home::adopt`].
+    pub fn adopt_from(
+        region: Arc<Region>,
+        unfinished: &Unfinished,
+    ) -> Result<(Self, AdoptReport), StoreError> {
+        Self::open(Control::new(region), false, unfinished)
     }
 
     /// The mapped region.

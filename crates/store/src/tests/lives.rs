@@ -113,3 +113,35 @@ fn an_object_kept_for_its_creator_outlives_its_deletion() {
     assert_eq!(home.client_leave(a.slot).unwrap().objects, 1);
     home.check().unwrap();
 }
+
+#[test]
+fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, b) =
+        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let ids = [a.put(&mut home, b"1", None).unwrap(), b.put(&mut home, b"2", None).unwrap()];
+    home.keep_for(a.slot, ids[0]);
+    home.keep_for(b.slot, ids[1]);
+    assert!(!home.delete(Target::Id(ids[0])).unwrap().freed_now);
+    home.reserve(a.slot, "mine").unwrap();
+    home.reserve(b.slot, "gone").unwrap();
+    let unfinished = home.unfinished(10).unwrap();
+    assert_eq!(home.unfinished(1).unwrap().kept.len(), 1);
+    home.client_leave(b.slot).unwrap();
+    drop(home);
+
+    let (mut home, report) = Home::adopt_from(world.map(Access::Home), &unfinished).unwrap();
+    assert_eq!((report.objects, report.retiring), (1, 1));
+    assert!(matches!(home.reserve(a.slot, "mine"), Err(StoreError::NameTaken { .. })));
+    home.reserve(a.slot, "gone").unwrap();
+    let names = ["mine".to_owned(), "new".to_owned(), "x".repeat(256)];
+    assert_eq!(home.renew(a.slot, &names, false), [true, true, false]);
+    assert_eq!(home.renew(a.slot, &names[..1], true), [true]);
+    home.reserve(a.slot, "gone").unwrap();
+    assert_eq!(home.reclaim().unwrap().objects, 0, "kept although it is deleted");
+    home.confirm(a.slot, ids[0]);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    assert!(home.delete(Target::Id(ids[1])).unwrap().freed_now);
+    home.check().unwrap();
+}

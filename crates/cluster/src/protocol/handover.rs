@@ -1,0 +1,60 @@
+//! From one daemon to the next, in good order.
+
+use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
+
+use super::node::NodeState;
+use super::{PeerIdentity, SessionId};
+use crate::wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
+
+impl NodeState {
+    /// Only this node's own user takes it over, and only with the region that it serves.
+    pub(super) fn check_handover(
+        &mut self,
+        session: SessionId,
+        peer: PeerIdentity,
+        region_uid: u64,
+    ) -> Result<(), WireError> {
+        if peer.uid != self.owner_uid {
+            return Err(WireError::Denied(format!(
+                "user {} may not take over the node of user {}",
+                peer.uid, self.owner_uid
+            )));
+        }
+        let ours = self.home.uid().0;
+        if region_uid != ours {
+            return Err(WireError::OtherRegion { old: region_uid, new: ours });
+        }
+        if self.is_stopping {
+            return Err(WireError::Closing);
+        }
+        if let Some(state) = self.sessions.get(&session) {
+            self.silent.remove(&(state.hello_by_ms, session));
+        }
+        Ok(())
+    }
+
+    /// What the next daemon cannot read from the region.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn inheritance(&self) -> Result<Inheritance, StoreError> {
+        let Unfinished { reserved, kept } = self.home.unfinished(BATCH_ITEMS_MAX)?;
+        Ok(Inheritance {
+            reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
+            kept: kept.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
+        })
+    }
+}
+
+/// What the last daemon said, in the words of the store. The store checks it.
+pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
+    let Inheritance { reserved, kept } = inheritance;
+    Unfinished {
+        reserved: reserved.into_iter().map(|(client, name)| (ClientSlot(client), name)).collect(),
+        kept: kept
+            .into_iter()
+            .map(|(client, hi, lo)| (ClientSlot(client), ObjectId { hi, lo }))
+            .collect(),
+    }
+}

@@ -1,0 +1,146 @@
+//! The end of a daemon that another one follows: what clients have sent is answered, what they
+//! have not is refused by their own kernel, so that they can ask the next daemon.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+
+use super::connection::{Connection, Input};
+use super::{Ended, Server};
+use crate::protocol::{Action, SessionId};
+use crate::wire::{Inheritance, Reply, ReplyBody, WireError};
+
+/// Requests that arrived are answered for so long; clients that read no answers are then cut.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+/// The next daemon is there to read; its socket takes the answer at once.
+const SEND_MAX: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Ends all connections but that of the next daemon. `None`: that one went or cannot be
+    /// told what it must know; this daemon goes on, and its clients come back to it.
+    pub(super) fn hand_over(&mut self, session: SessionId, seq: u64) -> Option<Ended> {
+        let _span = tracing::info_span!("handover", session = session.0).entered();
+        let is_stopped = self.drain(session);
+        self.handover = None;
+        if is_stopped {
+            self.refuse(session, seq, WireError::Closing);
+            return Some(Ended::Asked);
+        }
+        let inheritance = match self.state.inheritance() {
+            Ok(inheritance) => inheritance,
+            Err(error) => {
+                self.refuse(session, seq, WireError::Damaged(error.to_string()));
+                return None;
+            }
+        };
+        self.take_out(session)
+            .map(|connection| Ended::HandingOver(Handover { connection, seq, inheritance }))
+    }
+
+    /// Answers all that was sent until now, and closes every connection but one. True when the
+    /// node was asked to end meanwhile.
+    fn drain(&mut self, except: SessionId) -> bool {
+        let until = Instant::now() + DRAIN_MAX;
+        let sessions: Vec<SessionId> =
+            self.connections.keys().copied().filter(|session| *session != except).collect();
+        let mut is_stopped = false;
+        for session in sessions {
+            let Some(connection) = self.connections.get_mut(&session) else {
+                continue;
+            };
+            // From here on a write of the client fails as a whole; what it wrote before is in
+            // our queue, with an end behind it.
+            let mut is_open = connection.stream.shutdown(Shutdown::Read).is_ok();
+            while is_open {
+                is_open = matches!(connection.fill(), Ok(Input::Open));
+            }
+            while Instant::now() < until
+                && self.connections.get(&session).is_some_and(|left| left.has_request())
+            {
+                let mut actions: Vec<Action> = Vec::new();
+                self.serve(session, &mut actions);
+                is_stopped |= self.perform(actions);
+                self.flush_waiting(session, until);
+            }
+            self.flush_waiting(session, until);
+            self.drop_connection(session);
+        }
+        is_stopped
+    }
+
+    /// Writes what is queued, and waits for the client to take it.
+    fn flush_waiting(&mut self, session: SessionId, until: Instant) {
+        let descriptors = super::descriptors(self.fabric.as_ref());
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if !connection.has_output() || left.is_zero() {
+            return;
+        }
+        let _ = connection.stream.set_nonblocking(false);
+        let _ = connection.stream.set_write_timeout(Some(left));
+        let _ = connection.flush(&descriptors);
+        let _ = connection.stream.set_nonblocking(true);
+    }
+
+    fn refuse(&mut self, session: SessionId, seq: u64, error: WireError) {
+        let reply = Reply { seq, body: Err(error) };
+        self.perform(vec![
+            Action::Send { session, reply, has_descriptors: false },
+            Action::Close { session },
+        ]);
+    }
+
+    fn take_out(&mut self, session: SessionId) -> Option<Connection> {
+        let connection = self.connections.remove(&session)?;
+        let _ = epoll::delete(&self.poll, &connection.stream);
+        if let Some(process) = &connection.process {
+            let _ = epoll::delete(&self.poll, process);
+        }
+        self.state.closed(session, false, self.now_ms());
+        Some(connection)
+    }
+}
+
+/// The connection of the next daemon, and what it is told.
+#[derive(Debug)]
+pub(crate) struct Handover {
+    connection: Connection,
+    seq: u64,
+    inheritance: Inheritance,
+}
+
+impl Handover {
+    /// What this daemon knows that is not in the region.
+    pub(crate) fn inheritance(&self) -> &Inheritance {
+        &self.inheritance
+    }
+
+    /// Passes everything on, once nothing of this daemon touches the region any more. Returns
+    /// the connection: a byte comes from it when the next daemon serves, its end if that fails.
+    pub(crate) fn pass_on(
+        self,
+        listener: BorrowedFd<'_>,
+        lock: BorrowedFd<'_>,
+    ) -> io::Result<UnixStream> {
+        let Self { mut connection, seq, inheritance } = self;
+        let reply = Reply { seq, body: Ok(ReplyBody::HandedOver(inheritance)) };
+        connection.queue(&reply, true).map_err(io::Error::other)?;
+        connection.stream.set_nonblocking(false)?;
+        connection.stream.set_write_timeout(Some(SEND_MAX))?;
+        let until = Instant::now() + SEND_MAX;
+        while connection.has_output() {
+            if Instant::now() >= until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            connection.flush(&[listener, lock])?;
+        }
+        Ok(connection.stream)
+    }
+}

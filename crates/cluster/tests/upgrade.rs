@@ -1,0 +1,292 @@
+//! `--upgrade`: a daemon follows another, and neither readers nor writers notice.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
+use farrow::{Client, ConnectOptions, Error, Target, Value};
+use farrow_cluster::wire::{
+    self, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, WireError,
+};
+use farrow_memory::sync;
+
+const UPGRADES: u64 = 10;
+
+/// Objects that the readers read all the time, and their bytes.
+const READ: [(&str, usize); 3] = [("small", 1000), ("large", 3 << 20), ("odd", 70_001)];
+
+/// Set in the environment of a child that plays the readers.
+const CHILD_SOCKET: &str = "FARROW_TEST_UPGRADE_SOCKET";
+
+/// Not a test by itself: two threads that get, read and let go until standard input ends, then
+/// say how often.
+#[test]
+fn child_readers() {
+    let Ok(socket) = std::env::var(CHILD_SOCKET) else {
+        return;
+    };
+    let client = client_at(Path::new(&socket));
+    let stop = sync::AtomicBool::new(false);
+    let held = client.get(&"large".into(), Duration::ZERO).unwrap().view().unwrap();
+    let rounds: u64 = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..2).map(|_| scope.spawn(|| read_until(&client, &stop))).collect();
+        println!("\nreading");
+        let _ = std::io::stdin().read(&mut [0; 1]);
+        stop.store(true, sync::Ordering::Relaxed);
+        readers.into_iter().map(|reader| reader.join().unwrap()).sum()
+    });
+    assert_eq!(&held[..], &bytes_of(1, 3 << 20)[..], "held all the time");
+    println!("\nrounds {rounds}");
+}
+
+fn read_until(client: &Client, stop: &sync::AtomicBool) -> u64 {
+    let expected: Vec<Vec<u8>> =
+        (0..).zip(READ).map(|(seed, (_, length))| bytes_of(seed, length)).collect();
+    let mut rounds = 0;
+    while !stop.load(sync::Ordering::Relaxed) {
+        for ((name, _), bytes) in READ.iter().zip(&expected) {
+            let object = client.get(&(*name).into(), Duration::ZERO).unwrap();
+            assert_eq!(&object.view().unwrap()[..], &bytes[..]);
+        }
+        assert!(client.list("").unwrap().len() >= READ.len());
+        rounds += 1;
+    }
+    rounds
+}
+
+fn start_readers(socket: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_readers", "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD_SOCKET, socket)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_for_line(&mut child, "reading");
+    child
+}
+
+fn wait_for_line(child: &mut Child, start: &str) -> String {
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    lines.find_map(|line| line.ok().filter(|line| line.starts_with(start))).expect(start)
+}
+
+/// Puts, creates, deletes, waits and connects without end; every call must succeed.
+fn write_until(daemon: &Path, stop: &sync::AtomicBool, number: u64) -> u64 {
+    let client = client_at(daemon);
+    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(daemon) };
+    let mut rounds = 0;
+    while !stop.load(sync::Ordering::Relaxed) {
+        let name = format!("w{number}-{rounds}");
+        let bytes = bytes_of(rounds, 3000 + (rounds as usize % 7) * 10_000);
+        client.put(&Value::Bytes(&bytes), Some(&name)).unwrap();
+        let unnamed = client.put(&Value::Bytes(&bytes), None).unwrap();
+        let writer = client.create(100, Some("taken in turn"));
+        if let Ok(writer) = writer {
+            writer.memory().write_at(0, &[7; 100]).unwrap();
+            let id = writer.seal().unwrap();
+            client.delete(&[id.into()]).unwrap();
+        } else {
+            assert!(matches!(writer, Err(Error::AlreadyExists { .. })), "{writer:?}");
+        }
+        let never = Target::Name(format!("never {number}"));
+        assert_eq!(client.wait(&[never], 1, Duration::from_millis(2)).unwrap(), [false]);
+        let object = client.get(&name.as_str().into(), Duration::ZERO).unwrap();
+        assert_eq!(&object.view().unwrap()[..], &bytes[..]);
+        client.delete(&[name.as_str().into(), unnamed.into()]).unwrap();
+        let newcomer = Client::connect(&options).unwrap();
+        assert!(newcomer.contains(&"small".into()).unwrap());
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn ten_upgrades_fail_no_call_and_no_read() {
+    let mut daemon = Daemon::start("64M", &["--no-prepare"]);
+    let client = daemon.client();
+    for (seed, (name, length)) in (0..).zip(READ) {
+        client.put(&Value::Bytes(&bytes_of(seed, length)), Some(name)).unwrap();
+    }
+    let mut readers = start_readers(&daemon.socket);
+    let stop = sync::AtomicBool::new(false);
+    let socket = daemon.socket.clone();
+    let rounds: Vec<u64> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..2)
+            .map(|number| {
+                let (socket, stop) = (&socket, &stop);
+                scope.spawn(move || write_until(socket, stop, number))
+            })
+            .collect();
+        for _ in 0..UPGRADES {
+            let old = daemon.pid();
+            daemon.upgrade();
+            assert_ne!(daemon.pid(), old);
+            let stats = client.stats().unwrap();
+            assert_eq!(stats.node.pid, daemon.pid());
+            assert!(stats.node.adopted >= READ.len() as u64, "{stats:?}");
+            assert_balanced(&stats);
+        }
+        stop.store(true, sync::Ordering::Relaxed);
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    assert!(rounds.iter().all(|rounds| *rounds > 0), "{rounds:?}");
+    drop(readers.stdin.take());
+    let said = wait_for_line(&mut readers, "rounds");
+    assert!(readers.wait().unwrap().success());
+    assert_ne!(said, "rounds 0");
+    wait_for("the places of those who went", || {
+        let node = client.stats().unwrap().node;
+        (node.clients == 1 && node.retiring == 0).then_some(())
+    })
+    .unwrap_or_else(|| panic!("{:?}", client.stats().unwrap()));
+    assert_balanced(&client.stats().unwrap());
+    assert_eq!(client.list("").unwrap().len(), READ.len());
+}
+
+#[test]
+fn names_in_creation_waits_and_goodbyes_survive_an_upgrade() {
+    let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+    let (one, other) = (daemon.client(), daemon.client());
+    let writer = one.create(5, Some("mine")).unwrap();
+    writer.memory().write_at(0, b"hello").unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.get(&"mine".into(), PATIENCE).unwrap());
+        daemon.upgrade();
+        let third = daemon.client();
+        assert!(matches!(third.create(5, Some("mine")), Err(Error::AlreadyExists { .. })));
+        writer.seal().unwrap();
+        assert_eq!(&waiter.join().unwrap().view().unwrap()[..], b"hello");
+    });
+    // Given up after its client came back to a daemon that was told of it.
+    let aborted = one.create(5, Some("aborted")).unwrap();
+    daemon.upgrade();
+    one.stats().unwrap();
+    aborted.abort();
+    drop(other.create(5, Some("aborted")).unwrap());
+    // Has not spoken to the new daemon when it goes.
+    let silent = daemon.client();
+    daemon.upgrade();
+    drop(silent);
+    wait_for("its place", || (one.stats().unwrap().node.clients == 2).then_some(()))
+        .unwrap_or_else(|| panic!("{:?}", one.stats().unwrap()));
+    drop(other);
+}
+
+#[test]
+fn a_device_is_handed_over_like_a_tmpfs() {
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let device = dir.path().join("device");
+    std::fs::File::create(&device).unwrap().set_len(32 << 20).unwrap();
+    let arguments = ["--no-prepare", "--device", device.to_str().unwrap()];
+    let mut daemon = Daemon::start_anywhere("8M", &arguments);
+    let client = daemon.client();
+    client.put(&Value::Bytes(b"there"), Some("x")).unwrap();
+    for _ in 0..3 {
+        daemon.upgrade();
+        assert_eq!(client.stats().unwrap().node.adopted, 1);
+    }
+    let object = client.get(&"x".into(), Duration::ZERO).unwrap();
+    assert_eq!(&object.view().unwrap()[..], b"there");
+}
+
+/// A daemon to be, as a test plays it.
+struct Successor {
+    stream: UnixStream,
+}
+
+impl Successor {
+    fn connect(daemon: &Daemon) -> Self {
+        let stream = UnixStream::connect(&daemon.socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream }
+    }
+
+    fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, WireError> {
+        let mut frame = Vec::new();
+        wire::encode(&Request { seq: 3, body }, &mut frame).unwrap();
+        self.stream.write_all(&frame).unwrap();
+        let mut input = Vec::new();
+        loop {
+            if let Some((reply, _)) = wire::decode::<Reply>(&input).unwrap() {
+                assert_eq!(reply.seq, 3);
+                return reply.body;
+            }
+            let mut bytes = [0; 4096];
+            let count = self.stream.read(&mut bytes).unwrap();
+            assert!(count > 0, "the daemon went away");
+            input.extend_from_slice(&bytes[..count]);
+        }
+    }
+}
+
+#[test]
+fn a_daemon_takes_back_what_its_successor_drops() {
+    let mut daemon = Daemon::start("16M", &["--no-prepare"]);
+    let client = daemon.client();
+    client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
+    let writer = client.create(1, Some("mine")).unwrap();
+    let region_uid = client.stats().unwrap().node.region_uid;
+    for _ in 0..3 {
+        let mut successor = Successor::connect(&daemon);
+        let reply = successor.ask(RequestBody::Handover { region_uid });
+        let Ok(ReplyBody::HandedOver(Inheritance { reserved, kept })) = reply else {
+            panic!("{reply:?}");
+        };
+        assert_eq!((reserved.len(), kept.len()), (1, 0));
+        drop(successor);
+        let stats = client.stats().unwrap();
+        assert_eq!((stats.node.pid, stats.node.adopted), (daemon.pid(), 1));
+        assert_balanced(&stats);
+        let other = daemon.client();
+        assert!(matches!(other.create(5, Some("mine")), Err(Error::AlreadyExists { .. })));
+    }
+    assert!(daemon.is_running());
+    writer.seal().unwrap();
+    // And it can still be followed.
+    daemon.upgrade();
+    assert_eq!(client.stats().unwrap().node.adopted, 2);
+}
+
+#[test]
+fn what_cannot_follow_is_refused_and_disturbs_nobody() {
+    let daemon = Daemon::start("16M", &["--no-prepare"]);
+    let client = daemon.client();
+    let uid = client.stats().unwrap().node.region_uid;
+    let mut successor = Successor::connect(&daemon);
+    let reply = successor.ask(RequestBody::Handover { region_uid: uid ^ 1 });
+    assert_eq!(reply, Err(WireError::OtherRegion { old: uid ^ 1, new: uid }));
+    let hello = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+    assert!(matches!(successor.ask(hello), Ok(ReplyBody::Welcome(_))));
+    let reply = successor.ask(RequestBody::Handover { region_uid: uid });
+    assert!(matches!(reply, Err(WireError::Invalid(_))), "{reply:?}");
+    drop(successor);
+
+    let socket = daemon.socket.to_str().unwrap();
+    let elsewhere = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let elsewhere = elsewhere.path().to_str().unwrap();
+    for (arguments, code, words) in [
+        (["--memory-dir", elsewhere].as_slice(), 1, "control"),
+        (["--memory-dir", elsewhere, "--fresh"].as_slice(), 2, "cannot be used with"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+            .args(["--socket", socket, "--upgrade"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(client.stats().unwrap().node.pid, daemon.pid());
+
+    // With nobody there it is an ordinary start.
+    let first = Daemon::start("8M", &["--no-prepare", "--upgrade"]);
+    assert_eq!(first.client().stats().unwrap().node.adopted, 0);
+}

@@ -1,0 +1,81 @@
+//! What a home knows that is not in the region, for a home that follows it in good order.
+//!
+//! After a kill it is lost: names reserved for objects in creation are free again, and objects
+//! that a creator goes on using are held by nobody until that creator has published its hold.
+
+use std::collections::BTreeSet;
+
+use super::Home;
+use crate::clients::ClientSlot;
+use crate::entry::State;
+use crate::error::StoreError;
+use crate::ids::{ObjectId, Slot, Target};
+
+/// Books of a home beyond those in its region.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unfinished {
+    /// Names of objects in creation, and who reserved them.
+    pub reserved: Vec<(ClientSlot, String)>,
+    /// Sealed objects whose creators have not held them yet.
+    pub kept: Vec<(ClientSlot, ObjectId)>,
+}
+
+impl Home {
+    /// What the next home of this region is to be told, at most `max` names and as many objects.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn unfinished(&self, max: usize) -> Result<Unfinished, StoreError> {
+        let reserved = self.reserved.iter().take(max);
+        let mut kept = Vec::new();
+        for (slot, client) in self.kept.iter().take(max) {
+            let generation = self.directory.sequence(Slot(*slot))?.generation();
+            kept.push((*client, ObjectId::new(self.header.uid, generation, Slot(*slot))));
+        }
+        Ok(Unfinished {
+            reserved: reserved.map(|(name, client)| (*client, name.clone())).collect(),
+            kept,
+        })
+    }
+
+    /// Go on with what the last home of this region knew. What does not fit the region, because
+    /// its client went or its name is taken, is left out.
+    pub(super) fn inherit(&mut self, unfinished: &Unfinished) {
+        let mut left_out = 0_usize;
+        for (client, name) in &unfinished.reserved {
+            left_out += usize::from(self.reserve(*client, name).is_err());
+        }
+        for (client, id) in &unfinished.kept {
+            let is_there = self.clients.get(*client).is_ok() && self.is_live(*id);
+            if is_there {
+                self.keep_for(*client, *id);
+            }
+            left_out += usize::from(!is_there);
+        }
+        if left_out > 0 {
+            tracing::warn!(left_out, "what the last home told does not fit");
+        }
+    }
+
+    /// Reserve names for a client that has them or had them under the last home; says which it
+    /// has now. If they are all that it needs, any other of its names is given back.
+    pub fn renew(&mut self, client: ClientSlot, names: &[String], are_all: bool) -> Vec<bool> {
+        if are_all {
+            let needed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+            self.reserved.retain(|name, owner| *owner != client || needed.contains(name.as_str()));
+        }
+        let has = |home: &mut Self, name: &String| {
+            home.reserved.get(name) == Some(&client) || home.reserve(client, name).is_ok()
+        };
+        names.iter().map(|name| has(self, name)).collect()
+    }
+
+    /// Whether the object is sealed, or deleted and not yet gone.
+    fn is_live(&self, id: ObjectId) -> bool {
+        self.find(Target::Id(id)).is_ok()
+            || self.retiring.contains(&id.slot().0)
+                && self.directory.sequence(id.slot()).is_ok_and(|sequence| {
+                    sequence.generation() == id.generation() && sequence.state() == State::Retiring
+                })
+    }
+}
