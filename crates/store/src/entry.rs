@@ -151,6 +151,29 @@ pub struct Entry {
 pub(crate) type EntryFault = &'static str;
 
 impl Entry {
+    /// Plain bytes that fill a block, of which no more is known.
+    pub(crate) fn bytes(id: ObjectId, primary: Span) -> Self {
+        Self {
+            id,
+            kind: ObjectKind::Bytes,
+            primary,
+            descriptor: Span::new(primary.offset, Length(0)),
+            size: primary.length,
+            extra_count: 0,
+            name: Span::default(),
+            name_hash: 0,
+            descriptor_crc: 0,
+            extra_crc: 0,
+            sealed_at_ns: 0,
+            creator_pid: 0,
+            creator: 0,
+            metadata_bytes: 0,
+            metadata_crc: 0,
+            residency: 0,
+            is_relocated: false,
+        }
+    }
+
     /// Where the list of extra blocks lies: behind the descriptor, at the next multiple of 8. With
     /// the places that the blocks had at seal, if those are others now.
     #[must_use]

@@ -124,6 +124,12 @@ pub enum StoreError {
         /// `hold_blocks_max` of the region.
         max: u32,
     },
+    /// Every page for entries of clients has an owner.
+    #[error("entry pages exhausted: the region has {max}")]
+    EntryPagesExhausted {
+        /// `entry_pages_max` of the region.
+        max: u32,
+    },
     /// All hold slots of this client are in use; ask the daemon for one more block.
     #[error("holds exhausted: {slots} slots in {blocks} blocks are all in use")]
     HoldsExhausted {

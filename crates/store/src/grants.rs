@@ -131,6 +131,18 @@ impl Grants {
         self.by_client.keys().flat_map(|client| self.of(*client))
     }
 
+    /// Whether all of a run is granted to a client.
+    pub(crate) fn covers(&self, client: u32, run: Run) -> bool {
+        let mut at = run.start;
+        while at < run.end {
+            match self.containing(client, at) {
+                Some(grant) => at = grant.end,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// Plan to take `runs` (sorted, disjoint) out of the client's grants. A run may reach over
     /// grants that touch. Nothing changes yet.
     pub(crate) fn plan(&self, client: u32, runs: &[Run]) -> Result<Carving, StoreError> {

@@ -19,6 +19,9 @@
 //! in use, in word 0 of a block, is raised before the claim and so before the fence; the same
 //! argument covers it.
 //!
+//! Of an object that a client sealed by itself, the word in question is the life, which the home
+//! alone writes; it is open where the sequence of another is sealed.
+//!
 //! A claim is let go by a release store, and the home loads claims with acquire: all that the
 //! reader has read, it has read before the space is used again. A sequence never repeats, so the
 //! slot's next life cannot be taken for this one.
@@ -33,8 +36,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farrow_memory::sync::{AtomicBool, Ordering, fence};
 use farrow_memory::{Alias, Length, Offset, Region, Span};
 
+use crate::client_entry::life_of;
 use crate::control::word_of;
-use crate::entry::{Entry, SEQUENCE_WORD, Sequence};
+use crate::entry::{Entry, SEQUENCE_WORD, Sequence, State};
 use crate::error::StoreError;
 use crate::header::Header;
 use crate::ids::Slot;
@@ -175,7 +179,12 @@ impl HoldTable {
     /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
         let slot = entry.id.slot();
-        let is_held = self.acquire(slot, entry.sequence())?;
+        let expected = match self.layout.client_entry(slot) {
+            // The home says whether it is still there, not the client that wrote the entry.
+            Some(_) => Sequence::new(entry.id.generation(), State::Free),
+            None => entry.sequence(),
+        };
+        let is_held = self.acquire(slot, expected)?;
         Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
     }
 
@@ -290,12 +299,18 @@ impl HoldTable {
         pool.free.push(place);
     }
 
+    /// The word that tells of a slot's life: the sequence of its entry, or the life of a client's.
     fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
-        let at = word_of(self.layout.directory, ENTRY_BYTES, slot.0, SEQUENCE_WORD);
+        let number = self.layout.client_entry(slot);
+        let at = match number {
+            Some(number) => self.layout.life(number, 0),
+            None => word_of(self.layout.directory, ENTRY_BYTES, slot.0, SEQUENCE_WORD),
+        };
         let words = self.region.words(Span::new(at, Length(8)))?;
         // Acquire: what is read of the object afterwards is read afterwards.
         let word = words.load(0, Ordering::Acquire);
-        Ok(Sequence(word.ok_or_else(|| StoreError::unreachable_word("directory", at.0))?))
+        let word = word.ok_or_else(|| StoreError::unreachable_word("directory", at.0))?;
+        Ok(if number.is_some() { life_of(word) } else { Sequence(word) })
     }
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {

@@ -10,10 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod client_entry;
 mod clients;
 mod control;
 mod directory;
 mod entry;
+mod entry_area;
+mod entry_table;
 mod error;
 mod events;
 #[cfg(any(test, feature = "failpoints"))]
@@ -36,6 +39,7 @@ mod tests;
 
 pub use clients::{ClientRecord, ClientSlot, Joined};
 pub use entry::{Entry, encode_extra};
+pub use entry_table::EntryTable;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
 pub use header::FORMAT_VERSION;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
+use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, decode, is_open, life_of};
 use crate::control::word_of;
 use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
 use crate::error::{FormatError, StoreError};
@@ -12,8 +13,8 @@ use crate::events::EventCursor;
 use crate::hash::NameHash;
 use crate::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::hold_table::{Held, HoldTable};
-use crate::ids::{ObjectId, RegionUid, Slot, Target};
-use crate::layout::{ENTRY_BYTES, Layout};
+use crate::ids::{Generation, ObjectId, RegionUid, Slot, Target};
+use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout};
 use crate::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::names::{check_name, probe};
 use crate::options::NAME_BYTES_MAX;
@@ -46,6 +47,15 @@ enum Look {
     /// It changed while it was read.
     Changed,
     Sealed(Entry),
+}
+
+/// What a look at an entry that a client wrote showed.
+#[allow(clippy::large_enum_variant)]
+enum LocalLook {
+    None,
+    Sealed(Entry),
+    /// The object of this life is in the directory by now.
+    Moved(Generation, ObjectId),
 }
 
 impl Reader {
@@ -108,13 +118,23 @@ impl Reader {
         Ok(None)
     }
 
-    /// The sealed object with this id.
+    /// The sealed object with this id. One that the home took over has another id by now: that of
+    /// the entry returned.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if what is found cannot be right.
     pub fn by_id(&self, id: ObjectId) -> Result<Option<Entry>, StoreError> {
-        if id.region() != self.header.uid || id.slot().0 >= self.layout().objects_max {
+        if id.region() != self.header.uid {
             return Ok(None);
+        }
+        let mut id = id;
+        if let Some(number) = self.layout().client_entry(id.slot()) {
+            match self.look_local(number)? {
+                LocalLook::Sealed(entry) => return Ok(Some(entry).filter(|e| e.id == id)),
+                // Of this life: it is in the directory by now.
+                LocalLook::Moved(life, to) if life == id.generation() => id = to,
+                _ => return Ok(None),
+            }
         }
         let directory = self.region.words(self.layout().directory)?;
         match self.look(&directory, id.slot())? {
@@ -232,7 +252,29 @@ impl Reader {
                 }
             }
         }
+        self.list_local(prefix, &mut all)?;
         Ok(all)
+    }
+
+    /// Objects that clients sealed by themselves; none has a name.
+    fn list_local(&self, prefix: &str, all: &mut Vec<Listed>) -> Result<(), StoreError> {
+        if !prefix.is_empty() {
+            return Ok(());
+        }
+        let owners = self.region.words(self.layout().entry_owners)?;
+        let in_page = self.layout().client_entries_in_page();
+        for page in 0..self.layout().entry_pages_max {
+            if owners.load(page as usize, Ordering::Relaxed).unwrap_or_default() == 0 {
+                continue;
+            }
+            for number in page * in_page..(page + 1) * in_page {
+                // What a client wrote that cannot be right is nobody else's trouble.
+                if let Ok(LocalLook::Sealed(entry)) = self.look_local(number) {
+                    all.push(Listed { entry, name: None });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The name of an object; none if it has none, or is not there any more.
@@ -240,6 +282,9 @@ impl Reader {
     /// # Errors
     /// Memory that cannot be read.
     pub fn name_of(&self, entry: &Entry) -> Result<Option<String>, StoreError> {
+        if entry.name.is_empty() {
+            return Ok(None);
+        }
         let directory = self.region.words(self.layout().directory)?;
         let name = self.stable_name(&directory, entry)?;
         Ok(name.filter(|name| !name.is_empty()))
@@ -278,6 +323,53 @@ impl Reader {
         Entry::decode(&words, self.header.uid, slot, self.layout())
             .map(Look::Sealed)
             .map_err(|reason| StoreError::Corrupt { slot, reason })
+    }
+
+    /// Copy an entry that a client wrote out, and see that it and its life were the same before
+    /// and after.
+    fn look_local(&self, number: u32) -> Result<LocalLook, StoreError> {
+        let layout = self.layout();
+        let lives = self.region.words(Span::new(layout.life(number, 0), Length(LIFE_BYTES)))?;
+        let life_word = || lives.load(0, Ordering::Acquire).unwrap_or_default();
+        let life = life_of(life_word());
+        let to = lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default();
+        if to != 0 && matches!(life.state(), State::Free | State::Leaving) {
+            let to = ObjectId { hi: self.header.uid.0, lo: to };
+            // Until the new entry is sealed the old one is good.
+            if life.state() == State::Leaving || self.is_sealed(to)? {
+                return Ok(LocalLook::Moved(life.generation(), to));
+            }
+        }
+        if !is_open(life) {
+            return Ok(LocalLook::None);
+        }
+        let entry = self.region.words(layout.client_entry_span(number))?;
+        let sequence = life.with(State::Sealed).0;
+        if entry.load(0, Ordering::Acquire) != Some(sequence) {
+            return Ok(LocalLook::None);
+        }
+        let mut words = [sequence; CLIENT_ENTRY_WORDS];
+        for (i, word) in words.iter_mut().enumerate().skip(1) {
+            *word = entry.load(i, Ordering::Relaxed).unwrap_or_default();
+        }
+        fence(Ordering::Acquire);
+        if entry.load(0, Ordering::Acquire) != Some(sequence) || life_of(life_word()) != life {
+            // This life is over.
+            return Ok(LocalLook::None);
+        }
+        let slot = layout.client_slot(number);
+        decode(&words, self.header.uid, slot, layout)
+            .map(LocalLook::Sealed)
+            .map_err(|reason| StoreError::Corrupt { slot, reason })
+    }
+
+    fn is_sealed(&self, id: ObjectId) -> Result<bool, StoreError> {
+        if id.slot().0 >= self.layout().objects_max {
+            return Ok(false);
+        }
+        let directory = self.region.words(self.layout().directory)?;
+        let sequence = Sequence(load(&directory, id.slot(), 0, Ordering::Acquire)?);
+        Ok(sequence.state() == State::Sealed && sequence.generation() == id.generation())
     }
 
     /// Whether an object has this name. The bytes may be another's by now, so the entry is looked

@@ -8,13 +8,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Span};
 
-use super::settle::{Candidate, Fate, settle_blocks, settle_grants};
+use super::adopt_local;
+use super::local::Locals;
+use super::settle::{Candidate, Fate, settle_grants};
 use super::{Home, Unfinished};
 use crate::blocks::Blocks;
 use crate::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::control::Control;
 use crate::directory::Directory;
 use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
+use crate::entry_area::EntryArea;
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
@@ -92,19 +95,22 @@ impl Home {
         let clients = ClientTable::open(control.clone(), layout)?;
         let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
 
-        let grants = settle_grants(&control, &layout, &known, &mut survey.dropped)?;
-        let blocks = settle_blocks(&mut survey.candidates, &grants, &mut survey.dropped)?;
-        let mut grants = Grants::new(control.clone(), layout, &grants);
+        let area = EntryArea::open(control.clone(), layout, &known)?;
+        let Survey { candidates, dropped, .. } = &mut survey;
+        let locals = adopt_local::survey(&area, &directory, &header, candidates, dropped)?;
+
+        let found = settle_grants(&control, &layout, &known, dropped)?;
+        let mut grants = Grants::new(control.clone(), layout, &found);
+        let blocks = adopt_local::settle_all(candidates, &found, &mut grants, &known, dropped)?;
         let sorted: Vec<Run> =
             blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
-        for client in &known {
-            grants.take_off(*client, &sorted)?;
-        }
         failpoint!("adopt.grants");
         let space = occupy(&layout, &sorted, grants.all())?;
 
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
-        let kept = keep(&mut directory, std::mem::take(&mut survey.candidates), void)?;
+        let (of_clients, candidates): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
+        let kept = keep(&mut directory, candidates, void)?;
         // Reversed, so that low slots are used first again.
         for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
@@ -127,9 +133,11 @@ impl Home {
             extras: kept.extras,
             retiring: kept.retiring,
             kept: BTreeMap::new(),
+            locals: Locals::new(area),
             objects: kept.objects,
             clients,
         };
+        home.keep_locals(of_clients, locals)?;
         home.finish_event()?;
         // Before anything is freed: what was kept stays kept.
         home.inherit(unfinished);
@@ -284,6 +292,7 @@ fn candidate(
         name_hash: NameHash(entry.name_hash),
         sealed_at_ns: entry.sealed_at_ns,
         creator: entry.creator,
+        is_local: false,
         fate: if state == State::Sealed { Fate::Sealed } else { Fate::Retiring },
     };
     if entry.extra_count == 0 {

@@ -57,8 +57,19 @@ impl Home {
         Ok(())
     }
 
+    /// The same for an object that a client sealed by itself: only its end is told of.
+    fn is_made_local(&self, event: &Event) -> Result<bool, StoreError> {
+        let life = self.locals.area.life(self.number_of(event.id.slot())?)?;
+        let is_there = life.generation() == event.id.generation() && life.state() == State::Free;
+        let is_end = matches!(event.kind, EventKind::Deleted | EventKind::Evicted);
+        Ok(is_end && !is_there)
+    }
+
     /// Whether the object is what the event says that it became.
     fn is_made(&self, event: &Event) -> Result<bool, StoreError> {
+        if self.layout().client_entry(event.id.slot()).is_some() {
+            return self.is_made_local(event);
+        }
         let Slot(slot) = event.id.slot();
         if slot >= self.directory.used() {
             return Ok(false);

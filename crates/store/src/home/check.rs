@@ -22,6 +22,7 @@ impl Home {
         self.grants.check()?;
         self.check_heap()?;
         self.check_entries()?;
+        self.check_locals()?;
         self.check_sums()
     }
 
@@ -85,6 +86,14 @@ impl Home {
                 names += u64::from(!entry.name.is_empty());
                 self.check_name_of(slot)?;
             }
+        }
+        for (slot, run) in &self.locals.blocks {
+            let Some(run) = run else { continue };
+            let is_retiring = self.retiring.contains(slot);
+            let count = counts.entry(*run).or_default();
+            count.0 += u32::from(!is_retiring);
+            count.1 += u32::from(is_retiring);
+            sealed += u32::from(!is_retiring);
         }
         if (sealed, names) != (self.objects, self.names.count()) {
             let known = (self.objects, self.names.count());

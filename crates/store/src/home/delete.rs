@@ -43,7 +43,15 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn delete(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
-        let entry = self.find(target)?;
+        let entry = match target {
+            Target::Id(id) => match self.forwarded(id)? {
+                id if self.layout().client_entry(id.slot()).is_some() => {
+                    return self.delete_local(id);
+                }
+                id => self.find(Target::Id(id))?,
+            },
+            Target::Name(_) => self.find(target)?,
+        };
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, &entry)?;
         let sequence = self.directory.sequence(slot)?;
@@ -65,7 +73,7 @@ impl Home {
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
         fence(Ordering::SeqCst);
-        let freed_now = !self.kept.contains_key(&slot.0) && !self.holds.is_held(slot)?;
+        let freed_now = !self.is_held(slot)?;
         failpoint!("delete.scanned");
         if freed_now {
             self.free_object(slot)?;
@@ -84,13 +92,16 @@ impl Home {
             return Ok(reclaimed);
         }
         fence(Ordering::SeqCst);
-        let held = self.holds.held_among(&self.retiring)?;
-        let free: Vec<u32> = self
-            .retiring
-            .difference(&held)
-            .filter(|slot| !self.kept.contains_key(slot))
-            .copied()
-            .collect();
+        // An object that was taken over may be held under either of its slots.
+        let before = |slot: &u32| self.locals.taken.get(slot).copied();
+        let mut slots = self.retiring.clone();
+        slots.extend(self.retiring.iter().filter_map(before));
+        let held = self.holds.held_among(&slots)?;
+        let is_free = |slot: &&u32| {
+            let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
+            !is_held && !self.kept.contains_key(slot)
+        };
+        let free: Vec<u32> = self.retiring.iter().filter(is_free).copied().collect();
         for slot in free {
             reclaimed.bytes.0 += self.free_object(Slot(slot))?;
             reclaimed.objects += 1;
@@ -106,6 +117,9 @@ impl Home {
 
     /// Free a retiring object that nobody holds. Returns the bytes that became free.
     fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
+        if self.layout().client_entry(slot).is_some() {
+            return self.free_local(slot);
+        }
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
         // The entry first: a kill right after it frees the blocks, for nothing names them then.
@@ -113,6 +127,7 @@ impl Home {
         failpoint!("free.entry");
         self.extras.remove(&slot.0);
         self.retiring.remove(&slot.0);
+        self.forget_taken(slot)?;
         let mut bytes = 0;
         for run in runs {
             if self.blocks.release(run).map_err(unknown_block)? {
@@ -124,6 +139,6 @@ impl Home {
     }
 }
 
-fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
+pub(super) fn unknown_block(NoBlock(run): NoBlock) -> StoreError {
     StoreError::Inconsistent(format!("no block {run:?} in the books"))
 }

@@ -47,7 +47,8 @@ impl Home {
     }
 
     /// Let a client go that has ended or let go of everything: its holds, its grants and the names
-    /// it reserved come back, and with the holds whatever waited for them.
+    /// it reserved come back, and with the holds whatever waited for them. Objects that it sealed
+    /// by itself stay.
     ///
     /// # Errors
     /// [`StoreError::NoSuchClient`].
@@ -55,11 +56,7 @@ impl Home {
         self.clients.begin_leave(client)?;
         failpoint!("client.leave.state");
         let hold_blocks = self.holds.take_all(client.0)?;
-        let mut granted = 0;
-        for run in self.grants.take_all(client.0)? {
-            self.free_run(run)?;
-            granted += run.len();
-        }
+        let granted = self.locals_leave(client)?;
         self.reserved.retain(|_, owner| *owner != client);
         self.forget_kept(client);
         failpoint!("client.leave.done");

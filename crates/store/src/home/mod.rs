@@ -1,15 +1,18 @@
 //! The daemon's side of a region: it alone allocates, and it alone writes the directory.
 
 mod adopt;
+mod adopt_local;
 mod announce;
 mod check;
 mod delete;
 mod inherit;
 mod keep;
 mod lend;
+mod local;
 mod seal;
 mod settle;
 mod stats;
+mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -40,6 +43,7 @@ use crate::layout::Layout;
 use crate::names::Names;
 use crate::options::RegionOptions;
 use crate::space::{Run, SpaceAllocator};
+use local::Locals;
 
 /// A region opened by the one process that may change it.
 ///
@@ -89,6 +93,8 @@ pub struct Home {
     retiring: BTreeSet<u32>,
     /// Slots of objects whose creator goes on using their memory and has not held them yet.
     kept: BTreeMap<u32, ClientSlot>,
+    /// Objects that clients have sealed by themselves.
+    locals: Locals,
     /// Sealed objects.
     objects: u32,
     /// Names of objects in creation.

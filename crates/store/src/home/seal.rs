@@ -91,6 +91,7 @@ impl Home {
         request: &SealRequest<'_>,
         now_ns: u64,
     ) -> Result<ObjectId, StoreError> {
+        self.register_shared(client, request)?;
         let mut plan = self.plan_seal(client, request, now_ns)?;
         let hash = request.name.map(|name| self.names.hash(name));
         if let (Some(name), Some(hash)) = (request.name, hash) {
@@ -145,6 +146,24 @@ impl Home {
             }
         }
         Ok(None)
+    }
+
+    /// Extra blocks may be those of objects that clients have sealed by themselves, of which the
+    /// home has not heard yet.
+    fn register_shared(
+        &mut self,
+        client: ClientSlot,
+        request: &SealRequest<'_>,
+    ) -> Result<(), StoreError> {
+        let runs: Vec<Run> = request.extra.iter().filter_map(|span| run_of(*span)).collect();
+        let is_unknown = |home: &Self, run: &Run| !home.blocks.is_block(*run);
+        if runs.iter().any(|run| is_unknown(self, run)) {
+            self.register(client)?;
+        }
+        if runs.iter().any(|run| is_unknown(self, run) && !self.grants.covers(client.0, *run)) {
+            self.register_all()?;
+        }
+        Ok(())
     }
 
     /// Check all of a request, and change nothing.
@@ -255,21 +274,25 @@ impl Home {
     /// [`StoreError::NotFound`].
     pub fn find(&self, target: Target<'_>) -> Result<Entry, StoreError> {
         let not_found = || StoreError::NotFound { what: target.to_string() };
-        let slot = match target {
-            Target::Name(name) => self.slot_of_name(name)?.ok_or_else(not_found)?,
+        let (slot, wanted) = match target {
+            Target::Name(name) => (self.slot_of_name(name)?.ok_or_else(not_found)?, None),
             Target::Id(id) => {
+                let id = self.forwarded(id)?;
+                if self.layout().client_entry(id.slot()).is_some() {
+                    return self.find_local(id);
+                }
                 if id.region() != self.uid() || id.slot().0 >= self.directory.used() {
                     return Err(not_found());
                 }
-                id.slot()
+                (id.slot(), Some(id))
             }
         };
         if self.directory.sequence(slot)?.state() != crate::entry::State::Sealed {
             return Err(not_found());
         }
         let entry = self.directory.entry(slot)?;
-        match target {
-            Target::Id(id) if entry.id != id => Err(not_found()),
+        match wanted {
+            Some(id) if entry.id != id => Err(not_found()),
             _ => Ok(entry),
         }
     }

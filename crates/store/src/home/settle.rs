@@ -3,8 +3,8 @@
 //! A kill leaves one kind of overlap: a range that has become part of an object and is still in
 //! its creator's grants, or in two of them while one was being split. Everything else means that
 //! somebody wrote where he must not, and is settled so that no byte has two owners: the control
-//! section, which only the home writes, is believed before lists in the data section; of two lists
-//! the older one is.
+//! section, which only the home writes, is believed before lists in the data section, and those
+//! before the entries that clients write there; of two of a kind the older one is.
 
 use std::collections::BTreeSet;
 
@@ -44,6 +44,8 @@ pub(super) struct Candidate {
     pub(super) name_hash: NameHash,
     pub(super) sealed_at_ns: u64,
     pub(super) creator: u32,
+    /// Its entry is one that a client wrote.
+    pub(super) is_local: bool,
     pub(super) fate: Fate,
 }
 
@@ -63,8 +65,16 @@ impl Candidate {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Claim {
     run: Run,
-    weight: (bool, u64, u32),
+    weight: (Source, u64, u32),
     index: usize,
+}
+
+/// Who says so: the first is believed most.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Directory,
+    List,
+    ClientEntry,
 }
 
 /// Make the grant records disjoint, and each one of a client that is there.
@@ -131,6 +141,9 @@ pub(super) fn settle_blocks(
             |run: &Run| overlapping(grants, *run).any(|grant| grant.client != candidate.creator);
         if candidate.extra.iter().any(is_others) {
             candidate.retire("an extra block is granted to another client", dropped);
+        } else if candidate.is_local && is_others(&candidate.primary) {
+            candidate.retire("its block is granted to another client", dropped);
+            candidate.fate = Fate::Gone;
         }
     }
     for _ in 0..ROUNDS_MAX {
@@ -165,10 +178,11 @@ fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
         if candidate.fate == Fate::Gone {
             continue;
         }
-        let weight = |is_extra| (is_extra, candidate.sealed_at_ns, candidate.slot.0);
-        claims.push(Claim { run: candidate.primary, weight: weight(false), index });
+        let weight = |source| (source, candidate.sealed_at_ns, candidate.slot.0);
+        let source = if candidate.is_local { Source::ClientEntry } else { Source::Directory };
+        claims.push(Claim { run: candidate.primary, weight: weight(source), index });
         let extra = candidate.extra.iter();
-        claims.extend(extra.map(|run| Claim { run: *run, weight: weight(true), index }));
+        claims.extend(extra.map(|run| Claim { run: *run, weight: weight(Source::List), index }));
     }
     claims.sort_unstable();
     claims
@@ -191,7 +205,7 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
             continue;
         }
         let loser = if first.weight <= second.weight { group } else { kept };
-        losers.extend(loser.iter().map(|claim| (claim.index, !claim.weight.0)));
+        losers.extend(loser.iter().map(|claim| (claim.index, claim.weight.0 != Source::List)));
         if first.weight > second.weight {
             kept = group;
         }
@@ -246,6 +260,7 @@ mod tests {
             name_hash: NameHash(0),
             sealed_at_ns: age,
             creator: 0,
+            is_local: false,
             fate: Fate::Sealed,
         }
     }

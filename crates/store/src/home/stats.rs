@@ -23,11 +23,16 @@ pub struct StoreStats {
     pub fragmented: Length,
     /// The longest range that can be granted.
     pub largest_free: Length,
-    /// Sealed objects.
+    /// Sealed objects; of those that clients sealed by themselves, the ones the home knows: see
+    /// [`Home::register_all`].
     pub objects: u32,
+    /// Of those, the ones that clients sealed by themselves, those retiring included.
+    pub client_objects: u32,
+    /// Most objects that clients seal by themselves.
+    pub client_objects_max: u32,
     /// Deleted objects that somebody still holds.
     pub objects_retiring: u32,
-    /// Most objects, retiring ones included.
+    /// Most objects that are sealed through the home, retiring ones included.
     pub objects_max: u32,
     /// Sealed objects with a name.
     pub names: u64,
@@ -47,6 +52,10 @@ pub struct StoreStats {
     pub hold_blocks: u32,
     /// Most hold blocks.
     pub hold_blocks_max: u32,
+    /// Entry pages assigned, or kept for objects of clients that went.
+    pub entry_pages: u32,
+    /// Most entry pages.
+    pub entry_pages_max: u32,
     /// Names reserved for objects in creation.
     pub reserved: u32,
     /// How often a home has opened the region.
@@ -70,6 +79,8 @@ impl Home {
             fragmented: Length(free - self.space.interior_bytes()),
             largest_free: Length(self.space.largest()),
             objects: self.objects,
+            client_objects: self.locals.blocks.len() as u32,
+            client_objects_max: layout.client_entries(),
             objects_retiring: self.retiring.len() as u32,
             objects_max: layout.objects_max,
             names: self.names.count(),
@@ -81,6 +92,8 @@ impl Home {
             holds: self.holds.count()?,
             hold_blocks: self.holds.assigned(),
             hold_blocks_max: layout.hold_blocks_max,
+            entry_pages: self.locals.area.used(),
+            entry_pages_max: layout.entry_pages_max,
             reserved: self.reserved.len() as u32,
             life: self.life,
         })

@@ -33,7 +33,7 @@ fn options() -> RegionOptions {
 }
 
 /// The region of the golden file: plain bytes with a name, a table of two blocks that is held,
-/// a deleted object, and the rest of an extent.
+/// a deleted object, one that the client sealed by itself, and the rest of an extent.
 fn make(world: &World) -> (Home, Client) {
     let header = Header {
         uid: RegionUid(0x1122_3344_5566_7788),
@@ -54,6 +54,8 @@ fn make(world: &World) -> (Home, Client) {
     let request = table(&client, part(extent, 256, 128), &blocks, Some("table"));
     let id = home.seal(client.slot, &request, 4_000).unwrap();
     home.delete(Target::Id(gone)).unwrap();
+    client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
+    client.seal_local(part(extent, 384, 128), 5_000).unwrap();
     let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
     client.holds.abandon();
     drop(held);
@@ -108,11 +110,13 @@ fn the_golden_image_can_be_opened() {
     let table = reader.find("table").unwrap().unwrap();
     assert_eq!(reader.blocks(&table).unwrap()[1].length.0, 1024);
     assert_eq!(reader.find("gone").unwrap(), None);
+    let own: ObjectId = "11223344556677880000000100000004".parse().unwrap();
+    assert_eq!(reader.by_id(own).unwrap().unwrap().sealed_at_ns, 5_000);
 
     let mut home = world.adopt();
     assert_eq!(home.life(), 2);
     let stats = home.stats().unwrap();
-    assert_eq!((stats.objects, stats.holds, stats.clients), (2, 1, 1));
+    assert_eq!((stats.objects, stats.holds, stats.clients), (3, 1, 1));
     assert!(!home.delete(Target::Name("table")).unwrap().freed_now);
 }
 

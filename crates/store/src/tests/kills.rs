@@ -10,7 +10,7 @@ use farrow_memory::{Access, Length};
 use proptest::prelude::*;
 
 use super::model::{Model, Op};
-use super::support::{Client, World, small};
+use super::support::{Client, World, part, small};
 use crate::failpoints;
 use crate::{FormatError, Home, Reader, StoreError, Target};
 
@@ -36,6 +36,21 @@ fn story() -> Vec<Op> {
             name: Some(4),
         },
         Op::Release { client: 0, at: 50, grains: 32 },
+        Op::EntryPages { client: 0, count: 1 },
+        Op::EntryPages { client: 1, count: 2 },
+        Op::SealLocal { client: 0, at: 5, grains: 2, is_held: true },
+        Op::SealLocal { client: 0, at: 1, grains: 1, is_held: false },
+        Op::SealLocal { client: 0, at: 9, grains: 1, is_held: false },
+        // The last three objects are those of the client's own.
+        Op::Delete { object: 5, by_name: false },
+        Op::Register,
+        Op::TakeOver { object: 6 },
+        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
+        Op::Delete { object: 6, by_name: false },
+        Op::Delete { object: 5, by_name: false },
+        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
+        Op::TakeOver { object: 5 },
+        Op::SealLocal { client: 0, at: 3, grains: 2, is_held: false },
         Op::Hold { client: 1, object: 0 },
         Op::Delete { object: 0, by_name: true },
         Op::Adopt,
@@ -48,7 +63,15 @@ fn story() -> Vec<Op> {
         Op::Leave { client: 0 },
         Op::Adopt,
         Op::Reclaim,
+        Op::Delete { object: 3, by_name: false },
+        Op::Delete { object: 2, by_name: false },
+        Op::Delete { object: 1, by_name: false },
+        Op::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
+        Op::SealLocal { client: 0, at: 0, grains: 2, is_held: false },
         Op::Leave { client: 0 },
+        Op::Delete { object: 2, by_name: false },
+        Op::Delete { object: 1, by_name: false },
+        Op::Delete { object: 0, by_name: false },
     ]
 }
 
@@ -87,6 +110,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
         }
         seen.extend(kill_while_making());
         seen.extend(kill_while_a_leave_is_finished());
+        seen.extend(kill_while_an_entry_is_refused());
     });
     let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");
@@ -159,6 +183,34 @@ fn kill_while_a_leave_is_finished() -> BTreeSet<&'static str> {
     seen
 }
 
+/// A client's entry claims what is not granted to it: its life ends, whenever the home is killed.
+fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
+    let world = World::new(small());
+    let mut seen = BTreeSet::new();
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    client.entries.add_pages(home.entry_pages(client.slot, 1).unwrap()).unwrap();
+    for kill in 0.. {
+        let heap = home.layout().heap;
+        let id = client.seal_local(part(heap, 128, 128), 1).unwrap();
+        let name = killed(kill, || home.register_all().unwrap());
+        drop(home);
+        let region = world.map(Access::Home);
+        home = Home::adopt(region).unwrap().0;
+        // A new home asks no grant for what nobody else has.
+        if let Ok(deleted) = home.delete(Target::Id(id)) {
+            assert!(deleted.freed_now && name.is_none_or(|name| name != "local.refused"));
+        }
+        home.check().unwrap();
+        assert_eq!(home.stats().unwrap().free, home.stats().unwrap().capacity);
+        match name {
+            Some(name) => seen.insert(name),
+            None => break,
+        };
+    }
+    seen
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let n = || any::<usize>();
     let name = || prop::option::of(any::<u8>());
@@ -176,6 +228,12 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(client, at, extra, shared, name)| Op::SealTable {
                 client, at, extra, shared, name,
             }),
+        2 => (n(), 1..3u32).prop_map(|(client, count)| Op::EntryPages { client, count }),
+        6 => (n(), n(), 1..20u64, any::<bool>()).prop_map(|(client, at, grains, is_held)| {
+            Op::SealLocal { client, at, grains, is_held }
+        }),
+        1 => Just(Op::Register),
+        2 => n().prop_map(|object| Op::TakeOver { object }),
         5 => (n(), any::<bool>()).prop_map(|(object, by_name)| Op::Delete { object, by_name }),
         5 => (n(), n()).prop_map(|(client, object)| Op::Hold { client, object }),
         4 => (n(), n()).prop_map(|(client, hold)| Op::Unhold { client, hold }),

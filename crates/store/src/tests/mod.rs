@@ -5,6 +5,8 @@ mod events;
 mod golden;
 mod kills;
 mod lives;
+mod local;
+mod local_races;
 mod model;
 mod races;
 mod requests;

@@ -7,8 +7,8 @@ use farrow_memory::{Access, Fabric, Length, Offset, Region, Span};
 
 use crate::entry::encode_extra;
 use crate::{
-    BLOCK_BYTES, ClientSlot, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader, RegionOptions,
-    SealRequest, StoreError,
+    BLOCK_BYTES, ClientSlot, EntryTable, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader,
+    RegionOptions, SealRequest, StoreError,
 };
 
 /// A region whose home can be thrown away and opened again.
@@ -65,6 +65,7 @@ pub(crate) struct Client {
     pub(crate) nonce: u64,
     pub(crate) reader: Reader,
     pub(crate) holds: Arc<HoldTable>,
+    pub(crate) entries: EntryTable,
 }
 
 impl Client {
@@ -79,7 +80,8 @@ impl Client {
         };
         let reader = world.reader();
         let holds = Arc::new(HoldTable::new(Arc::clone(reader.region()), &[block])?);
-        Ok(Self { slot: joined.client, nonce: joined.nonce, reader, holds })
+        let entries = EntryTable::new(Arc::clone(reader.region()), joined.client, 42)?;
+        Ok(Self { slot: joined.client, nonce: joined.nonce, reader, holds, entries })
     }
 
     /// Write bytes into a range of the heap, as a client does through an alias.
@@ -94,6 +96,12 @@ impl Client {
         let mut bytes = vec![0; span.length.0 as usize];
         self.reader.region().copy_out(span.offset, &mut bytes).unwrap();
         bytes
+    }
+
+    /// Make an object of plain bytes that are in their place, by stores of the client's own.
+    pub(crate) fn seal_local(&self, primary: Span, now_ns: u64) -> Option<ObjectId> {
+        let request = SealRequest::bytes(primary, primary.length, None);
+        self.entries.seal(&request, now_ns, None).unwrap().map(|(id, _)| id)
     }
 
     /// Make an object of plain bytes.

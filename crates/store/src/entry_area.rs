@@ -1,0 +1,330 @@
+//! The home's view of the entry pages: who owns which, and the lives of the entries in them.
+//!
+//! An entry page is a page of the data section that one client writes. All that is read from it
+//! is input; the owner table and the life table lie in the control section.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Alias, Length, Offset, Span};
+
+use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
+use crate::control::{Control, word_of};
+use crate::entry::Sequence;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
+
+/// Owner word of a page whose client went, and whose objects the home keeps. Client slots plus 1
+/// are far below.
+const KEPT_BY_HOME: u32 = u32::MAX;
+
+/// Of the free pages, one client gets at most this part at once.
+const SHARE_OF_FREE: usize = 4;
+
+/// The entry-page table, the life table and the pages.
+#[derive(Debug)]
+pub(crate) struct EntryArea {
+    control: Control,
+    layout: Layout,
+    /// The pages, writable for the home alone, which zeroes them where calls do not.
+    alias: Alias,
+    /// The data section can be read and written by system calls, not only mapped.
+    is_by_call: bool,
+    /// Owner word of each page.
+    owners: Vec<u32>,
+    free: BTreeSet<u32>,
+    by_client: BTreeMap<u32, BTreeSet<u32>>,
+    /// Entries of each page that are in the home's books: sealed, retiring or taken over.
+    known: Vec<u32>,
+}
+
+impl EntryArea {
+    /// Take over the table as it lies in the region. Pages of nobody in `clients` are the home's.
+    pub(crate) fn open(
+        control: Control,
+        layout: Layout,
+        clients: &BTreeSet<u32>,
+    ) -> Result<Self, StoreError> {
+        let alias = control.region().alias(layout.entry_pages)?;
+        let is_by_call =
+            control.region().read_by_call(layout.entry_pages.offset, &mut [0; 8]).is_ok();
+        let mut area = Self {
+            control,
+            layout,
+            alias,
+            is_by_call,
+            owners: vec![0; layout.entry_pages_max as usize],
+            free: BTreeSet::new(),
+            by_client: BTreeMap::new(),
+            known: vec![0; layout.entry_pages_max as usize],
+        };
+        for page in 0..layout.entry_pages_max {
+            let found = area.control.load(area.owner_word(page))?;
+            let client = found.checked_sub(1).and_then(|client| u32::try_from(client).ok());
+            match client.filter(|client| clients.contains(client)) {
+                Some(client) => area.remember(page, client + 1),
+                None if found == 0 => area.remember(page, 0),
+                None if found == u64::from(KEPT_BY_HOME) => area.remember(page, KEPT_BY_HOME),
+                None => area.set_owner(page, KEPT_BY_HOME)?,
+            }
+        }
+        Ok(area)
+    }
+
+    /// Assign at most `count` pages in a row to a client, all zero. At least one.
+    pub(crate) fn assign(&mut self, client: u32, count: u32) -> Result<Span, StoreError> {
+        let max = self.layout.entry_pages_max;
+        let first = *self.free.first().ok_or(StoreError::EntryPagesExhausted { max })?;
+        let most = (self.free.len() / SHARE_OF_FREE).min(count as usize).max(1);
+        let row = self.free.iter().zip(first..).take(most);
+        let count = row.take_while(|(page, expected)| *page == expected).count() as u32;
+        for page in first..first + count {
+            self.zero(page)?;
+            failpoint!("entry_page.zeroed");
+            self.set_owner(page, client + 1)?;
+            failpoint!("entry_page.owned");
+        }
+        let page = self.layout.page.0;
+        Ok(Span::new(self.span_of(first).offset, Length(u64::from(count) * page)))
+    }
+
+    /// A client went: its pages with objects are the home's from here on, the others free.
+    pub(crate) fn client_left(&mut self, client: u32) -> Result<(), StoreError> {
+        for page in self.by_client.get(&client).cloned().unwrap_or_default() {
+            let is_empty = self.known.get(page as usize) == Some(&0);
+            self.set_owner(page, if is_empty { 0 } else { KEPT_BY_HOME })?;
+            failpoint!("entry_page.left");
+        }
+        Ok(())
+    }
+
+    /// Clients that own a page.
+    pub(crate) fn clients(&self) -> Vec<u32> {
+        self.by_client.keys().copied().collect()
+    }
+
+    /// The pages of a client, neighbours as one.
+    pub(crate) fn spans_of(&self, client: u32) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        for page in self.by_client.get(&client).into_iter().flatten() {
+            let span = self.span_of(*page);
+            match spans.last_mut() {
+                Some(last) if last.end() == Some(span.offset) => last.length.0 += span.length.0,
+                _ => spans.push(span),
+            }
+        }
+        spans
+    }
+
+    /// Pages of a client in which an entry is not in the books.
+    pub(crate) fn unknown_pages_of(&self, client: u32) -> Vec<u32> {
+        let full = self.layout.client_entries_in_page();
+        let pages = self.by_client.get(&client).into_iter().flatten();
+        pages.copied().filter(|page| self.known.get(*page as usize) != Some(&full)).collect()
+    }
+
+    /// Pages that have an owner, be it the home.
+    pub(crate) fn used_pages(&self) -> Vec<u32> {
+        (0..).zip(&self.owners).filter(|(_, owner)| **owner != 0).map(|(page, _)| page).collect()
+    }
+
+    /// How many pages have an owner.
+    pub(crate) fn used(&self) -> u32 {
+        (self.owners.len() - self.free.len()) as u32
+    }
+
+    /// The client that owns the page of an entry.
+    pub(crate) fn client_of(&self, number: u32) -> Option<u32> {
+        let page = number / self.layout.client_entries_in_page().max(1);
+        self.client_of_page(page)
+    }
+
+    /// The client that owns a page.
+    pub(crate) fn client_of_page(&self, page: u32) -> Option<u32> {
+        let owner = self.owners.get(page as usize).copied().filter(|o| *o != KEPT_BY_HOME)?;
+        owner.checked_sub(1)
+    }
+
+    /// One entry more of the books lies in its page.
+    pub(crate) fn enter(&mut self, number: u32) {
+        let page = self.page_of(number);
+        if let Some(known) = self.known.get_mut(page) {
+            *known += 1;
+        }
+    }
+
+    /// The life of an entry in the books is over. A page of the home's is free with its last.
+    pub(crate) fn leave(&mut self, number: u32) -> Result<(), StoreError> {
+        let page = self.page_of(number);
+        let Some(known) = self.known.get_mut(page) else {
+            return Ok(());
+        };
+        *known = known.saturating_sub(1);
+        if *known == 0 && self.owners.get(page) == Some(&KEPT_BY_HOME) {
+            self.set_owner(page as u32, 0)?;
+            failpoint!("entry_page.freed");
+        }
+        Ok(())
+    }
+
+    /// Free the home's pages in which nothing is known: a former home was killed before it did.
+    pub(crate) fn free_empty(&mut self) -> Result<(), StoreError> {
+        for page in self.used_pages() {
+            let is_empty = self.known.get(page as usize) == Some(&0);
+            if is_empty && self.owners.get(page as usize) == Some(&KEPT_BY_HOME) {
+                self.set_owner(page, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The life of an entry.
+    pub(crate) fn life(&self, number: u32) -> Result<Sequence, StoreError> {
+        Ok(life_of(self.control.load(self.layout.life(number, 0))?))
+    }
+
+    pub(crate) fn set_life(&self, number: u32, to: Sequence) -> Result<(), StoreError> {
+        self.control.store(self.layout.life(number, 0), to.0)
+    }
+
+    /// Where the object of an entry went: the low half of an object id, or 0.
+    pub(crate) fn forward(&self, number: u32) -> Result<u64, StoreError> {
+        self.control.load(self.layout.life(number, FORWARD_WORD))
+    }
+
+    pub(crate) fn set_forward(&self, number: u32, to: u64) -> Result<(), StoreError> {
+        self.control.store(self.layout.life(number, FORWARD_WORD), to)
+    }
+
+    /// End the life of an entry: it is open in the next one, and leads nowhere. The last life has
+    /// no next one and stays closed for ever.
+    pub(crate) fn end_life(&self, number: u32) -> Result<(), StoreError> {
+        let life = self.life(number)?;
+        // Of the very last life, state free means closed.
+        self.set_life(number, life.next_life().unwrap_or(life.with(crate::entry::State::Free)))?;
+        if self.forward(number)? != 0 {
+            failpoint!("life.ended");
+            self.set_forward(number, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Copy a page out. By a system call where the fabric allows it, as hold blocks are read.
+    pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u64>, StoreError> {
+        self.read(self.span_of(page))
+    }
+
+    /// Copy one entry out.
+    pub(crate) fn read_entry(&self, number: u32) -> Result<[u64; CLIENT_ENTRY_WORDS], StoreError> {
+        let words = self.read(self.layout.client_entry_span(number))?;
+        Ok(words.first_chunk().copied().unwrap_or_default())
+    }
+
+    /// The entries of a page that was read, with their numbers.
+    pub(crate) fn entries<'a>(
+        &self,
+        page: u32,
+        words: &'a [u64],
+    ) -> impl Iterator<Item = (u32, &'a [u64; CLIENT_ENTRY_WORDS])> + use<'a> {
+        let in_page = self.layout.client_entries_in_page();
+        let entries = words.as_chunks::<CLIENT_ENTRY_WORDS>().0;
+        (page * in_page..).zip(entries.iter().take(in_page as usize))
+    }
+
+    /// Whether books and table agree. `known` says how many entries of a page are in the books.
+    pub(crate) fn check(&self, known: impl Fn(u32) -> u32) -> Result<(), String> {
+        for (page, owner) in (0..).zip(&self.owners) {
+            let found =
+                self.control.load(self.owner_word(page)).map_err(|error| error.to_string())?;
+            let is_clients = self
+                .client_of_page(page)
+                .is_some_and(|c| self.by_client.get(&c).is_some_and(|p| p.contains(&page)));
+            let count = self.known.get(page as usize).copied().unwrap_or_default();
+            let is_right = found == u64::from(*owner)
+                && (*owner == 0) == self.free.contains(&page)
+                && is_clients == self.client_of_page(page).is_some()
+                && count == known(page)
+                && (count > 0 || *owner != KEPT_BY_HOME)
+                && (count == 0 || *owner != 0);
+            if !is_right {
+                return Err(format!(
+                    "entry page {page}: owner {owner}, {count} entries; the region says {found}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn page_of(&self, number: u32) -> usize {
+        (number / self.layout.client_entries_in_page().max(1)) as usize
+    }
+
+    fn read(&self, span: Span) -> Result<Vec<u64>, StoreError> {
+        let region = self.control.region();
+        let count = (span.length.0 / 8) as usize;
+        let words = if self.is_by_call {
+            let mut bytes = vec![0; count * 8];
+            region.read_by_call(span.offset, &mut bytes)?;
+            bytes.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight)).collect()
+        } else {
+            let words = region.words(span)?;
+            (0..count).map(|i| words.load(i, Ordering::Acquire).unwrap_or(0)).collect()
+        };
+        fence(Ordering::Acquire);
+        Ok(words)
+    }
+
+    fn zero(&self, page: u32) -> Result<(), StoreError> {
+        let span = self.span_of(page);
+        if self.is_by_call {
+            let zeros = vec![0; span.length.0 as usize];
+            return Ok(self.control.region().write_by_call(span.offset, &zeros)?);
+        }
+        let words = self.alias.words_mut(span)?;
+        for i in 0..words.len() {
+            words.store(i, 0, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn set_owner(&mut self, page: u32, owner: u32) -> Result<(), StoreError> {
+        self.control.store(self.owner_word(page), owner.into())?;
+        self.remember(page, owner);
+        Ok(())
+    }
+
+    fn remember(&mut self, page: u32, owner: u32) {
+        if let Some(client) = self.client_of_page(page)
+            && let Some(pages) = self.by_client.get_mut(&client)
+        {
+            pages.remove(&page);
+            if pages.is_empty() {
+                self.by_client.remove(&client);
+            }
+        }
+        if let Some(known) = self.owners.get_mut(page as usize) {
+            *known = owner;
+        }
+        if owner == 0 {
+            self.free.insert(page);
+        } else {
+            self.free.remove(&page);
+        }
+        if let Some(client) = self.client_of_page(page) {
+            self.by_client.entry(client).or_default().insert(page);
+        }
+    }
+
+    fn owner_word(&self, page: u32) -> Offset {
+        word_of(self.layout.entry_owners, ENTRY_OWNER_BYTES, page, 0)
+    }
+
+    fn span_of(&self, page: u32) -> Span {
+        let bytes = self.layout.page.0;
+        let at = self.layout.entry_pages.offset.0 + u64::from(page) * bytes;
+        Span::new(Offset(at), Length(bytes))
+    }
+}
+
+const _: () = assert!(CLIENT_ENTRY_BYTES == CLIENT_ENTRY_WORDS as u64 * 8);

@@ -1,0 +1,256 @@
+//! A client's side of client entries: make an object by stores of one's own, without a message.
+//!
+//! # Why an entry is read whole or not at all
+//!
+//! The client uses an entry for a life that is open and that it has not used yet. It
+//!   1. stores the sequence with state writing, and passes a release fence,
+//!   2. stores the other words,
+//!   3. stores the sequence with state sealed, by a release store: the object is there.
+//!
+//! A reader loads life and sequence before it loads the other words, and again afterwards. The
+//! home ends a life by storing the life, and only then opens the next one, which the client loads
+//! before step 1: so a reader that sees a word of the next life sees, at its second look, that its
+//! own is over. A client that is killed before step 3 leaves an entry that nobody reads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Alias, Length, Offset, Region, Span};
+
+use crate::client_entry::{encode, is_open, life_of};
+use crate::clients::ClientSlot;
+use crate::entry::{Entry, State};
+use crate::error::StoreError;
+use crate::header::Header;
+use crate::hold_table::{Held, HoldTable};
+use crate::home::SealRequest;
+use crate::ids::{Generation, ObjectId};
+
+/// Lives looked at in one search for entries that can be used again: some 8 KiB of them. With
+/// more entries than that in use it may find none although there are some, and another page is
+/// cheaper than to look at all.
+const SEARCH_MAX: usize = 512;
+
+/// Entries in pages in a row.
+#[derive(Debug)]
+struct PageRow {
+    alias: Alias,
+    /// Number of its first entry.
+    first: u32,
+    /// The last life of each entry that this client used; 0: none.
+    used: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    rows: Vec<PageRow>,
+    /// Row and place in it of entries whose life is open and not used.
+    free: Vec<(usize, usize)>,
+    /// Where the next search starts.
+    row: usize,
+    place: usize,
+}
+
+/// The entry pages of one client. Shared by its threads.
+#[derive(Debug)]
+pub struct EntryTable {
+    region: Arc<Region>,
+    header: Header,
+    client: ClientSlot,
+    pid: u32,
+    state: Mutex<Books>,
+}
+
+impl EntryTable {
+    /// A table without pages, of the client in slot `client`.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] if `region` is none.
+    pub fn new(region: Arc<Region>, client: ClientSlot, pid: u32) -> Result<Self, StoreError> {
+        let header = Header::read(&region)?;
+        Ok(Self { region, header, client, pid, state: Mutex::default() })
+    }
+
+    /// Add pages in a row that the home has assigned. Pages that are in the table already are
+    /// left as they are.
+    ///
+    /// # Errors
+    /// [`StoreError::BadSpan`] if they are no entry pages, [`StoreError::Map`].
+    pub fn add_pages(&self, span: Span) -> Result<(), StoreError> {
+        let layout = &self.header.layout;
+        let page = layout.page.0;
+        let is_good =
+            layout.entry_pages.contains(span) && !span.is_empty() && span.is_aligned(page);
+        if !is_good {
+            return Err(StoreError::BadSpan { span, reason: "it is no entry page" });
+        }
+        let mut books = self.books();
+        let page_of = |n: u64| Span::new(Offset(span.offset.0 + n * page), Length(page));
+        let is_known = |span: &Span| books.rows.iter().any(|row| row.alias.span().contains(*span));
+        let fresh: Vec<Span> =
+            (0..span.length.0 / page).map(page_of).filter(|span| !is_known(span)).collect();
+        let rows = fresh.chunk_by(|one, next| one.end() == Some(next.offset));
+        for row in rows {
+            let (Some(first), Some(last)) = (row.first(), row.last()) else { continue };
+            let length = Length(last.offset.0 + page - first.offset.0);
+            self.add_row(&mut books, Span::new(first.offset, length))?;
+        }
+        Ok(())
+    }
+
+    fn add_row(&self, books: &mut Books, span: Span) -> Result<(), StoreError> {
+        let layout = &self.header.layout;
+        let in_page = layout.client_entries_in_page();
+        let before = (span.offset.0 - layout.entry_pages.offset.0) / layout.page.0;
+        let pages = span.length.0 / layout.page.0;
+        let alias = self.region.alias(span)?;
+        let used = vec![0; pages as usize * in_page as usize];
+        let (row, places) = (books.rows.len(), used.len());
+        books.rows.push(PageRow { alias, first: before as u32 * in_page, used });
+        // The last one in is the first one out: low entries are used first.
+        for place in (0..places).rev() {
+            if self.usable(books, row, place)?.is_some() {
+                books.free.push((row, place));
+            }
+        }
+        Ok(())
+    }
+
+    /// Make an object of what this client has written and published: no name, one block, which is
+    /// a part of its grants. None: there is no entry for it; ask the home for pages.
+    ///
+    /// With `holds` the object is held from the first moment on.
+    ///
+    /// # Errors
+    /// [`StoreError::BadRequest`] for a request that cannot be right, or has a name or extra
+    /// blocks; [`StoreError::HoldsExhausted`]. There is no object then.
+    pub fn seal(
+        &self,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+        holds: Option<&Arc<HoldTable>>,
+    ) -> Result<Option<(ObjectId, Option<Held>)>, StoreError> {
+        if request.name.is_some() || !request.extra.is_empty() {
+            let reason = "a client seals objects without name and of one block";
+            return Err(StoreError::BadRequest { reason });
+        }
+        let mut books = self.books();
+        if books.free.is_empty() {
+            self.search(&mut books)?;
+        }
+        let (row, place, life) = loop {
+            let Some((row, place)) = books.free.pop() else {
+                return Ok(None);
+            };
+            if let Some(life) = self.usable(&books, row, place)? {
+                break (row, place, life);
+            }
+        };
+        let sealed = self.seal_at(&books, (row, place), life, request, now_ns, holds);
+        match &sealed {
+            Ok(_) => {
+                let used = books.rows.get_mut(row).and_then(|row| row.used.get_mut(place));
+                if let Some(used) = used {
+                    *used = life.0;
+                }
+            }
+            Err(_) => books.free.push((row, place)),
+        }
+        sealed.map(Some)
+    }
+
+    fn seal_at(
+        &self,
+        books: &Books,
+        (row, place): (usize, usize),
+        life: Generation,
+        request: &SealRequest<'_>,
+        now_ns: u64,
+        holds: Option<&Arc<HoldTable>>,
+    ) -> Result<(ObjectId, Option<Held>), StoreError> {
+        let layout = &self.header.layout;
+        let row = books.rows.get(row).ok_or(StoreError::BadRequest { reason: "no such page" })?;
+        let number = row.first + place as u32;
+        let id = ObjectId::new(self.header.uid, life, layout.client_slot(number));
+        let entry = Entry {
+            kind: request.kind,
+            descriptor: request.descriptor,
+            size: request.size,
+            descriptor_crc: request.descriptor_crc,
+            sealed_at_ns: now_ns,
+            creator_pid: self.pid,
+            creator: self.client.0,
+            metadata_bytes: request.metadata_bytes,
+            metadata_crc: request.metadata_crc,
+            ..Entry::bytes(id, request.primary)
+        };
+        entry.validate(layout).map_err(|reason| StoreError::BadRequest { reason })?;
+        if entry.descriptor.length.0 > u32::MAX.into() {
+            return Err(StoreError::BadRequest { reason: "a descriptor of more than 32 bits" });
+        }
+        // The claim comes first: nobody can delete the object before it is held.
+        let held = match holds {
+            Some(holds) => holds.hold(&entry)?,
+            None => None,
+        };
+        self.write(&row.alias, layout.client_entry_span(number), &entry)?;
+        Ok((id, held))
+    }
+
+    /// Steps 1 to 3.
+    fn write(&self, alias: &Alias, span: Span, entry: &Entry) -> Result<(), StoreError> {
+        let words = alias.words_mut(span)?;
+        let sealed = encode(entry);
+        let writing = entry.sequence().with(State::Writing).0;
+        let mut is_stored = words.store(0, writing, Ordering::Release);
+        fence(Ordering::Release);
+        for (i, word) in sealed.iter().enumerate().skip(1) {
+            is_stored &= words.store(i, *word, Ordering::Relaxed);
+        }
+        self.region.publish(span)?;
+        is_stored &= words.store(0, sealed[0], Ordering::Release);
+        self.region.publish(Span::new(span.offset, Length(8)))?;
+        if is_stored { Ok(()) } else { Err(StoreError::unreachable_word("entry page", 0)) }
+    }
+
+    /// Look for entries whose life has moved on since they were used.
+    fn search(&self, books: &mut Books) -> Result<(), StoreError> {
+        let all: usize = books.rows.iter().map(|row| row.used.len()).sum();
+        for _ in 0..all.min(SEARCH_MAX) {
+            if books.rows.get(books.row).is_none_or(|row| books.place >= row.used.len()) {
+                books.row = if books.row + 1 < books.rows.len() { books.row + 1 } else { 0 };
+                books.place = 0;
+            }
+            let at = (books.row, books.place);
+            books.place += 1;
+            if self.usable(books, at.0, at.1)?.is_some() {
+                books.free.push(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// The life in which an entry can be used, if it is open and this client has not used it.
+    fn usable(
+        &self,
+        books: &Books,
+        row: usize,
+        place: usize,
+    ) -> Result<Option<Generation>, StoreError> {
+        let Some(row) = books.rows.get(row) else {
+            return Ok(None);
+        };
+        let at = self.header.layout.life(row.first + place as u32, 0);
+        let words = self.region.words(Span::new(at, Length(8)))?;
+        // Acquire: what is stored into the entry is stored after its last life was over.
+        let word = words.load(0, Ordering::Acquire);
+        let life = life_of(word.ok_or_else(|| StoreError::unreachable_word("life table", at.0))?);
+        let is_unused = row.used.get(place).is_some_and(|used| *used < life.generation().0);
+        Ok((is_open(life) && is_unused).then_some(life.generation()))
+    }
+
+    /// The books under the lock are right after each statement.
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,207 @@
+//! Adoption of what clients have sealed by themselves: their entries are read like the
+//! directory's, and believed less.
+
+use std::collections::BTreeSet;
+
+use farrow_memory::Span;
+
+use super::Home;
+use super::adopt::Dropped;
+use super::settle::{Candidate, Fate, settle_blocks};
+use crate::blocks::Block;
+use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
+use crate::directory::Directory;
+use crate::entry::{Sequence, State};
+use crate::entry_area::EntryArea;
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::grants::{Found, Grants, run_of};
+use crate::hash::NameHash;
+use crate::header::Header;
+use crate::ids::{Generation, ObjectId, Slot};
+use crate::space::Run;
+
+/// Creator of an object whose client went: nobody's grants may overlap it.
+const NOBODY: u32 = u32::MAX;
+
+/// What was found in the entry pages, besides candidates.
+#[derive(Default)]
+pub(super) struct LocalSurvey {
+    /// Entries that lead to an object in the directory, by number.
+    moved: Vec<(u32, ObjectId)>,
+    /// Entries whose life is over: they claim to be something and cannot be.
+    void: Vec<u32>,
+}
+
+/// Read every entry of every page that has an owner, for as long as its life has something to
+/// say. What a takeover left half done is undone here, or finished once all is settled.
+pub(super) fn survey(
+    area: &EntryArea,
+    directory: &Directory,
+    header: &Header,
+    candidates: &mut Vec<Candidate>,
+    dropped: &mut Vec<Dropped>,
+) -> Result<LocalSurvey, StoreError> {
+    let mut survey = LocalSurvey::default();
+    for page in area.used_pages() {
+        let words = area.read_page(page)?;
+        let creator = area.client_of_page(page).unwrap_or(NOBODY);
+        for (number, words) in area.entries(page, &words) {
+            let life = area.life(number)?;
+            if life.state() == State::Leaving || (is_open(life) && area.forward(number)? != 0) {
+                let to = ObjectId { hi: header.uid.0, lo: area.forward(number)? };
+                if is_live(directory, to)? {
+                    survey.moved.push((number, to));
+                    continue;
+                }
+                if life.state() == State::Leaving {
+                    survey.void.push(number);
+                    continue;
+                }
+                area.set_forward(number, 0)?;
+            }
+            match candidate(header, life, number, words, creator) {
+                Ok(Some(candidate)) => candidates.push(candidate),
+                Ok(None) => {}
+                Err(reason) => {
+                    // What retires was told to be gone already.
+                    if life.state() != State::Retiring {
+                        let reason = format!("client entry {number}: {reason}");
+                        dropped.push(Dropped { id: None, reason });
+                    }
+                    survey.void.push(number);
+                }
+            }
+        }
+    }
+    Ok(survey)
+}
+
+/// What an entry is, if its life says that it may be something.
+fn candidate(
+    header: &Header,
+    life: Sequence,
+    number: u32,
+    words: &[u64; CLIENT_ENTRY_WORDS],
+    creator: u32,
+) -> Result<Option<Candidate>, &'static str> {
+    let slot = header.layout.client_slot(number);
+    let fate = match life.state() {
+        State::Free if !is_open(life) || Sequence(words[0]) != life.with(State::Sealed) => {
+            return Ok(None);
+        }
+        State::Free => Fate::Sealed,
+        State::Retiring => Fate::Retiring,
+        _ => return Err("unknown state"),
+    };
+    let entry = decode(words, header.uid, slot, &header.layout)?;
+    if entry.id.generation() != life.generation() {
+        return Err("another life");
+    }
+    Ok(Some(Candidate {
+        id: entry.id,
+        slot,
+        primary: run_of(entry.primary).ok_or("its block leaves 64 bits")?,
+        extra: Box::default(),
+        name: Span::default(),
+        name_hash: NameHash(0),
+        sealed_at_ns: entry.sealed_at_ns,
+        creator,
+        is_local: true,
+        fate,
+    }))
+}
+
+/// Whether a directory slot has this object, be it one that retires.
+fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
+    if id.slot().0 >= directory.used() || id.generation() == Generation(0) {
+        return Ok(false);
+    }
+    let sequence = directory.sequence(id.slot())?;
+    let is_empty = matches!(sequence.state(), State::Free | State::Writing | State::Unknown);
+    Ok(sequence.generation() == id.generation() && !is_empty)
+}
+
+/// Find the blocks of all objects, and take them off the grants of their creators. Objects of a
+/// client for which no grant record is left are dropped: what lies between them is its own.
+pub(super) fn settle_all(
+    candidates: &mut [Candidate],
+    found: &[Found],
+    grants: &mut Grants,
+    clients: &BTreeSet<u32>,
+    dropped: &mut Vec<Dropped>,
+) -> Result<Vec<(u64, Block)>, StoreError> {
+    // Each round but the last drops all such objects of a client.
+    for _ in 0..=clients.len() {
+        let blocks = settle_blocks(candidates, found, dropped)?;
+        let sorted: Vec<Run> =
+            blocks.iter().map(|(start, b)| Run { start: *start, end: b.end }).collect();
+        let mut short_of_records = None;
+        for client in clients {
+            match grants.take_off(*client, &sorted) {
+                Err(StoreError::TooManyGrants { .. }) => short_of_records = Some(*client),
+                result => result?,
+            }
+        }
+        let Some(client) = short_of_records else {
+            return Ok(blocks);
+        };
+        let mut has_dropped = false;
+        let of_client =
+            |c: &&mut Candidate| c.is_local && c.creator == client && c.fate != Fate::Gone;
+        for candidate in candidates.iter_mut().filter(of_client) {
+            candidate.retire("no grant record is left for what lies beside it", dropped);
+            candidate.fate = Fate::Gone;
+            has_dropped = true;
+        }
+        if !has_dropped {
+            break;
+        }
+    }
+    Err(StoreError::Inconsistent("the grant table has no room for what is granted".to_owned()))
+}
+
+impl Home {
+    /// Store the fate of every client entry, and note those that stay.
+    pub(super) fn keep_locals(
+        &mut self,
+        candidates: Vec<Candidate>,
+        survey: LocalSurvey,
+    ) -> Result<(), StoreError> {
+        let mut void = survey.void;
+        for candidate in candidates {
+            let number = self.number_of(candidate.slot)?;
+            let life = self.locals.area.life(number)?;
+            match candidate.fate {
+                Fate::Gone => {
+                    void.push(number);
+                    continue;
+                }
+                Fate::Retiring => {
+                    self.locals.area.set_life(number, life.with(State::Retiring))?;
+                    self.retiring.insert(candidate.slot.0);
+                }
+                Fate::Sealed => self.objects += 1,
+            }
+            self.locals.blocks.insert(candidate.slot.0, Some(candidate.primary));
+            self.locals.area.enter(number);
+        }
+        for (number, to) in survey.moved {
+            let is_first = !self.locals.taken.contains_key(&to.slot().0);
+            if !is_first || !is_live(&self.directory, to)? {
+                void.push(number);
+                continue;
+            }
+            let life = self.locals.area.life(number)?;
+            self.locals.area.set_life(number, life.with(State::Leaving))?;
+            let before: Slot = self.layout().client_slot(number);
+            self.note_taken(before, to.slot());
+            self.locals.area.enter(number);
+        }
+        for number in void {
+            self.locals.area.end_life(number)?;
+        }
+        failpoint!("adopt.locals");
+        self.locals.area.free_empty()
+    }
+}

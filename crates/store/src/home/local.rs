@@ -1,0 +1,350 @@
+//! Objects that clients seal by themselves, in entry pages of their own.
+//!
+//! The home learns of them when it looks: before it counts, deletes, or lets a client go. It then
+//! takes the object's block off the client's grants and into its books, and believes the entry
+//! no more: which block an object has is in private memory from there on. An entry that claims
+//! what is not its client's to give is no object, and its life ends.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Length, Span};
+
+use super::Home;
+use super::delete::unknown_block;
+use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
+use crate::clients::ClientSlot;
+use crate::entry::{Entry, Sequence, State};
+use crate::entry_area::EntryArea;
+use crate::error::StoreError;
+use crate::events::EventKind;
+use crate::failpoint;
+use crate::grants::{run_of, span_of};
+use crate::ids::{ObjectId, Slot, Target};
+use crate::space::Run;
+use crate::{Deleted, home::inside};
+
+/// What the home remembers of client entries.
+#[derive(Debug)]
+pub(super) struct Locals {
+    pub(super) area: EntryArea,
+    /// The block of each object that is sealed or retiring, by slot. None: the entry was no
+    /// object, and waits for those who hold it all the same.
+    pub(super) blocks: BTreeMap<u32, Option<Run>>,
+    /// The directory slot of each object that the home took over, by the slot it had.
+    pub(super) moved: BTreeMap<u32, u32>,
+    /// The same the other way round.
+    pub(super) taken: BTreeMap<u32, u32>,
+}
+
+impl Locals {
+    pub(super) fn new(area: EntryArea) -> Self {
+        let (blocks, moved, taken) = Default::default();
+        Self { area, blocks, moved, taken }
+    }
+
+    fn is_known(&self, slot: Slot) -> bool {
+        self.blocks.contains_key(&slot.0) || self.moved.contains_key(&slot.0)
+    }
+}
+
+/// An entry that is sealed in the life that is open, and not in the books.
+struct Claim {
+    number: u32,
+    /// The block, if the entry can be right.
+    run: Option<Run>,
+}
+
+impl Home {
+    /// Give a client at most `count` more pages for entries of its own, at least one: pages in a
+    /// row, all zero.
+    ///
+    /// # Errors
+    /// [`StoreError::EntryPagesExhausted`] with the limit, [`StoreError::NoSuchClient`].
+    pub fn entry_pages(&mut self, client: ClientSlot, count: u32) -> Result<Span, StoreError> {
+        self.clients.get(client)?;
+        self.locals.area.assign(client.0, count)
+    }
+
+    /// The entry pages of a client, for one that comes back.
+    #[must_use]
+    pub fn entry_pages_of(&self, client: ClientSlot) -> Vec<Span> {
+        self.locals.area.spans_of(client.0)
+    }
+
+    /// Take every object that clients have sealed by themselves into the books.
+    ///
+    /// # Errors
+    /// Memory that cannot be read. An object for whose block no grant record is left stays out,
+    /// and is looked at again the next time.
+    pub fn register_all(&mut self) -> Result<(), StoreError> {
+        for client in self.locals.area.clients() {
+            match self.register(ClientSlot(client)) {
+                Err(error @ StoreError::TooManyGrants { .. }) => {
+                    tracing::debug!(client, %error, "objects stay out of the books");
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Take the objects that one client has sealed by itself into the books. Before what is
+    /// granted to it is compared with what it knows.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyGrants`] if what is left of its grants would be in too many pieces;
+    /// memory that cannot be read.
+    pub fn register(&mut self, client: ClientSlot) -> Result<(), StoreError> {
+        let found = self.found(client.0)?;
+        let runs: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
+        let carving = self.grants.plan(client.0, &runs)?;
+        self.grants.carve(client.0, &carving)?;
+        failpoint!("local.carved");
+        for (run, number) in found {
+            self.enter(number, run);
+        }
+        Ok(())
+    }
+
+    /// A client goes: its objects are the home's to keep, the rest of its grants is free. Returns
+    /// the bytes that became free.
+    pub(super) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {
+        let found = self.found(client.0)?;
+        let blocks: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
+        let mut granted = 0;
+        for run in self.grants.take_all(client.0)? {
+            let mut at = run.start;
+            let end = Run { start: run.end, end: run.end };
+            for block in inside(&blocks, run).chain([end]) {
+                if at < block.start {
+                    self.free_run(Run { start: at, end: block.start })?;
+                    granted += block.start - at;
+                }
+                at = block.end;
+            }
+        }
+        for (run, number) in found {
+            self.enter(number, run);
+        }
+        // Only now: what the home keeps may overlap nobody's grants.
+        self.locals.area.client_left(client.0)?;
+        Ok(granted)
+    }
+
+    /// The entry of an object that a client has sealed by itself.
+    pub(super) fn find_local(&self, id: ObjectId) -> Result<Entry, StoreError> {
+        let not_found = || StoreError::NotFound { what: Target::Id(id).to_string() };
+        let (layout, slot) = (self.layout(), id.slot());
+        let number = layout.client_entry(slot).ok_or_else(not_found)?;
+        let life = self.locals.area.life(number)?;
+        if !is_open(life) || life.generation() != id.generation() || id.region() != self.uid() {
+            return Err(not_found());
+        }
+        let words = self.locals.area.read_entry(number)?;
+        let entry = decode(&words, self.uid(), slot, layout).ok();
+        let entry = entry.filter(|entry| entry.id == id).ok_or_else(not_found)?;
+        match self.locals.blocks.get(&slot.0) {
+            // Written over since it was sealed.
+            Some(known) if *known != run_of(entry.primary) => Err(not_found()),
+            _ => Ok(entry),
+        }
+    }
+
+    /// Delete an object that a client has sealed by itself.
+    pub(super) fn delete_local(&mut self, id: ObjectId) -> Result<Deleted, StoreError> {
+        let not_found = || StoreError::NotFound { what: Target::Id(id).to_string() };
+        let slot = id.slot();
+        let number = self.layout().client_entry(slot).ok_or_else(not_found)?;
+        let life = self.locals.area.life(number)?;
+        if !is_open(life) || life.generation() != id.generation() || id.region() != self.uid() {
+            return Err(not_found());
+        }
+        if !self.locals.is_known(slot) {
+            self.register_one(number)?;
+        }
+        let run = self.locals.blocks.get(&slot.0).copied().flatten().ok_or_else(not_found)?;
+        // The entry may have been written over since; that it goes is told all the same.
+        let entry = self.find_local(id).unwrap_or_else(|_| Entry::bytes(id, span_of(run)));
+        self.draft_event(EventKind::Deleted, &entry, "")?;
+        self.locals.area.set_life(number, life.with(State::Retiring))?;
+        failpoint!("local.retiring");
+        self.publish_event()?;
+        self.blocks.retire(run).map_err(unknown_block)?;
+        self.objects = self.objects.saturating_sub(1);
+        self.retiring.insert(slot.0);
+        fence(Ordering::SeqCst);
+        let freed_now = !self.is_held(slot)?;
+        if freed_now {
+            self.free_local(slot)?;
+        }
+        Ok(Deleted { id, freed_now, bytes: Length(run.len()) })
+    }
+
+    /// Free a retiring object of a client's that nobody holds. Returns the bytes that became free.
+    pub(super) fn free_local(&mut self, slot: Slot) -> Result<u64, StoreError> {
+        let number = self.number_of(slot)?;
+        self.locals.area.end_life(number)?;
+        failpoint!("local.freed");
+        self.retiring.remove(&slot.0);
+        let run = self.locals.blocks.remove(&slot.0).flatten();
+        self.locals.area.leave(number)?;
+        let Some(run) = run else {
+            return Ok(0);
+        };
+        if !self.blocks.release(run).map_err(unknown_block)? {
+            return Ok(0);
+        }
+        self.free_run(run)?;
+        Ok(run.len())
+    }
+
+    /// Which client entry a slot is.
+    pub(super) fn number_of(&self, slot: Slot) -> Result<u32, StoreError> {
+        let number = self.layout().client_entry(slot);
+        number.ok_or(StoreError::Corrupt { slot, reason: "not a client entry" })
+    }
+
+    /// Take one object into the books, or end the life of an entry that is none.
+    pub(super) fn register_one(&mut self, number: u32) -> Result<(), StoreError> {
+        let words = self.locals.area.read_entry(number)?;
+        let Some(Claim { run, .. }) = self.claim(number, &words)? else {
+            return Ok(());
+        };
+        let client = self.locals.area.client_of(number);
+        match (run, client) {
+            (Some(run), Some(client)) if self.grants.covers(client, run) => {
+                let carving = self.grants.plan(client, &[run])?;
+                self.grants.carve(client, &carving)?;
+                failpoint!("local.carved");
+                self.enter(number, run);
+                Ok(())
+            }
+            _ => self.refuse(number),
+        }
+    }
+
+    /// The objects of a client that are not in the books, by place: disjoint, and in its grants.
+    /// Entries that claim something else are refused.
+    fn found(&mut self, client: u32) -> Result<Vec<(Run, u32)>, StoreError> {
+        let (mut found, mut refused) = (Vec::new(), Vec::new());
+        for page in self.locals.area.unknown_pages_of(client) {
+            let words = self.locals.area.read_page(page)?;
+            for (number, words) in self.locals.area.entries(page, &words) {
+                match self.claim(number, words)? {
+                    Some(Claim { run: Some(run), .. }) => found.push((run, number)),
+                    Some(Claim { run: None, number }) => refused.push(number),
+                    None => {}
+                }
+            }
+        }
+        found.sort_unstable();
+        let mut end = 0;
+        found.retain(|(run, number)| {
+            let is_good = run.start >= end && self.grants.covers(client, *run);
+            if is_good {
+                end = run.end;
+            } else {
+                refused.push(*number);
+            }
+            is_good
+        });
+        for number in refused {
+            self.refuse(number)?;
+        }
+        Ok(found)
+    }
+
+    /// Whether an entry says that it is an object, and is not in the books.
+    fn claim(
+        &self,
+        number: u32,
+        words: &[u64; CLIENT_ENTRY_WORDS],
+    ) -> Result<Option<Claim>, StoreError> {
+        let life = self.locals.area.life(number)?;
+        let slot = self.layout().client_slot(number);
+        let is_sealed = Sequence(words[0]) == life.with(State::Sealed);
+        if !is_sealed || !is_open(life) || self.locals.is_known(slot) {
+            return Ok(None);
+        }
+        let mut entry = decode(words, self.uid(), slot, self.layout());
+        if entry.is_err() {
+            // Perhaps it was being written when its page was copied, and is whole by now.
+            entry = decode(&self.locals.area.read_entry(number)?, self.uid(), slot, self.layout());
+        }
+        let is_same_life = |entry: &Entry| entry.id.generation() == life.generation();
+        let run = entry.ok().filter(is_same_life).and_then(|entry| run_of(entry.primary));
+        Ok(Some(Claim { number, run }))
+    }
+
+    /// An object is in the books from here on.
+    fn enter(&mut self, number: u32, run: Run) {
+        self.blocks.seal(run);
+        self.locals.blocks.insert(self.layout().client_slot(number).0, Some(run));
+        self.locals.area.enter(number);
+        self.objects += 1;
+    }
+
+    /// End the life of an entry that claims to be an object and cannot be one. Somebody may hold
+    /// it, so it retires, without a block.
+    fn refuse(&mut self, number: u32) -> Result<(), StoreError> {
+        let life = self.locals.area.life(number)?;
+        let slot = self.layout().client_slot(number);
+        let client = self.locals.area.client_of(number);
+        tracing::warn!(slot = slot.0, ?client, "an entry claims what is not its client's");
+        self.locals.area.set_life(number, life.with(State::Retiring))?;
+        failpoint!("local.refused");
+        self.locals.blocks.insert(slot.0, None);
+        self.locals.area.enter(number);
+        self.retiring.insert(slot.0);
+        Ok(())
+    }
+
+    /// Whether anybody holds the object in a slot, under this slot or the one it had before the
+    /// home took it over. The caller has fenced.
+    pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
+        if self.kept.contains_key(&slot.0) || self.holds.is_held(slot)? {
+            return Ok(true);
+        }
+        match self.locals.taken.get(&slot.0) {
+            Some(before) => self.holds.is_held(Slot(*before)),
+            None => Ok(false),
+        }
+    }
+
+    /// What must be true of client entries.
+    pub(super) fn check_locals(&self) -> Result<(), String> {
+        let text = |error: StoreError| error.to_string();
+        let layout = self.layout();
+        let in_page = layout.client_entries_in_page();
+        let (locals, mut known) = (&self.locals, BTreeMap::<u32, u32>::new());
+        for slot in locals.blocks.keys().chain(locals.moved.keys()).copied() {
+            let number = self.number_of(Slot(slot)).map_err(text)?;
+            *known.entry(number / in_page).or_default() += 1;
+            let life = locals.area.life(number).map_err(text)?;
+            let is_retiring = self.retiring.contains(&slot);
+            let is_right = match (locals.blocks.get(&slot), life.state()) {
+                (Some(Some(_)), State::Free) => !is_retiring && is_open(life),
+                (Some(_), State::Retiring) => is_retiring,
+                (None, State::Leaving) => !is_retiring,
+                _ => false,
+            };
+            if !is_right {
+                return Err(format!("client slot {slot} is {:?} and in another book", life));
+            }
+        }
+        for (before, slot) in &locals.moved {
+            let number = self.number_of(Slot(*before)).map_err(text)?;
+            let to = locals.area.forward(number).map_err(text)?;
+            let sequence = self.directory.sequence(Slot(*slot)).map_err(text)?;
+            let expected = ObjectId::new(self.uid(), sequence.generation(), Slot(*slot)).lo;
+            if to != expected || locals.taken.get(slot) != Some(before) {
+                return Err(format!("client slot {before} leads to {to:#x}, not {expected:#x}"));
+            }
+        }
+        if locals.moved.len() != locals.taken.len() {
+            return Err("objects were taken over that never were".to_owned());
+        }
+        locals.area.check(|page| known.get(&page).copied().unwrap_or_default())
+    }
+}

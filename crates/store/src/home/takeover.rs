@@ -1,0 +1,70 @@
+//! The home takes an object over that a client has sealed by itself: the same bytes in the same
+//! block, under a directory slot, where the home can say more of it than a life has room for.
+//!
+//! The old id leads to the new one for as long as the object lives. In between both entries are
+//! good, and whoever holds either holds the object: nobody ever misses it.
+
+use super::Home;
+use crate::entry::{Entry, State};
+use crate::error::StoreError;
+use crate::failpoint;
+use crate::ids::{ObjectId, Slot, Target};
+
+impl Home {
+    /// Give an object an entry in the directory if it has none. Returns the id it has there: the
+    /// same one for an object that was sealed through the home.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`], [`StoreError::TooManyObjects`], [`StoreError::TooManyGrants`].
+    pub fn take_over(&mut self, id: ObjectId) -> Result<ObjectId, StoreError> {
+        let id = self.forwarded(id)?;
+        let Some(number) = self.layout().client_entry(id.slot()) else {
+            return self.find(Target::Id(id)).map(|entry| entry.id);
+        };
+        if !self.locals.blocks.contains_key(&id.slot().0) {
+            self.register_one(number)?;
+        }
+        let entry = self.find_local(id)?;
+        let life = self.locals.area.life(number)?;
+        let vacancy = self.directory.vacancy()?;
+        let new = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
+        self.locals.area.set_forward(number, new.lo)?;
+        failpoint!("takeover.forward");
+        self.directory.publish(vacancy, &Entry { id: new, ..entry })?;
+        self.locals.area.set_life(number, life.with(State::Leaving))?;
+        failpoint!("takeover.moved");
+        self.locals.blocks.remove(&id.slot().0);
+        self.note_taken(id.slot(), new.slot());
+        Ok(new)
+    }
+
+    /// The id under which an object is in the directory by now, if the home took it over.
+    pub(super) fn forwarded(&self, id: ObjectId) -> Result<ObjectId, StoreError> {
+        let Some(number) = self.layout().client_entry(id.slot()) else {
+            return Ok(id);
+        };
+        let life = self.locals.area.life(number)?;
+        let is_this = life.generation() == id.generation() && id.region() == self.uid();
+        if is_this && self.locals.moved.contains_key(&id.slot().0) {
+            return Ok(ObjectId { hi: id.hi, lo: self.locals.area.forward(number)? });
+        }
+        Ok(id)
+    }
+
+    pub(super) fn note_taken(&mut self, before: Slot, slot: Slot) {
+        self.locals.moved.insert(before.0, slot.0);
+        self.locals.taken.insert(slot.0, before.0);
+    }
+
+    /// A directory slot is free again: so is the client entry that led to it.
+    pub(super) fn forget_taken(&mut self, slot: Slot) -> Result<(), StoreError> {
+        let Some(before) = self.locals.taken.remove(&slot.0) else {
+            return Ok(());
+        };
+        self.locals.moved.remove(&before);
+        let number = self.number_of(Slot(before))?;
+        self.locals.area.end_life(number)?;
+        failpoint!("takeover.ended");
+        self.locals.area.leave(number)
+    }
+}
