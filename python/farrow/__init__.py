@@ -43,6 +43,7 @@ from farrow.exceptions import (
     PermissionDenied,
     ProtocolError,
     Timeout,
+    TooLarge,
     TooManyObjects,
     UnsupportedType,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "PermissionDenied",
     "ProtocolError",
     "Timeout",
+    "TooLarge",
     "TooManyObjects",
     "UnsupportedType",
     "Writer",

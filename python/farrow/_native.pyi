@@ -88,7 +88,12 @@ class Client:
     def address(self) -> str:
         """Path of the node's socket, as ``farrow.connect`` takes it."""
     def put(
-        self, obj: Any, name: str | None = None, *, metadata: Mapping[str, str] | None = None
+        self,
+        obj: Any,
+        name: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> ObjectRef:
         """Seal a value in shared memory.
 
@@ -101,10 +106,13 @@ class Client:
                 a numpy array of any type without Python objects; bytes-like.
             name: up to 255 bytes of UTF-8; None: the object is known by its id only.
             metadata: labels that are listed with it; 4096 bytes in all.
+            wait: seconds that the node may take to find room when the region is full.  Those who
+                wait are served in the order in which they came.
 
         Raises:
             AlreadyExists: the name is taken.
-            OutOfMemory, TooManyObjects: the region is full.
+            OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
+            TooLarge: it would not fit an empty region; at once.
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.
@@ -132,7 +140,12 @@ class Client:
     def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
         """Like ``get`` for each; timeout, in seconds, is for all of them together."""
     def create(
-        self, nbytes: int, name: str | None = None, *, metadata: Mapping[str, str] | None = None
+        self,
+        nbytes: int,
+        name: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> Writer:
         """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
 

@@ -19,6 +19,7 @@ __all__ = [
     "PermissionDenied",
     "ProtocolError",
     "Timeout",
+    "TooLarge",
     "TooManyObjects",
     "UnsupportedType",
 ]
@@ -47,11 +48,23 @@ class OutOfMemory(FarrowError, MemoryError):
         asked: bytes that were asked for.
         free: bytes free in the region, in all.
         largest: bytes of the largest free piece.
+        waited_seconds: how long the node waited for room, when it was asked to.
     """
 
     asked: int = 0
     free: int = 0
     largest: int = 0
+    waited_seconds: float = 0.0
+
+
+class TooLarge(OutOfMemory):
+    """More than the region could ever hold: neither waiting nor deleting helps.
+
+    Attributes:
+        capacity: bytes of the region.
+    """
+
+    capacity: int = 0
 
 
 class LimitReached(FarrowError):

@@ -27,7 +27,7 @@ impl From<&Error> for FarrowStatus {
         match error {
             Error::NotFound { .. } => FarrowStatus::NotFound,
             Error::AlreadyExists { .. } => FarrowStatus::AlreadyExists,
-            Error::OutOfMemory { .. } => FarrowStatus::OutOfMemory,
+            Error::OutOfMemory { .. } | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
             Error::TooMany { .. } => FarrowStatus::TooMany,
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,

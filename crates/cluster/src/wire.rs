@@ -39,12 +39,15 @@ pub struct Request {
 pub enum RequestBody {
     /// First message of a connection.
     Hello(Hello),
-    /// Memory to write in: at least `min` bytes, `want` if there is as much.
+    /// Memory to write in: at least `min` bytes, `want` if there is as much. When there is not,
+    /// the answer may take up to `wait_ms`.
     Grant {
         /// Least number of bytes that helps.
         min: u64,
         /// Number of bytes wished for.
         want: u64,
+        /// How long to wait for room, in milliseconds; 0: not at all.
+        wait_ms: u64,
     },
     /// Gives back parts of granted memory that hold nothing.
     Release {
@@ -308,13 +311,20 @@ pub struct NodeStats {
     pub sealed_total: u64,
     /// Objects deleted since start.
     pub deleted_total: u64,
+    /// Requests that wait for memory.
+    pub waiting: u64,
+    /// Bytes that they wait for.
+    pub waiting_bytes: u64,
 }
 
 /// Why not, in terms of what the caller can do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum WireError {
     /// No run of free memory is long enough.
-    #[error("out of memory: asked {asked} B, {free} B free, longest free run {largest} B")]
+    #[error(
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}",
+        after(*waited_ms)
+    )]
     OutOfMemory {
         /// Bytes asked.
         asked: u64,
@@ -322,6 +332,8 @@ pub enum WireError {
         free: u64,
         /// Longest run.
         largest: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
     },
     /// A table of the region is full.
     #[error("too many {what}: the limit is {max}")]
@@ -371,6 +383,19 @@ pub enum WireError {
     /// Something is wrong with the region itself.
     #[error("the region is damaged: {0}")]
     Damaged(String),
+    /// More than the region could ever hold.
+    #[error("{asked} B asked of a region of {capacity} B")]
+    TooLarge {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes of the heap.
+        capacity: u64,
+    },
+}
+
+/// What an error says of a wait.
+pub fn after(waited_ms: u64) -> String {
+    if waited_ms == 0 { String::new() } else { format!(", after waiting {waited_ms} ms") }
 }
 
 /// Why bytes are not a message.

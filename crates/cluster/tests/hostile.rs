@@ -135,7 +135,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
     let id = honest.put(&Value::Bytes(&[7; 5000]), Some("honest")).unwrap();
     let (mut raw, _) = Raw::joined(&daemon);
     let Ok(ReplyBody::Granted((start, length))) =
-        raw.ask(RequestBody::Grant { min: 65536, want: 65536 })
+        raw.ask(RequestBody::Grant { min: 65536, want: 65536, wait_ms: 0 })
     else {
         panic!("no grant");
     };
@@ -175,7 +175,7 @@ fn lies_about_memory_are_refused_and_change_nothing() {
         assert!(answer.is_err(), "{spans:?}: {answer:?}");
     }
     for (min, want) in [(0, 0), (2, 1), (u64::MAX, u64::MAX), (1 << 40, 1 << 40)] {
-        assert!(raw.ask(RequestBody::Grant { min, want }).is_err(), "{min} to {want}");
+        assert!(raw.ask(RequestBody::Grant { min, want, wait_ms: 0 }).is_err(), "{min} to {want}");
     }
     assert!(raw.ask(RequestBody::Unreserve { names: vec!["honest".into()] }).is_err());
     let missing = vec![WireTarget::Id(1, 2), WireTarget::Name("nobody".into())];
@@ -268,7 +268,8 @@ fn a_data_file_that_was_cut_short_does_not_kill_the_daemon() {
     // of it, the daemon must not: it looks at the holds of clients in there.
     let mut daemon = Daemon::start("8M", &["--no-prepare"]);
     let (mut raw, _) = Raw::joined(&daemon);
-    let Ok(ReplyBody::Granted(primary)) = raw.ask(RequestBody::Grant { min: 4096, want: 4096 })
+    let Ok(ReplyBody::Granted(primary)) =
+        raw.ask(RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 })
     else {
         panic!("no grant");
     };

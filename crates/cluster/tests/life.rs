@@ -25,13 +25,22 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     let daemon = Daemon::start("4M", &["--no-prepare", "--objects-max", "5"]);
     let client = daemon.client();
     match client.put(&Value::Bytes(&vec![1; 100 << 20]), None) {
-        Err(Error::OutOfMemory { asked, free, largest }) => {
-            assert_eq!(asked, 100 << 20);
-            assert!(free >= 4 << 20 && largest <= free, "{free} {largest}");
+        Err(Error::TooLarge { asked, capacity }) => {
+            assert!(asked >= 100 << 20);
+            assert_eq!(capacity, 4 << 20);
         }
         other => panic!("{other:?}"),
     }
-    assert!(matches!(client.create(1 << 40, None), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(client.create(1 << 40, None), Err(Error::TooLarge { .. })));
+    let most = client.create(3 << 20, None).unwrap();
+    match client.put(&Value::Bytes(&vec![1; 2 << 20]), None) {
+        Err(Error::OutOfMemory { asked, free, largest, waited_ms: 0 }) => {
+            assert_eq!(asked, 2 << 20);
+            assert!(free <= 1 << 20 && largest <= free, "{free} {largest}");
+        }
+        other => panic!("{other:?}"),
+    }
+    drop(most);
     let ids: Vec<Target> =
         (0..5).map(|_| client.put(&Value::Bytes(b"x"), None).unwrap().into()).collect();
     match client.put(&Value::Bytes(b"one more"), None) {

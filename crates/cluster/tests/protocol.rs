@@ -155,7 +155,7 @@ impl Run {
             13 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
-                RequestBody::Grant { min, want: min + self.dice.roll(1 << 16) }
+                RequestBody::Grant { min, want: min + self.dice.roll(1 << 16), wait_ms: 0 }
             }
             2 => {
                 let count = self.dice.roll(3);
@@ -311,7 +311,7 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     };
     assert_eq!(out.iter().filter_map(ready).collect::<Vec<_>>(), [(2, vec![false])]);
     out.clear();
-    let grant = RequestBody::Grant { min: 4096, want: 4096 };
+    let grant = RequestBody::Grant { min: 4096, want: 4096, wait_ms: 0 };
     state.handle(session, Request { seq: 4, body: grant }, 200, 0, &mut out);
     let Some(Action::Send { reply, .. }) = out.pop() else { panic!("no answer") };
     let Ok(ReplyBody::Granted(primary)) = reply.body else { panic!("no grant") };

@@ -97,8 +97,9 @@ pub(crate) fn create_many(
         return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });
     }
     session.reservations.take(session, names.clone())?;
+    let wait = objects.iter().map(|(_, options)| options.wait).max().unwrap_or_default();
     let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
-    let made = session.pool.extents().take_many(session, sizes).and_then(|spans| {
+    let made = session.pool.extents().take_many(session, sizes, wait).and_then(|spans| {
         let made: Vec<_> = spans
             .into_iter()
             .zip(objects)

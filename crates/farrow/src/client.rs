@@ -481,12 +481,12 @@ pub(crate) fn delete(session: &Arc<Session>, targets: &[Target]) -> Result<(), E
 }
 
 /// A timeout so long that it does not fit means a year.
-fn deadline_after(timeout: Duration) -> Instant {
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(timeout).unwrap_or_else(|| now + Duration::from_secs(365 * 86_400))
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     // Rounded up: a wait of half a millisecond must not become none.
     let millis = duration.as_micros().div_ceil(1000);
     u64::try_from(millis).unwrap_or(u64::MAX)

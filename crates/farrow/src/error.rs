@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrow_arrow::{DescribeError, InvalidDescriptor};
 use farrow_cluster::link::LinkError;
-use farrow_cluster::wire::WireError;
+use farrow_cluster::wire::{WireError, after};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError};
 
@@ -25,7 +25,10 @@ pub enum Error {
         name: String,
     },
     /// The region has no room.
-    #[error("out of memory: asked {asked} B, {free} B free, longest free run {largest} B")]
+    #[error(
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}",
+        after(*waited_ms)
+    )]
     OutOfMemory {
         /// Bytes asked.
         asked: u64,
@@ -33,6 +36,16 @@ pub enum Error {
         free: u64,
         /// Longest free run in bytes.
         largest: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
+    },
+    /// More than the region could ever hold.
+    #[error("{asked} B asked of a region of {capacity} B")]
+    TooLarge {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes of the heap.
+        capacity: u64,
     },
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
@@ -98,9 +111,10 @@ impl From<LinkError> for Error {
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
         match error {
-            WireError::OutOfMemory { asked, free, largest } => {
-                Self::OutOfMemory { asked, free, largest }
+            WireError::OutOfMemory { asked, free, largest, waited_ms } => {
+                Self::OutOfMemory { asked, free, largest, waited_ms }
             }
+            WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },
             WireError::NotFound { what } => Self::NotFound { what },

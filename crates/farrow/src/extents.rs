@@ -5,12 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, WireSpan};
+use farrow_cluster::wire::{ReplyBody, RequestBody, WAIT_MS_MAX, WireSpan};
 use farrow_memory::{Length, Offset, Span, page_bytes};
 use farrow_store::{Run, SpaceAllocator};
 
+use crate::client::{deadline_after, millis};
 use crate::error::Error;
 use crate::session::{Session, lock, span, wire_span};
 
@@ -69,6 +71,16 @@ impl Extents {
 
     /// Whole pages of at least `bytes`, which is not 0.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+        self.take_within(session, bytes, Duration::ZERO)
+    }
+
+    /// As [`Self::take`]; when there is no room, the node may take so long to find some.
+    pub(crate) fn take_within(
+        &self,
+        session: &Session,
+        bytes: u64,
+        wait: Duration,
+    ) -> Result<Span, Error> {
         let whole = bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| {
             Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
         })?;
@@ -85,12 +97,15 @@ impl Extents {
                 want
             }
         };
-        let granted = match grant(session, whole, want) {
-            Err(Error::OutOfMemory { .. }) => {
+        if !wait.is_zero() {
+            // In the node's queue it would wait for what it keeps itself.
+            trim_all(session);
+        }
+        let granted = match grant(session, whole, want, wait) {
+            Err(Error::OutOfMemory { .. }) if wait.is_zero() => {
                 // What this client keeps for later may be just what is missing.
-                session.extents.trim(session);
-                session.pool.extents().trim(session);
-                grant(session, whole, whole)?
+                trim_all(session);
+                grant(session, whole, whole, wait)?
             }
             granted => granted?,
         };
@@ -115,6 +130,7 @@ impl Extents {
         &self,
         session: &Session,
         sizes: impl IntoIterator<Item = u64>,
+        wait: Duration,
     ) -> Result<Vec<Span>, Error> {
         let page = page_bytes();
         let sizes: Vec<u64> = sizes.into_iter().map(|size| size.max(1)).collect();
@@ -125,7 +141,7 @@ impl Extents {
         if total == 0 {
             return Ok(Vec::new());
         }
-        let mut left = match self.take(session, total) {
+        let mut left = match self.take_within(session, total, wait) {
             Ok(all) => all,
             // Not in one piece: piece by piece then.
             Err(Error::OutOfMemory { .. }) => return self.take_each(session, &sizes),
@@ -308,8 +324,16 @@ impl State {
     }
 }
 
-fn grant(session: &Session, min: u64, want: u64) -> Result<Span, Error> {
-    match session.call(RequestBody::Grant { min, want })? {
+/// Gives all that this client keeps for later back to the node.
+fn trim_all(session: &Session) {
+    session.extents.trim(session);
+    session.pool.extents().trim(session);
+}
+
+fn grant(session: &Session, min: u64, want: u64, wait: Duration) -> Result<Span, Error> {
+    let body = RequestBody::Grant { min, want, wait_ms: millis(wait).min(WAIT_MS_MAX) };
+    // The node keeps the time; its answer may take a little longer.
+    match session.call_until(body, deadline_after(wait.saturating_add(session.timeout)))? {
         ReplyBody::Granted(granted) => Ok(span(granted)),
         other => Err(confused(&other).into()),
     }

@@ -56,6 +56,9 @@ pub struct ObjectOptions<'a> {
     pub name: Option<&'a str>,
     /// Key-value pairs that are listed with it.
     pub metadata: Option<&'a Metadata>,
+    /// How long the node may take to find room where there is none: requests that wait are served
+    /// in the order in which they came.
+    pub wait: Duration,
 }
 
 impl<'a> ObjectOptions<'a> {

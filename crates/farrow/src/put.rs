@@ -4,6 +4,7 @@
 //! to its place. Then one message to the node seals it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
@@ -147,7 +148,7 @@ pub(crate) fn write(
 ) -> Result<Written, Error> {
     let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
-        return write_bytes(session, bytes, options.name, &metadata);
+        return write_bytes(session, bytes, options, &metadata);
     }
     let (plan, in_place) = plan_of(session, value)?;
     let pool_pages = sorted(in_place.pool);
@@ -157,7 +158,7 @@ pub(crate) fn write(
     let descriptor_at = plan.copy_bytes().next_multiple_of(8);
     let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
     let total = list_at + list.len() as u64;
-    let (primary, is_small) = take(session, total, &metadata)?;
+    let (primary, is_small) = take(session, total, &metadata, options.wait)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
     let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
@@ -226,13 +227,13 @@ fn describe(
 fn write_bytes(
     session: &Arc<Session>,
     bytes: &[u8],
-    name: Option<&str>,
+    options: &ObjectOptions<'_>,
     metadata: &[u8],
 ) -> Result<Written, Error> {
     let total = bytes.len() as u64;
-    let (primary, is_small) = take(session, total, metadata)?;
+    let (primary, is_small) = take(session, total, metadata, options.wait)?;
     let item = SealItem {
-        name: name.map(str::to_owned),
+        name: options.name.map(str::to_owned),
         metadata_bytes: metadata.len() as u32,
         metadata_crc: crc32c::crc32c(metadata),
         ..SealItem::bytes(wire_span(primary), total)
@@ -288,15 +289,21 @@ fn copy_fresh(alias: &Alias, offset: Offset, bytes: &[u8]) -> Result<(), Error> 
 }
 
 /// Room for so many bytes and the metadata behind them, and whether it shares its pages.
-fn take(session: &Session, total: u64, metadata: &[u8]) -> Result<(Span, bool), Error> {
+fn take(
+    session: &Session,
+    total: u64,
+    metadata: &[u8],
+    wait: Duration,
+) -> Result<(Span, bool), Error> {
     let total = with_metadata(total, metadata);
-    let is_small = total <= SMALL_BYTES_MAX;
-    let primary = if is_small {
-        session.arena.take(session, total)?
-    } else {
-        session.extents.take(session, total)?
-    };
-    Ok((primary, is_small))
+    if total <= SMALL_BYTES_MAX {
+        match session.arena.take(session, total) {
+            // Pages of its own instead: who waits there keeps no other thread from the arena.
+            Err(Error::OutOfMemory { .. }) if !wait.is_zero() => {}
+            taken => return taken.map(|primary| (primary, true)),
+        }
+    }
+    Ok((session.extents.take_within(session, total, wait)?, false))
 }
 
 /// Bytes of a block for so many bytes of content with metadata at its end.

@@ -118,7 +118,7 @@ impl Writer {
         session
             .pool
             .extents()
-            .take(session, Self::block_bytes(bytes, options))
+            .take_within(session, Self::block_bytes(bytes, options), options.wait)
             .and_then(|pages| Self::over(session, pages, bytes, options))
             .inspect_err(|_| session.reservations.give(session, name()))
     }

@@ -14,7 +14,11 @@ fn metadata_is_read_listed_and_filtered() {
     let node = TestNode::start(16 << 20);
     let client = node.client();
     let metadata = Metadata::new([("team", "risk"), ("day", "22")]).unwrap();
-    let options = |name| ObjectOptions { name: Some(name), metadata: Some(&metadata) };
+    let options = |name| ObjectOptions {
+        name: Some(name),
+        metadata: Some(&metadata),
+        ..ObjectOptions::default()
+    };
     let id = client.put_with(&Value::Bytes(b"small"), &options("small")).unwrap();
     client.put_with(&Value::Bytes(&vec![7; 1 << 20]), &options("large")).unwrap();
     let shape = NdArray { dtype: "<f8".into(), item_bytes: 8, shape: vec![3], order: Order::C };
@@ -63,6 +67,6 @@ fn create_many_takes_all_names_or_none() {
     assert!(matches!(client.create_many(&again), Err(Error::AlreadyExists { .. })));
     client.put(&Value::Bytes(b"x"), Some("fresh")).unwrap();
     let huge = [(8, ObjectOptions::named(Some("one"))), (u64::MAX / 4, ObjectOptions::default())];
-    assert!(matches!(client.create_many(&huge), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(client.create_many(&huge), Err(Error::TooLarge { .. })));
     client.put(&Value::Bytes(b"x"), Some("one")).unwrap();
 }

@@ -86,18 +86,21 @@ impl Client {
     }
 
     /// Seal a value in shared memory.
-    #[pyo3(signature = (obj, name=None, *, metadata=None))]
+    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0))]
     fn put(
         &self,
         py: Python<'_>,
         obj: &Bound<'_, PyAny>,
         name: Option<String>,
         metadata: Option<&Bound<'_, PyAny>>,
+        wait: f64,
     ) -> PyResult<ObjectRef> {
         let incoming = Incoming::new(obj)?;
         let metadata = labels::read(metadata)?;
+        let wait = duration(wait)?;
         let id = py.detach(|| {
-            let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref() };
+            let options =
+                ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
             let done = self.client.put_with(&incoming.value(), &options);
             drop(incoming);
             done
@@ -167,17 +170,19 @@ impl Client {
     }
 
     /// Space for an object of bytes, to be written in place and sealed.
-    #[pyo3(signature = (nbytes, name=None, *, metadata=None))]
+    #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0))]
     fn create(
         &self,
         py: Python<'_>,
         nbytes: &Bound<'_, PyAny>,
         name: Option<String>,
         metadata: Option<&Bound<'_, PyAny>>,
+        wait: f64,
     ) -> PyResult<Writer> {
         let size = size_of(nbytes)?;
         let metadata = labels::read(metadata)?;
-        let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref() };
+        let wait = duration(wait)?;
+        let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
         let writer = py.detach(|| self.client.create_with(size, &options)).map_err(raise)?;
         Ok(Writer::new(writer, name))
     }

@@ -19,6 +19,7 @@ struct Classes {
     permission_denied: Py<PyType>,
     protocol_error: Py<PyType>,
     timeout: Py<PyType>,
+    too_large: Py<PyType>,
     too_many_objects: Py<PyType>,
     unsupported_type: Py<PyType>,
 }
@@ -42,6 +43,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             permission_denied: class("PermissionDenied")?,
             protocol_error: class("ProtocolError")?,
             timeout: class("Timeout")?,
+            too_large: class("TooLarge")?,
             too_many_objects: class("TooManyObjects")?,
             unsupported_type: class("UnsupportedType")?,
         })
@@ -71,14 +73,18 @@ pub fn raise(error: Error) -> PyErr {
     let made = new(|classes| class_of(classes, &error), text);
     Python::attach(|py| {
         let set = |name: &str, number: u64| made.value(py).setattr(name, number);
+        let set_seconds =
+            |millis: u64| made.value(py).setattr("waited_seconds", millis as f64 / 1e3);
         let done = match error {
-            Error::OutOfMemory { asked, free, largest } => {
-                set("asked", asked).and(set("free", free)).and(set("largest", largest))
+            Error::OutOfMemory { asked, free, largest, waited_ms } => set("asked", asked)
+                .and(set("free", free))
+                .and(set("largest", largest))
+                .and(set_seconds(waited_ms)),
+            Error::TooLarge { asked, capacity } => {
+                set("asked", asked).and(set("capacity", capacity))
             }
             Error::TooMany { max, .. } => set("limit", max),
-            Error::Timeout { waited_ms, .. } => {
-                made.value(py).setattr("waited_seconds", waited_ms as f64 / 1e3)
-            }
+            Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
             _ => Ok(()),
         };
         done.err().unwrap_or(made)
@@ -90,6 +96,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::NotFound { .. } => &classes.not_found,
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::OutOfMemory { .. } => &classes.out_of_memory,
+        Error::TooLarge { .. } => &classes.too_large,
         Error::TooMany { what, .. } if what == "objects" => &classes.too_many_objects,
         Error::TooMany { .. } => &classes.limit_reached,
         Error::Timeout { .. } => &classes.timeout,

@@ -43,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
         let peer = PeerIdentity { pid: 10 + session as u32, start_time: 1, uid: 1000 };
         state.opened(SessionId(session), peer, 0);
         let body = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
-        let grant = RequestBody::Grant { min: 32768, want: 32768 };
+        let grant = RequestBody::Grant { min: 32768, want: 32768, wait_ms: 0 };
         let mut out = Vec::new();
         state.handle(SessionId(session), Request { seq: 0, body }, 0, 0, &mut out);
         state.handle(SessionId(session), Request { seq: 0, body: grant }, 0, 0, &mut out);

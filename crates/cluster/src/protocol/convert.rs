@@ -30,9 +30,12 @@ pub(super) fn store_target(target: &WireTarget) -> Target<'_> {
 /// What a client can do about an error of the store.
 pub(super) fn store_error(error: StoreError) -> WireError {
     match error {
-        StoreError::OutOfMemory { asked, free, largest } => {
-            WireError::OutOfMemory { asked: asked.0, free: free.0, largest: largest.0 }
-        }
+        StoreError::OutOfMemory { asked, free, largest } => WireError::OutOfMemory {
+            asked: asked.0,
+            free: free.0,
+            largest: largest.0,
+            waited_ms: 0,
+        },
         StoreError::TooManyObjects { max } => too_many("objects", max),
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),

@@ -3,6 +3,7 @@
 //! Events and the time come in as arguments, actions come out; the server, the tests and the
 //! fuzzers drive the very same code.
 
+mod admission;
 mod convert;
 mod handover;
 mod hello;

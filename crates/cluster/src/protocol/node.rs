@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, Home};
 
+use super::admission::{Admission, Ask, Asker, answer};
 use super::requests::answer_wait;
 use super::waits::Waits;
 use crate::wire::{Reply, ReplyBody, Request, RequestBody, WireError};
@@ -97,6 +98,7 @@ pub struct NodeState {
     /// Clients without a connection that may still read what they hold.
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
     pub(super) waits: Waits,
+    pub(super) admission: Admission,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
     pub(super) counts: Counts,
@@ -133,6 +135,7 @@ impl NodeState {
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
+            admission: Admission::default(),
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: Counts::default(),
@@ -172,6 +175,7 @@ impl NodeState {
     /// calls [`Self::orphan_died`]; the slot to watch is returned.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         self.waits.forget(id);
+        self.admission.forget(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         let slot = session.slot?;
@@ -219,7 +223,9 @@ impl NodeState {
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
-        [hello, self.waits.next_deadline_ms(), self.reclaim_at_ms].into_iter().flatten().min()
+        let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
+        let all = [hello, self.waits.next_deadline_ms(), admission, self.reclaim_at_ms];
+        all.into_iter().flatten().min()
     }
 
     /// Does what has come due.
@@ -238,6 +244,7 @@ impl NodeState {
                 now_ms.saturating_add(self.reclaim_wait_ms)
             });
         }
+        self.serve_waiting(now_ms, out);
     }
 
     /// Tells the waiting that the node ends.
@@ -247,6 +254,7 @@ impl NodeState {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
         }
+        out.extend(self.admission.drain().map(|asker| answer(asker, Err(WireError::Closing))));
     }
 
     /// Answers one request. Replies come in `out`, perhaps of other sessions too.
@@ -289,6 +297,14 @@ impl NodeState {
                 match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
                     Ok(None) => return,
                     Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::Grant { min, want, wait_ms }, Some(slot)) => {
+                let asker = Asker { session, seq, slot };
+                match self.grant(asker, Ask { min, want, wait_ms }, now_ms) {
+                    Ok(None) => return,
+                    Ok(Some(granted)) => Ok(granted),
                     Err(error) => Err(error),
                 }
             }

@@ -55,6 +55,8 @@ impl NodeState {
             requests: self.counts.requests,
             sealed_total: self.counts.sealed,
             deleted_total: self.counts.deleted,
+            waiting: self.admission.waiting() as u64,
+            waiting_bytes: self.admission.waiting_bytes(),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! The requests of a client that has its place.
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest};
 
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::node::NodeState;
@@ -22,7 +22,6 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
         match body {
-            RequestBody::Grant { min, want } => self.grant(slot, min, want),
             RequestBody::Release { spans } => {
                 limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
                 let spans: Vec<Span> = spans.into_iter().map(span).collect();
@@ -78,6 +77,7 @@ impl NodeState {
             }
             RequestBody::Hello(_)
             | RequestBody::Handover { .. }
+            | RequestBody::Grant { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Goodbye => Err(WireError::Invalid("not here".into())),
         }
@@ -94,19 +94,6 @@ impl NodeState {
             }
         }
         Ok(ReplyBody::Done)
-    }
-
-    fn grant(&mut self, slot: ClientSlot, min: u64, want: u64) -> Result<ReplyBody, WireError> {
-        if min == 0 || want < min {
-            return Err(WireError::Invalid(format!("a grant of {min} to {want} B makes no sense")));
-        }
-        let (min, want) = (Length(min), Length(want));
-        let mut granted = self.home.grant(slot, min, want);
-        if matches!(granted, Err(StoreError::OutOfMemory { .. })) && self.home.has_retiring() {
-            self.reclaim();
-            granted = self.home.grant(slot, min, want);
-        }
-        granted.map(|granted| ReplyBody::Granted(wire_span(granted))).map_err(store_error)
     }
 
     fn seal(

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use crate::wire::{self, FrameError, Reply, Request};
+use crate::wire::{self, FRAME_BYTES_MAX, FrameError, Reply, Request, RequestBody};
 
 /// Bytes read at once: most requests are short, and clearing more for each would cost as much as
 /// the read itself (64 KiB: 1.5 us).
@@ -91,6 +91,28 @@ impl Connection {
             self.input = Vec::new();
         }
         Ok(requests)
+    }
+
+    /// Whether the client said goodbye in what it sent before the connection broke, and was not
+    /// heard: a reply to somebody who has closed fails before all that he sent is read.
+    pub(super) fn has_unheard_goodbye(&mut self) -> bool {
+        let mut length = None;
+        while length != Some(self.input.len()) && self.input.len() <= FRAME_BYTES_MAX {
+            length = Some(self.input.len());
+            if !matches!(self.fill(), Ok(Input::Open)) {
+                break;
+            }
+        }
+        let mut used = 0;
+        while let Ok(Some((request, bytes))) =
+            wire::decode::<Request>(self.input.get(used..).unwrap_or(&[]))
+        {
+            if request.body == RequestBody::Goodbye {
+                return true;
+            }
+            used += bytes;
+        }
+        false
     }
 
     /// True when a whole request is left from an earlier turn.

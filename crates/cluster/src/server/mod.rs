@@ -421,13 +421,13 @@ impl Server {
     }
 
     fn drop_connection(&mut self, session: SessionId) {
-        let Some(connection) = self.connections.remove(&session) else {
+        let Some(mut connection) = self.connections.remove(&session) else {
             return;
         };
         let _ = epoll::delete(&self.poll, &connection.stream);
         self.pending.remove(&session);
         self.set_accepting(true);
-        let is_alive = connection.process.is_some();
+        let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {
             return;

@@ -145,7 +145,11 @@ impl Hands {
             ["put", label, seed, length] => {
                 let bytes = bytes_of(number(seed), number(length) as usize);
                 let metadata = Metadata::new([("seed", seed)]).unwrap();
-                let options = ObjectOptions { name: name(label), metadata: Some(&metadata) };
+                let options = ObjectOptions {
+                    name: name(label),
+                    metadata: Some(&metadata),
+                    ..ObjectOptions::default()
+                };
                 let id = if number(seed).is_multiple_of(3) {
                     client.put_with(&Value::Bytes(&bytes), &options)?
                 } else {

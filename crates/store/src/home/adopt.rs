@@ -134,6 +134,7 @@ impl Home {
             retiring: kept.retiring,
             kept: BTreeMap::new(),
             locals: Locals::new(area),
+            freed_bytes: 0,
             objects: kept.objects,
             clients,
         };

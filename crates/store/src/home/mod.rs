@@ -97,6 +97,8 @@ pub struct Home {
     locals: Locals,
     /// Sealed objects.
     objects: u32,
+    /// Bytes that became free since this home was opened.
+    freed_bytes: u64,
     /// Names of objects in creation.
     reserved: HashMap<String, ClientSlot>,
 }
@@ -219,7 +221,21 @@ impl Home {
         }
     }
 
+    /// Bytes that became free since this home was opened: when it has grown, a request that did
+    /// not fit may fit.
+    #[must_use]
+    pub fn freed_bytes(&self) -> u64 {
+        self.freed_bytes
+    }
+
+    /// Bytes that are free, and of them the longest range that can be granted.
+    #[must_use]
+    pub fn free_bytes(&self) -> (Length, Length) {
+        (Length(self.space.free_bytes()), Length(self.space.largest()))
+    }
+
     fn free_run(&mut self, run: Run) -> Result<(), StoreError> {
+        self.freed_bytes = self.freed_bytes.saturating_add(run.len());
         self.space.free(run).map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
     }
 }
