@@ -1,13 +1,14 @@
 //! Everything in Farrow that talks: the daemon `farrowd` and the protocol of its clients.
 //!
 //! Decisions live in [`protocol`], which knows neither clock nor sockets; [`node`] puts them
-//! on a Unix socket over one region. Clients use [`link`]. It knows no Arrow, and it trusts
-//! nothing that a client sends or writes.
+//! on a Unix socket over one region. Clients use [`link`], and [`listener`] to wait for events. It
+//! knows no Arrow, and it trusts nothing that a client sends or writes.
 
 #![forbid(unsafe_code)]
 
 pub mod farrowd;
 pub mod link;
+pub mod listener;
 mod lock;
 mod memory;
 pub mod node;

@@ -112,6 +112,11 @@ pub enum RequestBody {
         /// Every other name of this client is given back.
         are_all: bool,
     },
+    /// First message of a further connection of a client, on which it only waits for events.
+    Listen(Listen),
+    /// Answers as soon as there is an event that is meant, or the time is over. The events
+    /// themselves are read in the region.
+    Watch(Watch),
 }
 
 /// Who speaks.
@@ -121,6 +126,32 @@ pub struct Hello {
     pub version: u32,
     /// Set when the client had a place before: (region uid, slot, nonce).
     pub resume: Option<(u64, u32, u64)>,
+}
+
+/// Whose further connection this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// [`PROTOCOL_VERSION`] of the client.
+    pub version: u32,
+    /// Uid of the region.
+    pub region_uid: u64,
+    /// The client's place.
+    pub slot: u32,
+    /// What proves it.
+    pub nonce: u64,
+}
+
+/// Which events are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watch {
+    /// Number of the first event of interest: those before were seen.
+    pub after: u64,
+    /// Only objects whose names begin like this; empty: all.
+    pub prefix: String,
+    /// Set of kinds: bit n for `EventKind` number n.
+    pub kinds: u8,
+    /// Time limit in milliseconds.
+    pub timeout_ms: u64,
 }
 
 /// One object to seal.
@@ -212,6 +243,11 @@ pub enum ReplyBody {
     Stats(Box<NodeStats>),
     /// To `Handover`, with two descriptors: the listening socket, then the lock.
     HandedOver(Inheritance),
+    /// To `Watch`: no event before this number is of interest.
+    Watched {
+        /// Number of the next event to look at.
+        next: u64,
+    },
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_cluster::wire::{
-    Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, WireError, WireTarget,
+    Hello, Listen, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch, WireError,
+    WireTarget,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -93,7 +94,7 @@ impl Run {
             matches!(action, Action::Send { session: to, reply, .. }
                 if *to == session && reply.seq == asked.seq)
         });
-        let is_waiting = matches!(asked.body, RequestBody::Wait { .. });
+        let is_waiting = matches!(asked.body, RequestBody::Wait { .. } | RequestBody::Watch(_));
         assert!(is_answered || is_waiting, "no answer to {asked:?}");
         for action in actions {
             self.learn(&asked, action);
@@ -149,10 +150,16 @@ impl Run {
         if !is_joined && self.dice.roll(10) > 0 {
             let version = if self.dice.roll(10) == 0 { 999 } else { PROTOCOL_VERSION };
             let resume = (self.dice.roll(8) == 0).then_some((1, 2, 3));
+            if self.dice.roll(4) == 0 {
+                let home = self.state.home();
+                let record = home.clients().next().map(|record| (record.client.0, record.nonce));
+                let (region_uid, (slot, nonce)) = (home.uid().0, record.unwrap_or_default());
+                return RequestBody::Listen(Listen { version, region_uid, slot, nonce });
+            }
             return RequestBody::Hello(Hello { version, resume });
         }
-        match self.dice.roll(15) {
-            13 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
+        match self.dice.roll(17) {
+            15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
                 RequestBody::Grant { min, want: min + self.dice.roll(1 << 16), wait_ms: 0 }
@@ -176,7 +183,14 @@ impl Run {
                 count: self.dice.roll(3) as u32,
                 timeout_ms: self.dice.roll(30),
             },
-            12 => {
+            12 | 13 => RequestBody::Watch(Watch {
+                after: self.dice.roll(self.state.home().events_head() + 2),
+                prefix: [String::new(), "na".into(), self.name()][self.dice.roll(3) as usize]
+                    .clone(),
+                kinds: self.dice.roll(256) as u8,
+                timeout_ms: self.dice.roll(30),
+            }),
+            14 => {
                 let ids = self.dice.pick(&self.objects).copied().into_iter().collect();
                 RequestBody::Confirm { ids }
             }
@@ -329,4 +343,143 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     state.stop(&mut out);
     assert!(matches!(&out[..], [Action::Send { reply, .. }]
         if reply.seq == 6 && reply.body == Err(WireError::Closing)));
+}
+
+/// A node with one client, and with a second connection of it that listens.
+struct Listening {
+    state: NodeState,
+    out: Vec<Action>,
+}
+
+const CLIENT: SessionId = SessionId(0);
+const LISTENER: SessionId = SessionId(1);
+
+impl Listening {
+    fn new() -> Self {
+        let mut options = RegionOptions::for_capacity(Length(1 << 20));
+        options.events_max = 8;
+        let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
+        let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000 };
+        state.opened(CLIENT, peer, 0);
+        state.opened(LISTENER, peer, 0);
+        let mut this = Self { state, out: Vec::new() };
+        let hello = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+        let welcome = this.ask(CLIENT, 0, hello);
+        let [(_, Ok(ReplyBody::Welcome(welcome)))] = &welcome[..] else { panic!("{welcome:?}") };
+        let listen = Listen {
+            version: PROTOCOL_VERSION,
+            region_uid: welcome.region_uid,
+            slot: welcome.slot,
+            nonce: welcome.nonce,
+        };
+        let early = this.ask(LISTENER, 0, Self::watch(0, "", 1));
+        assert!(matches!(early[..], [(_, Err(WireError::Invalid(_)))]), "{early:?}");
+        assert_eq!(this.ask(LISTENER, 0, RequestBody::Listen(listen)), [(0, Ok(ReplyBody::Done))]);
+        let twice = this.ask(LISTENER, 0, RequestBody::Listen(listen));
+        assert!(matches!(twice[..], [(_, Err(WireError::Invalid(_)))]), "{twice:?}");
+        let stats = this.ask(LISTENER, 0, RequestBody::Stats);
+        assert!(matches!(stats[..], [(_, Err(WireError::Invalid(_)))]), "{stats:?}");
+        this
+    }
+
+    fn watch(after: u64, prefix: &str, timeout_ms: u64) -> RequestBody {
+        RequestBody::Watch(Watch { after, prefix: prefix.into(), kinds: u8::MAX, timeout_ms })
+    }
+
+    /// All that is answered to anybody at time 100, by sequence number.
+    fn ask(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        body: RequestBody,
+    ) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+        self.state.handle(session, Request { seq, body }, 100, 7, &mut self.out);
+        self.answers()
+    }
+
+    fn answers(&mut self) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+        let answer = |action| match action {
+            Action::Send { reply, .. } => Some((reply.seq, reply.body)),
+            _ => None,
+        };
+        self.out.drain(..).filter_map(answer).collect()
+    }
+
+    /// Seals objects, and returns what others were answered.
+    fn seal(&mut self, names: &[&str]) -> Vec<(u64, Result<ReplyBody, WireError>)> {
+        let mut items = Vec::new();
+        for name in names {
+            let grant = RequestBody::Grant { min: 128, want: 128, wait_ms: 0 };
+            let granted = self.ask(CLIENT, 900, grant);
+            let [(900, Ok(ReplyBody::Granted(primary)))] = granted[..] else {
+                panic!("{granted:?}")
+            };
+            let primary = (primary.0, 128);
+            items.push(SealItem { name: Some((*name).into()), ..SealItem::bytes(primary, 5) });
+        }
+        let mut answers = self.ask(CLIENT, 901, RequestBody::Seal { items });
+        answers.retain(|(seq, _)| *seq != 901);
+        answers
+    }
+}
+
+fn watched(next: u64) -> Result<ReplyBody, WireError> {
+    Ok(ReplyBody::Watched { next })
+}
+
+#[test]
+fn a_subscriber_is_told_of_what_it_asked_for_and_of_nothing_else() {
+    let mut node = Listening::new();
+    assert_eq!(node.ask(LISTENER, 1, Listening::watch(0, "b", 500)), []);
+    assert_eq!(node.ask(LISTENER, 2, Listening::watch(0, "", 5000)), []);
+    assert_eq!(node.seal(&["a"]), [(2, watched(0))]);
+    // The others go on waiting, and are told how far they need not look.
+    assert_eq!(node.seal(&["c", "bb", "b"]), [(1, watched(2))]);
+    assert_eq!(node.ask(LISTENER, 3, Listening::watch(3, "b", 500)), [(3, watched(3))]);
+    assert_eq!(node.ask(LISTENER, 4, Listening::watch(0, "a", 0)), [(4, watched(0))]);
+    assert_eq!(node.ask(LISTENER, 5, Listening::watch(1, "a", 0)), [(5, watched(4))]);
+    // One kind alone.
+    let deleted = farrow_store::EventKind::Deleted.bit();
+    let watch = Watch { after: 0, prefix: "b".into(), kinds: deleted, timeout_ms: 500 };
+    assert_eq!(node.ask(LISTENER, 6, RequestBody::Watch(watch)), []);
+    let targets = vec![WireTarget::Name("a".into()), WireTarget::Name("b".into())];
+    let answers = node.ask(CLIENT, 7, RequestBody::Delete { targets });
+    assert!(answers.contains(&(6, watched(5))), "{answers:?}");
+
+    // Time, the end of a connection, the end of the node.
+    assert_eq!(node.ask(LISTENER, 8, Listening::watch(6, "", 50)), []);
+    assert_eq!(node.ask(CLIENT, 9, Listening::watch(6, "", 5000)), []);
+    assert!(node.state.next_deadline_ms().is_some_and(|at| at <= 150));
+    let mut out = Vec::new();
+    node.state.tick(149, &mut out);
+    assert_eq!(out, []);
+    node.state.tick(150, &mut out);
+    node.out = out;
+    assert_eq!(node.answers(), [(8, watched(6))]);
+    assert_eq!(node.ask(LISTENER, 10, Listening::watch(6, "", 5000)), []);
+    node.state.closed(LISTENER, true, 200);
+    let mut out = Vec::new();
+    node.state.stop(&mut out);
+    node.out = out;
+    assert_eq!(node.answers(), [(9, Err(WireError::Closing))]);
+}
+
+#[test]
+fn a_subscriber_that_is_far_behind_is_told_to_look_by_itself() {
+    let mut node = Listening::new();
+    assert_eq!(node.ask(LISTENER, 1, Listening::watch(0, "never", 5000)), []);
+    // More than the ring holds, in one message.
+    let names: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(node.seal(&names), [(1, watched(0))]);
+    assert_eq!(node.ask(LISTENER, 2, Listening::watch(3, "never", 5000)), [(2, watched(3))]);
+    let long = "x".repeat(256);
+    let answers = node.ask(LISTENER, 3, Listening::watch(20, &long, 5000));
+    assert!(matches!(answers[..], [(3, Err(WireError::TooMany { max: 255, .. }))]), "{answers:?}");
+    for seq in 0..16 {
+        assert_eq!(node.ask(LISTENER, seq, Listening::watch(u64::MAX, "", 5000)), []);
+    }
+    let answers = node.ask(LISTENER, 16, Listening::watch(20, "", 5000));
+    assert!(matches!(answers[..], [(16, Err(WireError::TooMany { max: 16, .. }))]), "{answers:?}");
+    assert_eq!(node.seal(&["one"]).len(), 16);
 }

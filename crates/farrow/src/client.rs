@@ -20,6 +20,7 @@ use crate::options::{ConnectOptions, ObjectOptions};
 use crate::pool::{Pool, PoolStats};
 use crate::put::{self, Value};
 use crate::session::Session;
+use crate::subscription::{SubscribeOptions, Subscription};
 use crate::writer::Writer;
 
 /// Which object: by id or by name.
@@ -363,6 +364,16 @@ impl Client {
                 return Ok(ready);
             }
         }
+    }
+
+    /// What happens to objects from here on, or from the oldest event that is remembered.
+    /// Objects without a name that a client seals by itself are told of when they go.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a prefix that no name can have.
+    pub fn subscribe(&self, options: SubscribeOptions) -> Result<Subscription, Error> {
+        Subscription::new(&self.session, options)
     }
 
     /// All sealed objects whose names begin with `prefix`, by name; with an empty prefix those

@@ -256,6 +256,12 @@ impl Session {
         self.reader.lookup(target.store()).map_err(named)
     }
 
+    /// What the node knows this client by: region, slot and nonce.
+    pub(crate) fn place(&self) -> (u64, u32, u64) {
+        let Identity { region_uid, slot, nonce } = self.identity;
+        (region_uid, slot, nonce)
+    }
+
     pub(crate) fn region_uid(&self) -> u64 {
         self.identity.region_uid
     }

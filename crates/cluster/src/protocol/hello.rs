@@ -15,18 +15,7 @@ impl NodeState {
         peer: PeerIdentity,
         hello: &Hello,
     ) -> Result<ReplyBody, WireError> {
-        if hello.version != PROTOCOL_VERSION {
-            return Err(WireError::Version { theirs: hello.version, ours: PROTOCOL_VERSION });
-        }
-        if self.is_stopping {
-            return Err(WireError::Closing);
-        }
-        if peer.uid != self.owner_uid && peer.uid != 0 {
-            return Err(WireError::Denied(format!(
-                "user {} may not use the node of user {}",
-                peer.uid, self.owner_uid
-            )));
-        }
+        self.admit(peer, hello.version)?;
         let slot = match hello.resume {
             None => {
                 let joined = self
@@ -60,6 +49,23 @@ impl NodeState {
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    /// Whether this user may connect now, with this version of the protocol.
+    pub(super) fn admit(&self, peer: PeerIdentity, version: u32) -> Result<(), WireError> {
+        if version != PROTOCOL_VERSION {
+            return Err(WireError::Version { theirs: version, ours: PROTOCOL_VERSION });
+        }
+        if self.is_stopping {
+            return Err(WireError::Closing);
+        }
+        if peer.uid != self.owner_uid && peer.uid != 0 {
+            return Err(WireError::Denied(format!(
+                "user {} may not use the node of user {}",
+                peer.uid, self.owner_uid
+            )));
+        }
+        Ok(())
     }
 
     fn welcome(&self, slot: ClientSlot) -> Result<Welcome, WireError> {

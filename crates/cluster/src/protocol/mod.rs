@@ -11,6 +11,8 @@ mod node;
 mod numbers;
 mod requests;
 mod waits;
+mod watch;
+mod watches;
 
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};

@@ -7,6 +7,7 @@ use farrow_store::{ClientSlot, Home};
 use super::admission::{Admission, Ask, Asker, answer};
 use super::requests::answer_wait;
 use super::waits::Waits;
+use super::watches::Watches;
 use crate::wire::{Reply, ReplyBody, Request, RequestBody, WireError};
 
 /// A connection must say `Hello` within this time.
@@ -66,6 +67,8 @@ pub(super) struct Session {
     pub(super) slot: Option<ClientSlot>,
     pub(super) hello_by_ms: u64,
     pub(super) has_said_goodbye: bool,
+    /// A further connection of a client, for events alone.
+    pub(super) is_listening: bool,
 }
 
 /// Counters since start.
@@ -99,6 +102,7 @@ pub struct NodeState {
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
     pub(super) waits: Waits,
     pub(super) admission: Admission,
+    pub(super) watches: Watches,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
     pub(super) counts: Counts,
@@ -125,6 +129,7 @@ impl NodeState {
             data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
             memory: fabric.describe(),
         };
+        let watches = Watches::new(home.events_head());
         Self {
             home,
             place,
@@ -136,6 +141,7 @@ impl NodeState {
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
             admission: Admission::default(),
+            watches,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: Counts::default(),
@@ -164,7 +170,8 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        let session = Session { peer, slot: None, hello_by_ms, has_said_goodbye: false };
+        let session =
+            Session { peer, slot: None, hello_by_ms, has_said_goodbye: false, is_listening: false };
         self.sessions.insert(id, session);
         self.silent.insert((hello_by_ms, id));
     }
@@ -176,6 +183,7 @@ impl NodeState {
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         self.waits.forget(id);
         self.admission.forget(id);
+        self.watches.forget(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         let slot = session.slot?;
@@ -224,7 +232,8 @@ impl NodeState {
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
-        let all = [hello, self.waits.next_deadline_ms(), admission, self.reclaim_at_ms];
+        let watches = self.watches.next_deadline_ms();
+        let all = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
         all.into_iter().flatten().min()
     }
 
@@ -245,11 +254,14 @@ impl NodeState {
             });
         }
         self.serve_waiting(now_ms, out);
+        self.tell_watchers(out);
+        self.expire_watches(now_ms, out);
     }
 
     /// Tells the waiting that the node ends.
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
+        self.stop_watches(out);
         for wait in self.waits.drain() {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
@@ -266,31 +278,54 @@ impl NodeState {
         wall_ns: u64,
         out: &mut Vec<Action>,
     ) {
+        self.answer(session, request, now_ms, wall_ns, out);
+        self.tell_watchers(out);
+    }
+
+    fn answer(
+        &mut self,
+        session: SessionId,
+        request: Request,
+        now_ms: u64,
+        wall_ns: u64,
+        out: &mut Vec<Action>,
+    ) {
         self.counts.requests += 1;
         self.home.set_time(wall_ns);
         let seq = request.seq;
         let Some(state) = self.sessions.get(&session) else {
             return;
         };
-        let (peer, slot) = (state.peer, state.slot);
+        let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
         let body = match (request.body, slot) {
-            (RequestBody::Hello(hello), None) => {
-                let body = self.hello(session, peer, &hello);
+            (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
+                let body = match &first {
+                    RequestBody::Listen(listen) => self.listen(session, peer, listen),
+                    RequestBody::Hello(hello) => self.hello(session, peer, hello),
+                    _ => return,
+                };
+                let has_descriptors = matches!(body, Ok(ReplyBody::Welcome(_)));
                 let is_refused = body.is_err();
-                let reply = Reply { seq, body };
-                out.push(Action::Send { session, reply, has_descriptors: !is_refused });
+                out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors });
                 if is_refused {
                     out.push(Action::Close { session });
                 }
                 return;
             }
-            (RequestBody::Handover { region_uid }, None) => {
+            (RequestBody::Handover { region_uid }, None) if !is_listening => {
                 match self.check_handover(session, peer, region_uid) {
                     Ok(()) => return out.push(Action::HandOver { session, seq }),
                     Err(error) => Err(error),
                 }
             }
-            (_, None) | (RequestBody::Hello(_), Some(_)) => {
+            (RequestBody::Watch(watch), _) if slot.is_some() || is_listening => {
+                match self.watch(session, seq, watch, now_ms) {
+                    Ok(None) => return,
+                    Ok(Some(next)) => Ok(ReplyBody::Watched { next }),
+                    Err(error) => Err(error),
+                }
+            }
+            (_, None) | (RequestBody::Hello(_) | RequestBody::Listen(_), Some(_)) => {
                 Err(WireError::Invalid("the first message, and only that, is Hello".into()))
             }
             (RequestBody::Wait { targets, count, timeout_ms }, Some(_)) => {

@@ -79,7 +79,9 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
             | RequestBody::Wait { .. }
-            | RequestBody::Goodbye => Err(WireError::Invalid("not here".into())),
+            | RequestBody::Goodbye
+            | RequestBody::Listen(_)
+            | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),
         }
     }
 

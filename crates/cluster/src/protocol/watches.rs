@@ -1,0 +1,138 @@
+//! Requests that wait for events.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_store::Event;
+
+use super::SessionId;
+
+/// Most such requests that one connection may have under way.
+pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
+
+/// One waiting request.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    pub(super) session: SessionId,
+    pub(super) seq: u64,
+    pub(super) prefix: String,
+    pub(super) kinds: u8,
+    pub(super) deadline_ms: u64,
+}
+
+/// All of them, by prefix and by deadline.
+#[derive(Debug)]
+pub(super) struct Watches {
+    next: u64,
+    /// Events before this one were shown to all.
+    told: u64,
+    all: BTreeMap<u64, Watcher>,
+    by_prefix: BTreeMap<String, BTreeSet<u64>>,
+    /// How many prefixes there are of each length in bytes.
+    lengths: BTreeMap<usize, u32>,
+    by_deadline: BTreeSet<(u64, u64)>,
+}
+
+impl Watches {
+    /// Nobody waits; `head` events were published.
+    pub(super) fn new(head: u64) -> Self {
+        Self {
+            next: 0,
+            told: head,
+            all: BTreeMap::new(),
+            by_prefix: BTreeMap::new(),
+            lengths: BTreeMap::new(),
+            by_deadline: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Events before this one were shown to all.
+    pub(super) fn told(&self) -> u64 {
+        self.told
+    }
+
+    pub(super) fn set_told(&mut self, head: u64) {
+        self.told = head;
+    }
+
+    /// Number of waiting requests of a session.
+    pub(super) fn count_of(&self, session: SessionId) -> usize {
+        self.all.values().filter(|watcher| watcher.session == session).count()
+    }
+
+    pub(super) fn add(&mut self, watcher: Watcher) {
+        let id = self.next;
+        self.next += 1;
+        let ids = self.by_prefix.entry(watcher.prefix.clone()).or_default();
+        if ids.is_empty() {
+            *self.lengths.entry(watcher.prefix.len()).or_default() += 1;
+        }
+        ids.insert(id);
+        self.by_deadline.insert((watcher.deadline_ms, id));
+        self.all.insert(id, watcher);
+    }
+
+    /// Takes out those that an event is meant for. One look for each length that a prefix has,
+    /// however many wait.
+    pub(super) fn matching(&mut self, event: &Event) -> Vec<Watcher> {
+        let prefixes = self.lengths.keys().filter_map(|length| event.name.get(..*length));
+        let ids: Vec<u64> = prefixes
+            .filter_map(|prefix| self.by_prefix.get(prefix))
+            .flatten()
+            .filter(|id| self.all.get(id).is_some_and(|one| event.kind.is_in(one.kinds)))
+            .copied()
+            .collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Takes out those whose time is over.
+    pub(super) fn expired(&mut self, now_ms: u64) -> Vec<Watcher> {
+        let over: Vec<u64> =
+            self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id).collect();
+        over.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// Forgets those of a session that went.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        let of_session = self.all.iter().filter(|(_, watcher)| watcher.session == session);
+        let gone: Vec<u64> = of_session.map(|(id, _)| *id).collect();
+        for id in gone {
+            self.remove(id);
+        }
+    }
+
+    /// Takes out all.
+    pub(super) fn drain(&mut self) -> Vec<Watcher> {
+        self.by_prefix.clear();
+        self.lengths.clear();
+        self.by_deadline.clear();
+        std::mem::take(&mut self.all).into_values().collect()
+    }
+
+    /// When the next one is over.
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.by_deadline.first().map(|(deadline_ms, _)| *deadline_ms)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Watcher> {
+        let watcher = self.all.remove(&id)?;
+        self.by_deadline.remove(&(watcher.deadline_ms, id));
+        if let Some(ids) = self.by_prefix.get_mut(&watcher.prefix) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_prefix.remove(&watcher.prefix);
+                let length = watcher.prefix.len();
+                if let Some(count) = self.lengths.get_mut(&length) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.lengths.remove(&length);
+                    }
+                }
+            }
+        }
+        Some(watcher)
+    }
+}

@@ -1,0 +1,243 @@
+//! What happens to objects, as a stream.
+//!
+//! The events are read in the region, by loads; the node is asked only to say when there are more.
+//! A subscription has a connection of its own for that, and outlives the node: when it has gone, its
+//! successor is found, and the events go on where they were.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_cluster::link::LinkError;
+use farrow_cluster::listener::{Listener, Waited, Waker};
+use farrow_cluster::wire::{Listen, PROTOCOL_VERSION, WAIT_MS_MAX, Watch, WireError};
+use farrow_store::{EventCursor, EventKind, NAME_BYTES_MAX, Seen};
+
+use crate::error::Error;
+use crate::session::Session;
+
+/// Pause between two tries to find the successor of a node.
+const RETRY: Duration = Duration::from_millis(10);
+
+/// Which events are meant.
+#[derive(Debug, Clone)]
+pub struct SubscribeOptions {
+    /// Only of objects whose names begin like this; empty: of all, those without a name too.
+    pub prefix: String,
+    /// Only of these kinds.
+    pub kinds: Vec<EventKind>,
+    /// Begin with the oldest event that the node remembers, not with the next one.
+    pub is_from_oldest: bool,
+}
+
+impl Default for SubscribeOptions {
+    fn default() -> Self {
+        Self { prefix: String::new(), kinds: EventKind::ALL.to_vec(), is_from_oldest: false }
+    }
+}
+
+/// What a wait for an event brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// An event, or how many were missed before the next one.
+    Seen(Seen),
+    /// Nothing in this time.
+    TimedOut,
+    /// A signal came; the caller may want to look after it, and ask again.
+    Interrupted,
+    /// The subscription was closed.
+    Closed,
+}
+
+/// What to wait for until there may be another event.
+#[derive(Debug)]
+pub enum Armed<'a> {
+    /// This socket to become readable.
+    Socket(BorrowedFd<'a>),
+    /// This time, then to arm again: the node is away.
+    Pause(Duration),
+}
+
+/// Ends a subscription from any thread.
+#[derive(Debug, Clone)]
+pub struct Closer(Arc<Waker>);
+
+impl Closer {
+    /// Ends it. A thread that waits for an event is told.
+    pub fn close(&self) {
+        self.0.wake();
+    }
+}
+
+/// A stream of events; made by [`Client::subscribe`](crate::Client::subscribe).
+#[derive(Debug)]
+pub struct Subscription {
+    session: Arc<Session>,
+    cursor: EventCursor,
+    prefix: String,
+    kinds: u8,
+    listener: Option<Listener>,
+    /// Since when the node is away.
+    lost_at: Option<Instant>,
+    waker: Arc<Waker>,
+}
+
+impl Subscription {
+    pub(crate) fn new(session: &Arc<Session>, options: SubscribeOptions) -> Result<Self, Error> {
+        session.check_process()?;
+        let SubscribeOptions { prefix, kinds, is_from_oldest } = options;
+        if prefix.len() as u64 > NAME_BYTES_MAX {
+            let bytes = prefix.len();
+            return Err(Error::InvalidArgument(format!(
+                "a prefix of {bytes} B: no name has more than {NAME_BYTES_MAX}"
+            )));
+        }
+        let waker = Waker::new();
+        let waker = waker.map_err(|error| Error::System {
+            what: "wait for events",
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            cursor: session.reader.events(if is_from_oldest { 0 } else { u64::MAX })?,
+            session: Arc::clone(session),
+            prefix,
+            kinds: kinds.into_iter().fold(0, |set, kind| set | kind.bit()),
+            listener: None,
+            lost_at: None,
+            waker: Arc::new(waker),
+        })
+    }
+
+    /// Ends this subscription from another thread.
+    pub fn closer(&self) -> Closer {
+        Closer(Arc::clone(&self.waker))
+    }
+
+    /// The next event that is there already. Sends no message and does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn try_next(&mut self) -> Result<Option<Seen>, Error> {
+        self.take_answer()?;
+        while let Some(seen) = self.cursor.advance()? {
+            let is_meant = match &seen {
+                Seen::Event(event) => {
+                    event.kind.is_in(self.kinds) && event.name.starts_with(&self.prefix)
+                }
+                Seen::Gap { .. } => true,
+            };
+            if is_meant {
+                return Ok(Some(seen));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next event, for which it waits up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Disconnected`] when the node has gone and none took its place within the time
+    /// that connecting may take, or one with another region did.
+    pub fn next(&mut self, timeout: Duration) -> Result<Next, Error> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            if let Some(seen) = self.try_next()? {
+                return Ok(Next::Seen(seen));
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Next::TimedOut);
+            }
+            let left = left.unwrap_or(Duration::MAX);
+            let pause = match self.arm()? {
+                Armed::Pause(pause) => Some(pause.min(left)),
+                Armed::Socket(_) => None,
+            };
+            let waited = match (&self.listener, pause) {
+                (Some(listener), None) => listener.wait(Some(&self.waker), left)?,
+                (_, pause) => self.wait_for_waker(pause.unwrap_or_default())?,
+            };
+            if waited == Waited::Interrupted {
+                return Ok(Next::Interrupted);
+            }
+            if self.is_closed()? {
+                return Ok(Next::Closed);
+            }
+        }
+    }
+
+    /// Asks the node to say when there is another event, and says what to wait for; then comes
+    /// [`Self::try_next`]. For event loops: it does not wait for an event.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::next`].
+    pub fn arm(&mut self) -> Result<Armed<'_>, Error> {
+        match self.ask() {
+            Ok(()) => self.lost_at = None,
+            Err(error) => {
+                self.listener = None;
+                let since = *self.lost_at.get_or_insert_with(Instant::now);
+                let is_passing = matches!(
+                    error,
+                    LinkError::Closed { .. } | LinkError::Refused(WireError::Closing)
+                );
+                if !is_passing || since.elapsed() >= self.session.timeout {
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(match &self.listener {
+            Some(listener) => Armed::Socket(listener.as_fd()),
+            None => Armed::Pause(RETRY),
+        })
+    }
+
+    fn ask(&mut self) -> Result<(), LinkError> {
+        let watch = Watch {
+            after: self.cursor.position(),
+            prefix: self.prefix.clone(),
+            kinds: self.kinds,
+            timeout_ms: WAIT_MS_MAX,
+        };
+        if let Some(listener) = &mut self.listener {
+            return listener.watch(watch);
+        }
+        let (region_uid, slot, nonce) = self.session.place();
+        let listen = Listen { version: PROTOCOL_VERSION, region_uid, slot, nonce };
+        let deadline = Instant::now() + self.session.timeout;
+        let mut listener = Listener::connect(&self.session.socket, listen, deadline)?;
+        listener.watch(watch)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Passes over what the node has looked at. A node that has gone is looked for when it is
+    /// asked next.
+    fn take_answer(&mut self) -> Result<(), Error> {
+        self.session.check_process()?;
+        let Some(listener) = &mut self.listener else {
+            return Ok(());
+        };
+        match listener.answer() {
+            Ok(None) => {}
+            Ok(Some(next)) => self.cursor.skip_to(next)?,
+            Err(LinkError::Closed { .. } | LinkError::Refused(WireError::Closing)) => {
+                self.listener = None;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn is_closed(&self) -> Result<bool, Error> {
+        Ok(self.wait_for_waker(Duration::ZERO)? == Waited::Ready)
+    }
+
+    fn wait_for_waker(&self, timeout: Duration) -> Result<Waited, Error> {
+        let waited = self.waker.wait(timeout);
+        waited.map_err(|error| Error::System { what: "wait for events", reason: error.to_string() })
+    }
+}
