@@ -23,6 +23,8 @@ mod events;
 pub mod failpoints;
 mod grants;
 mod hash;
+#[cfg(test)]
+mod hazard;
 mod header;
 mod hold_table;
 mod holds;
@@ -30,9 +32,13 @@ mod home;
 mod ids;
 mod layout;
 mod metadata;
+#[cfg(test)]
+mod models;
 mod names;
 mod options;
 mod reader;
+#[cfg(test)]
+mod seqlock;
 mod space;
 #[cfg(test)]
 mod tests;

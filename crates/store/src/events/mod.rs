@@ -1,6 +1,6 @@
 //! What happened to objects, told to whoever asks: a ring of the last events in the control section.
 
-mod ring;
+pub(crate) mod ring;
 mod writer;
 
 use std::sync::Arc;

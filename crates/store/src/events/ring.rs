@@ -19,6 +19,10 @@ pub(crate) trait RingRead {
     fn head(&self) -> Option<u64>;
     /// Word `index` of the ring.
     fn load(&self, index: usize, order: Ordering) -> Option<u64>;
+    /// Loads before are done before loads after.
+    fn fence(&self) {
+        fence(Ordering::Acquire);
+    }
 }
 
 /// What the writer stores.
@@ -30,25 +34,29 @@ pub(crate) trait RingWrite {
     fn store_all(&self, index: usize, words: &[u64]) -> Result<(), Self::Error>;
     /// Store how many events were published, after everything stored before.
     fn store_head(&self, head: u64) -> Result<(), Self::Error>;
+    /// Stores before are seen before stores after.
+    fn fence(&self) {
+        fence(Ordering::Release);
+    }
 }
 
 /// First word of the place of event `number`.
-pub(crate) fn place(number: u64, capacity: u32) -> usize {
+pub(crate) fn place<const WORDS: usize>(number: u64, capacity: u32) -> usize {
     // A capacity of at most 2^20 places keeps the product far below 2^63.
-    (number % u64::from(capacity.max(1))) as usize * EVENT_WORDS
+    (number % u64::from(capacity.max(1))) as usize * WORDS
 }
 
 /// Fill the place of event `number` without publishing it. The first of `words` is not used.
-pub(crate) fn draft<W: RingWrite>(
+pub(crate) fn draft<W: RingWrite, const WORDS: usize>(
     ring: &W,
     number: u64,
     capacity: u32,
-    words: &[u64; EVENT_WORDS],
+    words: &[u64; WORDS],
 ) -> Result<(), W::Error> {
-    let at = place(number, capacity);
+    let at = place::<WORDS>(number, capacity);
     ring.store(at, 0)?;
     crate::failpoint!("event.opened");
-    fence(Ordering::Release);
+    ring.fence();
     let (_, rest) = words.split_at(1);
     ring.store_all(at + 1, rest)?;
     crate::failpoint!("event.drafted");
@@ -56,9 +64,13 @@ pub(crate) fn draft<W: RingWrite>(
 }
 
 /// Publish the event that was drafted as `number`.
-pub(crate) fn publish<W: RingWrite>(ring: &W, number: u64, capacity: u32) -> Result<(), W::Error> {
+pub(crate) fn publish<W: RingWrite, const WORDS: usize>(
+    ring: &W,
+    number: u64,
+    capacity: u32,
+) -> Result<(), W::Error> {
     let published = number.wrapping_add(1);
-    ring.store(place(number, capacity), published)?;
+    ring.store(place::<WORDS>(number, capacity), published)?;
     crate::failpoint!("event.closed");
     ring.store_head(published)
 }
@@ -66,29 +78,33 @@ pub(crate) fn publish<W: RingWrite>(ring: &W, number: u64, capacity: u32) -> Res
 /// What a reader finds. Not boxed: it lives on the stack of one call.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Pulled {
+pub(crate) enum Pulled<const WORDS: usize> {
     /// No event `number` yet.
     Nothing,
     /// The words of event `number`.
-    Words([u64; EVENT_WORDS]),
+    Words([u64; WORDS]),
     /// It is gone; the oldest that may still be there is this one.
     Lapped(u64),
 }
 
 /// Read event `number`. `None`: the ring cannot be reached.
-pub(crate) fn pull(ring: &impl RingRead, number: u64, capacity: u32) -> Option<Pulled> {
+pub(crate) fn pull<const WORDS: usize>(
+    ring: &impl RingRead,
+    number: u64,
+    capacity: u32,
+) -> Option<Pulled<WORDS>> {
     let head = ring.head()?;
     if number >= head {
         return Some(Pulled::Nothing);
     }
     if head - number <= capacity.into() {
-        let at = place(number, capacity);
-        let mut words = [0; EVENT_WORDS];
+        let at = place::<WORDS>(number, capacity);
+        let mut words = [0; WORDS];
         words[0] = ring.load(at, Ordering::Acquire)?;
         for (i, word) in words.iter_mut().enumerate().skip(1) {
             *word = ring.load(at + i, Ordering::Relaxed)?;
         }
-        fence(Ordering::Acquire);
+        ring.fence();
         if words[0] == number + 1 && ring.load(at, Ordering::Relaxed)? == words[0] {
             return Some(Pulled::Words(words));
         }

@@ -50,7 +50,7 @@ impl EventRing {
 
     /// The change was made: publish the draft.
     pub(crate) fn publish(&mut self) -> Result<(), StoreError> {
-        ring::publish(self, self.head, self.layout.events_max)?;
+        ring::publish::<_, EVENT_WORDS>(self, self.head, self.layout.events_max)?;
         failpoint!("event.published");
         self.head = self.head.wrapping_add(1);
         Ok(())
@@ -58,7 +58,7 @@ impl EventRing {
 
     /// The draft that a home left which was killed before it published it.
     pub(crate) fn found_draft(&self) -> Result<Option<Event>, StoreError> {
-        let at = ring::place(self.head, self.layout.events_max);
+        let at = ring::place::<EVENT_WORDS>(self.head, self.layout.events_max);
         let words: [u64; EVENT_WORDS] = self.control.load_record(word_at(&self.layout, at))?;
         Ok(Event::decode(&words, self.head))
     }

@@ -1,0 +1,53 @@
+//! Hold against free: the order of hazard pointers, once for readers and once for the home.
+//!
+//! A reader claims, fences, and looks whether the object is still there. The home says that it
+//! goes, fences, and looks for claims. All such fences have one order: if the reader's is first,
+//! the home sees the claim; if the home's is first, the reader sees the object going. Both may see
+//! the other: then the reader gives up.
+//!
+//! Written over two small traits, so that a model checker can stand in for mapped memory.
+
+use farrow_memory::sync::{Ordering, fence};
+
+/// A reader's words.
+pub(crate) trait Claim {
+    type Error;
+    /// Store the claim, or 0 for none.
+    fn store(&self, claim: u64) -> Result<(), Self::Error>;
+    /// The word that says whether the object is there (acquire).
+    fn life(&self) -> Result<u64, Self::Error>;
+    /// Sequentially consistent.
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Claim what is there while its word is `expected`. False: it is not, and there is no claim.
+pub(crate) fn claim<C: Claim>(reader: &C, claim: u64, expected: u64) -> Result<bool, C::Error> {
+    reader.store(claim)?;
+    reader.fence();
+    if reader.life()? == expected {
+        return Ok(true);
+    }
+    reader.store(0)?;
+    Ok(false)
+}
+
+/// What the home looks at, once it has said that an object goes.
+pub(crate) trait Claims {
+    type Error;
+    /// What is claimed.
+    type Found;
+    /// Look at the claims of all readers (acquire).
+    fn scan(&self) -> Result<Self::Found, Self::Error>;
+    /// Sequentially consistent.
+    fn fence(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The claims that count against freeing what was said to go before this call.
+pub(crate) fn claims_left<C: Claims>(home: &C) -> Result<C::Found, C::Error> {
+    home.fence();
+    home.scan()
+}

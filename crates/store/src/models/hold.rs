@@ -1,0 +1,141 @@
+//! A reader that holds, a home that deletes: what is held is not overwritten.
+
+use std::convert::Infallible;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+use super::{check, must_break};
+use crate::hazard::{self, Claim, Claims};
+
+const SEALED: u64 = 10;
+const RETIRING: u64 = 11;
+const CLAIM: u64 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    None,
+    ReaderWithoutFence,
+    HomeWithoutFence,
+    ClaimAfterLook,
+    RelaxedRelease,
+}
+
+struct Shared {
+    mutant: Mutant,
+    life: AtomicU64,
+    claim: AtomicU64,
+    /// Its uses by a reader and by the next owner must not race.
+    payload: UnsafeCell<()>,
+}
+
+impl Claim for Shared {
+    type Error = Infallible;
+
+    fn store(&self, claim: u64) -> Result<(), Infallible> {
+        if self.mutant != Mutant::ClaimAfterLook {
+            self.claim.store(claim, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn life(&self) -> Result<u64, Infallible> {
+        let life = self.life.load(Ordering::Acquire);
+        if self.mutant == Mutant::ClaimAfterLook {
+            self.claim.store(CLAIM, Ordering::Release);
+        }
+        Ok(life)
+    }
+
+    fn fence(&self) {
+        if self.mutant != Mutant::ReaderWithoutFence {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl Claims for Shared {
+    type Error = Infallible;
+    type Found = bool;
+
+    fn scan(&self) -> Result<bool, Infallible> {
+        Ok(self.claim.load(Ordering::Acquire) == CLAIM)
+    }
+
+    fn fence(&self) {
+        if self.mutant != Mutant::HomeWithoutFence {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+fn read(shared: &Shared) {
+    let Ok(is_held) = hazard::claim(shared, CLAIM, SEALED);
+    if is_held {
+        shared.payload.with(|_| ());
+        let order = match shared.mutant {
+            Mutant::RelaxedRelease => Ordering::Relaxed,
+            _ => Ordering::Release,
+        };
+        shared.claim.store(0, order);
+    }
+}
+
+/// Deletes, and frees at the first or the second look if nobody holds it then.
+fn delete(shared: &Shared) {
+    shared.life.store(RETIRING, Ordering::Release);
+    for _ in 0..2 {
+        let Ok(is_claimed) = hazard::claims_left(shared);
+        if !is_claimed {
+            shared.payload.with_mut(|_| ());
+            return;
+        }
+    }
+}
+
+fn model(mutant: Mutant) {
+    let shared = Arc::new(Shared {
+        mutant,
+        life: AtomicU64::new(SEALED),
+        claim: AtomicU64::new(0),
+        payload: UnsafeCell::new(()),
+    });
+    let reader = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || read(&shared))
+    };
+    delete(&shared);
+    reader.join().expect("the reader");
+    // Whoever looks now frees it: no claim is left behind.
+    if shared.mutant == Mutant::None {
+        let Ok(is_claimed) = hazard::claims_left(&*shared);
+        assert!(!is_claimed, "a claim leaks");
+    }
+}
+
+#[test]
+fn what_is_held_is_not_freed() {
+    check(|| model(Mutant::None));
+}
+
+#[test]
+fn a_reader_without_its_fence_is_caught() {
+    must_break("no fence between claim and look", || model(Mutant::ReaderWithoutFence));
+}
+
+#[test]
+fn a_home_without_its_fence_is_caught() {
+    must_break("no fence between retiring and scan", || model(Mutant::HomeWithoutFence));
+}
+
+#[test]
+fn a_claim_after_the_look_is_caught() {
+    must_break("look, then claim", || model(Mutant::ClaimAfterLook));
+}
+
+#[test]
+fn a_hold_that_is_let_go_early_is_caught() {
+    must_break("reads behind the release", || model(Mutant::RelaxedRelease));
+}

@@ -1,0 +1,142 @@
+//! One writer of events, one reader: no event is torn, none is lost without a word.
+
+use std::convert::Infallible;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::thread;
+
+use super::{check, must_break};
+use crate::events::ring::{self, Pulled, RingRead, RingWrite};
+
+const WORDS: usize = 3;
+const CAPACITY: u32 = 1;
+const EVENTS: u64 = 2;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    None,
+    WriterWithoutFence,
+    ReaderWithoutFence,
+    HeadFirst,
+}
+
+struct Ring {
+    mutant: Mutant,
+    head: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+impl RingRead for Ring {
+    fn head(&self) -> Option<u64> {
+        Some(self.head.load(Ordering::Acquire))
+    }
+
+    fn load(&self, index: usize, order: Ordering) -> Option<u64> {
+        Some(self.words[index].load(order))
+    }
+
+    fn fence(&self) {
+        if self.mutant != Mutant::ReaderWithoutFence {
+            fence(Ordering::Acquire);
+        }
+    }
+}
+
+impl RingWrite for Ring {
+    type Error = Infallible;
+
+    fn store(&self, index: usize, word: u64) -> Result<(), Infallible> {
+        self.words[index].store(word, Ordering::Release);
+        Ok(())
+    }
+
+    fn store_all(&self, index: usize, words: &[u64]) -> Result<(), Infallible> {
+        for (at, word) in (index..).zip(words) {
+            self.words[at].store(*word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn store_head(&self, head: u64) -> Result<(), Infallible> {
+        self.head.store(head, Ordering::Release);
+        Ok(())
+    }
+
+    fn fence(&self) {
+        if self.mutant != Mutant::WriterWithoutFence {
+            fence(Ordering::Release);
+        }
+    }
+}
+
+fn write(ring: &Ring) {
+    for number in 0..EVENTS {
+        if ring.mutant == Mutant::HeadFirst {
+            let Ok(()) = ring.store_head(number + 1);
+        }
+        let Ok(()) = ring::draft(ring, number, CAPACITY, &[0, 10 + number, 20 + number]);
+        let Ok(()) = ring::publish::<_, WORDS>(ring, number, CAPACITY);
+    }
+}
+
+/// Reads until it has come to the end or looked often enough; then once more, when the writer is
+/// done.
+fn read(ring: &Ring, cursor: &mut u64, seen: &mut u64) {
+    for _ in 0..EVENTS {
+        match ring::pull::<WORDS>(ring, *cursor, CAPACITY).expect("memory") {
+            Pulled::Nothing => return,
+            Pulled::Words(words) => {
+                assert_eq!(words[1..], [10 + *cursor, 20 + *cursor], "a torn event");
+                *cursor += 1;
+                *seen += 1;
+            }
+            Pulled::Lapped(oldest) => {
+                assert!(oldest > *cursor, "no way on");
+                // Nothing overwrites the last event.
+                assert!(oldest < EVENTS, "an event was called missed that was to come");
+                *seen += oldest - *cursor;
+                *cursor = oldest;
+            }
+        }
+    }
+}
+
+fn model(mutant: Mutant) {
+    let ring = Arc::new(Ring {
+        mutant,
+        head: AtomicU64::new(0),
+        words: [(); WORDS].map(|()| AtomicU64::new(0)),
+    });
+    let writer = {
+        let ring = Arc::clone(&ring);
+        thread::spawn(move || write(&ring))
+    };
+    let (mut cursor, mut seen) = (0, 0);
+    read(&ring, &mut cursor, &mut seen);
+    writer.join().expect("the writer");
+    read(&ring, &mut cursor, &mut seen);
+    assert_eq!((cursor, seen), (EVENTS, EVENTS), "events seen and told to be missed");
+    // The last event is there for whoever comes now.
+    assert!(matches!(ring::pull::<WORDS>(&*ring, EVENTS - 1, CAPACITY), Some(Pulled::Words(_))));
+}
+
+#[test]
+fn no_event_is_torn_or_lost_unsaid() {
+    check(|| model(Mutant::None));
+}
+
+#[test]
+fn a_writer_without_its_fence_is_caught() {
+    must_break("no fence between opening and filling", || model(Mutant::WriterWithoutFence));
+}
+
+#[test]
+fn a_reader_without_its_fence_is_caught() {
+    must_break("no fence between copying and looking again", || model(Mutant::ReaderWithoutFence));
+}
+
+#[test]
+fn a_head_that_runs_ahead_is_caught() {
+    must_break("the head before the event", || model(Mutant::HeadFirst));
+}
