@@ -1,6 +1,5 @@
 //! The directory as the home writes it: slots, their lives, and their entries.
 
-use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Offset, Span};
 
 use crate::control::{Control, word_of};
@@ -10,6 +9,7 @@ use crate::failpoint;
 use crate::header::SLOTS_USED;
 use crate::ids::{RegionUid, Slot};
 use crate::layout::{ENTRY_BYTES, Layout};
+use crate::seqlock::{self, RecordWriter};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -61,14 +61,12 @@ impl Directory {
             self.control.store(SLOTS_USED, u64::from(slot.0) + 1)?;
             failpoint!("seal.slots_used");
         }
-        self.set_sequence(slot, sequence.with(State::Writing))?;
-        failpoint!("seal.writing");
-        fence(Ordering::Release);
         let words = entry.encode();
         let (first, rest) = words.split_at(1);
-        self.control.store_record(self.word(slot, 1), rest)?;
+        let record = EntryRecord { directory: self, slot };
+        seqlock::fill(&record, sequence.with(State::Writing).0, rest)?;
         failpoint!("seal.words");
-        self.control.store(self.word(slot, 0), first[0])?;
+        record.store_first(first[0])?;
         failpoint!("seal.published");
         if slot.0 >= self.used {
             self.used = slot.0 + 1;
@@ -134,5 +132,24 @@ impl Directory {
 
     fn word(&self, slot: Slot, word: u64) -> Offset {
         word_of(self.layout.directory, ENTRY_BYTES, slot.0, word)
+    }
+}
+
+/// The words of one slot.
+struct EntryRecord<'a> {
+    directory: &'a Directory,
+    slot: Slot,
+}
+
+impl RecordWriter for EntryRecord<'_> {
+    type Error = StoreError;
+
+    fn store_first(&self, word: u64) -> Result<(), StoreError> {
+        self.directory.set_sequence(self.slot, Sequence(word))
+    }
+
+    fn store_rest(&self, words: &[u64]) -> Result<(), StoreError> {
+        failpoint!("seal.writing");
+        self.directory.control.store_record(self.directory.word(self.slot, 1), words)
     }
 }

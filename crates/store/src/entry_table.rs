@@ -14,8 +14,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farrow_memory::sync::{Ordering, fence};
-use farrow_memory::{Alias, Length, Offset, Region, Span};
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Alias, Length, Offset, Region, Span, WordsMut};
 
 use crate::client_entry::{encode, is_open, life_of};
 use crate::clients::ClientSlot;
@@ -25,6 +25,7 @@ use crate::header::Header;
 use crate::hold_table::{Held, HoldTable};
 use crate::home::SealRequest;
 use crate::ids::{Generation, ObjectId};
+use crate::seqlock::{self, RecordWriter};
 
 /// Lives looked at in one search for entries that can be used again: some 8 KiB of them. With
 /// more entries than that in use it may find none although there are some, and another page is
@@ -49,6 +50,26 @@ struct Books {
     /// Where the next search starts.
     row: usize,
     place: usize,
+}
+
+/// The words of one entry.
+struct EntryWords<'a>(WordsMut<'a>);
+
+impl RecordWriter for EntryWords<'_> {
+    type Error = StoreError;
+
+    fn store_first(&self, word: u64) -> Result<(), StoreError> {
+        stored(self.0.store(0, word, Ordering::Release))
+    }
+
+    fn store_rest(&self, words: &[u64]) -> Result<(), StoreError> {
+        let store = |(i, word): (usize, &u64)| self.0.store(i + 1, *word, Ordering::Relaxed);
+        stored(words.iter().enumerate().map(store).fold(true, |all, one| all & one))
+    }
+}
+
+fn stored(is_stored: bool) -> Result<(), StoreError> {
+    if is_stored { Ok(()) } else { Err(StoreError::unreachable_word("entry page", 0)) }
 }
 
 /// The entry pages of one client. Shared by its threads.
@@ -199,18 +220,14 @@ impl EntryTable {
 
     /// Steps 1 to 3.
     fn write(&self, alias: &Alias, span: Span, entry: &Entry) -> Result<(), StoreError> {
-        let words = alias.words_mut(span)?;
         let sealed = encode(entry);
-        let writing = entry.sequence().with(State::Writing).0;
-        let mut is_stored = words.store(0, writing, Ordering::Release);
-        fence(Ordering::Release);
-        for (i, word) in sealed.iter().enumerate().skip(1) {
-            is_stored &= words.store(i, *word, Ordering::Relaxed);
-        }
+        let (first, rest) = sealed.split_at(1);
+        let record = EntryWords(alias.words_mut(span)?);
+        seqlock::fill(&record, entry.sequence().with(State::Writing).0, rest)?;
         self.region.publish(span)?;
-        is_stored &= words.store(0, sealed[0], Ordering::Release);
+        record.store_first(first[0])?;
         self.region.publish(Span::new(span.offset, Length(8)))?;
-        if is_stored { Ok(()) } else { Err(StoreError::unreachable_word("entry page", 0)) }
+        Ok(())
     }
 
     /// Look for entries whose life has moved on since they were used.

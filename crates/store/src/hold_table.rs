@@ -33,13 +33,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farrow_memory::sync::{AtomicBool, Ordering, fence};
+use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{Alias, Length, Offset, Region, Span};
 
 use crate::client_entry::life_of;
 use crate::control::word_of;
 use crate::entry::{Entry, SEQUENCE_WORD, Sequence, State};
 use crate::error::StoreError;
+use crate::hazard;
 use crate::header::Header;
 use crate::ids::Slot;
 use crate::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
@@ -221,13 +222,8 @@ impl HoldTable {
 
     /// Steps 2 to 4 of the reader.
     fn claim(&self, place: &Place, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
-        place.store(u64::from(slot.0) + 1)?;
-        fence(Ordering::SeqCst);
-        if self.sequence(slot)? == sequence {
-            return Ok(true);
-        }
-        place.store(0)?;
-        Ok(false)
+        let words = ClaimWords { table: self, place, slot };
+        hazard::claim(&words, u64::from(slot.0) + 1, sequence.0)
     }
 
     /// One use less. With the last one the claim goes.
@@ -315,6 +311,25 @@ impl HoldTable {
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
         lock(&self.shards[slot.0 as usize % SHARDS])
+    }
+}
+
+/// What a claim is made with: a slot of a hold block, and the word of the object's life.
+struct ClaimWords<'a> {
+    table: &'a HoldTable,
+    place: &'a Place,
+    slot: Slot,
+}
+
+impl hazard::Claim for ClaimWords<'_> {
+    type Error = StoreError;
+
+    fn store(&self, claim: u64) -> Result<(), StoreError> {
+        self.place.store(claim)
+    }
+
+    fn life(&self) -> Result<u64, StoreError> {
+        self.table.sequence(self.slot).map(|sequence| sequence.0)
     }
 }
 

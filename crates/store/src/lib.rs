@@ -23,7 +23,6 @@ mod events;
 pub mod failpoints;
 mod grants;
 mod hash;
-#[cfg(test)]
 mod hazard;
 mod header;
 mod hold_table;
@@ -37,7 +36,6 @@ mod models;
 mod names;
 mod options;
 mod reader;
-#[cfg(test)]
 mod seqlock;
 mod space;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
 use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, decode, is_open, life_of};
@@ -18,6 +18,7 @@ use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout};
 use crate::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::names::{check_name, probe};
 use crate::options::NAME_BYTES_MAX;
+use crate::seqlock::{self, Copied, RecordReader};
 
 /// How often a lookup starts again when the directory changes under it. Each time, the object it
 /// looked for was away for a moment, so giving up with "not there" is true.
@@ -304,25 +305,19 @@ impl Reader {
         if slot.0 >= self.layout().objects_max {
             return Ok(Look::None);
         }
-        let mut words = [0; ENTRY_WORDS];
-        words[0] = load(directory, slot, 0, Ordering::Acquire)?;
-        if Sequence(words[0]).state() != State::Sealed {
-            return Ok(Look::None);
-        }
         let first = slot.0 as usize * ENTRY_WORDS;
-        let Some(all) = directory.slice(first, ENTRY_WORDS) else {
+        let Some(entry) = directory.slice(first, ENTRY_WORDS) else {
             return Ok(Look::None);
         };
-        for (i, word) in words.iter_mut().enumerate().skip(1) {
-            *word = all.load(i, Ordering::Relaxed).unwrap_or_default();
+        let is_sealed = |word| Sequence(word).state() == State::Sealed;
+        let copied = seqlock::copy::<ENTRY_WORDS>(&EntryWords(entry), is_sealed);
+        match copied.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))? {
+            Copied::Other => Ok(Look::None),
+            Copied::Changed => Ok(Look::Changed),
+            Copied::Words(words) => Entry::decode(&words, self.header.uid, slot, self.layout())
+                .map(Look::Sealed)
+                .map_err(|reason| StoreError::Corrupt { slot, reason }),
         }
-        fence(Ordering::Acquire);
-        if load(directory, slot, 0, Ordering::Relaxed)? != words[0] {
-            return Ok(Look::Changed);
-        }
-        Entry::decode(&words, self.header.uid, slot, self.layout())
-            .map(Look::Sealed)
-            .map_err(|reason| StoreError::Corrupt { slot, reason })
     }
 
     /// Copy an entry that a client wrote out, and see that it and its life were the same before
@@ -345,18 +340,14 @@ impl Reader {
         }
         let entry = self.region.words(layout.client_entry_span(number))?;
         let sequence = life.with(State::Sealed).0;
-        if entry.load(0, Ordering::Acquire) != Some(sequence) {
-            return Ok(LocalLook::None);
-        }
-        let mut words = [sequence; CLIENT_ENTRY_WORDS];
-        for (i, word) in words.iter_mut().enumerate().skip(1) {
-            *word = entry.load(i, Ordering::Relaxed).unwrap_or_default();
-        }
-        fence(Ordering::Acquire);
-        if entry.load(0, Ordering::Acquire) != Some(sequence) || life_of(life_word()) != life {
+        let copied =
+            seqlock::copy::<CLIENT_ENTRY_WORDS>(&EntryWords(entry), |word| word == sequence);
+        let words = match copied {
+            // The life is looked at behind the fence of the copy.
+            Some(Copied::Words(words)) if life_of(life_word()) == life => words,
             // This life is over.
-            return Ok(LocalLook::None);
-        }
+            _ => return Ok(LocalLook::None),
+        };
         let slot = layout.client_slot(number);
         decode(&words, self.header.uid, slot, layout)
             .map(LocalLook::Sealed)
@@ -408,8 +399,11 @@ impl Reader {
     }
 
     fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {
-        fence(Ordering::Acquire);
-        Ok(load(directory, entry.id.slot(), 0, Ordering::Relaxed)? == entry.sequence().0)
+        let first = entry.id.slot().0 as usize * ENTRY_WORDS;
+        let words = directory.slice(first, ENTRY_WORDS);
+        let is_still =
+            words.and_then(|words| seqlock::is_still(&EntryWords(words), entry.sequence().0));
+        is_still.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))
     }
 
     fn word(&self, at: Offset) -> Result<u64, StoreError> {
@@ -421,4 +415,17 @@ impl Reader {
 fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result<u64, StoreError> {
     let at = word_of(Span::default(), ENTRY_BYTES / 8, slot.0, 0).0 + word;
     directory.load(at as usize, order).ok_or_else(|| StoreError::unreachable_word("directory", at))
+}
+
+/// The words of one entry, wherever it lies.
+struct EntryWords<'a>(Words<'a>);
+
+impl RecordReader for EntryWords<'_> {
+    fn first(&self, order: Ordering) -> Option<u64> {
+        self.0.load(0, order)
+    }
+
+    fn word(&self, index: usize) -> Option<u64> {
+        self.0.load(index, Ordering::Relaxed)
+    }
 }

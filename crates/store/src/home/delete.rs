@@ -1,7 +1,6 @@
 //! Delete: an object can no longer be found at once; its memory comes back when nobody holds it.
 
 use farrow_memory::Length;
-use farrow_memory::sync::{Ordering, fence};
 
 use super::Home;
 use crate::blocks::NoBlock;
@@ -10,6 +9,7 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::hash::NameHash;
+use crate::hazard::{self, Scan};
 use crate::ids::{ObjectId, Slot, Target};
 
 /// What [`Home::delete`] did.
@@ -72,8 +72,7 @@ impl Home {
         }
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
-        fence(Ordering::SeqCst);
-        let freed_now = !self.is_held(slot)?;
+        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
         failpoint!("delete.scanned");
         if freed_now {
             self.free_object(slot)?;
@@ -91,12 +90,11 @@ impl Home {
         if self.retiring.is_empty() {
             return Ok(reclaimed);
         }
-        fence(Ordering::SeqCst);
         // An object that was taken over may be held under either of its slots.
         let before = |slot: &u32| self.locals.taken.get(slot).copied();
         let mut slots = self.retiring.clone();
         slots.extend(self.retiring.iter().filter_map(before));
-        let held = self.holds.held_among(&slots)?;
+        let held = hazard::claims_left(&Scan(|| self.holds.held_among(&slots)))?;
         let is_free = |slot: &&u32| {
             let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
             !is_held && !self.kept.contains_key(slot)

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Span};
 
 use super::Home;
@@ -20,6 +19,7 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::grants::{run_of, span_of};
+use crate::hazard::{self, Scan};
 use crate::ids::{ObjectId, Slot, Target};
 use crate::space::Run;
 use crate::{Deleted, home::inside};
@@ -173,8 +173,7 @@ impl Home {
         self.blocks.retire(run).map_err(unknown_block)?;
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
-        fence(Ordering::SeqCst);
-        let freed_now = !self.is_held(slot)?;
+        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
         if freed_now {
             self.free_local(slot)?;
         }
