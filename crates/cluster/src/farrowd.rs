@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
+use tracing_subscriber::fmt::format::FmtSpan;
 
+use crate::metrics::MetricsAddress;
 use crate::node::{MemorySource, Node, NodeError, NodeOptions, StopSwitch};
 use crate::{paths, size};
 
@@ -50,6 +52,11 @@ struct Arguments {
     /// same options as to that node. With none there this is an ordinary start
     #[arg(long, conflicts_with = "fresh")]
     upgrade: bool,
+    /// Tell numbers to Prometheus: unix:PATH, 127.0.0.1:PORT or PORT of this machine [without an
+    /// address: a Unix socket beside that of the node, with .metrics behind its name]
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "",
+          value_parser = MetricsAddress::parse)]
+    metrics: Option<MetricsAddress>,
     /// Do not touch the pages ahead of their use
     #[arg(long)]
     no_prepare: bool,
@@ -80,6 +87,7 @@ impl Arguments {
         options.is_fresh = self.fresh;
         options.is_preparing = !self.no_prepare;
         options.is_upgrade = self.upgrade;
+        options.metrics = self.metrics;
         options
     }
 }
@@ -98,8 +106,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("FARROW_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let _ =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_writer(std::io::stderr)
+        .try_init();
     match serve(arguments.options()) {
         Ok(()) => 0,
         Err(error) => {
@@ -129,6 +140,9 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
     }
     for dropped in &summary.dropped {
         say(&format!("farrow node: lost {dropped}"));
+    }
+    if let Some(metrics) = &summary.metrics {
+        say(&format!("farrow node: metrics at {metrics}"));
     }
     say(&format!("farrow node: listening on {socket}"));
     node.run()

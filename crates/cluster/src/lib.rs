@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod endpoint;
 pub mod farrowd;
 pub mod link;
 pub mod listener;
 mod lock;
 mod memory;
+pub mod metrics;
 pub mod node;
 pub mod paths;
 mod prepare;

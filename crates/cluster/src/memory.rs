@@ -140,10 +140,20 @@ fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeE
 
 fn adopt(fabric: Arc<dyn Fabric>, unfinished: &Unfinished) -> Result<Found, NodeError> {
     let memory = fabric.describe();
+    let _span = tracing::info_span!("adoption", %memory).entered();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let (home, report) = Home::adopt_from(region, unfinished)
         .map_err(|source| NodeError::NotAdopted { memory, source })?;
+    tracing::info!(
+        life = report.life,
+        objects = report.objects,
+        retiring = report.retiring,
+        unfinished = report.unfinished,
+        dropped = report.dropped.len(),
+        clients = report.clients.len(),
+        "adopted"
+    );
     let clients = report
         .clients
         .iter()

@@ -13,8 +13,10 @@ use std::time::Instant;
 use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, sync};
 use farrow_store::{FormatError, RegionUid, StoreError};
 
+use crate::endpoint::Scraped;
 use crate::lock::Lock;
 use crate::memory::{Found, adopt_existing, find_or_make, unlink};
+use crate::metrics::MetricsAddress;
 use crate::paths;
 use crate::prepare;
 use crate::protocol::{NodeState, unfinished};
@@ -71,6 +73,8 @@ pub struct NodeOptions {
     pub is_preparing: bool,
     /// Takes over from the node that serves at the socket, if one does.
     pub is_upgrade: bool,
+    /// Where to tell numbers to Prometheus; `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
 }
 
 impl NodeOptions {
@@ -87,6 +91,7 @@ impl NodeOptions {
             is_fresh: false,
             is_preparing: true,
             is_upgrade: false,
+            metrics: None,
         }
     }
 }
@@ -235,6 +240,8 @@ pub struct Summary {
     pub adopted: u32,
     /// Objects of an earlier life that could not be adopted, with reasons.
     pub dropped: Vec<String>,
+    /// Where numbers are asked for.
+    pub metrics: Option<String>,
 }
 
 impl Node {
@@ -303,11 +310,12 @@ impl Node {
         found: Found,
         started: Instant,
     ) -> Result<Self, NodeError> {
-        let summary = Summary {
+        let mut summary = Summary {
             capacity: found.home.layout().heap.length.0,
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
+            metrics: None,
         };
         let StopSwitch { stopper, wake } = switch;
         let region = Arc::clone(found.home.region());
@@ -328,7 +336,11 @@ impl Node {
             prepare::start(region, heap, Arc::clone(&prepared), Arc::clone(&should_prepare))
         });
         let is_private = options.is_private;
-        let parts = Parts { listener, wake, started, is_private, prepared };
+        let metrics = options.metrics.as_ref();
+        let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
+        summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
+        let metrics = metrics.map(|bound| bound.listener);
+        let parts = Parts { listener, wake, started, is_private, prepared, metrics };
         let server = Server::new(parts, state).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         Ok(Self { server, options, lock, preparing, should_prepare, stopper, summary })
@@ -377,6 +389,9 @@ impl Node {
             Ended::Asked => {}
         }
         let _ = fs::remove_file(&options.socket);
+        if let Some(path) = options.metrics.as_ref().and_then(|it| it.path(&options.socket)) {
+            let _ = fs::remove_file(path);
+        }
         drop(state);
         if let (false, MemorySource::Shm { dir }) = (options.is_keeping, &options.source) {
             unlink(dir, &paths::region_name(&options.socket))?;
@@ -408,7 +423,7 @@ impl Node {
     }
 }
 
-fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
+pub(crate) fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
     let bytes = socket.as_os_str().len();
     let max = paths::SOCKET_PATH_BYTES_MAX;
     if bytes == 0 || bytes > max {

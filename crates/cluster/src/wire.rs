@@ -351,6 +351,8 @@ pub struct NodeStats {
     pub waiting: u64,
     /// Bytes that they wait for.
     pub waiting_bytes: u64,
+    /// Times the event loop woke since start; none while nothing happens.
+    pub turns_total: u64,
 }
 
 /// Why not, in terms of what the caller can do.

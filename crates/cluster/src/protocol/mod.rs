@@ -7,6 +7,7 @@ mod admission;
 mod convert;
 mod handover;
 mod hello;
+mod kinds;
 mod node;
 mod numbers;
 mod requests;

@@ -108,6 +108,7 @@ pub struct NodeState {
     pub(super) counts: Counts,
     pub(super) adopted: u64,
     pub(super) prepared: u64,
+    pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
 }
@@ -147,6 +148,7 @@ impl NodeState {
             counts: Counts::default(),
             adopted: adopted.into(),
             prepared: 0,
+            turns: 0,
             started_ms: now_ms,
             is_stopping: false,
         }
@@ -160,11 +162,6 @@ impl NodeState {
     /// Number of clients, connected or expected back.
     pub fn clients(&self) -> usize {
         self.sessions.values().filter(|session| session.slot.is_some()).count() + self.orphans.len()
-    }
-
-    /// The server's progress in making pages ready, in bytes.
-    pub fn set_prepared(&mut self, bytes: u64) {
-        self.prepared = bytes;
     }
 
     /// A connection was accepted.

@@ -6,6 +6,12 @@ use super::node::NodeState;
 use crate::wire::NodeStats;
 
 impl NodeState {
+    /// The server's progress: bytes of pages made ready, and how often it woke.
+    pub fn set_progress(&mut self, prepared: u64, turns: u64) {
+        self.prepared = prepared;
+        self.turns = turns;
+    }
+
     /// Numbers of the node.
     ///
     /// # Errors
@@ -57,6 +63,7 @@ impl NodeState {
             deleted_total: self.counts.deleted,
             waiting: self.admission.waiting() as u64,
             waiting_bytes: self.admission.waiting_bytes(),
+            turns_total: self.turns,
         })
     }
 }

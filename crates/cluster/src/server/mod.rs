@@ -3,10 +3,11 @@
 mod connection;
 mod handover;
 mod process;
+mod scrape;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,14 +17,18 @@ use farrow_store::ClientSlot;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::metrics::{self, Latencies};
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use connection::{Connection, Input};
 pub(crate) use handover::Handover;
 
 use process::watch;
+pub(crate) use scrape::ScrapeListener;
+use scrape::{SCRAPERS, Scrapers};
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
+const SCRAPE_LISTENER: u64 = 2;
 /// Tokens from here on: session number times two, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
 /// Tokens of processes of an earlier life: this bit and the slot.
@@ -59,6 +64,8 @@ pub(crate) struct Parts {
     pub(crate) is_private: bool,
     /// Bytes of the heap whose pages are ready.
     pub(crate) prepared: Arc<sync::AtomicU64>,
+    /// Where numbers are asked for.
+    pub(crate) metrics: Option<ScrapeListener>,
 }
 
 /// What is left of a server that ended.
@@ -89,16 +96,25 @@ pub(crate) struct Server {
     is_accepting: bool,
     /// The daemon that wants to follow this one, and its request.
     handover: Option<(SessionId, u64)>,
+    scrapers: Option<Scrapers>,
+    latencies: Latencies,
+    /// How often the loop woke.
+    turns: u64,
 }
 
 impl Server {
     pub(crate) fn new(parts: Parts, state: NodeState) -> io::Result<Self> {
-        let Parts { listener, wake, started, is_private, prepared } = parts;
+        let Parts { listener, wake, started, is_private, prepared, metrics } = parts;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         epoll::add(&poll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&poll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        let scrapers = metrics.map(Scrapers::new);
+        if let Some(scrapers) = &scrapers {
+            let token = EventData::new_u64(SCRAPE_LISTENER);
+            epoll::add(&poll, scrapers.listener(), token, EventFlags::IN)?;
+        }
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
             poll,
@@ -117,6 +133,9 @@ impl Server {
             prepared,
             is_accepting: true,
             handover: None,
+            scrapers,
+            latencies: Latencies::new(),
+            turns: 0,
         };
         server.watch_orphans();
         Ok(server)
@@ -161,13 +180,18 @@ impl Server {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.state.set_prepared(self.prepared.load(sync::Ordering::Relaxed));
+            self.turns += 1;
+            self.state.set_progress(self.prepared.load(sync::Ordering::Relaxed), self.turns);
             let mut actions = Vec::new();
             if !events.is_empty() {
                 spin_until = Instant::now() + SPIN;
             }
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
+            if let Some(scrapers) = &mut self.scrapers {
+                scrapers
+                    .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+            }
             let is_stopped = self.perform(actions);
             self.set_interests();
             if is_asked || is_stopped {
@@ -194,7 +218,8 @@ impl Server {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let now_ms = self.now_ms();
-        let mut at_ms = self.state.next_deadline_ms();
+        let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
+        let mut at_ms = [self.state.next_deadline_ms(), scrape_ms].into_iter().flatten().min();
         if self.is_private && !self.had_client {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
@@ -220,11 +245,18 @@ impl Server {
                     let mut bytes = [0; 64];
                     is_asked |= self.wake.read(&mut bytes).is_ok();
                 }
+                SCRAPE_LISTENER => {
+                    let now_ms = self.now_ms();
+                    if let Some(scrapers) = &mut self.scrapers {
+                        scrapers.accept(self.poll.as_fd(), now_ms);
+                    }
+                }
                 token if token & ORPHANS != 0 => {
                     let slot = ClientSlot((token & !ORPHANS) as u32);
                     self.orphans.remove(&slot);
                     self.state.orphan_died(slot, self.now_ms());
                 }
+                token if token & SCRAPERS != 0 => self.scrape(token),
                 token => {
                     let number = token - SESSIONS;
                     let session = SessionId(number / 2);
@@ -334,9 +366,30 @@ impl Server {
         let wall_ns = wall_clock_ns();
         let now_ms = self.now_ms();
         for request in requests {
+            let kind = request.body.kind();
+            let _span = tracing::debug_span!("request", session = session.0, kind).entered();
+            let began = Instant::now();
             self.state.handle(session, request, now_ms, wall_ns, actions);
+            self.latencies.entry(kind).or_default().add(began.elapsed());
         }
         self.had_client |= self.state.clients() > 0;
+    }
+
+    fn scrape(&mut self, token: u64) {
+        let now_ms = self.now_ms();
+        let Self { scrapers: Some(scrapers), state, latencies, poll, .. } = self else {
+            return;
+        };
+        scrapers.ready(poll.as_fd(), token, now_ms, || {
+            let _span = tracing::debug_span!("scrape").entered();
+            match state.stats(now_ms) {
+                Ok(stats) => metrics::text::write(&stats, latencies),
+                Err(error) => {
+                    tracing::error!(%error, "no numbers");
+                    String::new()
+                }
+            }
+        });
     }
 
     /// Sends, closes; true when the node is to stop.

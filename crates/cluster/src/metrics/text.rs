@@ -1,0 +1,158 @@
+//! The text exposition format of Prometheus, version 0.0.4.
+
+use std::fmt::Write;
+
+use super::Latencies;
+use crate::wire::NodeStats;
+
+/// A family of one sample without labels: name, type, help, value.
+type Single = (&'static str, &'static str, &'static str, f64);
+
+/// All numbers of a node.
+pub(crate) fn write(stats: &NodeStats, latencies: &Latencies) -> String {
+    let mut out = String::with_capacity(16 << 10);
+    for (name, kind, help, value) in singles(stats) {
+        head(&mut out, name, kind, help);
+        line(&mut out, name, "", value);
+    }
+    info(&mut out, stats);
+    let name = "farrow_request_seconds";
+    head(&mut out, name, "histogram", "Time a request took the event loop, waits left out.");
+    for (kind, histogram) in latencies {
+        for (end, count) in histogram.cumulative() {
+            let labels = format!("{{kind=\"{kind}\",le=\"{end}\"}}");
+            line(&mut out, "farrow_request_seconds_bucket", &labels, count as f64);
+        }
+        let labels = format!("{{kind=\"{kind}\",le=\"+Inf\"}}");
+        let count = histogram.count() as f64;
+        line(&mut out, "farrow_request_seconds_bucket", &labels, count);
+        let labels = format!("{{kind=\"{kind}\"}}");
+        line(&mut out, "farrow_request_seconds_sum", &labels, histogram.sum_seconds());
+        line(&mut out, "farrow_request_seconds_count", &labels, count);
+    }
+    out
+}
+
+// Written out, so that a number added to the node is not forgotten here.
+fn singles(stats: &NodeStats) -> Vec<Single> {
+    let NodeStats {
+        capacity,
+        used,
+        free,
+        largest_free,
+        granted,
+        fragmented,
+        retiring,
+        objects,
+        objects_max,
+        objects_retiring,
+        clients,
+        clients_max,
+        holds,
+        region_uid: _,
+        pid: _,
+        uptime_ms,
+        adopted,
+        prepared,
+        fabric: _,
+        coherence: _,
+        memory: _,
+        huge_page_bytes,
+        requests,
+        sealed_total,
+        deleted_total,
+        waiting,
+        waiting_bytes,
+        turns_total,
+    } = stats;
+    let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
+    let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
+    vec![
+        gauge("farrow_capacity_bytes", "Heap bytes lent.", capacity),
+        gauge("farrow_used_bytes", "Bytes of live objects.", used),
+        gauge("farrow_free_bytes", "Bytes free.", free),
+        gauge("farrow_largest_free_bytes", "Longest free run of whole pages.", largest_free),
+        gauge("farrow_granted_bytes", "Bytes granted and not sealed.", granted),
+        gauge("farrow_fragmented_bytes", "Free bytes in pages with objects.", fragmented),
+        gauge("farrow_retiring_bytes", "Bytes of deleted objects still held.", retiring),
+        gauge("farrow_objects", "Sealed objects.", objects),
+        gauge("farrow_objects_max", "Most objects.", objects_max),
+        gauge("farrow_objects_retiring", "Deleted objects still held.", objects_retiring),
+        gauge("farrow_clients", "Clients that have a place.", clients),
+        gauge("farrow_clients_max", "Most clients.", clients_max),
+        gauge("farrow_holds", "Objects held, summed over clients.", holds),
+        ("farrow_uptime_seconds", "gauge", "Since the daemon started.", *uptime_ms as f64 / 1e3),
+        gauge("farrow_adopted_objects", "Objects adopted at start.", adopted),
+        gauge("farrow_prepared_bytes", "Heap bytes whose pages are ready.", prepared),
+        gauge("farrow_huge_page_bytes", "Huge page size of the memory; 0: none.", huge_page_bytes),
+        gauge("farrow_waiting_requests", "Requests that wait for memory.", waiting),
+        gauge("farrow_waiting_bytes", "Bytes that they wait for.", waiting_bytes),
+        counter("farrow_requests_total", "Requests answered.", requests),
+        counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
+        counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),
+        counter("farrow_event_loop_turns_total", "Times the event loop woke.", turns_total),
+    ]
+}
+
+/// What is no number goes to the labels of one that is always 1.
+fn info(out: &mut String, stats: &NodeStats) {
+    head(out, "farrow_node_info", "gauge", "What the node is.");
+    let labels = [
+        ("version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("fabric", stats.fabric.clone()),
+        ("coherence", stats.coherence.clone()),
+        ("memory", stats.memory.clone()),
+        ("region", format!("{:016x}", stats.region_uid)),
+        ("pid", stats.pid.to_string()),
+    ];
+    let labels: Vec<String> =
+        labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+    line(out, "farrow_node_info", &format!("{{{}}}", labels.join(",")), 1.0);
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn line(out: &mut String, name: &str, labels: &str, value: f64) {
+    let _ = writeln!(out, "{name}{labels} {value}");
+}
+
+/// A label's value: a path may hold anything.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_family_is_announced_once_and_labels_are_escaped() {
+        let memory = "a \"path\"\\ with\nlines".to_owned();
+        let stats = NodeStats { capacity: 1 << 40, uptime_ms: 1500, memory, ..Default::default() };
+        let mut latencies = Latencies::new();
+        latencies.entry("seal").or_default().add(Duration::from_micros(3));
+        let text = write(&stats, &latencies);
+        assert!(text.ends_with('\n'));
+        assert!(text.contains("\nfarrow_capacity_bytes 1099511627776\n"), "{text}");
+        assert!(text.contains("\nfarrow_uptime_seconds 1.5\n"));
+        assert!(text.contains(r#"memory="a \"path\"\\ with\nlines""#), "{text}");
+        assert!(
+            text.contains("\nfarrow_request_seconds_bucket{kind=\"seal\",le=\"0.0000025\"} 0\n")
+        );
+        assert!(
+            text.contains("\nfarrow_request_seconds_bucket{kind=\"seal\",le=\"0.000005\"} 1\n")
+        );
+        assert!(text.contains("\nfarrow_request_seconds_bucket{kind=\"seal\",le=\"+Inf\"} 1\n"));
+        let mut announced: Vec<&str> =
+            text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let count = announced.len();
+        announced.dedup();
+        assert_eq!(count, announced.len());
+        assert_eq!(count, singles(&stats).len() + 2);
+    }
+}

@@ -1,0 +1,27 @@
+//! Names of the requests, for spans and numbers.
+
+use crate::wire::RequestBody;
+
+impl RequestBody {
+    /// What is asked, as a word.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Grant { .. } => "grant",
+            Self::Release { .. } => "release",
+            Self::Reserve { .. } => "reserve",
+            Self::Unreserve { .. } => "unreserve",
+            Self::Renew { .. } => "renew",
+            Self::Seal { .. } => "seal",
+            Self::Confirm { .. } => "confirm",
+            Self::Delete { .. } => "delete",
+            Self::Wait { .. } => "wait",
+            Self::HoldBlock => "hold_block",
+            Self::Reclaim => "reclaim",
+            Self::Stats => "stats",
+            Self::Goodbye => "goodbye",
+            Self::Shutdown => "shutdown",
+            Self::Handover { .. } => "handover",
+        }
+    }
+}

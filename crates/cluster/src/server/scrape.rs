@@ -1,0 +1,257 @@
+//! Scrapers of the numbers, inside the event loop. They are strangers: each has a deadline, few
+//! are there at a time, the oldest goes first, and the numbers are counted anew ten times a second
+//! at most, whoever asks how often.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::metrics::http::{self, Asked};
+
+/// Tokens of scrapers: this bit and a number.
+pub(super) const SCRAPERS: u64 = 1 << 62;
+
+/// Connections at a time; one scraper needs one.
+const SCRAPERS_MAX: usize = 16;
+
+/// A scrape is over by then, answered or not.
+const SCRAPE_MS_MAX: u64 = 5_000;
+
+/// Numbers are as old as this at most; looking at every hold takes time.
+const FRESH_MS: u64 = 100;
+
+/// Connections taken in one turn, so that a flood of them leaves room for clients.
+const ACCEPTS_PER_TURN: usize = 8;
+
+/// Where scrapers connect.
+#[derive(Debug)]
+pub(crate) enum ScrapeListener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl ScrapeListener {
+    fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Unix(stream))
+            }
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+        }
+    }
+}
+
+impl AsFd for ScrapeListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(listener) => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(bytes),
+            Self::Tcp(stream) => stream.read(bytes),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Scraper {
+    stream: Stream,
+    deadline_ms: u64,
+    input: Vec<u8>,
+    /// Empty until the question has come.
+    output: Vec<u8>,
+    sent: usize,
+}
+
+/// What a scraper is waiting for.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// To send or to take more.
+    Wait,
+    /// To be told the numbers.
+    Numbers,
+    /// Nothing: it is over.
+    Over,
+}
+
+/// The scrapers.
+#[derive(Debug)]
+pub(super) struct Scrapers {
+    listener: ScrapeListener,
+    all: BTreeMap<u64, Scraper>,
+    next: u64,
+    /// The numbers, and when they were counted.
+    numbers: Option<(u64, String)>,
+}
+
+impl Scrapers {
+    pub(super) fn new(listener: ScrapeListener) -> Self {
+        Self { listener, all: BTreeMap::new(), next: 0, numbers: None }
+    }
+
+    pub(super) fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// When the first of them is over; they are in the order of their coming.
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.all.first_key_value().map(|(_, scraper)| scraper.deadline_ms)
+    }
+
+    pub(super) fn accept(&mut self, poll: BorrowedFd<'_>, now_ms: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let stream = match self.listener.accept() {
+                Ok(stream) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::debug!(%error, "a scraper could not be taken");
+                    // Descriptors may be what is missing.
+                    self.all.pop_first();
+                    return;
+                }
+            };
+            while self.all.len() >= SCRAPERS_MAX {
+                self.all.pop_first();
+            }
+            let number = self.next;
+            self.next += 1;
+            let token = EventData::new_u64(SCRAPERS | number);
+            if epoll::add(poll, &stream, token, EventFlags::IN).is_ok() {
+                let deadline_ms = now_ms.saturating_add(SCRAPE_MS_MAX);
+                let (input, output) = (Vec::new(), Vec::new());
+                let scraper = Scraper { stream, deadline_ms, input, output, sent: 0 };
+                self.all.insert(number, scraper);
+            }
+        }
+    }
+
+    /// A scraper can be read or written. `count` makes the text of the numbers.
+    pub(super) fn ready(
+        &mut self,
+        poll: BorrowedFd<'_>,
+        token: u64,
+        now_ms: u64,
+        count: impl FnOnce() -> String,
+    ) {
+        let number = token & !SCRAPERS;
+        let Some(scraper) = self.all.get_mut(&number) else {
+            return;
+        };
+        let mut step = scraper.read();
+        if step == Step::Numbers {
+            let is_fresh =
+                self.numbers.as_ref().is_some_and(|(at_ms, _)| now_ms < at_ms + FRESH_MS);
+            if !is_fresh {
+                self.numbers = Some((now_ms, count()));
+            }
+            let text = self.numbers.as_ref().map_or("", |(_, text)| text);
+            scraper.output = http::numbers(text);
+            step = Step::Wait;
+        }
+        if step == Step::Wait {
+            step = scraper.write();
+        }
+        let is_writing = scraper.sent < scraper.output.len();
+        let flags = if is_writing { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        let token = EventData::new_u64(token);
+        if step == Step::Over || epoll::modify(poll, &scraper.stream, token, flags).is_err() {
+            self.all.remove(&number);
+        }
+    }
+
+    /// Lets go of those whose time is over.
+    pub(super) fn tick(&mut self, now_ms: u64) {
+        while self.next_deadline_ms().is_some_and(|at_ms| at_ms <= now_ms) {
+            self.all.pop_first();
+        }
+    }
+}
+
+impl Scraper {
+    /// Takes what has come; once there is an answer, only to see the other end close.
+    fn read(&mut self) -> Step {
+        let mut bytes = [0; 2048];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Step::Over,
+            Ok(count) if self.output.is_empty() => {
+                self.input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
+            }
+            // Whoever goes on talking after the answer is no scraper.
+            Ok(_) => return Step::Over,
+            Err(error) if is_pause(&error) => return Step::Wait,
+            Err(_) => return Step::Over,
+        }
+        match http::read(&self.input) {
+            Asked::More => Step::Wait,
+            Asked::Metrics => Step::Numbers,
+            Asked::Wrong(status, reason) => {
+                self.output = http::refusal(status, reason);
+                Step::Wait
+            }
+        }
+    }
+
+    fn write(&mut self) -> Step {
+        while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match self.stream.write(rest) {
+                Ok(0) => return Step::Over,
+                Ok(count) => self.sent += count,
+                Err(error) if is_pause(&error) => return Step::Wait,
+                Err(_) => return Step::Over,
+            }
+            if self.sent == self.output.len() && self.stream.finish().is_err() {
+                return Step::Over;
+            }
+        }
+        Step::Wait
+    }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}

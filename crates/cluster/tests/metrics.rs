@@ -1,0 +1,181 @@
+//! The numbers for Prometheus: right, served to whoever asks properly, and no way to hurt a node.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Daemon, PATIENCE, wait_for};
+use farrow::Value;
+
+/// As in the server: connections of scrapers at a time.
+const SCRAPERS_MAX: usize = 16;
+
+fn place(daemon: &Daemon) -> PathBuf {
+    PathBuf::from(format!("{}.metrics", daemon.socket.display()))
+}
+
+fn connect(daemon: &Daemon) -> UnixStream {
+    let stream = UnixStream::connect(place(daemon)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+fn ask(mut stream: impl Read + Write, request: &str) -> String {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn numbers(daemon: &Daemon) -> String {
+    let answer = ask(connect(daemon), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    body.to_owned()
+}
+
+fn value(text: &str, sample: &str) -> f64 {
+    let line = text.lines().find(|line| line.strip_prefix(sample).is_some_and(is_value));
+    line.unwrap_or_else(|| panic!("no {sample} in {text}"))[sample.len()..].trim().parse().unwrap()
+}
+
+fn is_value(rest: &str) -> bool {
+    rest.starts_with(' ')
+}
+
+#[test]
+fn numbers_follow_what_happens() {
+    let mut daemon = Daemon::start("8M", &["--no-prepare", "--metrics"]);
+    let client = daemon.client();
+    client.put(&Value::Bytes(&[1; 5000]), Some("x")).unwrap();
+    client.put(&Value::Bytes(b"y"), Some("y")).unwrap();
+    client.delete(&["y".into()]).unwrap();
+    // They may be a tenth of a second old.
+    let text = wait_for("fresh numbers", || {
+        Some(numbers(&daemon)).filter(|text| value(text, "farrow_objects_deleted_total") > 0.0)
+    })
+    .unwrap();
+    assert_eq!(value(&text, "farrow_capacity_bytes"), f64::from(8 << 20));
+    assert_eq!(value(&text, "farrow_objects"), 1.0);
+    assert_eq!(value(&text, "farrow_objects_sealed_total"), 2.0);
+    assert_eq!(value(&text, "farrow_request_seconds_count{kind=\"seal\"}"), 2.0);
+    let all = "farrow_request_seconds_bucket{kind=\"seal\",le=\"+Inf\"}";
+    assert_eq!(value(&text, all), 2.0);
+    assert!(value(&text, "farrow_request_seconds_sum{kind=\"seal\"}") > 0.0);
+
+    daemon.upgrade();
+    let text = numbers(&daemon);
+    assert_eq!(value(&text, "farrow_adopted_objects"), 1.0);
+    client.shut_down_node().unwrap();
+    daemon.wait_end();
+    assert!(!place(&daemon).exists(), "the socket goes with the node");
+}
+
+#[test]
+fn what_is_no_scrape_is_told_so() {
+    let daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);
+    drop(daemon.client());
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n", "404"),
+        ("DELETE /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("what is this\r\n\r\n", "400"),
+        (&format!("GET /metrics HTTP/1.1\r\nX: {}", "y".repeat(8170)), "431"),
+    ] {
+        let answer = ask(connect(&daemon), request);
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:.40}: {answer}");
+    }
+    for address in ["0.0.0.0:0", "unix:", "nowhere"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+            .args(["--metrics", address])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{address}: {output:?}");
+    }
+}
+
+#[test]
+fn a_port_of_this_machine_serves_too() {
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        .args(["--metrics", "0", "--memory", "4M", "--no-prepare", "--memory-dir"])
+        .arg(dir.path())
+        .arg("--socket")
+        .arg(dir.path().join("n.sock"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let mut said = lines.filter_map(|line| {
+        Some(line.split_once("metrics at http://")?.1.strip_suffix("/metrics")?.to_owned())
+    });
+    let answer = said.next().map(|address| {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        ask(stream, "GET /metrics HTTP/1.0\r\n\r\n")
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let answer = answer.expect("an address");
+    assert_eq!(value(&answer, "farrow_objects"), 0.0);
+}
+
+#[test]
+fn slow_silent_and_hostile_scrapers_hurt_nobody() {
+    let mut daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);
+    let client = daemon.client();
+    let fds = || std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count();
+    let before = fds();
+    let mut crowd = Vec::new();
+    for number in 0..200 {
+        let mut stream = connect(&daemon);
+        // Those that were there longest are sent away: their sockets may be gone already.
+        let _ = match number % 5 {
+            0 => Ok(()),
+            1 => stream.write_all(b"GET /met"),
+            2 => stream.write_all(&[0xff; 4000]),
+            3 => stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n"),
+            _ => stream.write_all("GET /metrics HTTP/1.1\r\n\r\n".repeat(400).as_bytes()),
+        };
+        crowd.push(stream);
+        if number % 20 == 0 {
+            client.put(&Value::Bytes(b"x"), None).unwrap();
+            assert!(fds() <= before + SCRAPERS_MAX, "{number}: {} from {before}", fds());
+        }
+    }
+    // A scraper with manners is served while all of them stay.
+    assert_eq!(value(&numbers(&daemon), "farrow_clients"), 1.0);
+    drop(crowd);
+    wait_for("their connections to go", || (fds() <= before).then_some(())).unwrap();
+    assert!(daemon.is_running());
+}
+
+#[test]
+fn a_node_with_nothing_to_do_does_not_wake() {
+    let daemon = Daemon::start("4M", &["--no-prepare", "--metrics"]);
+    let client = daemon.client();
+    let held = client.put(&Value::Bytes(b"x"), Some("x")).unwrap();
+    let object = client.get(&held.into(), Duration::ZERO).unwrap();
+    drop(numbers(&daemon));
+    // What was started by the lines above comes to its end.
+    let mut last = client.stats().unwrap().node.turns_total;
+    wait_for("rest", || {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = client.stats().unwrap().node.turns_total;
+        let is_at_rest = now == last + 1;
+        last = now;
+        is_at_rest.then_some(())
+    })
+    .expect("a turn for each question and no other");
+    std::thread::sleep(Duration::from_millis(500));
+    let turns = client.stats().unwrap().node.turns_total - last;
+    assert_eq!(turns, 1, "the question itself is the only turn");
+    drop(object);
+}
