@@ -22,6 +22,8 @@ impl RequestBody {
             Self::Goodbye => "goodbye",
             Self::Shutdown => "shutdown",
             Self::Handover { .. } => "handover",
+            Self::Listen(_) => "listen",
+            Self::Watch(_) => "watch",
         }
     }
 }
