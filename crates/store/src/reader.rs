@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
-use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, decode, is_open, life_of};
+use crate::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::control::word_of;
 use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
 use crate::error::{FormatError, StoreError};
@@ -340,13 +340,9 @@ impl Reader {
         }
         let entry = self.region.words(layout.client_entry_span(number))?;
         let sequence = life.with(State::Sealed).0;
-        let copied =
-            seqlock::copy::<CLIENT_ENTRY_WORDS>(&EntryWords(entry), |word| word == sequence);
-        let words = match copied {
-            // The life is looked at behind the fence of the copy.
-            Some(Copied::Words(words)) if life_of(life_word()) == life => words,
-            // This life is over.
-            _ => return Ok(LocalLook::None),
+        let is_still = || life_of(life_word()) == life;
+        let Some(words) = seqlock::copy_in_life(&EntryWords(entry), sequence, is_still) else {
+            return Ok(LocalLook::None);
         };
         let slot = layout.client_slot(number);
         decode(&words, self.header.uid, slot, layout)

@@ -66,6 +66,19 @@ pub(crate) fn copy<const WORDS: usize>(
     Some(if is_still(record, first)? { Copied::Words(words) } else { Copied::Changed })
 }
 
+/// Copy a record of one life, which somebody else than its writer ends. The life is looked at
+/// behind the fence of the copy, as the words of the next one are stored only when it is over.
+pub(crate) fn copy_in_life<const WORDS: usize>(
+    record: &impl RecordReader,
+    first: u64,
+    is_open: impl Fn() -> bool,
+) -> Option<[u64; WORDS]> {
+    match copy(record, |word| word == first)? {
+        Copied::Words(words) if is_open() => Some(words),
+        _ => None,
+    }
+}
+
 /// Whether the first word is what it was before everything that was loaded since.
 pub(crate) fn is_still(record: &impl RecordReader, first: u64) -> Option<bool> {
     record.fence();

@@ -7,6 +7,7 @@
 
 mod directory;
 mod hold;
+mod life;
 mod ring;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
