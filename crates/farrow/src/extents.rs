@@ -86,15 +86,9 @@ impl Extents {
         })?;
         let want = {
             let mut state = lock(&self.state);
-            if let Some(run) = state.free.allocate(whole, alignment_for(whole)) {
-                return Ok(run_span(run));
-            }
-            if whole >= EXACT_BYTES_MIN {
-                whole
-            } else {
-                let want = state.grant_bytes.min(self.ahead_bytes).max(whole);
-                state.grant_bytes = (state.grant_bytes * 2).min(AHEAD_BYTES_MAX);
-                want
+            match state.take(whole) {
+                Some(span) => return Ok(span),
+                None => state.want(whole, self.ahead_bytes),
             }
         };
         if !wait.is_zero() {
@@ -116,13 +110,7 @@ impl Extents {
         if self.is_writable {
             session.region.make_writable(granted)?;
         }
-        let mut state = lock(&self.state);
-        state.insert_granted(granted);
-        let (head, tail) = split(granted, whole);
-        if let Some(tail) = tail {
-            let _ = state.free.free(span_run(tail));
-        }
-        Ok(head)
+        Ok(lock(&self.state).admit(granted, whole))
     }
 
     /// Whole pages for each of `sizes`, none of which is 0, with one grant at most. All or none.
@@ -264,6 +252,31 @@ impl Extents {
 }
 
 impl State {
+    /// Pages that are free here.
+    fn take(&mut self, whole: u64) -> Option<Span> {
+        self.free.allocate(whole, alignment_for(whole)).map(run_span)
+    }
+
+    /// How much to ask the node for, when so much is needed.
+    fn want(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
+        if whole >= EXACT_BYTES_MIN {
+            return whole;
+        }
+        let want = self.grant_bytes.min(ahead_bytes).max(whole);
+        self.grant_bytes = (self.grant_bytes * 2).min(AHEAD_BYTES_MAX);
+        want
+    }
+
+    /// Takes in what the node granted, and hands out its first `whole` bytes.
+    fn admit(&mut self, granted: Span, whole: u64) -> Span {
+        self.insert_granted(granted);
+        let (head, tail) = split(granted, whole);
+        if let Some(tail) = tail {
+            let _ = self.free.free(span_run(tail));
+        }
+        head
+    }
+
     fn insert_granted(&mut self, span: Span) {
         let Run { mut start, mut end } = span_run(span);
         if let Some((before, stop)) = self.granted.range(..start).next_back()
@@ -381,6 +394,9 @@ pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
     }
     left
 }
+
+#[cfg(test)]
+mod models;
 
 #[cfg(test)]
 mod tests {
