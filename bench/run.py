@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE))
 
 from harness import machine, plot, report  # noqa: E402
 from harness.document import document_of, plain, write  # noqa: E402
-from harness.process import PeerError, set_up  # noqa: E402
+from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
     Plan,
     Sample,
@@ -214,6 +214,7 @@ def _print(document: dict[str, Any], samples: list[Sample]) -> None:
 
 
 if __name__ == "__main__":
+    end_on_signal()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

@@ -19,7 +19,7 @@ sys.path.insert(0, str(HERE))
 
 from harness import machine, store_plot, store_report  # noqa: E402
 from harness.document import document_of, write  # noqa: E402
-from harness.process import PeerError, set_up  # noqa: E402
+from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.store_tasks import StorePlan, measure_limits, measure_store  # noqa: E402
 from harness.tasks import ROW_BYTES, Sample  # noqa: E402
 
@@ -128,6 +128,7 @@ def _print(document: dict[str, Any], samples: list[Sample]) -> None:
 
 
 if __name__ == "__main__":
+    end_on_signal()
     try:
         sys.exit(main())
     except KeyboardInterrupt:

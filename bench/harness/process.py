@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Driver", "Memory", "PeerError", "PeerRun", "memory_of", "python_of", "set_up"]
+__all__ = [
+    "Driver",
+    "Memory",
+    "PeerError",
+    "PeerRun",
+    "end_on_signal",
+    "memory_of",
+    "python_of",
+    "set_up",
+]
 
 # A process and the moment it started, in clock ticks: a number alone may be given out again.
 _Process = tuple[int, int]
@@ -28,6 +37,7 @@ PEERS = Path(__file__).resolve().parent.parent / "peers"
 # No single request takes this long on any machine the table fits in.
 _ANSWER_SECONDS_MAX = 180.0
 _END_SECONDS_MAX = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The largest environment is Ray's, some 300 MB.
 _SET_UP_SECONDS_MAX = 600.0
 
@@ -101,6 +111,16 @@ def set_up(peers: list[str], notes: list[str], say: Callable[[str], None]) -> li
                 continue
         ready.append(peer)
     return ready
+
+
+def end_on_signal() -> None:
+    """Make SIGTERM and SIGHUP leave by an exception, so that what was started is ended."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
 
 
 class Driver:
@@ -205,7 +225,7 @@ class PeerRun:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {one: signal.signal(one, signal.SIG_IGN) for one in _SIGNALS}
         try:
             for driver in self._drivers:
                 driver.end()
@@ -220,7 +240,8 @@ class PeerRun:
                     left.unlink(missing_ok=True)
             shutil.rmtree(self._directory, ignore_errors=True)
         finally:
-            signal.signal(signal.SIGINT, interrupt)
+            for one, handler in before.items():
+                signal.signal(one, handler)
 
     @property
     def server_pid(self) -> int | None:

@@ -43,7 +43,7 @@ KINDS = {
 }
 # Pages of a fresh region are made ready in the background; a store in use has them.
 _READY_SECONDS_MAX = 30.0
-_START_SECONDS = 0.3
+_START_SECONDS = 1.0
 
 _Found = Iterator[Sample]
 _Say = Callable[[str, bool], None]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from answer import load
 
 # Room for the objects of the memory and rate measurements, whatever the capacity.
 _OBJECTS_MAX = 400_000
-# Bytes of a directory entry (docs/formats/region.md), which ``used`` does not count.
-_ENTRY_BYTES = 128
 
 _Peer = load("farrow/peer.py").Peer
 
@@ -20,7 +19,7 @@ class Store:
     can_name = True
     can_unnamed = True
     is_queue = False
-    accounting = "stats(): used, and 128 B of directory entry for each object"
+    accounting = "stats(): used, and each object's share of all tables of a region full of objects"
 
     def __init__(self) -> None:
         self._peer = _Peer()
@@ -74,9 +73,16 @@ class Store:
         return farrow.ObjectRef(bytes.fromhex(text))
 
     def used(self) -> int:
-        """Bytes of the region that objects take."""
+        """Bytes of the heap that objects take, and their share of what is no heap.
+
+        The region's tables (directory, indexes, names, entries, holds, events) are there from the
+        start; the share is all of them over the number of objects that the directory can hold.
+        """
         stats = self._client.stats()
-        return int(stats["used"]) + _ENTRY_BYTES * int(stats["objects"])
+        sections = (f"{stats['memory']}.control", f"{stats['memory']}.data")
+        tables = sum(os.stat(path).st_size for path in sections) - int(stats["capacity"])
+        share = tables / int(stats["objects_max"])
+        return int(stats["used"]) + round(share * int(stats["objects"]))
 
     def stats(self) -> dict[str, Any]:
         """The node's counters."""

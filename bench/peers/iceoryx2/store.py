@@ -11,6 +11,8 @@ import os
 from typing import Any
 
 _BORROWED_MAX = 2
+# Making a blackboard compares each key with those before it, in Python: names share entries.
+_ENTRIES_MAX = 200
 
 
 class Store:
@@ -68,7 +70,7 @@ class Store:
             self._subscriber = service.subscriber_builder().buffer_size(count).create()
 
     def prepare_names(self, names: list[str], size: int, scope: str, role: str) -> None:
-        """A blackboard with an entry for each name."""
+        """A blackboard whose entries the names share, in turn."""
         import iceoryx2
 
         class Value(ctypes.Structure):
@@ -77,15 +79,17 @@ class Store:
         self._entries.clear()
         name = iceoryx2.ServiceName.new(f"{self._prefix}/{scope}/names")
         builder = self._node.service_builder(name)
-        keys = [(text, ctypes.c_uint64(place)) for place, text in enumerate(names)]
+        keys = [ctypes.c_uint64(place) for place in range(min(len(names), _ENTRIES_MAX))]
         if role == "write":
             creator = builder.blackboard_creator(ctypes.c_uint64)
-            for _, key in keys:
+            for key in keys:
                 creator = creator.add(key, Value())
             port = creator.create().writer_builder().create()
         else:
             port = builder.blackboard_opener(ctypes.c_uint64).open().reader_builder().create()
-        self._entries.update((text, port.entry(key, Value)) for text, key in keys)
+        entries = [port.entry(key, Value) for key in keys]
+        for place, text in enumerate(names):
+            self._entries[text] = entries[place % len(entries)]
         self._value = Value()
 
     def put(self, data: bytes, name: str | None) -> Any:
