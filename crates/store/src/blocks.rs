@@ -53,6 +53,11 @@ impl Blocks {
         self.map.get(&run.start).is_some_and(|block| block.end == run.end)
     }
 
+    /// The block that is exactly this range.
+    pub(crate) fn get(&self, run: Run) -> Option<Block> {
+        self.map.get(&run.start).copied().filter(|block| block.end == run.end)
+    }
+
     /// One sealed object more is made of `run`.
     pub(crate) fn seal(&mut self, run: Run) {
         let block =

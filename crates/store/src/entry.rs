@@ -15,6 +15,10 @@ use crate::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
 pub(crate) const ENTRY_WORDS: usize = 16;
 /// The word with the sequence.
 pub(crate) const SEQUENCE_WORD: u64 = 0;
+/// The word with the length of the name, in its second byte.
+pub(crate) const NAME_LENGTH_WORD: u64 = 1;
+/// The word that says where the name lies.
+pub(crate) const NAME_WORD: u64 = 9;
 /// The word with the checksum.
 const CHECKSUM_WORD: usize = 15;
 /// Where the number of returns into memory starts in a sequence.

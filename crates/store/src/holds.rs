@@ -126,6 +126,18 @@ impl HoldArea {
         Ok(held)
     }
 
+    /// Every slot that is held, in one pass. What no client writes who keeps the rules is left out.
+    pub(crate) fn held(&self) -> Result<BTreeSet<u32>, StoreError> {
+        let mut held = BTreeSet::new();
+        for block in &self.assigned {
+            self.scan(*block, |value| {
+                held.extend(value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok()));
+                true
+            })?;
+        }
+        Ok(held)
+    }
+
     /// How many slots of all blocks are in use.
     pub(crate) fn count(&self) -> Result<u64, StoreError> {
         let mut count = 0;

@@ -19,6 +19,7 @@ mod entry_area;
 mod entry_table;
 mod error;
 mod events;
+mod eviction;
 #[cfg(any(test, feature = "failpoints"))]
 pub mod failpoints;
 mod grants;
@@ -35,17 +36,20 @@ mod metadata;
 mod models;
 mod names;
 mod options;
+mod pins;
 mod reader;
 mod seqlock;
 mod space;
 #[cfg(test)]
 mod tests;
+mod uses;
 
 pub use clients::{ClientRecord, ClientSlot, Joined};
 pub use entry::{Entry, encode_extra};
 pub use entry_table::EntryTable;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
+pub use eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
 pub use home::{
@@ -59,8 +63,9 @@ pub use options::{
     BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, OBJECTS_MAX, RECORDS_MAX,
     RegionOptions,
 };
-pub use reader::{Listed, Reader};
+pub use reader::{Listed, Reader, Whereabouts};
 pub use space::{Run, SpaceAllocator, SpaceError};
+pub use uses::UseStamps;
 
 /// Pass a named place where a test may kill. Nothing outside of tests.
 macro_rules! failpoint {

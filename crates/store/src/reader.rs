@@ -2,23 +2,26 @@
 
 use std::sync::Arc;
 
-use farrow_memory::sync::Ordering;
+use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
 use crate::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::control::word_of;
-use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
+use crate::entry::{
+    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_extra,
+};
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
 use crate::hash::NameHash;
 use crate::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::hold_table::{Held, HoldTable};
 use crate::ids::{Generation, ObjectId, RegionUid, Slot, Target};
-use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout};
+use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::names::{check_name, probe};
 use crate::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
+use crate::uses::stamp;
 
 /// How often a lookup starts again when the directory changes under it. Each time, the object it
 /// looked for was away for a moment, so giving up with "not there" is true.
@@ -38,6 +41,22 @@ pub struct Listed {
     pub entry: Entry,
     /// Its name.
     pub name: Option<String>,
+    /// Whether it is never evicted.
+    pub is_pinned: bool,
+    /// When it was last used: the later of its seal and its last get, nanoseconds since 1970. A
+    /// hint, no more.
+    pub last_use_ns: u64,
+}
+
+/// Where an object is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// There is none.
+    Nowhere,
+    /// Where it can be held.
+    InMemory,
+    /// Out of memory, or on its way out or back: the home brings it back, or says that it went.
+    Away(ObjectId),
 }
 
 /// What a look at one entry showed. Not boxed: it lives on the stack of a lookup.
@@ -48,6 +67,8 @@ enum Look {
     /// It changed while it was read.
     Changed,
     Sealed(Entry),
+    /// An object that cannot be held at the moment.
+    Away(Entry),
 }
 
 /// What a look at an entry that a client wrote showed.
@@ -176,6 +197,104 @@ impl Reader {
         Ok(None)
     }
 
+    /// Where an object is. For who did not find it: one that is about to be evicted, and perhaps
+    /// stays, cannot be held for a moment.
+    ///
+    /// # Errors
+    /// [`StoreError::NameInvalid`]; memory that cannot be read.
+    pub fn whereabouts(&self, target: Target<'_>) -> Result<Whereabouts, StoreError> {
+        let directory = self.region.words(self.layout().directory)?;
+        match target {
+            Target::Id(id) => {
+                if id.region() != self.header.uid {
+                    return Ok(Whereabouts::Nowhere);
+                }
+                let mut id = id;
+                if let Some(number) = self.layout().client_entry(id.slot()) {
+                    match self.look_local(number)? {
+                        LocalLook::Sealed(entry) if entry.id == id => {
+                            return Ok(Whereabouts::InMemory);
+                        }
+                        LocalLook::Moved(life, to) if life == id.generation() => id = to,
+                        _ => return Ok(Whereabouts::Nowhere),
+                    }
+                }
+                if id.slot().0 >= self.layout().objects_max {
+                    return Ok(Whereabouts::Nowhere);
+                }
+                let sequence = Sequence(load(&directory, id.slot(), 0, Ordering::Acquire)?);
+                let is_it = sequence.generation() == id.generation();
+                Ok(if is_it { self.place_of(sequence, id.slot()) } else { Whereabouts::Nowhere })
+            }
+            Target::Name(name) => self.whereabouts_of_name(&directory, name),
+        }
+    }
+
+    fn whereabouts_of_name(
+        &self,
+        directory: &Words<'_>,
+        name: &str,
+    ) -> Result<Whereabouts, StoreError> {
+        check_name(name)?;
+        let hash = NameHash::of(self.header.key, name.as_bytes());
+        for _ in 0..ROUNDS_MAX {
+            let turn = self.word(INDEX_TURN)?;
+            let index = self.region.words(self.layout().index[(turn & 1) as usize])?;
+            let found = probe(&index, hash, |_, slot| {
+                if slot.0 >= self.layout().objects_max {
+                    return Ok(None);
+                }
+                let sequence = Sequence(load(directory, slot, 0, Ordering::Acquire)?);
+                let place = self.place_of(sequence, slot);
+                let is_it = place != Whereabouts::Nowhere
+                    && self.has_name(directory, slot, sequence, name)?;
+                Ok::<_, StoreError>(is_it.then_some(place))
+            })?;
+            if let Some(place) = found {
+                return Ok(place);
+            }
+            if self.word(INDEX_TURN)? == turn {
+                return Ok(Whereabouts::Nowhere);
+            }
+        }
+        Ok(Whereabouts::Nowhere)
+    }
+
+    fn place_of(&self, sequence: Sequence, slot: Slot) -> Whereabouts {
+        match sequence.state() {
+            State::Sealed => Whereabouts::InMemory,
+            State::Leaving | State::Spilled | State::Restoring => {
+                Whereabouts::Away(ObjectId::new(self.header.uid, sequence.generation(), slot))
+            }
+            _ => Whereabouts::Nowhere,
+        }
+    }
+
+    /// Whether the object in `slot`, in this life, has this name. Its name is the same in every
+    /// state, also while other words of the entry are written.
+    fn has_name(
+        &self,
+        directory: &Words<'_>,
+        slot: Slot,
+        sequence: Sequence,
+        name: &str,
+    ) -> Result<bool, StoreError> {
+        let length = load(directory, slot, NAME_LENGTH_WORD, Ordering::Relaxed)? >> 8 & 0xff;
+        let at = Offset(load(directory, slot, NAME_WORD, Ordering::Relaxed)?);
+        let span = Span::new(at, Length(length));
+        if length != name.len() as u64 || !self.layout().names.contains(span) {
+            return Ok(false);
+        }
+        let mut buffer = [0; NAME_BYTES_MAX as usize];
+        let Some(found) = buffer.get_mut(..name.len()) else {
+            return Ok(false);
+        };
+        self.region.copy_out(at, found)?;
+        fence(Ordering::Acquire);
+        let now = Sequence(load(directory, slot, 0, Ordering::Relaxed)?);
+        Ok(found == name.as_bytes() && now.generation() == sequence.generation())
+    }
+
     /// All blocks of an object, the primary one first. The caller holds the object.
     ///
     /// # Errors
@@ -226,7 +345,7 @@ impl Reader {
         Metadata::decode(&bytes).map(Some).map_err(|_| corrupt("its metadata does not decode"))
     }
 
-    /// All sealed objects whose name starts with `prefix`; with an empty prefix those without a
+    /// All objects whose name starts with `prefix`; with an empty prefix those without a
     /// name too. In the order of slots. Objects that come or go meanwhile may be in it or not.
     ///
     /// # Errors
@@ -240,13 +359,13 @@ impl Reader {
                 match self.look(&directory, slot)? {
                     Look::None => break,
                     Look::Changed => continue,
-                    Look::Sealed(entry) => {
+                    Look::Sealed(entry) | Look::Away(entry) => {
                         let Some(name) = self.stable_name(&directory, &entry)? else {
                             continue;
                         };
                         let name = Some(name).filter(|name| !name.is_empty());
                         if name.as_deref().unwrap_or_default().starts_with(prefix) {
-                            all.push(Listed { entry, name });
+                            all.push(self.listed(entry, name)?);
                         }
                         break;
                     }
@@ -271,11 +390,22 @@ impl Reader {
             for number in page * in_page..(page + 1) * in_page {
                 // What a client wrote that cannot be right is nobody else's trouble.
                 if let Ok(LocalLook::Sealed(entry)) = self.look_local(number) {
-                    all.push(Listed { entry, name: None });
+                    all.push(self.listed(entry, None)?);
                 }
             }
         }
         Ok(())
+    }
+
+    fn listed(&self, entry: Entry, name: Option<String>) -> Result<Listed, StoreError> {
+        let slot = entry.id.slot();
+        // What a client sealed by itself is pinned only once the home has taken it over.
+        let is_pinned = slot.0 < self.layout().objects_max && {
+            let pins = word_of(self.layout().pins, 8, slot.0 / PINS_IN_WORD, 0);
+            self.word(pins)? >> (slot.0 % PINS_IN_WORD) & 1 == 1
+        };
+        let last_use_ns = stamp(&self.region, self.layout(), slot).max(entry.sealed_at_ns);
+        Ok(Listed { entry, name, is_pinned, last_use_ns })
     }
 
     /// The name of an object; none if it has none, or is not there any more.
@@ -309,13 +439,23 @@ impl Reader {
         let Some(entry) = directory.slice(first, ENTRY_WORDS) else {
             return Ok(Look::None);
         };
-        let is_sealed = |word| Sequence(word).state() == State::Sealed;
-        let copied = seqlock::copy::<ENTRY_WORDS>(&EntryWords(entry), is_sealed);
+        let is_object = |word| {
+            let state = Sequence(word).state();
+            matches!(state, State::Sealed | State::Leaving | State::Spilled | State::Restoring)
+        };
+        let copied = seqlock::copy::<ENTRY_WORDS>(&EntryWords(entry), is_object);
         match copied.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))? {
             Copied::Other => Ok(Look::None),
             Copied::Changed => Ok(Look::Changed),
+            // Its other words are being written.
+            Copied::Words(words) if Sequence(words[0]).state() == State::Restoring => {
+                Ok(Look::Changed)
+            }
             Copied::Words(words) => Entry::decode(&words, self.header.uid, slot, self.layout())
-                .map(Look::Sealed)
+                .map(match Sequence(words[0]).state() {
+                    State::Sealed => Look::Sealed,
+                    _ => Look::Away,
+                })
                 .map_err(|reason| StoreError::Corrupt { slot, reason }),
         }
     }
@@ -386,7 +526,10 @@ impl Reader {
     ) -> Result<Option<String>, StoreError> {
         let mut bytes = vec![0; entry.name.length.0 as usize];
         self.region.copy_out(entry.name.offset, &mut bytes)?;
-        if !self.is_still(directory, entry)? {
+        fence(Ordering::Acquire);
+        let now = Sequence(load(directory, entry.id.slot(), 0, Ordering::Relaxed)?);
+        let is_there = !matches!(now.state(), State::Free | State::Writing | State::Retiring);
+        if !is_there || now.generation() != entry.id.generation() {
             return Ok(None);
         }
         let corrupt =

@@ -29,6 +29,7 @@ use crate::ids::{ObjectId, Slot};
 use crate::layout::{ENTRY_BYTES, Layout};
 use crate::names::{Names, name_run};
 use crate::options::BLOCK_BYTES;
+use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
 
 /// Something that was not kept, and why.
@@ -117,7 +118,10 @@ impl Home {
         }
         failpoint!("adopt.entries");
 
+        let has_object = |slot| Ok(directory.sequence(slot)?.state() == State::Sealed);
+        let pins = Pins::open(control.clone(), layout, has_object)?;
         let mut home = Self {
+            pins,
             names: open_names(&control, &header, kept.names, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
             events: EventRing::open(control.clone(), layout)?,
@@ -216,7 +220,7 @@ fn survey_entries(
                 survey.unfinished += 1;
                 survey.void.push(slot);
             }
-            State::Sealed | State::Retiring => {
+            State::Sealed | State::Leaving | State::Retiring => {
                 match Entry::decode(&copy, header.uid, slot, &header.layout) {
                     Ok(entry) => survey.candidates.push(candidate(
                         control,
@@ -254,6 +258,10 @@ fn keep(
                 kept.retiring.insert(slot.0);
             }
             Fate::Sealed => {
+                let sequence = directory.sequence(slot)?;
+                if sequence.state() == State::Leaving {
+                    directory.set_sequence(slot, sequence.with(State::Sealed))?;
+                }
                 kept.objects += 1;
                 if !candidate.name.is_empty() {
                     kept.names.push((candidate.name, candidate.name_hash, slot));
@@ -294,7 +302,8 @@ fn candidate(
         sealed_at_ns: entry.sealed_at_ns,
         creator: entry.creator,
         is_local: false,
-        fate: if state == State::Sealed { Fate::Sealed } else { Fate::Retiring },
+        // One that was about to leave stays: nobody has been told that it went.
+        fate: if state == State::Retiring { Fate::Retiring } else { Fate::Sealed },
     };
     if entry.extra_count == 0 {
         return Ok(candidate);

@@ -4,7 +4,7 @@ use farrow_memory::Length;
 
 use super::Home;
 use crate::blocks::NoBlock;
-use crate::entry::State;
+use crate::entry::{Entry, State};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
@@ -53,12 +53,25 @@ impl Home {
             Target::Name(_) => self.find(target)?,
         };
         let slot = entry.id.slot();
-        let runs = self.runs_of(slot, &entry)?;
-        let sequence = self.directory.sequence(slot)?;
-        let name = self.name_of(&entry)?;
-        self.draft_event(EventKind::Deleted, &entry, &String::from_utf8_lossy(&name))?;
         // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
         // fences, looks at the entry. One of the two sees the other.
+        let bytes = self.retire(&entry, EventKind::Deleted)?;
+        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
+        failpoint!("delete.scanned");
+        if freed_now {
+            self.free_object(slot)?;
+        }
+        Ok(Deleted { id: entry.id, freed_now, bytes })
+    }
+
+    /// End an object: it cannot be found any more, its name and its pin go, its blocks wait for the
+    /// last hold. Returns the bytes of these.
+    pub(super) fn retire(&mut self, entry: &Entry, why: EventKind) -> Result<Length, StoreError> {
+        let slot = entry.id.slot();
+        let runs = self.runs_of(slot, entry)?;
+        let sequence = self.directory.sequence(slot)?;
+        let name = self.name_of(entry)?;
+        self.draft_event(why, entry, &String::from_utf8_lossy(&name))?;
         self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
         failpoint!("delete.retiring");
         if !entry.name.is_empty() {
@@ -67,18 +80,13 @@ impl Home {
             self.names.erase(entry.name)?;
         }
         self.publish_event()?;
+        self.pins.set(slot, false)?;
         for run in &runs {
             self.blocks.retire(*run).map_err(unknown_block)?;
         }
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
-        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
-        failpoint!("delete.scanned");
-        if freed_now {
-            self.free_object(slot)?;
-        }
-        let bytes = runs.iter().map(|run| run.len()).sum();
-        Ok(Deleted { id: entry.id, freed_now, bytes: Length(bytes) })
+        Ok(Length(runs.iter().map(|run| run.len()).sum()))
     }
 
     /// Free every retiring object that nobody holds any more. One pass over all holds.
@@ -114,7 +122,7 @@ impl Home {
     }
 
     /// Free a retiring object that nobody holds. Returns the bytes that became free.
-    fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
+    pub(super) fn free_object(&mut self, slot: Slot) -> Result<u64, StoreError> {
         if self.layout().client_entry(slot).is_some() {
             return self.free_local(slot);
         }

@@ -5,6 +5,7 @@ mod adopt_local;
 mod announce;
 mod check;
 mod delete;
+mod evict;
 mod inherit;
 mod keep;
 mod lend;
@@ -42,6 +43,7 @@ use crate::ids::{RegionUid, Slot};
 use crate::layout::Layout;
 use crate::names::Names;
 use crate::options::RegionOptions;
+use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
 use local::Locals;
 
@@ -95,6 +97,8 @@ pub struct Home {
     kept: BTreeMap<u32, ClientSlot>,
     /// Objects that clients have sealed by themselves.
     locals: Locals,
+    /// Objects that may not be evicted.
+    pins: Pins,
     /// Sealed objects.
     objects: u32,
     /// Bytes that became free since this home was opened.

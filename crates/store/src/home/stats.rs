@@ -1,9 +1,14 @@
 //! Numbers of a region, for people and for tests.
 
+use std::collections::BTreeSet;
+
 use farrow_memory::Length;
 
 use super::Home;
+use crate::entry::State;
 use crate::error::StoreError;
+use crate::ids::Slot;
+use crate::space::Run;
 
 /// How full a region is. `capacity = used + granted + retiring + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +65,15 @@ pub struct StoreStats {
     pub reserved: u32,
     /// How often a home has opened the region.
     pub life: u64,
+    /// Bytes of sealed objects that somebody holds, and that so cannot be evicted.
+    pub held: Length,
+    /// Pinned objects.
+    pub objects_pinned: u32,
+    /// Bytes of pinned objects, held or not.
+    pub pinned: Length,
+    /// Bytes that would be free if all were evicted that may be: `used` less what is part of an
+    /// object that is held, pinned, or still being taken over by its creator.
+    pub evictable: Length,
 }
 
 impl Home {
@@ -70,6 +84,15 @@ impl Home {
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let layout = self.layout();
         let free = self.space.free_bytes();
+        let held = self.holds.held()?;
+        let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
+        let pinned = self.blocks_of_slots(self.pins.iter())?;
+        let mut staying = self.blocks_of_slots(self.kept.keys().copied().map(Slot))?;
+        // A deleted object that is held keeps what it shares with others.
+        staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
+        staying.extend(held.iter().chain(&pinned));
+        let sum = |runs: &BTreeSet<Run>| Length(runs.iter().map(|run| run.len()).sum());
+        let evictable = self.blocks.sealed_bytes().saturating_sub(sum(&staying).0);
         Ok(StoreStats {
             capacity: layout.heap.length,
             used: Length(self.blocks.sealed_bytes()),
@@ -96,6 +119,31 @@ impl Home {
             entry_pages_max: layout.entry_pages_max,
             reserved: self.reserved.len() as u32,
             life: self.life,
+            held: sum(&held),
+            objects_pinned: self.pins.count(),
+            pinned: sum(&pinned),
+            evictable: Length(evictable),
         })
+    }
+
+    /// Blocks of sealed objects that are also blocks of the objects in `slots`; each once.
+    fn blocks_of_slots(
+        &self,
+        slots: impl Iterator<Item = Slot>,
+    ) -> Result<BTreeSet<Run>, StoreError> {
+        let mut runs = BTreeSet::new();
+        let is_sealed = |run: &Run| self.blocks.get(*run).is_some_and(|block| block.sealed > 0);
+        for slot in slots {
+            let slot = Slot(self.locals.moved.get(&slot.0).copied().unwrap_or(slot.0));
+            if let Some(run) = self.locals.blocks.get(&slot.0) {
+                runs.extend(run.filter(is_sealed));
+            } else if slot.0 < self.directory.used()
+                && matches!(self.directory.sequence(slot)?.state(), State::Sealed | State::Retiring)
+            {
+                let entry = self.directory.entry(slot)?;
+                runs.extend(self.runs_of(slot, &entry)?.into_iter().filter(is_sealed));
+            }
+        }
+        Ok(runs)
     }
 }

@@ -2,6 +2,7 @@
 
 mod damage;
 mod events;
+mod evict;
 mod golden;
 mod kills;
 mod lives;

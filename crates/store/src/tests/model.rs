@@ -15,7 +15,8 @@ use farrow_memory::{Access, Length, Offset, Span};
 use super::support::{Client, World, part, table};
 use crate::failpoints;
 use crate::{
-    ClientSlot, EventCursor, EventKind, Held, Home, ObjectId, SealRequest, Seen, StoreError, Target,
+    ClientSlot, EventCursor, EventKind, Held, Home, Lru, Need, ObjectId, SealRequest, Seen,
+    StoreError, Target, UseStamps,
 };
 
 const GRAIN: u64 = 128;
@@ -83,6 +84,21 @@ pub(crate) enum Op {
         client: usize,
         hold: usize,
     },
+    Pin {
+        object: usize,
+        is_pinned: bool,
+    },
+    Use {
+        object: usize,
+        at_ns: u64,
+    },
+    EvictOne {
+        object: usize,
+    },
+    Evict {
+        bytes: u64,
+        is_run: bool,
+    },
     Reclaim,
     Adopt,
 }
@@ -115,6 +131,9 @@ pub(crate) struct Model {
     own: BTreeSet<ObjectId>,
     /// The id that an object had before the home took it over.
     before: BTreeMap<ObjectId, ObjectId>,
+    pinned: BTreeSet<ObjectId>,
+    /// Objects of which no event told that they came, evicted and not yet told of.
+    evicted_own: usize,
     /// The object that an operation under way would make.
     pending: Option<Object>,
     seed: u8,
@@ -137,6 +156,8 @@ impl Model {
             events,
             own: BTreeSet::new(),
             before: BTreeMap::new(),
+            pinned: BTreeSet::new(),
+            evicted_own: 0,
             pending: None,
             seed: 0,
         }
@@ -244,6 +265,10 @@ impl Model {
             Op::Delete { object, by_name } => self.delete(*object, *by_name),
             Op::Hold { client, object } => self.hold(*client, *object),
             Op::Unhold { client, hold } => self.unhold(*client, *hold),
+            Op::Pin { object, is_pinned } => self.pin(*object, *is_pinned),
+            Op::Use { object, at_ns } => self.touch(*object, *at_ns),
+            Op::EvictOne { object } => self.evict_one(*object),
+            Op::Evict { bytes, is_run } => self.evict(*bytes, *is_run),
             Op::Reclaim => {
                 self.home().reclaim().unwrap();
                 self.forget_free();
@@ -469,8 +494,98 @@ impl Model {
         assert_eq!(deleted.id, id);
         assert_eq!(deleted.freed_now, !self.is_held(id));
         self.objects.remove(&id);
+        self.pinned.remove(&id);
         if !deleted.freed_now {
             self.retiring.insert(id, object);
+        }
+    }
+
+    fn pin(&mut self, object: usize, is_pinned: bool) {
+        let Some(i) = choose(object, self.objects.len()) else {
+            return;
+        };
+        let id = *self.objects.keys().nth(i).unwrap();
+        let new = match self.home().pin(Target::Id(id), is_pinned) {
+            Ok(new) => new,
+            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => return,
+            Err(error) => panic!("{error}"),
+        };
+        self.rename(id, new);
+        let id = new;
+        if is_pinned {
+            self.pinned.insert(id);
+        } else {
+            self.pinned.remove(&id);
+        }
+    }
+
+    fn touch(&mut self, object: usize, at_ns: u64) {
+        if let Some(i) = choose(object, self.objects.len()) {
+            let slot = self.objects.keys().nth(i).unwrap().slot();
+            UseStamps::new(&self.world.map(Access::Client)).unwrap().touch(slot, at_ns);
+        }
+    }
+
+    fn evict_one(&mut self, object: usize) {
+        let Some(i) = choose(object, self.objects.len()) else {
+            return;
+        };
+        let id = *self.objects.keys().nth(i).unwrap();
+        let stays = self.is_held(id) || self.pinned.contains(&id);
+        let before = self.home().stats().unwrap();
+        // It may need an entry in the directory, and that of a grant, to go.
+        let is_tight = before.objects + before.objects_retiring >= before.objects_max
+            || before.grants_max - before.grants < 2;
+        match self.home().evict(id).unwrap() {
+            Some(bytes) => {
+                assert!(!stays, "{id} went though it may not");
+                assert_eq!(self.home().stats().unwrap().free.0, before.free.0 + bytes.0);
+            }
+            None => assert!(stays || is_tight, "{id} stays though it may go"),
+        }
+        self.follow();
+        self.forget_evicted();
+    }
+
+    fn evict(&mut self, bytes: u64, is_run: bool) {
+        self.home().register_all().unwrap();
+        let before = self.home().stats().unwrap();
+        let length = Length(bytes);
+        let need = if is_run { Need::Run(length) } else { Need::Bytes(length) };
+        let evicted = self.home().evict_for(&Lru, need, u64::MAX).unwrap();
+        let after = self.home().stats().unwrap();
+        self.follow();
+        self.forget_evicted();
+        assert_eq!(after.free.0, before.free.0 + evicted.bytes.0, "freed is what was said");
+        assert_eq!(before.objects - after.objects, evicted.objects);
+        assert_eq!(before.evictable.0, after.evictable.0 + evicted.bytes.0);
+        match need {
+            Need::Bytes(_) if evicted.bytes.0 < bytes => assert_eq!(after.evictable.0, 0),
+            Need::Run(_) if after.largest_free.0 < bytes => assert_eq!(evicted.objects, 0),
+            _ => {}
+        }
+    }
+
+    /// The home gives what it pins or evicts another id, which the old one leads to.
+    fn follow(&mut self) {
+        let reader = self.world.reader();
+        for id in self.objects.keys().copied().collect::<Vec<_>>() {
+            if let Some(entry) = reader.by_id(id).unwrap() {
+                self.rename(id, entry.id);
+            }
+        }
+    }
+
+    /// What an eviction took: nothing that is held or pinned.
+    fn forget_evicted(&mut self) {
+        let there: BTreeSet<ObjectId> =
+            self.world.reader().list("").unwrap().iter().map(|listed| listed.entry.id).collect();
+        let gone: Vec<ObjectId> =
+            self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
+        for id in gone {
+            assert!(!self.is_held(id) && !self.pinned.contains(&id), "{id} was evicted");
+            self.objects.remove(&id);
+            self.evicted_own += usize::from(self.own.remove(&id));
         }
     }
 
@@ -555,6 +670,12 @@ impl Model {
     }
 
     fn reconcile_objects(&mut self, op: &Op) {
+        if matches!(op, Op::Evict { .. } | Op::EvictOne { .. } | Op::Pin { .. }) {
+            self.follow();
+        }
+        if matches!(op, Op::Evict { .. } | Op::EvictOne { .. }) {
+            self.forget_evicted();
+        }
         let there: Vec<ObjectId> =
             self.world.reader().list("").unwrap().iter().map(|listed| listed.entry.id).collect();
         let gone: Vec<ObjectId> =
@@ -566,7 +687,13 @@ impl Model {
         for id in &gone {
             assert!(matches!(op, Op::Delete { .. }) && gone.len() == 1, "lost after {op:?}");
             let object = self.objects.remove(id).unwrap();
+            self.pinned.remove(id);
             self.retiring.insert(*id, object);
+        }
+        if let Op::Pin { .. } = op {
+            let listed = self.world.reader().list("").unwrap();
+            let pinned = listed.iter().filter(|listed| listed.is_pinned);
+            self.pinned = pinned.map(|listed| listed.entry.id).collect();
         }
         for id in there.into_iter().filter(|id| !self.objects.contains_key(id)).collect::<Vec<_>>()
         {
@@ -583,6 +710,10 @@ impl Model {
             let Seen::Event(event) = seen else { panic!("events were lost: {seen:?}") };
             let before = match event.kind {
                 EventKind::Deleted if self.own.remove(&event.id) => None,
+                EventKind::Evicted if !self.told.contains_key(&event.id) => {
+                    self.evicted_own = self.evicted_own.checked_sub(1).expect("told twice");
+                    None
+                }
                 EventKind::Sealed => self.told.insert(event.id, event.name),
                 _ => Some(event.name)
                     .filter(|name| self.told.remove(&event.id).as_ref() != Some(name)),
@@ -595,6 +726,7 @@ impl Model {
         let there = there.map(|id| (*id, name(&self.objects[id])));
         assert_eq!(self.told, there.collect(), "what the events tell is not what is there");
         assert!(self.own.iter().all(|id| self.objects.contains_key(id)), "a delete was not told");
+        assert_eq!(self.evicted_own, 0, "an eviction was not told");
     }
 
     /// Compare everything that can be seen.
@@ -627,6 +759,9 @@ impl Model {
             .collect();
         assert_eq!(stats.holds, held.len() as u64);
         let reader = self.world.reader();
+        let listed = reader.list("").unwrap();
+        let pinned = listed.iter().filter(|listed| listed.is_pinned).map(|one| one.entry.id);
+        assert_eq!(pinned.collect::<BTreeSet<_>>(), self.pinned);
         for (id, object) in &self.objects {
             let entry = reader.by_id(*id).unwrap().expect("a sealed object is found by its id");
             assert_eq!(entry.id, *id);

@@ -1,0 +1,301 @@
+//! Eviction: objects that nobody uses make room for others.
+//!
+//! The order is that of a hold against a free, with a way back: the home stores leaving, fences,
+//! and looks at the holds. Somebody holds the object: sealed again, the same word as before. Nobody
+//! does: nobody can any more, for a reader that claims it now sees that it is leaving.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::Length;
+use farrow_memory::sync::{Ordering, fence};
+
+use super::Home;
+use crate::blocks::Block;
+use crate::entry::State;
+use crate::error::StoreError;
+use crate::events::EventKind;
+use crate::eviction::{Candidate, Evicted, EvictionPolicy, Need};
+use crate::failpoint;
+use crate::hazard::{self, Scan};
+use crate::ids::{ObjectId, Slot, Target};
+use crate::space::Run;
+use crate::uses;
+
+/// An object that may be held between the choice and its turn is replaced by another so often.
+const ROUNDS_MAX: u32 = 4;
+
+/// A candidate with its blocks.
+struct Choice {
+    candidate: Candidate,
+    rank: u64,
+    runs: Vec<Run>,
+}
+
+impl Home {
+    /// Pin an object, so that it is never evicted, or let it go. Returns the id that it has in the
+    /// directory; the one it had before leads there.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub fn pin(&mut self, target: Target<'_>, is_pinned: bool) -> Result<ObjectId, StoreError> {
+        let mut id = self.find(target)?.id;
+        if is_pinned {
+            // What a client sealed by itself has no bit in the pin table.
+            id = self.take_over(id)?;
+        }
+        if self.layout().client_entry(id.slot()).is_none() {
+            self.pins.set(id.slot(), is_pinned)?;
+        }
+        Ok(id)
+    }
+
+    /// Evict objects in the order of `policy` until `need` is met. Where it cannot be met by all
+    /// of them, bytes are freed as far as they can be, and for a run nothing is.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn evict_for(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        need: Need,
+        now_ns: u64,
+    ) -> Result<Evicted, StoreError> {
+        let mut evicted = Evicted::default();
+        for _ in 0..ROUNDS_MAX {
+            let left = match need {
+                Need::Bytes(asked) => Need::Bytes(Length(asked.0.saturating_sub(evicted.bytes.0))),
+                Need::Run(_) => need,
+            };
+            let victims = self.victims(policy, left, now_ns)?;
+            let mut has_refused = false;
+            for id in victims {
+                match self.evict(id)? {
+                    Some(bytes) => {
+                        evicted.objects += 1;
+                        evicted.bytes.0 += bytes.0;
+                    }
+                    None => has_refused = true,
+                }
+            }
+            if !has_refused {
+                break;
+            }
+        }
+        Ok(evicted)
+    }
+
+    /// The objects that have to go for `need`, in the order of `policy`. None where that is met
+    /// already; none for a run that there would not be without all of them either.
+    ///
+    /// A run is made of the objects that the policy lets go first: of all runs that are long
+    /// enough, the one whose last to go goes earliest; and nothing beside it goes.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn victims(
+        &mut self,
+        policy: &dyn EvictionPolicy,
+        need: Need,
+        now_ns: u64,
+    ) -> Result<Vec<ObjectId>, StoreError> {
+        let is_met = match need {
+            Need::Bytes(asked) => asked.0 == 0,
+            Need::Run(asked) => self.space.largest() >= asked.0,
+        };
+        if is_met {
+            return Ok(Vec::new());
+        }
+        self.register_all()?;
+        let (mut choices, mut shared) = self.choices(policy, now_ns)?;
+        choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
+        // What would be free, were they gone one after the other.
+        let mut freed = 0;
+        let mut space = self.space.clone();
+        let mut gone: Vec<(ObjectId, Vec<Run>)> = Vec::new();
+        for choice in choices {
+            let mut runs = Vec::with_capacity(choice.runs.len());
+            for run in choice.runs {
+                if last_sharer(&mut shared, run) {
+                    freed += run.len();
+                    if matches!(need, Need::Run(_)) {
+                        space.free(run).map_err(|error| {
+                            StoreError::Inconsistent(format!("eviction: {error}"))
+                        })?;
+                    }
+                }
+                runs.push(run);
+            }
+            gone.push((choice.candidate.id, runs));
+            match need {
+                Need::Bytes(asked) if freed >= asked.0 => break,
+                Need::Run(asked) if space.largest() >= asked.0 => {
+                    let run = space.allocate(asked.0, 1);
+                    let touches = |runs: &[Run]| {
+                        run.is_some_and(|run| runs.iter().any(|one| overlap(*one, run)))
+                    };
+                    gone.retain(|(_, runs)| touches(runs));
+                    return Ok(gone.into_iter().map(|(id, _)| id).collect());
+                }
+                _ => {}
+            }
+        }
+        if matches!(need, Need::Run(_)) {
+            gone.clear();
+        }
+        Ok(gone.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// Evict one object: it is gone as if deleted. None: somebody holds it, or it may not go for
+    /// another reason. Else the bytes that became free.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; memory that cannot be read.
+    pub fn evict(&mut self, id: ObjectId) -> Result<Option<Length>, StoreError> {
+        // Of what a client sealed by itself the home cannot say that it is leaving.
+        let id = match self.take_over(id) {
+            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
+                return Ok(None);
+            }
+            taken => taken?,
+        };
+        let entry = self.find(Target::Id(id))?;
+        if !self.try_leave(id.slot())? {
+            return Ok(None);
+        }
+        self.retire(&entry, EventKind::Evicted)?;
+        self.free_object(id.slot()).map(|bytes| Some(Length(bytes)))
+    }
+
+    /// Bring an object into state leaving, from where nobody can hold it any more. False: it is
+    /// sealed as before.
+    pub(super) fn try_leave(&mut self, slot: Slot) -> Result<bool, StoreError> {
+        if self.is_protected(slot) {
+            return Ok(false);
+        }
+        let sequence = self.directory.sequence(slot)?;
+        self.directory.set_sequence(slot, sequence.with(State::Leaving))?;
+        failpoint!("evict.leaving");
+        if hazard::claims_left(&Scan(|| self.is_held(slot)))? {
+            failpoint!("evict.held");
+            self.directory.set_sequence(slot, sequence.with(State::Sealed))?;
+            return Ok(false);
+        }
+        failpoint!("evict.scanned");
+        Ok(true)
+    }
+
+    /// Whether something but a hold keeps an object from going.
+    fn is_protected(&self, slot: Slot) -> bool {
+        self.pins.is_pinned(slot) || self.kept.contains_key(&slot.0)
+    }
+
+    /// Everything that may go, and for each block that several objects share how many of those
+    /// that have it may not have gone yet.
+    fn choices(
+        &self,
+        policy: &dyn EvictionPolicy,
+        now_ns: u64,
+    ) -> Result<(Vec<Choice>, BTreeMap<u64, u32>), StoreError> {
+        fence(Ordering::SeqCst);
+        let held = self.holds.held()?;
+        let stamps = self.stamps()?;
+        let stamp_of = |slot: Slot| {
+            let [home, local] = &stamps;
+            let found = match self.layout().client_entry(slot) {
+                Some(number) => local.get(number as usize),
+                None => home.get(slot.0 as usize),
+            };
+            found.copied().unwrap_or_default()
+        };
+        let mut choices = Vec::new();
+        let mut shared = BTreeMap::new();
+        for slot in (0..self.directory.used()).map(Slot).chain(self.local_slots()) {
+            let before = self.locals.taken.get(&slot.0).copied().map(Slot);
+            let is_held = |slot: Slot| held.contains(&slot.0);
+            if is_held(slot) || before.is_some_and(is_held) || self.is_protected(slot) {
+                continue;
+            }
+            let Some((id, sealed_at_ns, runs)) = self.blocks_if_sealed(slot)? else { continue };
+            // A stamp that is yet to come is somebody's mistake.
+            let used_at = stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(now_ns);
+            let bytes = Length(runs.iter().map(|run| run.len()).sum());
+            let candidate = Candidate { id, last_use_ns: used_at.max(sealed_at_ns), bytes };
+            let Some(rank) = policy.rank(&candidate) else { continue };
+            for run in &runs {
+                if let Some(sharers) = self.blocks.get(*run).map(sharers).filter(|n| *n > 1) {
+                    *shared.entry(run.start).or_insert(sharers) -= 1;
+                }
+            }
+            choices.push(Choice { candidate, rank, runs });
+        }
+        // From "how many stay" to "how many go": a block that one who stays has never goes.
+        let mut going: BTreeMap<u64, u32> = BTreeMap::new();
+        for run in choices.iter().flat_map(|choice| &choice.runs) {
+            if let Some(staying) = shared.get(&run.start) {
+                *going.entry(run.start).or_insert(*staying) += 1;
+            }
+        }
+        let frees = |run: &Run| shared.get(&run.start).is_none_or(|staying| *staying == 0);
+        choices.retain(|choice| choice.runs.iter().any(frees));
+        Ok((choices, going))
+    }
+
+    /// The stamps of the slots of the directory, and of those of client entries, as far as needed.
+    fn stamps(&self) -> Result<[Vec<u64>; 2], StoreError> {
+        let (region, layout) = (self.region(), self.layout());
+        let known = self.locals.blocks.last_key_value().map(|(slot, _)| *slot);
+        let moved = self.locals.moved.last_key_value().map(|(slot, _)| *slot);
+        let end = known.max(moved).map_or(layout.objects_max, |last| last.saturating_add(1));
+        Ok([
+            uses::stamps(region, layout, 0, self.directory.used())?,
+            uses::stamps(region, layout, layout.objects_max, end)?,
+        ])
+    }
+
+    /// Slots of the objects that clients have sealed by themselves, as far as they are in the books.
+    fn local_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.locals.blocks.keys().copied().map(Slot)
+    }
+
+    /// What is to be known of a slot, if there is a sealed object in it.
+    fn blocks_if_sealed(&self, slot: Slot) -> Result<Option<Sealed>, StoreError> {
+        if let Some(number) = self.layout().client_entry(slot) {
+            let run = self.locals.blocks.get(&slot.0).copied().flatten();
+            let Some(run) = run.filter(|_| !self.retiring.contains(&slot.0)) else {
+                return Ok(None);
+            };
+            let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
+            // An entry that was written over since is of no age.
+            let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
+            return Ok(Some((id, sealed_at_ns, vec![run])));
+        }
+        if self.directory.sequence(slot)?.state() != State::Sealed {
+            return Ok(None);
+        }
+        let entry = self.directory.entry(slot)?;
+        Ok(Some((entry.id, entry.sealed_at_ns, self.runs_of(slot, &entry)?)))
+    }
+}
+
+/// Id, time of seal and blocks of a sealed object.
+type Sealed = (ObjectId, u64, Vec<Run>);
+
+/// Objects that a block is part of.
+fn sharers(block: Block) -> u32 {
+    block.sealed.saturating_add(block.retiring)
+}
+
+/// Whether nobody else has this block; counts one who has it less.
+fn last_sharer(shared: &mut BTreeMap<u64, u32>, run: Run) -> bool {
+    match shared.get_mut(&run.start) {
+        Some(sharers) => {
+            *sharers = sharers.saturating_sub(1);
+            *sharers == 0
+        }
+        None => true,
+    }
+}
+
+fn overlap(one: Run, other: Run) -> bool {
+    one.start < other.end && other.start < one.end
+}

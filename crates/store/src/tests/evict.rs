@@ -1,0 +1,204 @@
+//! What goes when memory is short, in which order, and what never does.
+
+use farrow_memory::{Length, Span};
+
+use super::support::{Client, World, part, small, table};
+use crate::control::{Control, word_of};
+use crate::entry::{Sequence, State};
+use crate::layout::ENTRY_BYTES;
+use crate::{
+    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, SealRequest, Target, UseStamps, Whereabouts,
+};
+
+const PAGE: u64 = 4096;
+
+/// A home, a client, and its objects `0`, `1`, ... of one page each, in this order in the heap.
+fn full(world: &World, count: u64) -> (Home, Client, Vec<ObjectId>) {
+    let mut home = world.create();
+    let client = Client::join(world, &mut home).unwrap();
+    let all = home.grant(client.slot, Length(count * PAGE), Length(count * PAGE)).unwrap();
+    let ids = (0..count)
+        .map(|n| {
+            let primary = part(all, n * PAGE, PAGE);
+            let name = n.to_string();
+            let request = SealRequest::bytes(primary, Length(PAGE), Some(&name));
+            home.seal(client.slot, &request, 100 + n).unwrap()
+        })
+        .collect();
+    (home, client, ids)
+}
+
+fn evict(home: &mut Home, bytes: u64) -> (u32, u64) {
+    let evicted = home.evict_for(&Lru, Need::Bytes(Length(bytes)), 10_000).unwrap();
+    home.check().unwrap();
+    (evicted.objects, evicted.bytes.0)
+}
+
+fn left(world: &World) -> Vec<String> {
+    world.reader().list("").unwrap().into_iter().filter_map(|listed| listed.name).collect()
+}
+
+#[test]
+fn what_was_used_last_goes_last() {
+    let world = World::new(small());
+    let (mut home, client, ids) = full(&world, 6);
+    let uses = UseStamps::new(client.reader.region()).unwrap();
+    uses.touch(ids[0].slot(), 900);
+    uses.touch(ids[2].slot(), 800);
+    // Older than the seal: left by an earlier life of the slot. Beyond now: nonsense.
+    uses.touch(ids[1].slot(), 3);
+    uses.touch(ids[5].slot(), u64::MAX);
+    let used = client.reader.list("0").unwrap()[0].last_use_ns;
+    assert_eq!(used, 900);
+    assert_eq!(evict(&mut home, 1), (1, PAGE));
+    assert_eq!(left(&world), ["0", "2", "3", "4", "5"]);
+    assert_eq!(evict(&mut home, 2 * PAGE), (2, 2 * PAGE));
+    assert_eq!(left(&world), ["0", "2", "5"]);
+    assert_eq!(evict(&mut home, PAGE), (1, PAGE));
+    assert_eq!(evict(&mut home, PAGE), (1, PAGE));
+    assert_eq!(left(&world), ["5"]);
+    assert_eq!(evict(&mut home, 100 * PAGE), (1, PAGE));
+    assert_eq!(evict(&mut home, PAGE), (0, 0));
+}
+
+#[test]
+fn what_is_held_pinned_kept_or_being_written_stays() {
+    let world = World::new(small());
+    let (mut home, client, ids) = full(&world, 5);
+    let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();
+    home.pin(Target::Name("1"), true).unwrap();
+    home.keep_for(client.slot, ids[2]);
+    let writing = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
+    let stats = home.stats().unwrap();
+    assert_eq!((stats.held.0, stats.pinned.0, stats.objects_pinned), (PAGE, PAGE, 1));
+    assert_eq!((stats.evictable.0, stats.granted.0), (2 * PAGE, PAGE));
+    assert_eq!(evict(&mut home, u64::MAX), (2, 2 * PAGE));
+    assert_eq!(left(&world), ["0", "1", "2"]);
+    assert_eq!(home.grants_of(client.slot), [writing]);
+    for id in &ids[..3] {
+        assert_eq!(home.evict(*id).unwrap(), None);
+    }
+    drop(held);
+    home.pin(Target::Id(ids[1]), false).unwrap();
+    home.confirm(client.slot, ids[2]);
+    assert_eq!(home.stats().unwrap().evictable.0, 3 * PAGE);
+    assert_eq!(evict(&mut home, u64::MAX), (3, 3 * PAGE));
+}
+
+#[test]
+fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
+    let world = World::new(small());
+    let pages = world.options.capacity.0 / PAGE;
+    let mut options = small();
+    options.objects_max = pages as u32;
+    options.name_bytes = Length(pages * 32);
+    let world = World::new(options);
+    let (mut home, client, ids) = full(&world, pages);
+    let uses = UseStamps::new(client.reader.region()).unwrap();
+    for (n, id) in (0..).zip(&ids) {
+        // 0, 10, 20 and so on were used the longest ago, 7 and 8 and 9 next.
+        let at = match n {
+            n if n % 10 == 0 => 1_000 + n,
+            7..=9 => 2_000,
+            _ => 3_000,
+        };
+        uses.touch(id.slot(), at);
+    }
+    let run = Need::Run(Length(4 * PAGE));
+    assert_eq!(home.victims(&Lru, run, 10_000).unwrap(), [ids[10], ids[7], ids[8], ids[9]]);
+    let evicted = home.evict_for(&Lru, run, 10_000).unwrap();
+    assert_eq!((evicted.objects, evicted.bytes.0), (4, 4 * PAGE));
+    assert_eq!(home.stats().unwrap().largest_free.0, 4 * PAGE);
+    // It fits by now.
+    assert_eq!(home.evict_for(&Lru, run, 10_000).unwrap().objects, 0);
+    // With one in the middle that stays there is no such run, so nothing goes for it.
+    home.pin(Target::Id(ids[pages as usize / 2]), true).unwrap();
+    let most = Need::Run(Length(pages * PAGE / 2 + PAGE));
+    assert_eq!(home.evict_for(&Lru, most, 10_000).unwrap().objects, 0);
+    home.check().unwrap();
+}
+
+#[test]
+fn a_shared_block_comes_back_with_the_last_that_has_it() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let all = home.grant(client.slot, Length(4 * PAGE), Length(4 * PAGE)).unwrap();
+    let shared = part(all, 2 * PAGE, PAGE);
+    let seal = |home: &mut Home, primary: Span, at| {
+        let request = table(&client, primary, &[shared], None);
+        home.seal(client.slot, &request, at).unwrap()
+    };
+    let first = seal(&mut home, part(all, 0, 128), 1);
+    let second = seal(&mut home, part(all, 128, 256), 2);
+    home.pin(Target::Id(second), true).unwrap();
+    assert_eq!(home.stats().unwrap().evictable.0, 128);
+    assert_eq!(home.victims(&Lru, Need::Bytes(Length(PAGE)), 9).unwrap(), [first]);
+    home.pin(Target::Id(second), false).unwrap();
+    assert_eq!(home.stats().unwrap().evictable.0, 128 + 256 + PAGE);
+    assert_eq!(evict(&mut home, 129), (2, 128 + 256 + PAGE));
+}
+
+#[test]
+fn an_object_whose_blocks_all_stay_does_not_go_for_nothing() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let all = home.grant(client.slot, Length(PAGE), Length(PAGE)).unwrap();
+    let block = part(all, 0, PAGE);
+    let seal = |home: &mut Home, at| {
+        home.seal(client.slot, &SealRequest::bytes(block, Length(9), None), at).unwrap()
+    };
+    let (_, pinned) = (seal(&mut home, 1), seal(&mut home, 2));
+    home.pin(Target::Id(pinned), true).unwrap();
+    assert_eq!(evict(&mut home, PAGE), (0, 0));
+    home.pin(Target::Id(pinned), false).unwrap();
+    assert_eq!(evict(&mut home, PAGE), (2, PAGE));
+}
+
+#[test]
+fn pins_outlive_the_home_but_not_the_object() {
+    let world = World::new(small());
+    let (mut home, _, ids) = full(&world, 3);
+    home.pin(Target::Id(ids[0]), true).unwrap();
+    home.pin(Target::Id(ids[1]), true).unwrap();
+    home.delete(Target::Id(ids[1])).unwrap();
+    drop(home);
+    let mut home = world.adopt();
+    assert_eq!(home.stats().unwrap().objects_pinned, 1);
+    assert_eq!(evict(&mut home, u64::MAX), (1, PAGE));
+    home.delete(Target::Id(ids[0])).unwrap();
+    let client = Client::join(&world, &mut home).unwrap();
+    let again = client.put(&mut home, b"again", None).unwrap();
+    assert!(ids.iter().any(|id| id.slot() == again.slot()));
+    assert_eq!(evict(&mut home, u64::MAX), (1, 128));
+}
+
+#[test]
+fn one_that_was_leaving_when_the_home_was_killed_stays() {
+    let world = World::new(small());
+    let (home, client, ids) = full(&world, 2);
+    let control = Control::new(world.map(farrow_memory::Access::Home));
+    let at = word_of(home.layout().directory, ENTRY_BYTES, ids[0].slot().0, 0);
+    let sealed = Sequence(control.load(at).unwrap());
+    control.store(at, sealed.with(State::Leaving).0).unwrap();
+    let reader = &client.reader;
+    // Nobody can hold it for the moment, but it is there, and listed.
+    assert!(reader.hold(&client.holds, Target::Name("0")).unwrap().is_none());
+    for target in [Target::Id(ids[0]), Target::Name("0")] {
+        assert_eq!(reader.whereabouts(target).unwrap(), Whereabouts::Away(ids[0]));
+    }
+    assert_eq!(reader.whereabouts(Target::Name("1")).unwrap(), Whereabouts::InMemory);
+    assert_eq!(reader.whereabouts(Target::Name("2")).unwrap(), Whereabouts::Nowhere);
+    assert_eq!(left(&world), ["0", "1"]);
+    drop(home);
+    let home = world.adopt();
+    assert_eq!(home.stats().unwrap().objects, 2);
+    assert!(reader.hold(&client.holds, Target::Name("0")).unwrap().is_some());
+}
+
+#[test]
+fn policies_say_what_they_are() {
+    assert!(Lru.is_automatic() && !ByHand.is_automatic());
+    assert_eq!((Lru.name(), ByHand.name()), ("lru", "none"));
+}

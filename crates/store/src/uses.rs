@@ -1,0 +1,84 @@
+//! When each object was last used: a hint by which the home chooses what to evict.
+//!
+//! A word for each slot in the data section, nanoseconds since 1970 by a coarse clock. Every client
+//! writes it at a get, so this is the one table whose words have more than one writer, and the one
+//! about which no promise is made: whatever lies there is a number, and a wrong number makes an
+//! object go earlier or later than it should. An object is never taken to be unused since before
+//! its seal, so a word that is left of an earlier life of the slot means nothing.
+
+use std::sync::Arc;
+
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Alias, Length, Region, Span};
+
+use crate::control::word_of;
+use crate::error::StoreError;
+use crate::header::Header;
+use crate::ids::Slot;
+use crate::layout::{Layout, USE_BYTES};
+
+/// The home reads so many bytes of the table at once.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// A client's hand on the table.
+#[derive(Debug)]
+pub struct UseStamps {
+    table: Alias,
+}
+
+impl UseStamps {
+    /// Map the table of a region writable.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] if `region` is none, [`StoreError::Map`] if it cannot be mapped.
+    pub fn new(region: &Arc<Region>) -> Result<Self, StoreError> {
+        let layout = Header::read(region)?.layout;
+        let pages = layout.uses.outward(layout.page.0).ok_or(StoreError::BadSpan {
+            span: layout.uses,
+            reason: "the use table leaves 64 bits",
+        })?;
+        Ok(Self { table: region.alias(pages)? })
+    }
+
+    /// The object in `slot` is used now: nanoseconds since 1970, at least of the grain of a tick.
+    /// A store only where the clock has moved, so that readers of one object share its line.
+    pub fn touch(&self, slot: Slot, now_ns: u64) {
+        let at = word_of(self.table.span(), USE_BYTES, slot.0, 0);
+        // A slot beyond the table has no stamp; there is nothing to do about it here.
+        if let Ok(words) = self.table.words_mut(Span::new(at, Length(USE_BYTES)))
+            && words.load(0, Ordering::Relaxed) != Some(now_ns)
+        {
+            words.store(0, now_ns, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The stamp of one slot, as a client reads it; 0 where there is none.
+pub(crate) fn stamp(region: &Region, layout: &Layout, slot: Slot) -> u64 {
+    let at = word_of(layout.uses, USE_BYTES, slot.0, 0);
+    let words = region.words(Span::new(at, Length(USE_BYTES))).ok();
+    words.and_then(|words| words.load(0, Ordering::Relaxed)).unwrap_or_default()
+}
+
+/// The stamps of slots `first..end`. By system calls where the fabric allows it: a client could cut
+/// the file short, and a load from behind its end would kill the home.
+pub(crate) fn stamps(
+    region: &Region,
+    layout: &Layout,
+    first: u32,
+    end: u32,
+) -> Result<Vec<u64>, StoreError> {
+    let count = end.saturating_sub(first) as usize;
+    let mut stamps = Vec::with_capacity(count);
+    let mut bytes = vec![0; PIECE_BYTES];
+    while stamps.len() < count {
+        let left = (count - stamps.len()).min(PIECE_BYTES / USE_BYTES as usize);
+        let piece = bytes.get_mut(..left * USE_BYTES as usize).unwrap_or_default();
+        let start = word_of(layout.uses, USE_BYTES, first, stamps.len() as u64);
+        if region.read_by_call(start, piece).is_err() {
+            region.copy_out(start, piece)?;
+        }
+        stamps.extend(piece.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight)));
+    }
+    Ok(stamps)
+}
