@@ -171,6 +171,27 @@ class Client:
         """
     def delete_many(self, targets: Iterable[Target]) -> None:
         """Like ``delete`` for each, in one message to the node."""
+    def pin(self, target: Target | Sequence[Target]) -> None:
+        """Never evict one object, or several, until ``unpin`` or ``delete``.
+
+        A pin belongs to the object, not to who made it: it survives this client and the node's
+        daemon, and pinning twice is pinning once.
+
+        Raises:
+            NotFound: one is not there; the others are pinned.
+        """
+    def unpin(self, target: Target | Sequence[Target]) -> None:
+        """Let one object, or several, be evicted again."""
+    def evict(self, nbytes: int) -> dict[str, int]:
+        """Evict objects, least recently used first, until ``nbytes`` more are free.
+
+        Never one that is held by anybody, pinned, or still being written.
+
+        Returns:
+            objects: how many went; bytes: what became free with them, less than ``nbytes`` only
+            when nothing more may go.  And what stays, in bytes: held, pinned (held or not),
+            granted (being written), retiring (deleted and still held).
+        """
     def wait(
         self, targets: Iterable[Target], *, num: int | None = None, timeout: float = 10.0
     ) -> builtins.list[bool]:
@@ -193,8 +214,9 @@ class Client:
 
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
-            value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32) and metadata (map of
-            string to string).
+            value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32), metadata (map of
+            string to string), pinned (bool) and last_use (timestamp[ns, UTC]: the last get or the
+            seal, by a clock of some milliseconds).
         """
     def stats(self) -> dict[str, Any]:
         """Counters of the node and of this client; sizes in bytes.

@@ -114,6 +114,8 @@ def test_list(client: farrow.Client) -> None:
         "sealed_at",
         "creator_pid",
         "metadata",
+        "pinned",
+        "last_use",
     ]
     assert listed["name"].to_pylist() == ["t/0", "t/1", "t/2"]
     assert listed["id"].to_pylist() == [reference.id for reference in references]

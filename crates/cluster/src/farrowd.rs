@@ -8,7 +8,7 @@ use farrow_memory::{CoherenceClass, Length};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::metrics::MetricsAddress;
-use crate::node::{MemorySource, Node, NodeError, NodeOptions, StopSwitch};
+use crate::node::{EvictionKind, MemorySource, Node, NodeError, NodeOptions, StopSwitch};
 use crate::{paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
@@ -60,6 +60,9 @@ struct Arguments {
     /// Do not touch the pages ahead of their use
     #[arg(long)]
     no_prepare: bool,
+    /// What to do when memory is short: refuse, or evict what was not used for the longest time
+    #[arg(long, value_enum, default_value = "none")]
+    evict: EvictionKind,
 }
 
 impl Arguments {
@@ -88,6 +91,7 @@ impl Arguments {
         options.is_preparing = !self.no_prepare;
         options.is_upgrade = self.upgrade;
         options.metrics = self.metrics;
+        options.eviction = self.evict;
         options
     }
 }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, sync};
-use farrow_store::{FormatError, RegionUid, StoreError};
+use farrow_store::{ByHand, EvictionPolicy, FormatError, Lru, RegionUid, StoreError};
 
 use crate::endpoint::Scraped;
 use crate::lock::Lock;
@@ -50,6 +50,24 @@ pub enum MemorySource {
     },
 }
 
+/// What a node does when a client asks for memory that is not free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum EvictionKind {
+    /// Refuses. Objects go only when somebody deletes or evicts them.
+    None,
+    /// Evicts what was not used for the longest time, unless it is held or pinned.
+    Lru,
+}
+
+impl EvictionKind {
+    fn policy(self) -> Box<dyn EvictionPolicy> {
+        match self {
+            Self::None => Box::new(ByHand),
+            Self::Lru => Box::new(Lru),
+        }
+    }
+}
+
 /// How a node is made.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
@@ -75,6 +93,8 @@ pub struct NodeOptions {
     pub is_upgrade: bool,
     /// Where to tell numbers to Prometheus; `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
+    /// What is done when memory is short.
+    pub eviction: EvictionKind,
 }
 
 impl NodeOptions {
@@ -92,6 +112,7 @@ impl NodeOptions {
             is_preparing: true,
             is_upgrade: false,
             metrics: None,
+            eviction: EvictionKind::None,
         }
     }
 }
@@ -321,7 +342,7 @@ impl Node {
         let region = Arc::clone(found.home.region());
         let heap = found.home.layout().heap;
         let base = base_of(found.home.uid(), region.length());
-        let state = NodeState::new(
+        let mut state = NodeState::new(
             found.home,
             base,
             std::process::id(),
@@ -330,6 +351,7 @@ impl Node {
             found.adopted,
             0,
         );
+        state.set_eviction_policy(options.eviction.policy());
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {

@@ -117,6 +117,23 @@ pub enum RequestBody {
     /// Answers as soon as there is an event that is meant, or the time is over. The events
     /// themselves are read in the region.
     Watch(Watch),
+    /// Pins objects, so that they are never evicted, or lets them go.
+    Pin {
+        /// Which.
+        targets: Vec<WireTarget>,
+        /// False: they may be evicted again.
+        is_pinned: bool,
+    },
+    /// Evicts what was used least recently, so many bytes or more.
+    Evict {
+        /// Bytes that are to become free.
+        bytes: u64,
+    },
+    /// Answers when the object can be held; brings it back into memory if need be.
+    Restore {
+        /// The two halves of its id.
+        id: (u64, u64),
+    },
 }
 
 /// Who speaks.
@@ -248,6 +265,10 @@ pub enum ReplyBody {
         /// Number of the next event to look at.
         next: u64,
     },
+    /// To `Pin`: one result a target.
+    Pinned(Vec<Result<(), WireError>>),
+    /// To `Evict`.
+    Evicted(EvictedReport),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
@@ -353,6 +374,37 @@ pub struct NodeStats {
     pub waiting_bytes: u64,
     /// Times the event loop woke since start; none while nothing happens.
     pub turns_total: u64,
+    /// How objects are chosen for eviction: `lru` or `none`.
+    pub eviction: String,
+    /// Bytes of sealed objects that somebody holds.
+    pub held: u64,
+    /// Bytes of pinned objects, held or not.
+    pub pinned: u64,
+    /// Pinned objects.
+    pub objects_pinned: u64,
+    /// Bytes of objects that could be evicted now.
+    pub evictable: u64,
+    /// Objects evicted since start.
+    pub evicted_total: u64,
+    /// Bytes that became free with them.
+    pub evicted_bytes_total: u64,
+}
+
+/// What an eviction did, and what stood in the way of more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvictedReport {
+    /// Objects that went.
+    pub objects: u64,
+    /// Bytes that became free with them.
+    pub bytes: u64,
+    /// Bytes of objects that somebody holds.
+    pub held: u64,
+    /// Bytes of pinned objects.
+    pub pinned: u64,
+    /// Bytes granted to clients and not sealed.
+    pub granted: u64,
+    /// Bytes of deleted objects that somebody holds.
+    pub retiring: u64,
 }
 
 /// Why not, in terms of what the caller can do.

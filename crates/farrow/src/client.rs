@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    fn wire(&self) -> WireTarget {
+    pub(crate) fn wire(&self) -> WireTarget {
         match self {
             Self::Id(id) => WireTarget::Id(id.hi, id.lo),
             Self::Name(name) => WireTarget::Name(name.clone()),
@@ -86,6 +86,10 @@ pub struct Listed {
     pub creator_pid: u32,
     /// Its metadata.
     pub metadata: Metadata,
+    /// True when it is never evicted.
+    pub is_pinned: bool,
+    /// Nanoseconds since 1970 at its last use, a get or the seal; by a clock of some milliseconds.
+    pub last_use_ns: u64,
 }
 
 impl Listed {
@@ -99,6 +103,8 @@ impl Listed {
             sealed_at_ns: entry.sealed_at_ns,
             creator_pid: entry.creator_pid,
             metadata,
+            is_pinned: listed.is_pinned,
+            last_use_ns: listed.last_use_ns,
         }
     }
 }
@@ -154,6 +160,10 @@ impl Client {
     /// another user.
     pub fn connect(options: &ConnectOptions) -> Result<Self, Error> {
         Session::open(options).map(|session| Self { session })
+    }
+
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
     }
 
     /// Puts a value and seals it. Buffers that lie in the region already, in a pool or in an
@@ -300,7 +310,7 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn contains(&self, target: &Target) -> Result<bool, Error> {
-        Ok(self.session.lookup(target)?.is_some())
+        self.session.has(target)
     }
 
     /// Deletes objects: their names are free at once, their memory when nobody holds them.

@@ -17,7 +17,7 @@ use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
     PassedParts, Region, Retired, Span, page_bytes,
 };
-use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError};
+use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError, UseStamps};
 
 use crate::arena::Arena;
 use crate::background::{self, Populator};
@@ -62,6 +62,7 @@ pub(crate) struct Session {
     pub(crate) region: Arc<Region>,
     pub(crate) reader: Reader,
     pub(crate) holds: Arc<HoldTable>,
+    pub(crate) uses: UseStamps,
     pub(crate) extents: Extents,
     pub(crate) arena: Arena,
     pub(crate) pool: PoolCore,
@@ -103,6 +104,7 @@ impl Session {
             blocks: HeldBlocks::default(),
             populator: Populator::default(),
             reservations: Reservations::default(),
+            uses: UseStamps::new(&region)?,
             region,
             reader,
             holds,
@@ -214,12 +216,17 @@ impl Session {
         Ok(link)
     }
 
-    /// Finds an object and holds it; `None` when it is not there.
-    pub(crate) fn hold(&self, target: &Target) -> Result<Option<Held>, Error> {
+    /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but
+    /// for a page of holds.
+    pub(crate) fn hold_here(&self, target: &Target) -> Result<Option<Held>, Error> {
         self.check_process()?;
         loop {
             match self.reader.hold(&self.holds, target.store()) {
-                Ok(held) => return Ok(held),
+                Ok(Some(held)) => {
+                    self.uses.touch(held.entry().id.slot(), coarse_wall_clock_ns());
+                    return Ok(Some(held));
+                }
+                Ok(None) => return Ok(None),
                 Err(StoreError::HoldsExhausted { slots, .. }) => self.add_hold_block(slots)?,
                 Err(error) => return Err(named(error)),
             }
@@ -318,8 +325,15 @@ impl Drop for Session {
     }
 }
 
+/// Nanoseconds since 1970, to a few milliseconds: read without a system call in some 5 ns.
+fn coarse_wall_clock_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
+}
+
 /// Names that cannot be are the caller's mistake, not the region's.
-fn named(error: StoreError) -> Error {
+pub(crate) fn named(error: StoreError) -> Error {
     match error {
         StoreError::NameInvalid { .. } => Error::InvalidArgument(error.to_string()),
         error => error.into(),
@@ -336,6 +350,8 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Confirm { .. }
             | RequestBody::Reclaim
             | RequestBody::Stats
+            | RequestBody::Pin { .. }
+            | RequestBody::Restore { .. }
     )
 }
 

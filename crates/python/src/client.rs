@@ -5,7 +5,7 @@ use crate::incoming::Incoming;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
 use crate::{labels, listing, outgoing, plain, pool, shim};
-use farrow::{ConnectOptions, Error, ObjectOptions, SpawnCommand, Value};
+use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
@@ -117,15 +117,15 @@ impl Client {
         timeout: f64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let target = crate::reference::target(target)?;
-        // What is sealed is found by a few loads: not worth letting go of the GIL.
-        let object = match self.client.get(&target, Duration::ZERO) {
-            Err(Error::NotFound { .. }) if timeout != 0.0 => {
+        // What is in memory is found by a few loads: not worth letting go of the GIL.
+        let object = match self.client.get_here(&target).map_err(raise)? {
+            Some(object) => object,
+            None => {
                 let timeout = duration(timeout)?;
-                py.detach(|| self.client.get(&target, timeout))
+                py.detach(|| self.client.get(&target, timeout)).map_err(raise)?
             }
-            found => found,
         };
-        outgoing::build(py, &object.map_err(raise)?)
+        outgoing::build(py, &object)
     }
 
     /// Like `put` for each, in one message to the node; all or none.
@@ -252,6 +252,30 @@ impl Client {
         }
         let timeout = duration(timeout)?;
         py.detach(|| self.client.wait(&targets, num, timeout)).map_err(raise)
+    }
+
+    /// Never evict one object, or several.
+    fn pin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let targets = one_or_more(target)?;
+        py.detach(|| self.client.pin(&targets)).map_err(raise)
+    }
+
+    /// Let them be evicted again.
+    fn unpin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
+        let targets = one_or_more(target)?;
+        py.detach(|| self.client.unpin(&targets)).map_err(raise)
+    }
+
+    /// Evict what was used least recently.
+    fn evict<'py>(
+        &self,
+        py: Python<'py>,
+        nbytes: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let bytes: u64 =
+            nbytes.extract().map_err(|_| invalid_argument(format!("to evict {nbytes} bytes")))?;
+        let report = py.detach(|| self.client.evict(bytes)).map_err(raise)?;
+        plain::to_python(py, &report)
     }
 
     /// The sealed objects whose name begins with `prefix` and whose metadata has all of `where`.

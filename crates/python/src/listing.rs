@@ -3,8 +3,8 @@
 use crate::errors::{defect, raise};
 use crate::shim;
 use arrow_array::builder::{
-    FixedSizeBinaryBuilder, MapBuilder, StringBuilder, TimestampNanosecondBuilder, UInt32Builder,
-    UInt64Builder,
+    BooleanBuilder, FixedSizeBinaryBuilder, MapBuilder, StringBuilder, TimestampNanosecondBuilder,
+    UInt32Builder, UInt64Builder,
 };
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
@@ -38,7 +38,11 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
     let mut sealed_at = TimestampNanosecondBuilder::with_capacity(count).with_timezone("UTC");
     let mut creator_pid = UInt32Builder::with_capacity(count);
     let mut metadata = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
+    let mut pinned = BooleanBuilder::with_capacity(count);
+    let mut last_use = TimestampNanosecondBuilder::with_capacity(count).with_timezone("UTC");
     for object in objects {
+        pinned.append_value(object.is_pinned);
+        last_use.append_value(i64::try_from(object.last_use_ns).unwrap_or(i64::MAX));
         name.append_option(object.name.as_deref());
         id.append_value(object.id.to_bytes())?;
         kind.append_value(object.kind.as_str());
@@ -58,9 +62,11 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Field::new("id", DataType::FixedSizeBinary(ID_BYTES), false),
         Field::new("kind", DataType::Utf8, false),
         Field::new("bytes", DataType::UInt64, false),
-        Field::new("sealed_at", moment, false),
+        Field::new("sealed_at", moment.clone(), false),
         Field::new("creator_pid", DataType::UInt32, false),
         Field::new("metadata", metadata.data_type().clone(), false),
+        Field::new("pinned", DataType::Boolean, false),
+        Field::new("last_use", moment, false),
     ]);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(name.finish()),
@@ -70,6 +76,8 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Arc::new(sealed_at.finish()),
         Arc::new(creator_pid.finish()),
         Arc::new(metadata),
+        Arc::new(pinned.finish()),
+        Arc::new(last_use.finish()),
     ];
     RecordBatch::try_new(Arc::new(schema), columns)
 }

@@ -336,7 +336,9 @@ impl Reader {
         self.region.copy_out(span.offset, &mut bytes)?;
         // Without a hold the memory may be another object's by now.
         let directory = self.region.words(self.layout().directory)?;
-        if !self.is_still(&directory, entry)? {
+        fence(Ordering::Acquire);
+        let now = Sequence(load(&directory, entry.id.slot(), 0, Ordering::Relaxed)?);
+        if now != entry.sequence() && now != entry.sequence().with(State::Leaving) {
             return Ok(None);
         }
         if crc32c::crc32c(&bytes) != entry.metadata_crc {

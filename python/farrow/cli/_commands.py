@@ -266,7 +266,7 @@ def _preview(name: str, value: Any) -> None:
 def _ls(options: argparse.Namespace) -> int:
     client = _connect(options)
     listed = client.list(options.prefix)
-    rows = _printable(listed, "sealed_at").to_pylist()
+    rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
     rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
     if options.json:
         print_json(rows)
@@ -277,12 +277,15 @@ def _ls(options: argparse.Namespace) -> int:
             str(row["kind"]),
             human_bytes(row["bytes"]),
             str(row["sealed_at"])[:19],
+            str(row["last_use"])[:19],
+            "pinned" if row["pinned"] else "",
             str(row["creator_pid"]),
             plain(row["id"]),
         )
         for row in rows
     ]
-    console().print(grid(("name", "kind", ">bytes", "sealed at", ">creator", "id"), cells))
+    titles = ("name", "kind", ">bytes", "sealed at", "last use", "", ">creator", "id")
+    console().print(grid(titles, cells))
     return 0
 
 
@@ -354,6 +357,7 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 # Keys of stats() that count bytes but do not say so in their name.
 _BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
+_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total"}
 _BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
 
 

@@ -64,6 +64,13 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         waiting,
         waiting_bytes,
         turns_total,
+        eviction: _,
+        held,
+        pinned,
+        objects_pinned,
+        evictable,
+        evicted_total,
+        evicted_bytes_total,
     } = stats;
     let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
     let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
@@ -87,6 +94,12 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         gauge("farrow_huge_page_bytes", "Huge page size of the memory; 0: none.", huge_page_bytes),
         gauge("farrow_waiting_requests", "Requests that wait for memory.", waiting),
         gauge("farrow_waiting_bytes", "Bytes that they wait for.", waiting_bytes),
+        gauge("farrow_held_bytes", "Bytes of sealed objects that are held.", held),
+        gauge("farrow_pinned_bytes", "Bytes of pinned objects.", pinned),
+        gauge("farrow_objects_pinned", "Pinned objects.", objects_pinned),
+        gauge("farrow_evictable_bytes", "Bytes that could be evicted now.", evictable),
+        counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
+        counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
         counter("farrow_requests_total", "Requests answered.", requests),
         counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
         counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),

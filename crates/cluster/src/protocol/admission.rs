@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use farrow_memory::{Length, Span};
+use farrow_memory::Length;
 use farrow_store::{ClientSlot, StoreError};
 
 use super::convert::{limit, store_error, wire_span};
@@ -153,22 +153,6 @@ impl NodeState {
         let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
         self.admission.push(Waiting { asker, min, since_ms: now_ms, deadline_ms })?;
         Ok(None)
-    }
-
-    /// Memory for a client: `want` bytes, or the longest run there is of at least `min`. Does what
-    /// may be done to make room.
-    fn find_room(
-        &mut self,
-        slot: ClientSlot,
-        min: Length,
-        want: Length,
-    ) -> Result<Span, StoreError> {
-        let granted = self.home.grant(slot, min, want);
-        if matches!(granted, Err(StoreError::OutOfMemory { .. })) && self.home.has_retiring() {
-            self.reclaim();
-            return self.home.grant(slot, min, want);
-        }
-        granted
     }
 
     /// Refuses those whose time is over; gives to those for whom there is room now.

@@ -24,6 +24,9 @@ impl RequestBody {
             Self::Handover { .. } => "handover",
             Self::Listen(_) => "listen",
             Self::Watch(_) => "watch",
+            Self::Pin { .. } => "pin",
+            Self::Evict { .. } => "evict",
+            Self::Restore { .. } => "restore",
         }
     }
 }

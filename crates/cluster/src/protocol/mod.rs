@@ -5,6 +5,7 @@
 
 mod admission;
 mod convert;
+mod evict;
 mod handover;
 mod hello;
 mod kinds;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_store::{ClientSlot, Home};
 
 use super::admission::{Admission, Ask, Asker, answer};
+use super::evict::Eviction;
 use super::requests::answer_wait;
 use super::waits::Waits;
 use super::watches::Watches;
@@ -103,6 +104,7 @@ pub struct NodeState {
     pub(super) waits: Waits,
     pub(super) admission: Admission,
     pub(super) watches: Watches,
+    pub(super) eviction: Eviction,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
     pub(super) counts: Counts,
@@ -143,6 +145,7 @@ impl NodeState {
             waits: Waits::default(),
             admission: Admission::default(),
             watches,
+            eviction: Eviction::default(),
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: Counts::default(),

@@ -32,6 +32,10 @@ impl NodeState {
             clients,
             clients_max,
             holds,
+            held,
+            pinned,
+            objects_pinned,
+            evictable,
             ..
         } = self.home.stats()?;
         let fabric = self.home.region().fabric();
@@ -64,6 +68,13 @@ impl NodeState {
             waiting: self.admission.waiting() as u64,
             waiting_bytes: self.admission.waiting_bytes(),
             turns_total: self.turns,
+            eviction: self.eviction.policy.name().to_owned(),
+            held: held.0,
+            pinned: pinned.0,
+            objects_pinned: objects_pinned.into(),
+            evictable: evictable.0,
+            evicted_total: self.eviction.objects,
+            evicted_bytes_total: self.eviction.bytes,
         })
     }
 }

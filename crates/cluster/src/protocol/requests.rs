@@ -71,6 +71,9 @@ impl NodeState {
                 .stats(now_ms)
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))
                 .map_err(store_error),
+            RequestBody::Pin { targets, is_pinned } => self.pin(&targets, is_pinned),
+            RequestBody::Evict { bytes } => self.evict(bytes).map_err(store_error),
+            RequestBody::Restore { id: (hi, lo) } => self.restore(ObjectId { hi, lo }),
             RequestBody::Shutdown => {
                 out.push(Action::Stop);
                 Ok(ReplyBody::Done)

@@ -58,7 +58,6 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         need: Need,
-        now_ns: u64,
     ) -> Result<Evicted, StoreError> {
         let mut evicted = Evicted::default();
         for _ in 0..ROUNDS_MAX {
@@ -66,7 +65,7 @@ impl Home {
                 Need::Bytes(asked) => Need::Bytes(Length(asked.0.saturating_sub(evicted.bytes.0))),
                 Need::Run(_) => need,
             };
-            let victims = self.victims(policy, left, now_ns)?;
+            let victims = self.victims(policy, left)?;
             let mut has_refused = false;
             for id in victims {
                 match self.evict(id)? {
@@ -96,7 +95,6 @@ impl Home {
         &mut self,
         policy: &dyn EvictionPolicy,
         need: Need,
-        now_ns: u64,
     ) -> Result<Vec<ObjectId>, StoreError> {
         let is_met = match need {
             Need::Bytes(asked) => asked.0 == 0,
@@ -106,7 +104,7 @@ impl Home {
             return Ok(Vec::new());
         }
         self.register_all()?;
-        let (mut choices, mut shared) = self.choices(policy, now_ns)?;
+        let (mut choices, mut shared) = self.choices(policy)?;
         choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
         // What would be free, were they gone one after the other.
         let mut freed = 0;
@@ -194,7 +192,6 @@ impl Home {
     fn choices(
         &self,
         policy: &dyn EvictionPolicy,
-        now_ns: u64,
     ) -> Result<(Vec<Choice>, BTreeMap<u64, u32>), StoreError> {
         fence(Ordering::SeqCst);
         let held = self.holds.held()?;
@@ -217,7 +214,8 @@ impl Home {
             }
             let Some((id, sealed_at_ns, runs)) = self.blocks_if_sealed(slot)? else { continue };
             // A stamp that is yet to come is somebody's mistake.
-            let used_at = stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(now_ns);
+            let used_at =
+                stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
             let candidate = Candidate { id, last_use_ns: used_at.max(sealed_at_ns), bytes };
             let Some(rank) = policy.rank(&candidate) else { continue };

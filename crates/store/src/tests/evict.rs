@@ -25,11 +25,12 @@ fn full(world: &World, count: u64) -> (Home, Client, Vec<ObjectId>) {
             home.seal(client.slot, &request, 100 + n).unwrap()
         })
         .collect();
+    home.set_time(10_000);
     (home, client, ids)
 }
 
 fn evict(home: &mut Home, bytes: u64) -> (u32, u64) {
-    let evicted = home.evict_for(&Lru, Need::Bytes(Length(bytes)), 10_000).unwrap();
+    let evicted = home.evict_for(&Lru, Need::Bytes(Length(bytes))).unwrap();
     home.check().unwrap();
     (evicted.objects, evicted.bytes.0)
 }
@@ -105,16 +106,16 @@ fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
         uses.touch(id.slot(), at);
     }
     let run = Need::Run(Length(4 * PAGE));
-    assert_eq!(home.victims(&Lru, run, 10_000).unwrap(), [ids[10], ids[7], ids[8], ids[9]]);
-    let evicted = home.evict_for(&Lru, run, 10_000).unwrap();
+    assert_eq!(home.victims(&Lru, run).unwrap(), [ids[10], ids[7], ids[8], ids[9]]);
+    let evicted = home.evict_for(&Lru, run).unwrap();
     assert_eq!((evicted.objects, evicted.bytes.0), (4, 4 * PAGE));
     assert_eq!(home.stats().unwrap().largest_free.0, 4 * PAGE);
     // It fits by now.
-    assert_eq!(home.evict_for(&Lru, run, 10_000).unwrap().objects, 0);
+    assert_eq!(home.evict_for(&Lru, run).unwrap().objects, 0);
     // With one in the middle that stays there is no such run, so nothing goes for it.
     home.pin(Target::Id(ids[pages as usize / 2]), true).unwrap();
     let most = Need::Run(Length(pages * PAGE / 2 + PAGE));
-    assert_eq!(home.evict_for(&Lru, most, 10_000).unwrap().objects, 0);
+    assert_eq!(home.evict_for(&Lru, most).unwrap().objects, 0);
     home.check().unwrap();
 }
 
@@ -133,7 +134,7 @@ fn a_shared_block_comes_back_with_the_last_that_has_it() {
     let second = seal(&mut home, part(all, 128, 256), 2);
     home.pin(Target::Id(second), true).unwrap();
     assert_eq!(home.stats().unwrap().evictable.0, 128);
-    assert_eq!(home.victims(&Lru, Need::Bytes(Length(PAGE)), 9).unwrap(), [first]);
+    assert_eq!(home.victims(&Lru, Need::Bytes(Length(PAGE))).unwrap(), [first]);
     home.pin(Target::Id(second), false).unwrap();
     assert_eq!(home.stats().unwrap().evictable.0, 128 + 256 + PAGE);
     assert_eq!(evict(&mut home, 129), (2, 128 + 256 + PAGE));

@@ -548,11 +548,12 @@ impl Model {
     }
 
     fn evict(&mut self, bytes: u64, is_run: bool) {
+        self.home().set_time(u64::MAX);
         self.home().register_all().unwrap();
         let before = self.home().stats().unwrap();
         let length = Length(bytes);
         let need = if is_run { Need::Run(length) } else { Need::Bytes(length) };
-        let evicted = self.home().evict_for(&Lru, need, u64::MAX).unwrap();
+        let evicted = self.home().evict_for(&Lru, need).unwrap();
         let after = self.home().stats().unwrap();
         self.follow();
         self.forget_evicted();

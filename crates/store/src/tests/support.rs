@@ -27,7 +27,7 @@ pub(crate) fn small() -> RegionOptions {
         grants_max: 24,
         name_bytes: Length(40 * 32),
         client_objects_max: 84,
-        events_max: 16,
+        events_max: 32,
         namespaces_max: 4,
     }
 }

@@ -1,0 +1,107 @@
+//! Room for what is to come: pins, eviction, and grants that need it.
+
+use farrow_memory::{Length, Span};
+use farrow_store::{
+    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ObjectId, StoreError, Target,
+};
+
+use super::convert::{limit, store_error, store_target};
+use super::node::NodeState;
+use crate::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
+
+/// For a client that asks for memory ahead of its needs, objects are evicted up to this part of
+/// the region; beyond it only for what it needs at least.
+const AHEAD_PART: u64 = 16;
+
+/// How objects are evicted, and how many were since the start.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    pub(super) policy: Box<dyn EvictionPolicy>,
+    pub(super) objects: u64,
+    pub(super) bytes: u64,
+}
+
+impl Default for Eviction {
+    fn default() -> Self {
+        Self { policy: Box::new(ByHand), objects: 0, bytes: 0 }
+    }
+}
+
+impl NodeState {
+    /// Evicts by `policy` from now on. Without this call nothing is evicted but by request.
+    pub fn set_eviction_policy(&mut self, policy: Box<dyn EvictionPolicy>) {
+        self.eviction.policy = policy;
+    }
+
+    /// Memory for a client: `want` bytes, or the longest run there is of at least `min`. Where there
+    /// is no room, deleted objects that nobody holds any more are freed; if
+    /// that is not enough and the policy evicts by itself, objects are evicted.
+    pub(super) fn find_room(
+        &mut self,
+        slot: ClientSlot,
+        min: Length,
+        want: Length,
+    ) -> Result<Span, StoreError> {
+        let mut granted = self.home.grant(slot, min, want);
+        if is_full(&granted) && self.home.has_retiring() {
+            self.reclaim();
+            granted = self.home.grant(slot, min, want);
+        }
+        if is_full(&granted) && self.eviction.policy.is_automatic() {
+            let ahead = Length(self.home.layout().heap.length.0 / AHEAD_PART);
+            if want <= ahead {
+                self.evict_for(Need::Run(want))?;
+            }
+            // Nothing more goes if that was possible.
+            self.evict_for(Need::Run(min))?;
+            granted = self.home.grant(slot, min, want);
+        }
+        granted
+    }
+
+    /// Evicts so many bytes or more, if there are so many that may go.
+    pub(super) fn evict(&mut self, bytes: u64) -> Result<ReplyBody, StoreError> {
+        self.home.reclaim()?;
+        let evicted = self.evict_for(Need::Bytes(Length(bytes)))?;
+        let stats = self.home.stats()?;
+        Ok(ReplyBody::Evicted(EvictedReport {
+            objects: evicted.objects.into(),
+            bytes: evicted.bytes.0,
+            held: stats.held.0,
+            pinned: stats.pinned.0,
+            granted: stats.granted.0,
+            retiring: stats.retiring.0,
+        }))
+    }
+
+    fn evict_for(&mut self, need: Need) -> Result<Evicted, StoreError> {
+        let evicted = self.home.evict_for(self.eviction.policy.as_ref(), need)?;
+        self.eviction.objects += u64::from(evicted.objects);
+        self.eviction.bytes += evicted.bytes.0;
+        if evicted.objects > 0 {
+            tracing::debug!(?need, objects = evicted.objects, bytes = evicted.bytes.0, "evicted");
+        }
+        Ok(evicted)
+    }
+
+    pub(super) fn pin(
+        &mut self,
+        targets: &[WireTarget],
+        is_pinned: bool,
+    ) -> Result<ReplyBody, WireError> {
+        limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        let pin = |target| self.home.pin(store_target(target), is_pinned);
+        let pinned = targets.iter().map(pin).map(|done| done.map(drop).map_err(store_error));
+        Ok(ReplyBody::Pinned(pinned.collect()))
+    }
+
+    /// A reader found an object that was leaving. Eviction does not end between two messages, so
+    /// it is sealed again by now, or gone.
+    pub(super) fn restore(&self, id: ObjectId) -> Result<ReplyBody, WireError> {
+        self.home.find(Target::Id(id)).map(|_| ReplyBody::Done).map_err(store_error)
+    }
+}
+
+fn is_full(granted: &Result<Span, StoreError>) -> bool {
+    matches!(granted, Err(StoreError::OutOfMemory { .. }))
+}

@@ -1,0 +1,108 @@
+//! What stays in memory: pins, eviction, and the way back.
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
+use farrow_store::{Held, ObjectId, Whereabouts};
+
+use crate::client::{Client, Target};
+use crate::error::Error;
+use crate::object::Object;
+use crate::session::{Session, named};
+
+/// An object may leave memory again between its return and the hold; so often it is asked for.
+const RETURNS_MAX: u32 = 16;
+
+impl Client {
+    /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
+    /// there, or that [`Client::get`] would have to ask the node for it.
+    ///
+    /// # Errors
+    ///
+    /// The object or the region is damaged.
+    pub fn get_here(&self, target: &Target) -> Result<Option<Object>, Error> {
+        let held = self.session().hold_here(target)?;
+        held.map(|held| Object::new(self.session(), held)).transpose()
+    }
+
+    /// Pins objects: they are never evicted, until [`Client::unpin`], their end, or that of the
+    /// region. Pinning one twice changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] names the first that is not there; the others are pinned.
+    pub fn pin(&self, targets: &[Target]) -> Result<(), Error> {
+        self.set_pins(targets, true)
+    }
+
+    /// Lets go of pins, whoever made them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::pin`].
+    pub fn unpin(&self, targets: &[Target]) -> Result<(), Error> {
+        self.set_pins(targets, false)
+    }
+
+    /// Evicts objects, those first that were not used for the longest time, until `bytes` are free
+    /// that were not before. Never one that is held, pinned, or being written. What could go and
+    /// did is in the report; if it is less than asked, so is what could not.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn evict(&self, bytes: u64) -> Result<EvictedReport, Error> {
+        match self.session().call(RequestBody::Evict { bytes })? {
+            ReplyBody::Evicted(report) => Ok(report),
+            other => Err(confused(&other).into()),
+        }
+    }
+
+    fn set_pins(&self, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
+        let mut first_error: Option<Error> = None;
+        for batch in targets.chunks(BATCH_ITEMS_MAX) {
+            let targets = batch.iter().map(Target::wire).collect();
+            let results = match self.session().call(RequestBody::Pin { targets, is_pinned })? {
+                ReplyBody::Pinned(results) => results,
+                other => return Err(confused(&other).into()),
+            };
+            for error in results.into_iter().filter_map(Result::err) {
+                first_error.get_or_insert(WireError::into(error));
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+}
+
+impl Session {
+    /// Finds an object and holds it, and has it brought back into memory if need be; `None` when
+    /// it is not there.
+    pub(crate) fn hold(&self, target: &Target) -> Result<Option<Held>, Error> {
+        for _ in 0..RETURNS_MAX {
+            if let Some(held) = self.hold_here(target)? {
+                return Ok(Some(held));
+            }
+            match self.reader.whereabouts(target.store()).map_err(named)? {
+                Whereabouts::Nowhere => return Ok(None),
+                Whereabouts::InMemory => {}
+                // If it went meanwhile, an object of the same name may have come: look again.
+                Whereabouts::Away(id) => self.restore(id)?,
+            }
+        }
+        let what = format!("object {target}, which leaves memory again and again");
+        Err(Error::Timeout { what, waited_ms: 0 })
+    }
+
+    /// Whether there is such an object, in memory or not.
+    pub(crate) fn has(&self, target: &Target) -> Result<bool, Error> {
+        let place = self.reader.whereabouts(target.store()).map_err(named)?;
+        Ok(place != Whereabouts::Nowhere)
+    }
+
+    /// Has an object brought back into memory, unless it is gone.
+    fn restore(&self, id: ObjectId) -> Result<(), Error> {
+        match self.call(RequestBody::Restore { id: (id.hi, id.lo) }) {
+            Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
