@@ -60,6 +60,7 @@ pub const ALL: &[&str] = &[
     "local.freed",
     "life.ended",
     "takeover.forward",
+    "takeover.silent",
     "takeover.moved",
     "takeover.ended",
     "pin.stored",

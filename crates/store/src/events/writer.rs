@@ -1,7 +1,7 @@
 //! The home's hand on the ring.
 
 use super::ring::{self, EVENT_WORDS, RingWrite};
-use super::{Event, word_at};
+use super::{Event, NUMBER_WORD, word_at};
 use crate::control::Control;
 use crate::error::StoreError;
 use crate::failpoint;
@@ -54,6 +54,13 @@ impl EventRing {
         failpoint!("event.published");
         self.head = self.head.wrapping_add(1);
         Ok(())
+    }
+
+    /// Nobody may take a draft that was not published for the event of a change that is about to be
+    /// made without one.
+    pub(crate) fn forget_draft(&self) -> Result<(), StoreError> {
+        let at = ring::place::<EVENT_WORDS>(self.head, self.layout.events_max) + NUMBER_WORD;
+        self.control.store(word_at(&self.layout, at), u64::MAX)
     }
 
     /// The draft that a home left which was killed before it published it.

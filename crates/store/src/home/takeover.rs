@@ -30,6 +30,9 @@ impl Home {
         let new = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
         self.locals.area.set_forward(number, new.lo)?;
         failpoint!("takeover.forward");
+        // The new id may be that of an object whose seal was told, but not made.
+        self.events.forget_draft()?;
+        failpoint!("takeover.silent");
         self.directory.publish(vacancy, &Entry { id: new, ..entry })?;
         self.locals.area.set_life(number, life.with(State::Leaving))?;
         failpoint!("takeover.moved");

@@ -8,6 +8,8 @@ use std::sync::Once;
 
 use farrow_memory::{Access, Length};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 
 use super::model::{Model, Op};
 use super::support::{Client, World, part, small};
@@ -271,4 +273,29 @@ proptest! {
             model.finish();
         });
     }
+}
+
+/// Kills at failpoints of random operations, besides those of the tests above.
+const KILLS: usize = 2000;
+
+#[test]
+fn two_thousand_kills_lose_nothing_and_leak_nothing() {
+    let mut runner = TestRunner::deterministic();
+    let step = (op(), prop::option::weighted(0.3, 0..12u32));
+    let steps = prop::collection::vec(step, 1..120);
+    let (mut kills, mut places) = (0, BTreeSet::new());
+    quietly(|| {
+        while kills < KILLS {
+            let mut model = Model::new(World::new(small()));
+            for (op, kill) in steps.new_tree(&mut runner).unwrap().current() {
+                if let Some(name) = model.run(&op, kill) {
+                    kills += 1;
+                    places.insert(name);
+                }
+            }
+            model.finish();
+        }
+    });
+    // Those of the making of a region are in no operation.
+    assert!(places.len() * 2 > failpoints::ALL.len(), "only at {places:?}");
 }
