@@ -113,6 +113,8 @@ class Client:
             AlreadyExists: the name is taken.
             OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
             TooLarge: it would not fit an empty region; at once.
+            QuotaExceeded: the node lets one client have no more (``farrow node --client-bytes``,
+                ``--client-objects``); at once.
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.

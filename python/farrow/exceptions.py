@@ -18,6 +18,7 @@ __all__ = [
     "OutOfMemory",
     "PermissionDenied",
     "ProtocolError",
+    "QuotaExceeded",
     "Timeout",
     "TooLarge",
     "TooManyObjects",
@@ -79,6 +80,24 @@ class LimitReached(FarrowError):
 
 class TooManyObjects(LimitReached):
     """The region's directory of objects is full."""
+
+
+class QuotaExceeded(LimitReached):
+    """This client has as much as the node lets one client have.
+
+    Attributes:
+        what: ``"bytes"`` or ``"objects"``.
+        asked: how many were asked for.
+        used: how many it has: memory that it holds for what it will write, and objects that it
+            made, deleted ones as long as somebody reads them.
+        limit: how many it may have.
+        whose: the client.
+    """
+
+    what: str = ""
+    asked: int = 0
+    used: int = 0
+    whose: str = ""
 
 
 class Timeout(FarrowError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Waiting for room in a full region."""
+"""Waiting for room in a full region, and quotas."""
 
 from __future__ import annotations
 
@@ -77,3 +77,27 @@ def test_the_wait_ends_at_its_deadline_with_the_numbers(socket: str) -> None:
     kept.abort()
     with pytest.raises(farrow.InvalidArgument):
         client.put(b"", wait=-1.0)
+
+
+def test_a_client_has_no_more_than_its_quota(make_node: Any) -> None:
+    node = make_node("--memory", "64M", "--client-bytes", "8M", "--client-objects", "5")
+    client, other = farrow.connect(node.socket), farrow.connect(node.socket)
+    kept = client.put(bytes(6 << 20))
+    for wait in (0.0, 600.0):
+        with pytest.raises(farrow.QuotaExceeded) as caught:
+            client.create(4 << 20, "more", wait=wait)
+        error = caught.value
+        assert (error.what, error.asked, error.limit) == ("bytes", 4 << 20, 8 << 20)
+        assert error.limit >= error.used >= 6 << 20
+        assert error.whose in str(error)
+    other.put(bytes(6 << 20), "more")
+    client.delete(kept)
+    kept = client.put(bytes(7 << 20))
+    for name in "abcd":
+        client.put(b"x", name)
+    with pytest.raises(farrow.QuotaExceeded) as caught:
+        client.put(b"x", "e")
+    assert (caught.value.what, caught.value.used, caught.value.limit) == ("objects", 5, 5)
+    assert isinstance(caught.value, farrow.LimitReached)
+    client.delete("a")
+    client.put(b"x", "e")

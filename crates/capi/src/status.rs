@@ -28,7 +28,7 @@ impl From<&Error> for FarrowStatus {
             Error::NotFound { .. } => FarrowStatus::NotFound,
             Error::AlreadyExists { .. } => FarrowStatus::AlreadyExists,
             Error::OutOfMemory { .. } | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
-            Error::TooMany { .. } => FarrowStatus::TooMany,
+            Error::TooMany { .. } | Error::QuotaExceeded { .. } => FarrowStatus::TooMany,
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
             Error::Disconnected { .. } => FarrowStatus::Disconnected,

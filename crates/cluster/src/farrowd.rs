@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::metrics::MetricsAddress;
 use crate::node::{EvictionKind, MemorySource, Node, NodeError, NodeOptions, StopSwitch};
+use crate::protocol::Quotas;
 use crate::{paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
@@ -39,6 +40,12 @@ struct Arguments {
     /// Most clients at a time
     #[arg(long)]
     clients_max: Option<u32>,
+    /// Most memory that one client may have at a time, such as 512MiB [default: all]
+    #[arg(long, value_parser = size::parse)]
+    client_bytes: Option<Length>,
+    /// Most objects that one client may have at a time [default: all]
+    #[arg(long)]
+    client_objects: Option<u32>,
     /// End when the last client leaves
     #[arg(long)]
     private: bool,
@@ -85,6 +92,10 @@ impl Arguments {
         options.memory = self.memory;
         options.objects_max = self.objects_max;
         options.clients_max = self.clients_max;
+        options.quotas = Quotas {
+            client_bytes_max: self.client_bytes.map(|bytes| bytes.0),
+            client_objects_max: self.client_objects,
+        };
         options.is_private = self.private;
         options.is_keeping = self.keep;
         options.is_fresh = self.fresh;

@@ -19,7 +19,7 @@ use crate::memory::{Found, adopt_existing, find_or_make, unlink};
 use crate::metrics::MetricsAddress;
 use crate::paths;
 use crate::prepare;
-use crate::protocol::{NodeState, unfinished};
+use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 use crate::upgrade::{self, Inherited, Succession};
 use crate::wire::Inheritance;
@@ -81,6 +81,8 @@ pub struct NodeOptions {
     pub objects_max: Option<u32>,
     /// Most clients at a time; `None`: the store's default.
     pub clients_max: Option<u32>,
+    /// What one client may have at a time.
+    pub quotas: Quotas,
     /// Ends with its last client.
     pub is_private: bool,
     /// Leaves the memory in place at the end, for a later node to adopt.
@@ -106,6 +108,7 @@ impl NodeOptions {
             source: MemorySource::Shm { dir: paths::default_memory_dir() },
             objects_max: None,
             clients_max: None,
+            quotas: Quotas::default(),
             is_private: false,
             is_keeping: false,
             is_fresh: false,
@@ -352,6 +355,7 @@ impl Node {
             0,
         );
         state.set_eviction_policy(options.eviction.policy());
+        state.set_quotas(options.quotas);
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {

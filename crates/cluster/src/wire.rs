@@ -481,6 +481,20 @@ pub enum WireError {
         /// Bytes of the heap.
         capacity: u64,
     },
+    /// A client may not have more.
+    #[error("quota of {whose}: {asked} {what} asked, {used} of {limit} in use")]
+    QuotaExceeded {
+        /// Of whom.
+        whose: String,
+        /// `bytes` or `objects`.
+        what: String,
+        /// How many were asked.
+        asked: u64,
+        /// How many it has.
+        used: u64,
+        /// How many it may have.
+        limit: u64,
+    },
 }
 
 /// What an error says of a wait.

@@ -1,11 +1,11 @@
-//! Requests for memory that wait: who comes first, who may pass, who is refused, and when. The
-//! state machine alone, with a clock of the test's.
+//! Requests for memory that wait: who comes first, who may pass, who is refused, and when; and what
+//! one client may have. The state machine alone, with a clock of the test's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
 use farrow_cluster::wire::{
     Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem, WireError, WireSpan,
     WireTarget,
@@ -281,6 +281,83 @@ fn whoever_waits_when_the_node_ends_is_told() {
     node.state.stop(&mut actions);
     node.take(actions);
     assert_eq!(node.answer(1, waiting), Some(Err(WireError::Closing)));
+}
+
+fn limited(clients: u64, bytes: Option<u64>, objects: Option<u32>) -> Node {
+    let mut node = Node::new(clients);
+    node.state.set_quotas(Quotas { client_bytes_max: bytes, client_objects_max: objects });
+    node
+}
+
+fn refused(node: &mut Node, client: u64, seq: u64) -> (String, u64, u64, u64) {
+    match node.answer(client, seq) {
+        Some(Err(WireError::QuotaExceeded { whose, what, asked, used, limit })) => {
+            assert_eq!(whose, format!("client {client} (process {})", 100 + client));
+            (what, asked, used, limit)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_client_gets_no_more_bytes_than_its_quota_says() {
+    let mut node = limited(2, Some(100 * KIB), None);
+    // What is wished for ahead of need is cut, what is needed is refused, waiting or not.
+    let ask = RequestBody::Grant { min: 4 * KIB, want: 512 * KIB, wait_ms: 0 };
+    let seq = node.ask(0, ask);
+    let span = node.granted(0, seq);
+    assert_eq!(span.1, 100 * KIB);
+    for wait_ms in [0, 60_000] {
+        let seq = node.grant(0, 4 * KIB, wait_ms);
+        let expected = ("bytes".to_owned(), 4 * KIB, 100 * KIB, 100 * KIB);
+        assert_eq!(refused(&mut node, 0, seq), expected);
+    }
+    // The other has its own.
+    let seq = node.grant(1, 100 * KIB, 0);
+    node.granted(1, seq);
+    // An object counts for its maker until its memory is free again.
+    let seal = node.ask(0, RequestBody::Seal { items: vec![SealItem::bytes(span, span.1)] });
+    let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
+    let (hi, lo) = sealed[0].clone().unwrap();
+    let seq = node.grant(0, 1, 0);
+    assert_eq!(refused(&mut node, 0, seq).2, 100 * KIB);
+    node.ask(1, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    let seq = node.grant(0, 100 * KIB, 0);
+    node.granted(0, seq);
+}
+
+#[test]
+fn a_client_makes_no_more_objects_than_its_quota_says() {
+    let mut node = limited(2, None, Some(3));
+    let seq = node.grant(0, 4 * KIB, 0);
+    let (start, _) = node.granted(0, seq);
+    let items = (0..4).map(|n| SealItem::bytes((start + n * 128, 128), 1)).collect();
+    let seal = node.ask(0, RequestBody::Seal { items });
+    let Some(Ok(ReplyBody::Sealed(sealed))) = node.answer(0, seal) else { panic!() };
+    assert_eq!(sealed.iter().filter(|result| result.is_ok()).count(), 3);
+    let beyond = sealed[3].clone().unwrap_err();
+    assert!(matches!(beyond, WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. }));
+    // Who could not seal it is told before it writes.
+    let seq = node.grant(0, 4 * KIB, 60_000);
+    assert_eq!(refused(&mut node, 0, seq), ("objects".to_owned(), 1, 3, 3));
+    let (hi, lo) = sealed[0].clone().unwrap();
+    node.ask(0, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    let seq = node.grant(0, 4 * KIB, 0);
+    node.granted(0, seq);
+}
+
+#[test]
+fn a_quota_that_was_used_up_while_a_request_waited_is_told_when_its_turn_comes() {
+    let mut node = Node::new(2);
+    let [half, _] = full(&mut node);
+    node.state.set_quotas(Quotas { client_bytes_max: Some(64 * KIB), client_objects_max: None });
+    let first = node.grant(1, 64 * KIB, 60_000);
+    let second = node.grant(1, 64 * KIB, 60_000);
+    assert!(node.is_waiting(1, first) && node.is_waiting(1, second));
+    node.release(0, half);
+    node.granted(1, first);
+    assert_eq!(refused(&mut node, 1, second), ("bytes".to_owned(), 64 * KIB, 64 * KIB, 64 * KIB));
+    assert_eq!(node.state.stats(0).unwrap().waiting, 0);
 }
 
 proptest! {

@@ -47,6 +47,20 @@ pub enum Error {
         /// Bytes of the heap.
         capacity: u64,
     },
+    /// This client may not have more.
+    #[error("quota of {whose}: {asked} {what} asked, {used} of {limit} in use")]
+    QuotaExceeded {
+        /// Of whom.
+        whose: String,
+        /// `bytes` or `objects`.
+        what: String,
+        /// How many were asked.
+        asked: u64,
+        /// How many it has.
+        used: u64,
+        /// How many it may have.
+        limit: u64,
+    },
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
@@ -115,6 +129,9 @@ impl From<WireError> for Error {
                 Self::OutOfMemory { asked, free, largest, waited_ms }
             }
             WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
+            WireError::QuotaExceeded { whose, what, asked, used, limit } => {
+                Self::QuotaExceeded { whose, what, asked, used, limit }
+            }
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },
             WireError::NotFound { what } => Self::NotFound { what },

@@ -96,7 +96,7 @@ impl Extents {
             trim_all(session);
         }
         let granted = match grant(session, whole, want, wait) {
-            Err(Error::OutOfMemory { .. }) if wait.is_zero() => {
+            Err(Error::OutOfMemory { .. } | Error::QuotaExceeded { .. }) if wait.is_zero() => {
                 // What this client keeps for later may be just what is missing.
                 trim_all(session);
                 grant(session, whole, whole, wait)?

@@ -18,6 +18,7 @@ struct Classes {
     out_of_memory: Py<PyType>,
     permission_denied: Py<PyType>,
     protocol_error: Py<PyType>,
+    quota_exceeded: Py<PyType>,
     timeout: Py<PyType>,
     too_large: Py<PyType>,
     too_many_objects: Py<PyType>,
@@ -42,6 +43,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             out_of_memory: class("OutOfMemory")?,
             permission_denied: class("PermissionDenied")?,
             protocol_error: class("ProtocolError")?,
+            quota_exceeded: class("QuotaExceeded")?,
             timeout: class("Timeout")?,
             too_large: class("TooLarge")?,
             too_many_objects: class("TooManyObjects")?,
@@ -84,6 +86,11 @@ pub fn raise(error: Error) -> PyErr {
                 set("asked", asked).and(set("capacity", capacity))
             }
             Error::TooMany { max, .. } => set("limit", max),
+            Error::QuotaExceeded { ref whose, ref what, asked, used, limit } => set("asked", asked)
+                .and(set("used", used))
+                .and(set("limit", limit))
+                .and(made.value(py).setattr("what", what))
+                .and(made.value(py).setattr("whose", whose)),
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
             _ => Ok(()),
         };
@@ -97,6 +104,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::OutOfMemory { .. } => &classes.out_of_memory,
         Error::TooLarge { .. } => &classes.too_large,
+        Error::QuotaExceeded { .. } => &classes.quota_exceeded,
         Error::TooMany { what, .. } if what == "objects" => &classes.too_many_objects,
         Error::TooMany { .. } => &classes.limit_reached,
         Error::Timeout { .. } => &classes.timeout,

@@ -1,6 +1,9 @@
-//! Blocks of the heap that objects are made of, with how many objects each is part of.
+//! Blocks of the heap that objects are made of, with how many objects each is part of, and to
+//! whose account it goes: that of the client that sealed it first, for as long as it is there.
 
 use std::collections::BTreeMap;
+
+use farrow_memory::Length;
 
 use crate::space::Run;
 
@@ -12,6 +15,28 @@ pub(crate) struct Block {
     pub(crate) sealed: u32,
     /// Retiring objects it is part of.
     pub(crate) retiring: u32,
+    /// Sealed objects whose primary block it is.
+    pub(crate) objects: u32,
+    /// The account it goes to.
+    pub(crate) owner: Account,
+}
+
+/// A client, never used again for another one in the life of a home.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(crate) struct Account(pub(crate) u32);
+
+impl Account {
+    /// All clients that went.
+    pub(crate) const GONE: Self = Self(0);
+}
+
+/// What somebody has in a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Bytes: what is granted, and the blocks of objects that are sealed or still held.
+    pub bytes: Length,
+    /// Sealed objects.
+    pub objects: u32,
 }
 
 /// All blocks by their start, and their bytes.
@@ -20,6 +45,8 @@ pub(crate) struct Blocks {
     map: BTreeMap<u64, Block>,
     sealed_bytes: u64,
     retiring_bytes: u64,
+    /// Of clients that are there, and of all that went.
+    usage: BTreeMap<Account, Usage>,
 }
 
 impl Blocks {
@@ -33,6 +60,9 @@ impl Blocks {
             } else {
                 blocks.retiring_bytes += bytes;
             }
+            let usage = blocks.usage.entry(block.owner).or_default();
+            usage.bytes.0 += bytes;
+            usage.objects += block.objects;
         }
         blocks.map = sorted.into_iter().collect();
         blocks
@@ -58,10 +88,11 @@ impl Blocks {
         self.map.get(&run.start).copied().filter(|block| block.end == run.end)
     }
 
-    /// One sealed object more is made of `run`.
-    pub(crate) fn seal(&mut self, run: Run) {
-        let block =
-            self.map.entry(run.start).or_insert(Block { end: run.end, sealed: 0, retiring: 0 });
+    /// One sealed object more is made of `run`. A new block goes to the account of `owner`.
+    pub(crate) fn seal(&mut self, run: Run, part: Part, owner: Account) {
+        let is_new = !self.map.contains_key(&run.start);
+        let fresh = Block { end: run.end, sealed: 0, retiring: 0, objects: 0, owner };
+        let block = self.map.entry(run.start).or_insert(fresh);
         if block.sealed == 0 {
             self.sealed_bytes += run.len();
             if block.retiring > 0 {
@@ -69,17 +100,29 @@ impl Blocks {
             }
         }
         block.sealed += 1;
+        let objects = u32::from(part == Part::Primary);
+        block.objects += objects;
+        let owner = block.owner;
+        if is_new {
+            self.usage.entry(owner).or_default().bytes.0 += run.len();
+        }
+        self.account(owner).objects += objects;
     }
 
     /// One object made of `run` is no longer sealed, but retiring.
-    pub(crate) fn retire(&mut self, run: Run) -> Result<(), NoBlock> {
+    pub(crate) fn retire(&mut self, run: Run, part: Part) -> Result<(), NoBlock> {
         let block = self.map.get_mut(&run.start).ok_or(NoBlock(run))?;
         block.sealed = block.sealed.checked_sub(1).ok_or(NoBlock(run))?;
         block.retiring += 1;
+        let objects = u32::from(part == Part::Primary);
+        block.objects = block.objects.checked_sub(objects).ok_or(NoBlock(run))?;
         if block.sealed == 0 {
             self.sealed_bytes -= run.len();
             self.retiring_bytes += run.len();
         }
+        let owner = block.owner;
+        let usage = self.account(owner);
+        usage.objects = usage.objects.saturating_sub(objects);
         Ok(())
     }
 
@@ -90,14 +133,54 @@ impl Blocks {
         if block.sealed > 0 || block.retiring > 0 {
             return Ok(false);
         }
+        let owner = block.owner;
         self.map.remove(&run.start);
         self.retiring_bytes -= run.len();
+        let usage = self.account(owner);
+        usage.bytes.0 = usage.bytes.0.saturating_sub(run.len());
         Ok(true)
+    }
+
+    /// A client went: what it made goes to the account of all that went.
+    pub(crate) fn disown(&mut self, owner: Account) {
+        if let Some(usage) = self.usage.remove(&owner) {
+            let gone = self.usage.entry(Account::GONE).or_default();
+            gone.bytes.0 += usage.bytes.0;
+            gone.objects += usage.objects;
+        }
+    }
+
+    /// What an account has in blocks.
+    pub(crate) fn usage(&self, owner: Account) -> Usage {
+        self.usage.get(&owner).copied().unwrap_or_default()
+    }
+
+    /// The sum of all accounts.
+    pub(crate) fn usage_of_all(&self) -> Usage {
+        self.usage.values().fold(Usage::default(), |sum, usage| Usage {
+            bytes: Length(sum.bytes.0 + usage.bytes.0),
+            objects: sum.objects + usage.objects,
+        })
+    }
+
+    /// The account of a block: that of its owner, or of all that went.
+    fn account(&mut self, owner: Account) -> &mut Usage {
+        let owner = if self.usage.contains_key(&owner) { owner } else { Account::GONE };
+        self.usage.entry(owner).or_default()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Run, Block)> + '_ {
         self.map.iter().map(|(&start, &block)| (Run { start, end: block.end }, block))
     }
+}
+
+/// What a block is to an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    /// The one that its entry names: each object has one.
+    Primary,
+    /// One of its list.
+    Extra,
 }
 
 /// The books do not know this block in the state it should be in.
@@ -112,21 +195,48 @@ mod tests {
     fn a_block_lives_as_long_as_an_object_needs_it() {
         let run = Run { start: 128, end: 512 };
         let mut blocks = Blocks::default();
-        blocks.seal(run);
-        blocks.seal(run);
+        blocks.seal(run, Part::Primary, Account(3));
+        blocks.seal(run, Part::Primary, Account(3));
         assert!(blocks.is_block(run) && !blocks.is_block(Run { start: 128, end: 256 }));
-        blocks.retire(run).unwrap();
+        blocks.retire(run, Part::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
-        blocks.retire(run).unwrap();
+        blocks.retire(run, Part::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (0, 384));
-        assert!(blocks.retire(run).is_err());
-        blocks.seal(run);
+        assert!(blocks.retire(run, Part::Primary).is_err());
+        blocks.seal(run, Part::Primary, Account(3));
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
-        blocks.retire(run).unwrap();
+        blocks.retire(run, Part::Primary).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(true));
         assert!(blocks.release(run).is_err());
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn accounts_follow_blocks_and_go_to_the_gone() {
+        let (run, other) = (Run { start: 128, end: 512 }, Run { start: 512, end: 640 });
+        let (first, second) = (Account(1), Account(2));
+        let usage = |bytes, objects| Usage { bytes: Length(bytes), objects };
+        let mut blocks = Blocks::default();
+        blocks.seal(run, Part::Primary, first);
+        blocks.seal(run, Part::Extra, second);
+        blocks.seal(other, Part::Primary, second);
+        assert_eq!(blocks.usage(first), usage(384, 1));
+        assert_eq!(blocks.usage(second), usage(128, 1));
+        blocks.disown(first);
+        assert_eq!(
+            (blocks.usage(first), blocks.usage(Account::GONE)),
+            (usage(0, 0), usage(384, 1))
+        );
+        blocks.retire(run, Part::Primary).unwrap();
+        assert_eq!(blocks.usage(Account::GONE), usage(384, 0));
+        blocks.retire(run, Part::Extra).unwrap();
+        assert_eq!(blocks.release(run), Ok(false));
+        assert_eq!(blocks.release(run), Ok(true));
+        assert_eq!(
+            (blocks.usage(Account::GONE), blocks.usage_of_all()),
+            (usage(0, 0), usage(128, 1))
+        );
     }
 }

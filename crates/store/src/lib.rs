@@ -44,6 +44,7 @@ mod space;
 mod tests;
 mod uses;
 
+pub use blocks::Usage;
 pub use clients::{ClientRecord, ClientSlot, Joined};
 pub use entry::{Entry, encode_extra};
 pub use entry_table::EntryTable;

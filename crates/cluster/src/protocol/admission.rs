@@ -9,8 +9,8 @@
 
 use std::collections::VecDeque;
 
-use farrow_memory::Length;
-use farrow_store::{ClientSlot, StoreError};
+use farrow_memory::{Length, Span};
+use farrow_store::ClientSlot;
 
 use super::convert::{limit, store_error, wire_span};
 use super::node::NodeState;
@@ -135,24 +135,48 @@ impl NodeState {
         if min > capacity {
             return Err(WireError::TooLarge { asked: min, capacity });
         }
+        self.check_objects(asker.slot)?;
+        self.allowance(asker.slot, Length(min), Length(want))?;
         let is_behind = self.admission.waiting() > 0;
         let may_wait = wait_ms > 0;
         if !is_behind || !may_wait || self.admission.may_pass(min) {
             // Nothing ahead of need while others wait.
             let want = if is_behind { min } else { want };
-            match self.find_room(asker.slot, Length(min), Length(want)) {
+            match self.make_room(asker.slot, Length(min), Length(want)) {
                 Ok(granted) => {
                     self.admission.passed_bytes =
                         self.admission.passed_bytes.saturating_add(granted.length.0);
                     return Ok(Some(ReplyBody::Granted(wire_span(granted))));
                 }
-                Err(StoreError::OutOfMemory { .. }) if may_wait => {}
-                Err(error) => return Err(store_error(error)),
+                Err(WireError::OutOfMemory { .. }) if may_wait => {}
+                Err(error) => return Err(error),
             }
         }
         let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
         self.admission.push(Waiting { asker, min, since_ms: now_ms, deadline_ms })?;
         Ok(None)
+    }
+
+    /// As [`Self::find_room`], as far as the client's quota goes.
+    fn make_room(
+        &mut self,
+        slot: ClientSlot,
+        min: Length,
+        want: Length,
+    ) -> Result<Span, WireError> {
+        let want = self.allowance(slot, min, want)?;
+        self.find_room(slot, min, want).map_err(store_error)
+    }
+
+    /// As [`Self::make_room`], of what is free.
+    fn take_free(
+        &mut self,
+        slot: ClientSlot,
+        min: Length,
+        want: Length,
+    ) -> Result<Span, WireError> {
+        let want = self.allowance(slot, min, want)?;
+        self.home.grant(slot, min, want).map_err(store_error)
     }
 
     /// Refuses those whose time is over; gives to those for whom there is room now.
@@ -173,23 +197,23 @@ impl NodeState {
         let mut place = 0;
         while let Some(Waiting { asker, min, .. }) = self.admission.queue.get(place).copied() {
             let found = match place {
-                0 => self.find_room(asker.slot, Length(min), Length(min)),
+                0 => self.make_room(asker.slot, Length(min), Length(min)),
                 _ if !self.admission.may_pass(min) => {
                     place += 1;
                     continue;
                 }
                 // Nobody makes room for one that is not the first.
-                _ => self.home.grant(asker.slot, Length(min), Length(min)),
+                _ => self.take_free(asker.slot, Length(min), Length(min)),
             };
             match found {
                 Ok(granted) => {
                     self.admission.remove(place, granted.length.0);
                     out.push(answer(asker, Ok(ReplyBody::Granted(wire_span(granted)))));
                 }
-                Err(StoreError::OutOfMemory { .. }) => place += 1,
+                Err(WireError::OutOfMemory { .. }) => place += 1,
                 Err(error) => {
                     self.admission.remove(place, 0);
-                    out.push(answer(asker, Err(store_error(error))));
+                    out.push(answer(asker, Err(error)));
                 }
             }
         }

@@ -11,6 +11,7 @@ mod hello;
 mod kinds;
 mod node;
 mod numbers;
+mod quota;
 mod requests;
 mod waits;
 mod watch;
@@ -18,3 +19,4 @@ mod watches;
 
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};
+pub use quota::Quotas;

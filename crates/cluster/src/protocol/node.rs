@@ -6,6 +6,7 @@ use farrow_store::{ClientSlot, Home};
 
 use super::admission::{Admission, Ask, Asker, answer};
 use super::evict::Eviction;
+use super::quota::Quotas;
 use super::requests::answer_wait;
 use super::waits::Waits;
 use super::watches::Watches;
@@ -105,6 +106,7 @@ pub struct NodeState {
     pub(super) admission: Admission,
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
+    pub(super) quotas: Quotas,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
     pub(super) counts: Counts,
@@ -146,6 +148,7 @@ impl NodeState {
             admission: Admission::default(),
             watches,
             eviction: Eviction::default(),
+            quotas: Quotas::default(),
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: Counts::default(),

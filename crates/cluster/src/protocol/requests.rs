@@ -112,6 +112,7 @@ impl NodeState {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
+        self.check_objects(slot)?;
         let request = SealRequest {
             kind,
             primary: span(item.primary),

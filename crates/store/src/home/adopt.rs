@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Span};
 
+use super::accounts::Accounts;
 use super::adopt_local;
 use super::local::Locals;
 use super::settle::{Candidate, Fate, settle_grants};
 use super::{Home, Unfinished};
-use crate::blocks::Blocks;
+use crate::blocks::{Account, Blocks};
 use crate::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::control::Control;
 use crate::directory::Directory;
@@ -92,13 +93,15 @@ impl Home {
         failpoint!("adopt.life");
         let used = control.load(SLOTS_USED)?.min(layout.objects_max.into()) as u32;
         let mut directory = Directory::new(control.clone(), layout, header.uid, used);
-        let mut survey = survey_entries(&control, &header, &directory)?;
         let clients = ClientTable::open(control.clone(), layout)?;
+        let accounts = Accounts::new(clients.records());
+        let mut survey = survey_entries(&control, &header, &directory, &accounts)?;
         let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
 
         let area = EntryArea::open(control.clone(), layout, &known)?;
         let Survey { candidates, dropped, .. } = &mut survey;
-        let locals = adopt_local::survey(&area, &directory, &header, candidates, dropped)?;
+        let locals =
+            adopt_local::survey(&area, &directory, &header, &accounts, candidates, dropped)?;
 
         let found = settle_grants(&control, &layout, &known, dropped)?;
         let mut grants = Grants::new(control.clone(), layout, &found);
@@ -138,6 +141,7 @@ impl Home {
             retiring: kept.retiring,
             kept: BTreeMap::new(),
             locals: Locals::new(area),
+            accounts,
             freed_bytes: 0,
             objects: kept.objects,
             clients,
@@ -197,6 +201,7 @@ fn survey_entries(
     control: &Control,
     header: &Header,
     directory: &Directory,
+    accounts: &Accounts,
 ) -> Result<Survey, StoreError> {
     let mut survey = Survey::default();
     survey.candidates.reserve_exact(directory.used() as usize);
@@ -226,6 +231,7 @@ fn survey_entries(
                         control,
                         header,
                         &entry,
+                        accounts.of_creator(entry.creator, entry.creator_pid),
                         sequence.state(),
                         &mut survey.dropped,
                     )?),
@@ -289,6 +295,7 @@ fn candidate(
     control: &Control,
     header: &Header,
     entry: &Entry,
+    account: Account,
     state: State,
     dropped: &mut Vec<Dropped>,
 ) -> Result<Candidate, StoreError> {
@@ -301,6 +308,7 @@ fn candidate(
         name_hash: NameHash(entry.name_hash),
         sealed_at_ns: entry.sealed_at_ns,
         creator: entry.creator,
+        account,
         is_local: false,
         // One that was about to leave stays: nobody has been told that it went.
         fate: if state == State::Retiring { Fate::Retiring } else { Fate::Sealed },

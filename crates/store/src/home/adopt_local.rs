@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use farrow_memory::Span;
 
 use super::Home;
+use super::accounts::Accounts;
 use super::adopt::Dropped;
 use super::settle::{Candidate, Fate, settle_blocks};
 use crate::blocks::Block;
@@ -39,6 +40,7 @@ pub(super) fn survey(
     area: &EntryArea,
     directory: &Directory,
     header: &Header,
+    accounts: &Accounts,
     candidates: &mut Vec<Candidate>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<LocalSurvey, StoreError> {
@@ -60,7 +62,7 @@ pub(super) fn survey(
                 }
                 area.set_forward(number, 0)?;
             }
-            match candidate(header, life, number, words, creator) {
+            match candidate(header, accounts, life, number, words, creator) {
                 Ok(Some(candidate)) => candidates.push(candidate),
                 Ok(None) => {}
                 Err(reason) => {
@@ -80,6 +82,7 @@ pub(super) fn survey(
 /// What an entry is, if its life says that it may be something.
 fn candidate(
     header: &Header,
+    accounts: &Accounts,
     life: Sequence,
     number: u32,
     words: &[u64; CLIENT_ENTRY_WORDS],
@@ -107,6 +110,7 @@ fn candidate(
         name_hash: NameHash(0),
         sealed_at_ns: entry.sealed_at_ns,
         creator,
+        account: accounts.of(creator),
         is_local: true,
         fate,
     }))

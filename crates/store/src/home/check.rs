@@ -24,7 +24,8 @@ impl Home {
         self.check_heap()?;
         self.check_entries()?;
         self.check_locals()?;
-        self.check_sums()
+        self.check_sums()?;
+        self.check_accounts()
     }
 
     /// The free runs, the grants and the blocks tile the heap.

@@ -3,7 +3,7 @@
 use farrow_memory::Length;
 
 use super::Home;
-use crate::blocks::NoBlock;
+use crate::blocks::{NoBlock, Part};
 use crate::entry::{Entry, State};
 use crate::error::StoreError;
 use crate::events::EventKind;
@@ -81,8 +81,9 @@ impl Home {
         }
         self.publish_event()?;
         self.pins.set(slot, false)?;
-        for run in &runs {
-            self.blocks.retire(*run).map_err(unknown_block)?;
+        let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
+        for (run, part) in runs.iter().zip(parts) {
+            self.blocks.retire(*run, part).map_err(unknown_block)?;
         }
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);

@@ -25,7 +25,9 @@ impl Home {
         start_time: u64,
         uid: u32,
     ) -> Result<Joined, StoreError> {
-        self.clients.join(pid, start_time, uid)
+        let joined = self.clients.join(pid, start_time, uid)?;
+        self.accounts.open(joined.client, pid);
+        Ok(joined)
     }
 
     /// Whether the client that comes back after a restart of the home is the one that joined. Its
@@ -59,6 +61,7 @@ impl Home {
         let granted = self.locals_leave(client)?;
         self.reserved.retain(|_, owner| *owner != client);
         self.forget_kept(client);
+        self.blocks.disown(self.accounts.close(client));
         failpoint!("client.leave.done");
         self.clients.end_leave(client)?;
         let reclaimed = self.reclaim()?;

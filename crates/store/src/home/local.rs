@@ -11,6 +11,7 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::delete::unknown_block;
+use crate::blocks::{Account, Part};
 use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::clients::ClientSlot;
 use crate::entry::{Entry, Sequence, State};
@@ -170,7 +171,7 @@ impl Home {
         self.locals.area.set_life(number, life.with(State::Retiring))?;
         failpoint!("local.retiring");
         self.publish_event()?;
-        self.blocks.retire(run).map_err(unknown_block)?;
+        self.blocks.retire(run, Part::Primary).map_err(unknown_block)?;
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
         let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
@@ -278,7 +279,9 @@ impl Home {
 
     /// An object is in the books from here on.
     fn enter(&mut self, number: u32, run: Run) {
-        self.blocks.seal(run);
+        let client = self.locals.area.client_of(number);
+        let owner = client.map_or(Account::GONE, |client| self.accounts.of(client));
+        self.blocks.seal(run, Part::Primary, owner);
         self.locals.blocks.insert(self.layout().client_slot(number).0, Some(run));
         self.locals.area.enter(number);
         self.objects += 1;

@@ -1,5 +1,6 @@
 //! The daemon's side of a region: it alone allocates, and it alone writes the directory.
 
+mod accounts;
 mod adopt;
 mod adopt_local;
 mod announce;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 
 use farrow_memory::{FabricKind, Length, Offset, Region};
 
+use accounts::Accounts;
 pub use adopt::{AdoptReport, Dropped};
 pub use delete::{Deleted, Reclaimed};
 pub use inherit::Unfinished;
@@ -101,6 +103,7 @@ pub struct Home {
     pins: Pins,
     /// Sealed objects.
     objects: u32,
+    accounts: Accounts,
     /// Bytes that became free since this home was opened.
     freed_bytes: u64,
     /// Names of objects in creation.

@@ -3,6 +3,7 @@
 use farrow_memory::{Length, Span};
 
 use super::Home;
+use crate::blocks::Part;
 use crate::clients::ClientSlot;
 use crate::directory::Vacancy;
 use crate::entry::{Entry, encode_extra};
@@ -111,9 +112,10 @@ impl Home {
         self.publish_event()?;
         self.grants.carve(client.0, &plan.carving)?;
         failpoint!("seal.carved");
-        self.blocks.seal(plan.primary);
+        let owner = self.accounts.of(client.0);
+        self.blocks.seal(plan.primary, Part::Primary, owner);
         for run in &plan.extra {
-            self.blocks.seal(*run);
+            self.blocks.seal(*run, Part::Extra, owner);
         }
         if !plan.extra.is_empty() {
             self.extras.insert(slot.0, plan.extra);

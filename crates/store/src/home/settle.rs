@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use farrow_memory::{Offset, Span};
 
 use super::adopt::Dropped;
-use crate::blocks::Block;
+use crate::blocks::{Account, Block};
 use crate::control::Control;
 use crate::error::StoreError;
 use crate::grants::{Found, Grants};
@@ -44,6 +44,8 @@ pub(super) struct Candidate {
     pub(super) name_hash: NameHash,
     pub(super) sealed_at_ns: u64,
     pub(super) creator: u32,
+    /// Its client, if that is still there.
+    pub(super) account: Account,
     /// Its entry is one that a client wrote.
     pub(super) is_local: bool,
     pub(super) fate: Fate,
@@ -217,12 +219,18 @@ fn losers(claims: &[Claim]) -> BTreeSet<(usize, bool)> {
 fn join(claims: &[Claim], candidates: &[Candidate]) -> Vec<(u64, Block)> {
     let mut blocks: Vec<(u64, Block)> = Vec::with_capacity(claims.len());
     for claim in claims {
-        let is_sealed = candidates.get(claim.index).is_some_and(|c| c.fate == Fate::Sealed);
+        let Some(candidate) = candidates.get(claim.index) else {
+            continue;
+        };
+        let is_sealed = candidate.fate == Fate::Sealed;
         if blocks.last().is_none_or(|(start, _)| *start != claim.run.start) {
-            let block = Block { end: claim.run.end, sealed: 0, retiring: 0 };
+            let owner = candidate.account;
+            let block = Block { end: claim.run.end, sealed: 0, retiring: 0, objects: 0, owner };
             blocks.push((claim.run.start, block));
         }
         if let Some((_, block)) = blocks.last_mut() {
+            let is_primary = claim.weight.0 != Source::List;
+            block.objects += u32::from(is_sealed && is_primary);
             if is_sealed {
                 block.sealed += 1;
             } else {
@@ -260,6 +268,7 @@ mod tests {
             name_hash: NameHash(0),
             sealed_at_ns: age,
             creator: 0,
+            account: Account::GONE,
             is_local: false,
             fate: Fate::Sealed,
         }

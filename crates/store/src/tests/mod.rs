@@ -1,5 +1,6 @@
 //! Tests of home and readers together, over real mapped memory.
 
+mod accounts;
 mod damage;
 mod events;
 mod evict;

@@ -1,0 +1,84 @@
+//! Who has how much: each byte of the heap that is not free goes to one account, of a client that
+//! is there or of all that went. Private memory: a new home makes the accounts anew, and takes an
+//! object for a client's when it is still there and its process is the one that made it.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::Length;
+
+use super::Home;
+use crate::blocks::{Account, Usage};
+use crate::clients::{ClientRecord, ClientSlot};
+
+/// The account of each client that is there.
+#[derive(Debug)]
+pub(super) struct Accounts {
+    of_client: BTreeMap<u32, (Account, u32)>,
+    next: u32,
+}
+
+impl Accounts {
+    /// One for each client that a former home left.
+    pub(super) fn new<'a>(clients: impl Iterator<Item = &'a ClientRecord>) -> Self {
+        let mut accounts = Self { of_client: BTreeMap::new(), next: 1 };
+        for record in clients {
+            accounts.open(record.client, record.pid);
+        }
+        accounts
+    }
+
+    pub(super) fn open(&mut self, client: ClientSlot, pid: u32) {
+        self.of_client.insert(client.0, (Account(self.next), pid));
+        // After 2^32 clients accounts are used again; 0 stays that of all that went.
+        self.next = self.next.checked_add(1).unwrap_or(1);
+    }
+
+    pub(super) fn close(&mut self, client: ClientSlot) -> Account {
+        self.of_client.remove(&client.0).map_or(Account::GONE, |(account, _)| account)
+    }
+
+    pub(super) fn of(&self, client: u32) -> Account {
+        self.of_client.get(&client).map_or(Account::GONE, |(account, _)| *account)
+    }
+
+    /// The account of the process that made an object, if it is still that client.
+    pub(super) fn of_creator(&self, client: u32, pid: u32) -> Account {
+        let same = self.of_client.get(&client).filter(|(_, of)| *of == pid);
+        same.map_or(Account::GONE, |(account, _)| *account)
+    }
+}
+
+impl Home {
+    /// What a client has: what is granted to it, and the objects that it made. Objects that it
+    /// sealed by itself count once they are registered; before, their bytes are granted ones.
+    #[must_use]
+    pub fn usage_of(&self, client: ClientSlot) -> Usage {
+        let account = self.accounts.of_client.get(&client.0);
+        let blocks = account.map(|(account, _)| self.blocks.usage(*account)).unwrap_or_default();
+        let granted: u64 = self.grants.of(client.0).map(|run| run.len()).sum();
+        Usage { bytes: Length(blocks.bytes.0 + granted), objects: blocks.objects }
+    }
+
+    /// What is left of clients that went.
+    #[must_use]
+    pub fn usage_of_gone(&self) -> Usage {
+        self.blocks.usage(Account::GONE)
+    }
+
+    /// All accounts together are all there is.
+    pub(super) fn check_accounts(&self) -> Result<(), String> {
+        let clients = self.clients().map(|record| self.usage_of(record.client));
+        let sum = clients.fold(self.usage_of_gone(), |sum, usage| Usage {
+            bytes: Length(sum.bytes.0 + usage.bytes.0),
+            objects: sum.objects + usage.objects,
+        });
+        let bytes = self.blocks.sealed_bytes() + self.blocks.retiring_bytes() + self.grants.bytes();
+        let all = Usage { bytes: Length(bytes), objects: self.objects };
+        let blocks = self.blocks.usage_of_all();
+        let granted = Length(all.bytes.0 - self.grants.bytes());
+        if sum != all || blocks != (Usage { bytes: granted, ..all }) {
+            return Err(format!("accounts sum to {sum:?}, blocks to {blocks:?}, there is {all:?}"));
+        }
+        Ok(())
+    }
+}
