@@ -10,8 +10,7 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{EXTRA_BLOCKS_MAX, SealItem};
-use farrow_memory::copy::CopyPlan;
-use farrow_memory::{Address, Alias, Length, Offset, Retired, Span, page_bytes, sync};
+use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes};
 use farrow_store::{ObjectId, encode_extra};
 
 use crate::arena::SMALL_BYTES_MAX;
@@ -20,10 +19,6 @@ use crate::error::Error;
 use crate::options::ObjectOptions;
 use crate::seal;
 use crate::session::{Session, wire_span};
-
-/// Bytes that a thread copies at a time: more than a copy past the cache needs to pay, and few
-/// enough that threads end together.
-const COPY_PIECE_BYTES: usize = 2 << 20;
 
 /// What can be put.
 #[derive(Debug, Clone, Copy)]
@@ -243,7 +238,7 @@ fn write_bytes(
         session.write_small(primary.offset, bytes)
     } else {
         session.region.alias(primary).map_err(Error::from).and_then(|alias| {
-            copy_fresh(&alias, primary.offset, bytes)?;
+            alias.write_fresh(primary.offset, bytes)?;
             background::unmap(alias);
             Ok(())
         })
@@ -255,37 +250,6 @@ fn write_bytes(
             Err(error)
         }
     }
-}
-
-/// Copies to pages that were never touched through this mapping. Page table entries are made
-/// ready piece by piece, by each thread for what it copies next: faulting them in one by one
-/// would halve the speed, and while one thread makes entries another has the memory to itself.
-fn copy_fresh(alias: &Alias, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
-    let pieces: Vec<&[u8]> = bytes.chunks(COPY_PIECE_BYTES).collect();
-    let plan = CopyPlan::automatic();
-    let is_parallel = bytes.len() as u64 >= plan.parallel_bytes_min.0;
-    let threads = if is_parallel { plan.threads_max.get().min(pieces.len()) } else { 1 };
-    let next = sync::AtomicU64::new(0);
-    let work = || -> Result<(), Error> {
-        loop {
-            let number = next.fetch_add(1, sync::Ordering::Relaxed);
-            let Some(piece) = pieces.get(usize::try_from(number).unwrap_or(usize::MAX)) else {
-                return Ok(());
-            };
-            let at = Offset(offset.0 + number * COPY_PIECE_BYTES as u64);
-            // Without the entries the copy is slower, not wrong.
-            let _ = alias.populate_part(Span { offset: at, length: Length(piece.len() as u64) });
-            alias.write_published(at, piece)?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        others.into_iter().fold(mine, |result, other| match other.join() {
-            Ok(theirs) => result.and(theirs),
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
 }
 
 /// Room for so many bytes and the metadata behind them, and whether it shares its pages.
@@ -350,7 +314,7 @@ fn fill(
     for copy in plan.copies() {
         let offset = Offset(base + copy.offset);
         if let Source::Bytes(bytes) = copy.source {
-            copy_fresh(&alias, offset, bytes)?;
+            alias.write_fresh(offset, bytes)?;
         } else {
             rewritten.resize(copy.length as usize, 0);
             copy.fill(&mut rewritten);

@@ -418,3 +418,24 @@ fn set_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
+
+#[test]
+fn a_fresh_write_by_several_threads_is_whole_and_in_bounds() {
+    let geometry = Geometry { control: Length(page_bytes()), data: Length(16 << 20) };
+    let fabric = Arc::new(ShmFabric::memfd("fresh", geometry).unwrap());
+    let home = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
+    let data = Span::new(Offset(geometry.control.0), geometry.data);
+    let alias = home.alias(data).unwrap();
+    // Neither the start nor the length falls on the parts that threads take.
+    let source: Vec<u8> = (0..(9_usize << 20) + 77).map(|at| (at * 7 + at / 251) as u8).collect();
+    let at = Offset(data.offset.0 + 12_345);
+    alias.write_fresh(at, &source).unwrap();
+    alias.write_fresh(data.offset, b"").unwrap();
+    let mut back = vec![0; source.len() + 200];
+    home.copy_out(Offset(at.0 - 100), &mut back).unwrap();
+    assert!(back[100..100 + source.len()] == source);
+    assert!(back[..100].iter().chain(&back[100 + source.len()..]).all(|byte| *byte == 0));
+    let late = Offset(data.end().unwrap().0 - source.len() as u64 + 1);
+    let error = alias.write_fresh(late, &source).unwrap_err();
+    assert!(matches!(error, AccessError::OutsideHeld { .. }), "{error:?}");
+}

@@ -4,7 +4,7 @@ use crate::errors::{invalid_argument, raise};
 use crate::incoming::Incoming;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
-use crate::{labels, listing, outgoing, plain, pool, shim};
+use crate::{labels, listing, outgoing, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -48,6 +48,7 @@ pub fn connect(
     arguments: Option<Vec<OsString>>,
 ) -> PyResult<Client> {
     static BOUND: PyOnceLock<()> = PyOnceLock::new();
+    static WARM: PyOnceLock<()> = PyOnceLock::new();
     BOUND.get_or_try_init(py, || shim::bind(py))?;
     let options = ConnectOptions {
         socket: address,
@@ -59,6 +60,7 @@ pub fn connect(
         }),
     };
     let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
+    WARM.get_or_init(py, || warm::rebuild_a_table(py));
     Ok(Client { client, pools: [const { PyOnceLock::new() }; 2] })
 }
 

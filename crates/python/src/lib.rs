@@ -19,6 +19,7 @@ mod plain;
 mod pool;
 mod reference;
 mod shim;
+mod warm;
 mod writer;
 
 use pyo3::exceptions::PyImportError;

@@ -140,6 +140,8 @@ impl HoldTable {
             return Err(StoreError::BadSpan { span, reason: "it is not a hold block" });
         }
         let block = Arc::new(self.region.alias(span)?);
+        // The first claim should not wait for the page.
+        block.populate()?;
         let mut pool = lock(&self.pool);
         let number = pool.blocks.len();
         pool.blocks.push(BlockCounts::default());

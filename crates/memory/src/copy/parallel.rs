@@ -1,4 +1,4 @@
-//! One copy shared by several threads.
+//! Work on many parts of memory, mostly one copy, shared by several threads.
 //!
 //! Threads live for the one copy: a pool would not survive `fork`, which Python programs do, and
 //! what a large copy takes makes starting a thread not worth saving.
@@ -11,7 +11,7 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// Parts are handed out one by one, so that a core that others also use gets fewer of them; large
 /// enough that a thread streams for a while (some 300 us) in one place.
-const PART_BYTES: usize = 2 << 20;
+pub(crate) const PART_BYTES: usize = 2 << 20;
 
 /// No CPU this crate knows has longer lines.
 const LINE_BYTES_MAX: usize = 128;
@@ -44,35 +44,43 @@ pub(super) unsafe fn copy(
     // Parts begin at whole lines, so that only the two ends of the copy are stored by the cache.
     let phase = into.align_offset(LINE_BYTES_MAX).min(from.len());
     let parts = (from.len() - phase).div_ceil(PART_BYTES).max(1);
-    let helpers = threads_max.get().min(parts).saturating_sub(1);
     let target = Target(into);
+    share(parts, threads_max, |index| {
+        let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
+        let end = (phase + (index + 1) * PART_BYTES).min(from.len());
+        if let Some(part) = from.get(start..end) {
+            // SAFETY: this part was handed to this thread alone, and the caller vouches for the
+            // whole; `share` ends before the call returns.
+            unsafe { copy_part(target.at(start), part, method) };
+        }
+    })
+}
+
+/// Has `work` done once for each number below `parts`, by up to `threads_max` threads; how many
+/// took part.
+pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize) + Sync) -> usize {
+    let helpers = threads_max.get().min(parts).saturating_sub(1);
     let next = AtomicUsize::new(0);
-    let work = || {
+    let take_parts = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= parts {
                 break;
             }
-            let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
-            let end = (phase + (index + 1) * PART_BYTES).min(from.len());
-            let Some(part) = from.get(start..end) else {
-                break;
-            };
-            // SAFETY: this part was handed to this thread alone, and the caller vouches for the
-            // whole; the scope ends before the call returns.
-            unsafe { copy_part(target.at(start), part, method) };
+            work(index);
         }
     };
     thread::scope(|scope| {
         let mut threads = 1;
         for _ in 0..helpers {
             // Without a thread to help, the others do its part.
-            match thread::Builder::new().name("farrow-copy".to_owned()).spawn_scoped(scope, work) {
+            let helper = thread::Builder::new().name("farrow-copy".to_owned());
+            match helper.spawn_scoped(scope, take_parts) {
                 Ok(_) => threads += 1,
                 Err(error) => tracing::debug!(%error, "copying with fewer threads"),
             }
         }
-        work();
+        take_parts();
         threads
     })
 }

@@ -3,12 +3,14 @@
 //! Small objects share pages: while one is written the others are sealed, so their page stays
 //! read-only in the window and is written through an alias.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 
 use super::words::{WORD_BYTES, WordsMut};
 use super::{Populate, Region, failure, words};
+use crate::copy::parallel::{PART_BYTES, share};
 use crate::copy::{self, CopyPlan, CopyReport};
 use crate::error::{AccessError, MapError};
 use crate::fabric::CoherenceClass;
@@ -158,6 +160,37 @@ impl Alias {
             self.region.publish(part)?;
         }
         Ok(())
+    }
+
+    /// As [`Alias::write_published`] to pages that were not touched through this alias before.
+    /// Page table entries are made ready part by part, by each thread for what it copies next:
+    /// faulting them in one by one would halve the speed, and while one thread makes entries
+    /// another has the memory to itself.
+    ///
+    /// # Errors
+    /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
+    pub fn write_fresh(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+        self.target(offset, from)?;
+        let plan = CopyPlan::automatic();
+        let is_parallel = Length::from(from.len()) >= plan.parallel_bytes_min;
+        let threads_max = if is_parallel { plan.threads_max } else { NonZeroUsize::MIN };
+        // Parts end where huge pages do, so that no two threads make the same one ready.
+        let phase = (offset.0 % PART_BYTES as u64) as usize;
+        let failed = OnceLock::new();
+        share((phase + from.len()).div_ceil(PART_BYTES), threads_max, |index| {
+            let start = (index * PART_BYTES).saturating_sub(phase);
+            let end = ((index + 1) * PART_BYTES - phase).min(from.len());
+            let Some(part) = from.get(start..end) else {
+                return;
+            };
+            let at = Offset(offset.0 + start as u64);
+            // Without the entries the copy is slower, not wrong.
+            let _ = self.populate_part(Span::new(at, Length::from(part.len())));
+            if let Err(error) = self.write_published(at, part) {
+                let _ = failed.set(error);
+            }
+        });
+        failed.into_inner().map_or(Ok(()), Err)
     }
 
     /// Words to read and write, by region offset.
