@@ -313,6 +313,12 @@ def test_doctor_says_how_to_mend() -> None:
     found = findings(poor)
     assert len(found) == 6
     assert all(one.command and one.consequence for one in found)
+    # A node that mounts huge pages for itself needs no advice about those of others.
+    poor["node_memory"] = {"path": "its own", "huge_pages": True}
+    assert len(findings(poor)) == 5
+    # What belongs to one node is no place for another.
+    of_another = {"path": "/x", "of_node": True}
+    assert [one.level for one in findings({"tmpfs": [of_another]})] == ["error"]
     rich = {
         "tmpfs": [{"path": "/dev/shm", "size_bytes": 1 << 50, "huge": "always"}],
         "limits": {"open_files": 1 << 20, "address_space": None},
@@ -348,7 +354,8 @@ def test_doctor_tells_of_memory_that_a_killed_node_left(tmp_path: Path) -> None:
     name = f"farrow-{os.geteuid()}-00000000000000aa"
     for part in ("control", "data"):
         (tmp_path / f"{name}.{part}").write_bytes(b"x" * 4096)
-    survey = {"tmpfs": [{"path": str(tmp_path)}]}
+    place = {"path": str(tmp_path)}
+    survey = {"tmpfs": [place]}
 
     def left_behind() -> list[Finding]:
         return [one for one in findings(survey) if name in one.what]
@@ -356,6 +363,9 @@ def test_doctor_tells_of_memory_that_a_killed_node_left(tmp_path: Path) -> None:
     found = left_behind()
     assert [name in one.what for one in found] == [True]
     assert "8.00 KiB" in found[0].consequence
+    assert f"rm {tmp_path / name}.control" in found[0].command
+    place["of_node"] = "mounted by a node for itself"
+    assert f"umount {tmp_path} && rmdir {tmp_path}" in left_behind()[0].command
     with (tmp_path / f"{name}.control").open("r+b") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # of another kind: does not count
         assert left_behind()

@@ -16,8 +16,8 @@ class Peer:
         self.client: Any = None
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A node, started as a user would."""
-        command = [sys.executable, "-m", "farrow.cli", "node"]
+        """A node in /dev/shm like the others: left to itself it could mount huge pages."""
+        command = [sys.executable, "-m", "farrow.cli", "node", "--memory-dir", "/dev/shm"]
         return [*command, "--socket", f"{directory}/farrow.sock", "--memory", str(capacity)]
 
     def connect(self, directory: str) -> None:

@@ -22,7 +22,8 @@ struct Arguments {
     /// Memory to lend, such as 512MiB or 8G [default: a quarter of what is available]
     #[arg(long, value_parser = size::parse)]
     memory: Option<Length>,
-    /// Folder for the memory: a tmpfs [default: $FARROW_MEMORY_DIR, else /dev/shm]
+    /// Folder for the memory: a tmpfs [default: $FARROW_MEMORY_DIR, else one with huge pages that
+    /// the node mounts for itself, if it may, else /dev/shm]
     #[arg(long, conflicts_with = "device")]
     memory_dir: Option<PathBuf>,
     /// Lend a file that can be mapped (devdax, famfs, PCI BAR) instead of a tmpfs

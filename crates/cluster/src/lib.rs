@@ -15,6 +15,7 @@ mod memory;
 pub mod metrics;
 pub mod node;
 pub mod paths;
+mod place;
 mod prepare;
 pub mod protocol;
 mod server;

@@ -7,13 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
-use farrow_memory::{Access, Fabric, FabricError, Geometry, Length, Region};
+use farrow_memory::{Access, Fabric, FabricError, Geometry, Length, Region, mount};
 use farrow_store::{
     ClientSlot, Dropped, FormatError, Home, Layout, Reader, RegionOptions, RegionUid, StoreError,
     Unfinished,
 };
 
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
+use crate::paths;
+use crate::place::{Place, should_mount};
 use crate::protocol::PeerIdentity;
 use crate::size::human;
 
@@ -24,31 +26,22 @@ pub(crate) struct Found {
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
     pub(crate) dropped: Vec<String>,
+    /// Where it lies; `None`: on a device, which stays.
+    pub(crate) place: Option<Place>,
 }
 
+/// The region of an earlier life at the same socket, or a new one.
 pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
     match &options.source {
+        MemorySource::Automatic => anywhere(options, name),
         MemorySource::Shm { dir } => {
+            let place = Place::shared(dir);
             if options.is_fresh {
-                unlink(dir, name)?;
+                place.clear(name)?;
             }
-            match ShmFabric::open(dir, name) {
-                Ok(fabric) => adopt(Arc::new(fabric), &Unfinished::default()),
-                Err(FabricError::NotFound { .. }) => {
-                    let memory = match options.memory {
-                        Some(memory) => memory,
-                        None => default_memory(dir, options.is_private),
-                    };
-                    let region_options = region_options(options, memory)?;
-                    let geometry = Layout::new(&region_options)?.geometry;
-                    let fabric = ShmFabric::create(dir, name, geometry)?;
-                    let made = make(Arc::new(fabric), &region_options);
-                    if made.is_err() {
-                        let _ = ShmFabric::unlink(dir, name);
-                    }
-                    made
-                }
-                Err(error) => Err(error.into()),
+            match adopt_in(&place, name)? {
+                Some(found) => Ok(found),
+                None => make_in(place, options, name),
             }
         }
         MemorySource::Device { path, file_offset, coherence } => {
@@ -56,7 +49,7 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
             let fabric: Arc<dyn Fabric> = Arc::new(fabric);
             if !options.is_fresh {
-                match adopt(Arc::clone(&fabric), &Unfinished::default()) {
+                match adopt(Arc::clone(&fabric), &Unfinished::default(), None) {
                     Ok(found) => return Ok(found),
                     // Nobody has laid out a region there yet.
                     Err(NodeError::NotAdopted {
@@ -66,14 +59,81 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
                     Err(error) => return Err(error),
                 }
             }
-            make(fabric, &region_options)
+            make(fabric, &region_options, None)
         }
     }
+}
+
+/// A region that lies in one of both places is adopted there; a new one goes to huge pages.
+fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+    let (own, shm) = (Place::own(&options.socket), Place::shared(paths::SHM_DIR));
+    if own.is_mounted() {
+        let found = if options.is_fresh { None } else { adopt_in(&own, name)? };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        // Not wanted, or its node was killed before it made the region or after it took it away.
+        own.clear(name)?;
+    }
+    if options.is_fresh {
+        shm.clear(name)?;
+    } else if let Some(found) = adopt_in(&shm, name)? {
+        return Ok(found);
+    }
+    if should_mount() {
+        match make_in_mount(own, options, name) {
+            Ok(found) => return Ok(found),
+            // If it is for lack of memory, the second try says so.
+            Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
+        }
+    }
+    make_in(shm, options, name)
+}
+
+fn adopt_in(place: &Place, name: &str) -> Result<Option<Found>, NodeError> {
+    match ShmFabric::open(&place.dir, name) {
+        Ok(fabric) => {
+            adopt(Arc::new(fabric), &Unfinished::default(), Some(place.clone())).map(Some)
+        }
+        Err(FabricError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn make_in(place: Place, options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+    let memory =
+        options.memory.unwrap_or_else(|| default_memory(Some(&place.dir), options.is_private));
+    let region_options = region_options(options, memory)?;
+    let geometry = Layout::new(&region_options)?.geometry;
+    let fabric = ShmFabric::create(&place.dir, name, geometry)?;
+    let made = make(Arc::new(fabric), &region_options, Some(place.clone()));
+    if made.is_err() {
+        let _ = ShmFabric::unlink(&place.dir, name);
+    }
+    made
+}
+
+/// Mounts a tmpfs that fits, and makes the region there. After an error nothing is left.
+fn make_in_mount(own: Place, options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+    // Chosen before the mount, which has the size it needs and says nothing about what is free.
+    let memory = options.memory.unwrap_or_else(|| default_memory(None, options.is_private));
+    let options = NodeOptions { memory: Some(memory), ..options.clone() };
+    let geometry = Layout::new(&region_options(&options, memory)?)?.geometry;
+    mount::mount_huge(&own.dir, geometry)?;
+    let made = make_in(own.clone(), &options, name);
+    if made.is_err() {
+        own.unmount();
+    }
+    made
 }
 
 /// Which region lies where these options say. Reads its header, whoever has it open.
 pub(crate) fn uid_of_existing(options: &NodeOptions, name: &str) -> Result<RegionUid, NodeError> {
     let fabric: Arc<dyn Fabric> = match &options.source {
+        MemorySource::Automatic => {
+            let place = Place::of_existing(&options.socket, name);
+            Arc::new(ShmFabric::inspect(&place.dir, name)?)
+        }
         MemorySource::Shm { dir } => Arc::new(ShmFabric::inspect(dir, name)?),
         MemorySource::Device { path, file_offset, coherence } => {
             let (geometry, _) = device_geometry(options)?;
@@ -93,12 +153,16 @@ pub(crate) fn adopt_existing(
     name: &str,
     unfinished: &Unfinished,
 ) -> Result<Found, NodeError> {
+    let adopt_at = |place: Place| -> Result<Found, NodeError> {
+        adopt(Arc::new(ShmFabric::open(&place.dir, name)?), unfinished, Some(place))
+    };
     match &options.source {
-        MemorySource::Shm { dir } => adopt(Arc::new(ShmFabric::open(dir, name)?), unfinished),
+        MemorySource::Automatic => adopt_at(Place::of_existing(&options.socket, name)),
+        MemorySource::Shm { dir } => adopt_at(Place::shared(dir)),
         MemorySource::Device { path, file_offset, coherence } => {
             let (geometry, _) = device_geometry(options)?;
             let fabric = DeviceFabric::open(path, *file_offset, geometry, *coherence)?;
-            adopt(Arc::new(fabric), unfinished)
+            adopt(Arc::new(fabric), unfinished, None)
         }
     }
 }
@@ -107,14 +171,6 @@ fn device_geometry(options: &NodeOptions) -> Result<(Geometry, RegionOptions), N
     let memory = options.memory.unwrap_or(Length(MEMORY_BYTES_MIN));
     let region_options = region_options(options, memory)?;
     Ok((Layout::new(&region_options)?.geometry, region_options))
-}
-
-/// Takes the memory away; that there is none is as well.
-pub(crate) fn unlink(dir: &Path, name: &str) -> Result<(), NodeError> {
-    match ShmFabric::unlink(dir, name) {
-        Ok(()) | Err(FabricError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions, NodeError> {
@@ -131,14 +187,22 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
     Ok(region)
 }
 
-fn make(fabric: Arc<dyn Fabric>, options: &RegionOptions) -> Result<Found, NodeError> {
+fn make(
+    fabric: Arc<dyn Fabric>,
+    options: &RegionOptions,
+    place: Option<Place>,
+) -> Result<Found, NodeError> {
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let home = Home::create(region, options, wall_ns())?;
-    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new() })
+    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new(), place })
 }
 
-fn adopt(fabric: Arc<dyn Fabric>, unfinished: &Unfinished) -> Result<Found, NodeError> {
+fn adopt(
+    fabric: Arc<dyn Fabric>,
+    unfinished: &Unfinished,
+    place: Option<Place>,
+) -> Result<Found, NodeError> {
     let memory = fabric.describe();
     let _span = tracing::info_span!("adoption", %memory).entered();
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
@@ -164,7 +228,7 @@ fn adopt(fabric: Arc<dyn Fabric>, unfinished: &Unfinished) -> Result<Found, Node
         })
         .collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
-    Ok(Found { home, adopted: report.objects, clients, dropped })
+    Ok(Found { home, adopted: report.objects, clients, dropped, place })
 }
 
 fn describe_dropped(dropped: &Dropped) -> String {
@@ -178,8 +242,9 @@ fn describe_dropped(dropped: &Dropped) -> String {
 /// waits, in some 0.2 s a GiB.
 const PRIVATE_BYTES_MAX: u64 = 4 << 30;
 
-/// A quarter of the memory that is available, and no more than half of what `dir` has free.
-fn default_memory(dir: &Path, is_private: bool) -> Length {
+/// A quarter of the memory that is available, and no more than half of what `dir` has free, if the
+/// memory is to lie in one that is there already.
+fn default_memory(dir: Option<&Path>, is_private: bool) -> Length {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| {
@@ -187,7 +252,9 @@ fn default_memory(dir: &Path, is_private: bool) -> Length {
             line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
         })
         .map_or(1 << 30, |kib| kib * 1024);
-    let free = rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail * stat.f_frsize);
+    let free = dir
+        .and_then(|dir| rustix::fs::statvfs(dir).ok())
+        .map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     let most = if is_private { PRIVATE_BYTES_MAX } else { u64::MAX };
     let memory = (available / 4).min(free / 2).min(most).max(MEMORY_BYTES_MIN);
     tracing::info!(memory = %human(memory), "no size was given");

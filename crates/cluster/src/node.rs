@@ -15,9 +15,11 @@ use farrow_store::{ByHand, EvictionPolicy, FormatError, Lru, RegionUid, StoreErr
 
 use crate::endpoint::Scraped;
 use crate::lock::Lock;
-use crate::memory::{Found, adopt_existing, find_or_make, unlink};
+use crate::memory::{Found, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
 use crate::paths;
+use crate::place::Place;
+pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
@@ -34,6 +36,9 @@ pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 /// Where the memory comes from.
 #[derive(Debug, Clone)]
 pub enum MemorySource {
+    /// A tmpfs of the node's own with huge pages, where `/dev/shm` has none and the node may
+    /// mount; else `/dev/shm`.
+    Automatic,
     /// Files in a tmpfs.
     Shm {
         /// The folder.
@@ -64,6 +69,16 @@ impl EvictionKind {
         match self {
             Self::None => Box::new(ByHand),
             Self::Lru => Box::new(Lru),
+        }
+    }
+}
+
+impl MemorySource {
+    /// The folder that `$FARROW_MEMORY_DIR` names, else the node's own choice.
+    pub fn from_environment() -> Self {
+        match paths::named_memory_dir() {
+            Some(dir) => Self::Shm { dir },
+            None => Self::Automatic,
         }
     }
 }
@@ -105,7 +120,7 @@ impl NodeOptions {
         Self {
             socket: socket.into(),
             memory: None,
-            source: MemorySource::Shm { dir: paths::default_memory_dir() },
+            source: MemorySource::from_environment(),
             objects_max: None,
             clients_max: None,
             quotas: Quotas::default(),
@@ -245,6 +260,8 @@ impl Stopper {
 pub struct Node {
     server: Server,
     options: NodeOptions,
+    /// `None`: on a device, which stays.
+    place: Option<Place>,
     lock: Lock,
     preparing: Option<JoinHandle<()>>,
     should_prepare: Arc<sync::AtomicBool>,
@@ -369,7 +386,8 @@ impl Node {
         let parts = Parts { listener, wake, started, is_private, prepared, metrics };
         let server = Server::new(parts, state).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
-        Ok(Self { server, options, lock, preparing, should_prepare, stopper, summary })
+        let place = found.place;
+        Ok(Self { server, options, place, lock, preparing, should_prepare, stopper, summary })
     }
 
     /// A handle that ends [`Self::run`].
@@ -398,7 +416,7 @@ impl Node {
 
     /// `Some`: another daemon was to follow and failed.
     fn serve(self) -> Result<Option<Self>, NodeError> {
-        let Self { server, options, lock, preparing, should_prepare, stopper, .. } = self;
+        let Self { server, options, place, lock, preparing, should_prepare, stopper, .. } = self;
         let ended = server.run();
         should_prepare.store(false, sync::Ordering::Relaxed);
         if let Some(thread) = preparing {
@@ -419,8 +437,8 @@ impl Node {
             let _ = fs::remove_file(path);
         }
         drop(state);
-        if let (false, MemorySource::Shm { dir }) = (options.is_keeping, &options.source) {
-            unlink(dir, &paths::region_name(&options.socket))?;
+        if let (false, Some(place)) = (options.is_keeping, place) {
+            place.clear(&paths::region_name(&options.socket))?;
         }
         lock.release();
         Ok(None)

@@ -31,12 +31,13 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// `$FARROW_MEMORY_DIR`, else `/dev/shm`.
-pub fn default_memory_dir() -> PathBuf {
-    match std::env::var_os(MEMORY_DIR_VARIABLE) {
-        Some(dir) if !dir.is_empty() => PathBuf::from(dir),
-        _ => PathBuf::from("/dev/shm"),
-    }
+/// The tmpfs that each Linux has.
+pub const SHM_DIR: &str = "/dev/shm";
+
+/// `$FARROW_MEMORY_DIR`, if it is set.
+pub fn named_memory_dir() -> Option<PathBuf> {
+    let dir = std::env::var_os(MEMORY_DIR_VARIABLE)?;
+    (!dir.is_empty()).then(|| PathBuf::from(dir))
 }
 
 /// Effective user of this process.
@@ -90,6 +91,12 @@ pub fn check_runtime_dir(socket: &Path) -> io::Result<()> {
 /// The lock that says a node serves `socket`.
 pub fn lock_of(socket: &Path) -> PathBuf {
     with_suffix(socket, ".lock")
+}
+
+/// Where the node at `socket` mounts a tmpfs of its own: found by the next one there.
+pub fn memory_mount_of(socket: &Path) -> PathBuf {
+    let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
+    with_suffix(&absolute, ".memory")
 }
 
 /// The name of the memory of the node at `socket`: the same after a restart.

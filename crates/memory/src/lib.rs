@@ -40,7 +40,7 @@ mod units;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
 pub use fabric::passed::{PassedFabric, PassedParts};
-pub use fabric::{CoherenceClass, Fabric, FabricKind, device, shm};
+pub use fabric::{CoherenceClass, Fabric, FabricKind, device, mount, shm};
 pub use region::alias::Alias;
 pub use region::sealed::SealedBytes;
 pub use region::words::{Words, WordsMut};

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache;
 use crate::copy;
+use crate::fabric::mount::MOUNT_SOURCE;
 use crate::mapping::Mapping;
 use crate::units::{Address, Length, page_bytes};
 
@@ -85,6 +86,8 @@ pub struct TmpfsSurvey {
     pub free: Option<Length>,
     /// The `huge=` option: `always`, `within_size`, `advise`, `never`; `None` without.
     pub huge: Option<String>,
+    /// Is it the own mount of a node, see [`crate::mount`]? Then nothing else belongs there.
+    pub is_of_node: bool,
 }
 
 /// Limits of this process and the kernel.
@@ -198,7 +201,8 @@ pub fn tmpfs_dirs() -> Vec<TmpfsSurvey> {
                 (stat.f_blocks > 0).then(|| Length(blocks.saturating_mul(stat.f_frsize)))
             };
             let (size, free) = (of(stat.f_blocks), of(stat.f_bavail));
-            Some(TmpfsSurvey { huge: mount.option("huge"), dir: mount.dir, size, free })
+            let (huge, is_of_node) = (mount.option("huge"), mount.is_of_node());
+            Some(TmpfsSurvey { huge, is_of_node, dir: mount.dir, size, free })
         })
         .collect();
     found.sort_by_key(|tmpfs| std::cmp::Reverse(tmpfs.free.map_or(u64::MAX, |free| free.0)));
@@ -214,6 +218,18 @@ pub(crate) fn tmpfs_huge_page_bytes(path: &Path) -> Option<Length> {
 /// The same for an open file, which may also be a memory file.
 pub(crate) fn huge_page_bytes_of(fd: BorrowedFd<'_>) -> Option<Length> {
     huge_page_of_device(rustix::fs::fstat(fd).ok()?.st_dev)
+}
+
+/// Can a tmpfs be mounted so that it gives huge pages?
+pub(crate) fn tmpfs_can_have_huge_pages() -> bool {
+    let word = bracketed("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    huge_page_of_kernel().is_some() && word.is_some_and(|word| word != "deny")
+}
+
+/// Is a device number, as `stat` gives it, that of a tmpfs that [`crate::mount`] made?
+pub(crate) fn is_mount_of_ours(device: u64) -> bool {
+    let device = (rustix::fs::major(device), rustix::fs::minor(device));
+    mounts().iter().any(|mount| mount.device == device && mount.is_of_node())
 }
 
 /// The huge page that memory files get.
@@ -257,6 +273,7 @@ struct Mount {
     device: (u32, u32),
     dir: PathBuf,
     kind: String,
+    source: String,
     options: String,
 }
 
@@ -269,13 +286,19 @@ impl Mount {
         let dir = unescape(first.nth(1)?);
         let mut second = second.split(' ');
         let kind = second.next()?.to_owned();
-        let options = second.nth(1).unwrap_or("").to_owned();
+        let source = second.next().unwrap_or("").to_owned();
+        let options = second.next().unwrap_or("").to_owned();
         Some(Self {
             device: (major.parse().ok()?, minor.parse().ok()?),
             dir: PathBuf::from(dir),
             kind,
+            source,
             options,
         })
+    }
+
+    fn is_of_node(&self) -> bool {
+        self.kind == "tmpfs" && self.source == MOUNT_SOURCE
     }
 
     fn option(&self, name: &str) -> Option<String> {
@@ -402,7 +425,9 @@ mod tests {
         let mount = Mount::parse(line).unwrap();
         assert_eq!(mount.device, (0, 98));
         assert_eq!(mount.dir, Path::new("/mnt/a b"));
-        assert_eq!(mount.kind, "tmpfs");
+        assert_eq!((&*mount.kind, &*mount.source), ("tmpfs", "none"));
+        assert!(!mount.is_of_node());
+        assert!(Mount::parse(&line.replace(" none ", " farrow ")).unwrap().is_of_node());
         assert_eq!(mount.option("huge").as_deref(), Some("always"));
         assert_eq!(mount.option("size").as_deref(), Some("1k"));
         assert_eq!(mount.option("siz"), None);

@@ -2,6 +2,7 @@
 
 use crate::errors::invalid_argument;
 use crate::plain;
+use farrow_cluster::node::{MemoryChoice, memory_choice};
 use farrow_memory::copy::{CopyPlan, copy_slice};
 use farrow_memory::survey::{Survey, TmpfsSurvey};
 use farrow_memory::{Length, WINDOW_BASE};
@@ -25,15 +26,16 @@ pub fn node_main(py: Python<'_>, args: Vec<OsString>) -> i32 {
 /// What this machine offers.
 #[pyfunction]
 pub fn survey(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let survey = py.detach(|| Survey::take(WINDOW_BASE, Length(WINDOW_PROBE_BYTES)));
-    plain::to_python(py, &as_json(&survey))
+    let (survey, choice) =
+        py.detach(|| (Survey::take(WINDOW_BASE, Length(WINDOW_PROBE_BYTES)), memory_choice()));
+    plain::to_python(py, &as_json(&survey, &choice))
 }
 
 fn bytes(length: Option<Length>) -> Option<u64> {
     length.map(|length| length.0)
 }
 
-fn as_json(survey: &Survey) -> Value {
+fn as_json(survey: &Survey, choice: &MemoryChoice) -> Value {
     let cpu = &survey.cpu;
     let names = |list: Vec<String>| Value::from(list);
     json!({
@@ -60,6 +62,13 @@ fn as_json(survey: &Survey) -> Value {
             "enabled": survey.huge.enabled,
             "shmem_enabled": survey.huge.shmem_enabled,
         },
+        "node_memory": {
+            "path": choice.dir.as_ref().map_or_else(
+                || "a tmpfs that the node mounts beside its socket".into(),
+                |dir| dir.to_string_lossy(),
+            ),
+            "huge_pages": choice.has_huge_pages,
+        },
         "tmpfs": survey.tmpfs.iter().map(tmpfs).collect::<Vec<_>>(),
         "limits": {
             "address_space": survey.limits.address_space,
@@ -82,6 +91,7 @@ fn tmpfs(tmpfs: &TmpfsSurvey) -> Value {
         "size_bytes": bytes(tmpfs.size),
         "free_bytes": bytes(tmpfs.free),
         "huge": tmpfs.huge,
+        "of_node": tmpfs.is_of_node,
     })
 }
 

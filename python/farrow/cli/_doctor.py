@@ -67,7 +67,7 @@ def findings(survey: dict[str, Any]) -> list[Finding]:
 
 
 def _tmpfs_findings(survey: dict[str, Any]) -> list[Finding]:
-    places = _tmpfs(survey)
+    places = _places(survey)
     if not places:
         return [
             Finding(
@@ -95,7 +95,9 @@ def _tmpfs_findings(survey: dict[str, Any]) -> list[Finding]:
 
 
 def _huge_page_findings(survey: dict[str, Any]) -> list[Finding]:
-    places = _tmpfs(survey)
+    if (survey.get("node_memory") or {}).get("huge_pages"):
+        return []
+    places = _places(survey)
     offered = any(
         str(place.get("huge") or "never") not in ("never", "None", "False", "0", "deny")
         for place in places
@@ -191,10 +193,18 @@ def _leftover_findings(survey: dict[str, Any]) -> list[Finding]:
                 f"{data.with_suffix('')} was left by a node that was killed",
                 f"it keeps {human_bytes(size)}, and what is sealed in it, for the next node "
                 "at the same socket",
-                f"start that node again, or: rm {control} {data}",
+                f"start that node again, or: {_removal(survey, control, data)}",
             )
         )
     return found
+
+
+def _removal(survey: dict[str, Any], control: Path, data: Path) -> str:
+    """The command that frees what a killed node left."""
+    folder = str(control.parent)
+    if any(place.get("path") == folder and place.get("of_node") for place in _tmpfs(survey)):
+        return f"umount {folder} && rmdir {folder}"
+    return f"rm {control} {data}"
 
 
 def _is_served(control: Path) -> bool:
@@ -212,6 +222,11 @@ def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:
     if isinstance(places, dict):
         places = [{"path": path, **facts} for path, facts in places.items()]
     return [place for place in places if not str(place.get("path")).startswith(_NO_PLACE)]
+
+
+def _places(survey: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those that a new node could use: what a node mounted for itself is for that one alone."""
+    return [place for place in _tmpfs(survey) if not place.get("of_node")]
 
 
 def _number(group: Any, *names: str) -> int | None:

@@ -67,6 +67,11 @@ impl Daemon {
             .unwrap()
     }
 
+    /// For the next start.
+    pub fn add_argument(&mut self, word: &str) {
+        self.arguments.push(word.to_owned());
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.as_ref().unwrap().id()
     }

@@ -11,6 +11,7 @@ use crate::units::{Geometry, Length, Section};
 mod files;
 
 pub mod device;
+pub mod mount;
 pub(crate) mod passed;
 pub mod shm;
 

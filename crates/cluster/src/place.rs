@@ -1,0 +1,86 @@
+//! Where a node's memory lies: a folder of a tmpfs that is there, or a tmpfs of its own.
+
+use std::path::{Path, PathBuf};
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{FabricError, mount};
+
+use crate::node::NodeError;
+use crate::paths;
+
+/// A folder with the region's files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) dir: PathBuf,
+    /// Mounted by a node for this region alone.
+    is_own_mount: bool,
+}
+
+impl Place {
+    /// In a tmpfs that others use as well.
+    pub(crate) fn shared(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into(), is_own_mount: false }
+    }
+
+    /// Where a node at this socket mounts one of its own.
+    pub(crate) fn own(socket: &Path) -> Self {
+        Self { dir: paths::memory_mount_of(socket), is_own_mount: true }
+    }
+
+    /// Where the region of a node without orders lies, if it has one.
+    pub(crate) fn of_existing(socket: &Path, name: &str) -> Self {
+        let own = Self::own(socket);
+        let is_there = own.is_mounted() && ShmFabric::inspect(&own.dir, name).is_ok();
+        if is_there { own } else { Self::shared(paths::SHM_DIR) }
+    }
+
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.is_own_mount && mount::is_own_mount(&self.dir)
+    }
+
+    /// Takes the memory away; that there is none is as well.
+    pub(crate) fn clear(&self, name: &str) -> Result<(), NodeError> {
+        match ShmFabric::unlink(&self.dir, name) {
+            Ok(()) | Err(FabricError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // After the files, which so go one by one with their last users: a mount keeps all of
+        // them for the last user of any.
+        if self.is_own_mount {
+            self.unmount();
+        }
+        Ok(())
+    }
+
+    /// Takes an empty mount away.
+    pub(crate) fn unmount(&self) {
+        if let Err(error) = mount::unmount(&self.dir) {
+            tracing::warn!(%error, "an empty tmpfs is left");
+        }
+    }
+}
+
+/// What a node without orders would use, for `farrow doctor`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryChoice {
+    /// The folder; `None`: a tmpfs of its own beside its socket.
+    pub dir: Option<PathBuf>,
+    /// Are there huge pages?
+    pub has_huge_pages: bool,
+}
+
+/// Looks where a new node without `--memory-dir` and `--device` would put its memory.
+pub fn memory_choice() -> MemoryChoice {
+    let named = paths::named_memory_dir();
+    if named.is_none() && should_mount() {
+        return MemoryChoice { dir: None, has_huge_pages: true };
+    }
+    let dir = named.unwrap_or_else(|| PathBuf::from(paths::SHM_DIR));
+    let has_huge_pages = mount::huge_page_bytes_in(&dir).is_some();
+    MemoryChoice { dir: Some(dir), has_huge_pages }
+}
+
+/// Is a mount of its own worth it for a node, and may it make one?
+pub(crate) fn should_mount() -> bool {
+    mount::huge_page_bytes_in(Path::new(paths::SHM_DIR)).is_none() && mount::can_mount_huge()
+}
