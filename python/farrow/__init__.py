@@ -29,6 +29,7 @@ if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
         f"{_pyarrow.__version__} brings libarrow.so.{_pyarrow.cpp_build_info.so_version}"
     )
 
+from farrow import events
 from farrow._connect import connect
 from farrow._native import Client, ObjectRef, Writer, __version__
 from farrow.exceptions import (
@@ -70,4 +71,5 @@ __all__ = [
     "Writer",
     "__version__",
     "connect",
+    "events",
 ]

@@ -8,11 +8,13 @@ from typing import Any, Literal, final
 import pyarrow as pa
 
 from farrow._types import BufferLocation, Target
+from farrow.events import Subscription
 
 __all__ = [
     "ARROW_SO_VERSION",
     "Client",
     "DissociatedMessages",
+    "EventStream",
     "ObjectRef",
     "Writer",
     "__version__",
@@ -220,6 +222,27 @@ class Client:
             string to string), pinned (bool) and last_use (timestamp[ns, UTC]: the last get or the
             seal, by a clock of some milliseconds).
         """
+    def subscribe(
+        self,
+        prefix: str = "",
+        *,
+        kinds: Iterable[Literal["sealed", "deleted", "evicted", "spilled", "restored"]]
+        | None = None,
+        start: Literal["now", "oldest"] = "now",
+        timeout: float | None = None,
+    ) -> Subscription:
+        """What happens to objects, as an iterator and an asyncio stream; see ``farrow.events``.
+
+        Args:
+            prefix: only objects whose name begins with it; "": all, those without name too.
+            kinds: only these; None: all.  Gaps are always told.
+            start: with what happens from now on, or with the oldest that the node remembers.
+            timeout: the iteration ends when nothing happens for so many seconds; None: it goes on
+                until it is closed.
+
+        Raises:
+            InvalidArgument: no name has such a prefix, or there is no such kind.
+        """
     def stats(self) -> dict[str, Any]:
         """Counters of the node and of this client; sizes in bytes.
 
@@ -274,6 +297,23 @@ def import_dissociated(
     Raises:
         InvalidDescriptor: a message does not hold together, or points elsewhere.
     """
+
+@final
+class EventStream:
+    """What is below a ``farrow.events.Subscription``.
+
+    Events are tuples of kind, id, name, bytes of the value, and nanoseconds since 1970; a gap is
+    one of "gap" and the number of events missed.
+    """
+
+    def take(self) -> tuple[Any, ...] | None:
+        """The next event that is there already."""
+    def next(self, timeout: float | None = None) -> tuple[Any, ...] | None:
+        """The next event; None after ``timeout`` seconds, or when the stream was closed."""
+    def arm(self) -> tuple[int | None, float]:
+        """What to wait for before the next ``take``: a file descriptor, or else seconds."""
+    def close(self) -> None:
+        """End it, from any thread."""
 
 @final
 class DissociatedMessages:

@@ -1,6 +1,7 @@
 //! `farrow.Client`.
 
 use crate::errors::{invalid_argument, raise};
+use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
@@ -16,7 +17,7 @@ use std::time::Duration;
 /// Longer timeouts, and infinite ones, mean this: a hundred years.
 const TIMEOUT_SECONDS_MAX: f64 = 100.0 * 365.0 * 86_400.0;
 
-fn duration(seconds: f64) -> PyResult<Duration> {
+pub fn duration(seconds: f64) -> PyResult<Duration> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(invalid_argument(format!("a timeout of {seconds} seconds")));
     }
@@ -291,6 +292,31 @@ impl Client {
         let filter = labels::read(r#where)?.unwrap_or_default();
         let objects = py.detach(|| self.client.list_where(prefix, &filter)).map_err(raise)?;
         listing::table(py, &objects)
+    }
+
+    /// What happens to objects, as a stream.
+    #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None))]
+    fn subscribe<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &str,
+        kinds: Option<Vec<String>>,
+        start: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static SUBSCRIPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let is_from_oldest = match start {
+            "now" => false,
+            "oldest" => true,
+            other => {
+                return Err(invalid_argument(format!("start is {other:?}, not now or oldest")));
+            }
+        };
+        let stream = EventStream::new(&self.client, prefix.to_owned(), kinds, is_from_oldest)?;
+        let class = SUBSCRIPTION.get_or_try_init(py, || {
+            Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
+        })?;
+        class.bind(py).call1((stream, timeout))
     }
 
     /// Counters of the node and of this client.

@@ -10,6 +10,7 @@
 mod client;
 mod dissociated;
 mod errors;
+mod events;
 mod incoming;
 mod labels;
 mod listing;
@@ -38,6 +39,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;
+    module.add_class::<events::EventStream>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;

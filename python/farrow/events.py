@@ -1,0 +1,195 @@
+"""What happens to objects, as an iterator and as an asyncio stream.
+
+``client.subscribe(prefix)`` makes a ``Subscription``.  Iterate over it, or use ``async for``::
+
+    for event in client.subscribe("trades/"):
+        if isinstance(event, farrow.events.Sealed):
+            table = client.get(event.id)
+
+Events come in the order in which things happened.  The node remembers the last ones (some
+thousands; the more, the larger it is); a subscriber that falls behind by more gets one ``Gap`` that
+says how many it missed, and goes on with the oldest that is there.  Nothing else is lost: a
+subscription outlives the node, whose successor goes on where it was.
+
+Objects that a client seals without a name, and without a message to the node, are told of only
+when they go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from farrow.exceptions import InvalidArgument, Timeout
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, TypeAlias
+
+    from farrow._native import EventStream
+
+__all__ = ["Deleted", "Event", "Gap", "Restored", "Sealed", "Spilled", "Subscription"]
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What all events but gaps say of the object."""
+
+    id: bytes  # 16 bytes, as ``client.get`` takes them
+    name: str | None
+    nbytes: int  # of the value
+    time_ns: int  # since 1970, by the node's clock
+
+
+@dataclass(frozen=True)
+class Sealed(_Change):
+    """An object was sealed: it can be found and got."""
+
+
+@dataclass(frozen=True)
+class Deleted(_Change):
+    """An object is gone: deleted by a client, or evicted to make room."""
+
+    reason: Literal["deleted", "evicted"] = "deleted"
+
+
+@dataclass(frozen=True)
+class Spilled(_Change):
+    """The bytes of an object left shared memory; it comes back when it is asked for."""
+
+
+@dataclass(frozen=True)
+class Restored(_Change):
+    """The bytes of a spilled object are back in shared memory."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Events were overwritten before this subscriber read them."""
+
+    missed: int  # how many, of whatever object
+
+
+if TYPE_CHECKING:
+    Event: TypeAlias = Sealed | Deleted | Spilled | Restored | Gap
+else:
+    Event = (Sealed, Deleted, Spilled, Restored, Gap)  # for isinstance
+
+
+_CLASSES: dict[str, type[Sealed | Spilled | Restored]] = {
+    "sealed": Sealed,
+    "spilled": Spilled,
+    "restored": Restored,
+}
+
+
+def _event(told: tuple[Any, ...]) -> Event:
+    kind = told[0]
+    if kind == "gap":
+        return Gap(told[1])
+    _, id_, name, nbytes, time_ns = told
+    if kind in ("deleted", "evicted"):
+        return Deleted(id_, name, nbytes, time_ns, kind)
+    return _CLASSES[kind](id_, name, nbytes, time_ns)
+
+
+class Subscription:
+    """A stream of events; made by ``Client.subscribe``.
+
+    An iterator, an asynchronous iterator, and a context manager that closes it.  One thread or
+    task at a time may wait for an event; any may close it.
+    """
+
+    # Waits of asyncio are cut to this, so that a close from another thread is seen.
+    _SLICE_SECONDS: ClassVar[float] = 1.0
+
+    def __init__(self, stream: EventStream, timeout: float | None) -> None:
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgument(f"a timeout of {timeout} seconds")
+        self._stream = stream
+        self._timeout = timeout
+        self._is_closed = False
+
+    def next(self, timeout: float | None = None) -> Event:
+        """The next event.
+
+        Args:
+            timeout: seconds to wait for it; None: without end.
+
+        Raises:
+            Timeout: there was none.
+            InvalidArgument: the subscription was closed.
+            Disconnected: the node is gone, and no other took its place.
+        """
+        event = self._next(timeout)
+        if event is not None:
+            return event
+        if self._is_closed:
+            raise InvalidArgument("the subscription is closed")
+        raise Timeout(f"no event within {timeout} seconds")
+
+    def _next(self, timeout: float | None) -> Event | None:
+        if self._is_closed:
+            return None
+        told = self._stream.next(timeout)
+        return None if told is None else _event(told)
+
+    def __iter__(self) -> Subscription:
+        return self
+
+    def __next__(self) -> Event:
+        event = self._next(self._timeout)
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Event:
+        loop = asyncio.get_running_loop()
+        end = None if self._timeout is None else loop.time() + self._timeout
+        while not self._is_closed:
+            told = self._stream.take()
+            if told is not None:
+                return _event(told)
+            left = self._SLICE_SECONDS
+            if end is not None:
+                left = min(left, end - loop.time())
+                if left <= 0:
+                    break
+            socket, pause = self._stream.arm()
+            if socket is None:
+                await asyncio.sleep(min(pause, left))
+            else:
+                await _until_readable(loop, socket, left)
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """End the stream; who waits for an event comes to the end of the iteration."""
+        self._is_closed = True
+        self._stream.close()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _until_readable(loop: asyncio.AbstractEventLoop, socket: int, limit: float) -> None:
+    """Wait for the socket, at most ``limit`` seconds."""
+    ready = asyncio.Event()
+    loop.add_reader(socket, ready.set)
+    try:
+        await asyncio.wait_for(ready.wait(), limit)
+    except asyncio.TimeoutError:  # before Python 3.11 not the built-in one
+        pass
+    finally:
+        loop.remove_reader(socket)
