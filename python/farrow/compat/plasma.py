@@ -1,0 +1,488 @@
+"""The calls of ``pyarrow.plasma`` on Farrow.
+
+A program for Plasma, which left Arrow with release 12, runs with its import changed::
+
+    import farrow.compat.plasma as plasma
+
+    client = plasma.connect("/tmp/plasma")          # the socket of ``farrow node --socket``
+    object_id = client.put([1, 2, 3])
+    assert client.get(object_id) == [1, 2, 3]
+
+What differs:
+
+* An object is a Farrow object whose name is ``plasma/`` and the id in hexadecimal digits, so other
+  programs can list, get and delete it.
+* ``put`` and ``get`` serialize by ``pickle`` (protocol 5).  Large buffers, such as those of NumPy
+  arrays, lie outside of the pickle and are used in place.  Unpickling runs code: read only what
+  processes you trust have put.  Plasma's own serialization contexts are not there.
+* ``evict`` takes the least recently used objects of the node, whoever made them.
+* ``delete`` does not wait for holders either: what they have stays readable.
+* ``get_notification_socket`` and ``decode_notifications`` are not there: notifications are no
+  messages here.  ``get_next_notification`` waits for the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import time
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+import farrow
+from farrow import exceptions as _exceptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from farrow.events import Subscription
+
+__all__ = [
+    "ObjectID",
+    "ObjectNotAvailable",
+    "PlasmaBuffer",
+    "PlasmaClient",
+    "PlasmaObjectExists",
+    "PlasmaObjectNotFound",
+    "PlasmaStoreFull",
+    "connect",
+]
+
+_PREFIX = "plasma/"
+_ID_BYTES = 20
+# The label that says how many bytes are data; what follows them is the metadata.
+_DATA_BYTES = "plasma-data-bytes"
+# The metadata of objects that ``put`` made.
+_PICKLED = b"farrow-pickle-5"
+# Buffers in an object start at multiples of this, as Arrow advises.
+_ALIGNMENT = 64
+_SOCKET_WAIT_SECONDS = 0.1
+_NOBODY_WAITS = -1
+
+PlasmaObjectNotFound = _exceptions.NotFound
+PlasmaObjectExists = _exceptions.AlreadyExists
+PlasmaStoreFull = _exceptions.OutOfMemory
+
+PlasmaBuffer = pa.Buffer
+
+
+class ObjectNotAvailable:
+    """What ``get`` returns in the place of an object that did not come in time."""
+
+
+class ObjectID:
+    """Names an object: 20 bytes, chosen by whoever makes it."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, object_id: bytes) -> None:
+        if len(object_id) != _ID_BYTES:
+            raise ValueError(f"an object id has {_ID_BYTES} bytes, this one has {len(object_id)}")
+        self._bytes = bytes(object_id)
+
+    @staticmethod
+    def from_random() -> ObjectID:
+        """An id that no other object has."""
+        return ObjectID(os.urandom(_ID_BYTES))
+
+    def binary(self) -> bytes:
+        """The 20 bytes."""
+        return self._bytes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectID) and other._bytes == self._bytes
+
+    def __hash__(self) -> int:
+        return hash(self._bytes)
+
+    def __repr__(self) -> str:
+        return f"ObjectID({self._bytes.hex()})"
+
+    def __reduce__(self) -> tuple[type[ObjectID], tuple[bytes]]:
+        return (ObjectID, (self._bytes,))
+
+
+def _name(object_id: ObjectID) -> str:
+    return _PREFIX + object_id.binary().hex()
+
+
+def _id_of(name: str | None) -> ObjectID | None:
+    """The id that a name stands for; None for one that is not of this module."""
+    digits = (name or "")[len(_PREFIX) :]
+    if len(digits) != 2 * _ID_BYTES:
+        return None
+    try:
+        return ObjectID(bytes.fromhex(digits))
+    except ValueError:
+        return None
+
+
+class _Parts(NamedTuple):
+    """One object: its data and its metadata, both in place."""
+
+    data: pa.Buffer
+    metadata: pa.Buffer
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+def _pack(value: Any) -> tuple[int, list[tuple[int, memoryview]]]:
+    """A value as its pickle and the buffers outside of it: their places in one object.
+
+    The object starts with the number of buffers and the length of each, 8 bytes each; the pickle is
+    the first.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    views = [memoryview(head), *(buffer.raw() for buffer in buffers)]
+    lengths = [view.nbytes for view in views]
+    table = struct.pack(f"<{len(lengths) + 1}Q", len(lengths), *lengths)
+    places: list[tuple[int, memoryview]] = [(0, memoryview(table))]
+    at = _padded(len(table))
+    for view in views:
+        places.append((at, view))
+        at += _padded(view.nbytes)
+    return at, places
+
+
+def _unpack(data: pa.Buffer) -> Any:
+    view = memoryview(data)
+    damaged = _exceptions.InvalidDescriptor(f"{view.nbytes} bytes that put() did not store")
+    if view.nbytes < 16:
+        raise damaged
+    (count,) = struct.unpack_from("<Q", view)
+    if not 1 <= count <= view.nbytes // 8 - 1:
+        raise damaged
+    at = _padded(8 * (count + 1))
+    parts = []
+    for length in struct.unpack_from(f"<{count}Q", view, 8):
+        if at + length > view.nbytes:
+            raise damaged
+        parts.append(data.slice(at, length))
+        at += _padded(length)
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+class PlasmaClient:
+    """A connection to a node, with Plasma's calls; made by ``connect``."""
+
+    def __init__(self, client: farrow.Client) -> None:
+        self._client: farrow.Client | None = client
+        self._address = client.address
+        self._writers: dict[ObjectID, farrow.Writer] = {}
+        self._subscription: Subscription | None = None
+
+    @property
+    def _store(self) -> farrow.Client:
+        if self._client is None:
+            raise _exceptions.Disconnected("this client was disconnected")
+        return self._client
+
+    @property
+    def store_socket_name(self) -> str:
+        """Path of the node's socket."""
+        return self._address
+
+    def create(self, object_id: ObjectID, data_size: int, metadata: bytes = b"") -> memoryview:
+        """Space for an object, to be written and then sealed.
+
+        Returns:
+            A writable view of ``data_size`` bytes.
+
+        Raises:
+            PlasmaObjectExists: there is such an object, sealed or not.
+            PlasmaStoreFull: there is no room.
+        """
+        metadata = bytes(metadata)
+        labels = {_DATA_BYTES: str(data_size)} if metadata else None
+        size = data_size + len(metadata)
+        writer = self._store.create(size, _name(object_id), metadata=labels)
+        buffer = writer.buffer
+        buffer[data_size:] = metadata
+        self._writers[object_id] = writer
+        return buffer[:data_size]
+
+    def seal(self, object_id: ObjectID) -> None:
+        """Make an object that this client created immutable and visible.
+
+        Raises:
+            PlasmaObjectNotFound: this client is not creating it.
+        """
+        writer = self._writers.pop(object_id, None)
+        if writer is None:
+            raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
+        writer.seal()
+
+    def abort(self, object_id: ObjectID) -> None:
+        """Give an object up that this client created and did not seal.
+
+        Raises:
+            PlasmaObjectNotFound: this client is not creating it.
+        """
+        writer = self._writers.pop(object_id, None)
+        if writer is None:
+            raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
+        writer.abort()
+
+    def create_and_seal(self, object_id: ObjectID, data: bytes, metadata: bytes = b"") -> None:
+        """Create, write and seal at once."""
+        self.put_raw_buffer(data, object_id, metadata)
+
+    def get_buffers(
+        self, object_ids: Iterable[ObjectID], timeout_ms: int = -1, with_meta: bool = False
+    ) -> list[Any]:
+        """The data of objects, in place; with_meta: pairs of metadata as bytes and data.
+
+        Args:
+            object_ids: which.
+            timeout_ms: milliseconds to wait for all of them; -1: without end.
+            with_meta: return the metadata too.
+
+        Returns:
+            One for each id; None, or a pair of None, for an object that did not come in time.
+        """
+        found = self._parts(object_ids, timeout_ms)
+        if not with_meta:
+            return [None if parts is None else parts.data for parts in found]
+        return [
+            (None, None) if parts is None else (parts.metadata.to_pybytes(), parts.data)
+            for parts in found
+        ]
+
+    def get_metadata(
+        self, object_ids: Iterable[ObjectID], timeout_ms: int = -1
+    ) -> list[pa.Buffer | None]:
+        """The metadata of objects; arguments as for ``get_buffers``."""
+        found = self._parts(object_ids, timeout_ms)
+        return [None if parts is None else parts.metadata for parts in found]
+
+    def _parts(self, object_ids: Iterable[ObjectID], timeout_ms: int) -> list[_Parts | None]:
+        end = None if timeout_ms == _NOBODY_WAITS else time.monotonic() + timeout_ms / 1e3
+        return [self._part(object_id, end) for object_id in object_ids]
+
+    def _part(self, object_id: ObjectID, end: float | None) -> _Parts | None:
+        name = _name(object_id)
+        left = float("inf") if end is None else max(end - time.monotonic(), 0.0)
+        try:
+            whole = self._store.get(name, timeout=left)
+            labels = self._store.metadata(name)
+        except (_exceptions.NotFound, _exceptions.Timeout):
+            return None
+        data_bytes = int(labels.get(_DATA_BYTES, whole.size))
+        return _Parts(whole.slice(0, data_bytes), whole.slice(data_bytes))
+
+    def put(
+        self,
+        value: Any,
+        object_id: ObjectID | None = None,
+        memcopy_threads: int = 6,
+        serialization_context: None = None,
+    ) -> ObjectID:
+        """Store a Python value.
+
+        Args:
+            value: anything that can be pickled.
+            object_id: its id; None: a random one.
+            memcopy_threads: of no effect; Farrow chooses.
+            serialization_context: must be None.
+        """
+        _check_context(serialization_context)
+        object_id = ObjectID.from_random() if object_id is None else object_id
+        size, places = _pack(value)
+        buffer = self.create(object_id, size, _PICKLED)
+        try:
+            for at, view in places:
+                buffer[at : at + view.nbytes] = view.cast("B")
+        except BaseException:
+            self.abort(object_id)
+            raise
+        self.seal(object_id)
+        return object_id
+
+    def put_raw_buffer(
+        self,
+        value: Any,
+        object_id: ObjectID | None = None,
+        metadata: bytes = b"",
+        memcopy_threads: int = 6,
+    ) -> ObjectID:
+        """Store bytes as they are; ``get_buffers`` gives them back."""
+        object_id = ObjectID.from_random() if object_id is None else object_id
+        view = memoryview(value).cast("B")
+        buffer = self.create(object_id, view.nbytes, metadata)
+        buffer[:] = view
+        self.seal(object_id)
+        return object_id
+
+    def get(
+        self,
+        object_ids: ObjectID | Sequence[ObjectID],
+        timeout_ms: int = -1,
+        serialization_context: None = None,
+    ) -> Any:
+        """The value of an object that ``put`` stored, or a list of values for a list of ids.
+
+        An object that did not come in time is ``ObjectNotAvailable``.  Bytes that were stored by
+        other calls come as a buffer.
+        """
+        _check_context(serialization_context)
+        ids = [object_ids] if isinstance(object_ids, ObjectID) else list(object_ids)
+        values = [_value(parts) for parts in self._parts(ids, timeout_ms)]
+        return values[0] if isinstance(object_ids, ObjectID) else values
+
+    def contains(self, object_id: ObjectID) -> bool:
+        """Whether it is sealed."""
+        return self._store.contains(_name(object_id))
+
+    def hash(self, object_id: ObjectID) -> bytes:
+        """8 bytes that depend on what is in the object, data and metadata.
+
+        Raises:
+            PlasmaObjectNotFound: there is none.
+        """
+        parts = self._part(object_id, time.monotonic())
+        if parts is None:
+            raise PlasmaObjectNotFound(f"no {object_id!r}")
+        digest = blake2b(parts.data, digest_size=8)
+        digest.update(parts.metadata)
+        return digest.digest()
+
+    def list(self) -> dict[ObjectID, dict[str, Any]]:
+        """The sealed objects: for each its size, and when it was made, in seconds since 1970."""
+        objects = {}
+        for row in self._store.list(_PREFIX).to_pylist():
+            object_id = _id_of(row["name"])
+            if object_id is not None:
+                whole = row["bytes"]
+                data_bytes = int(dict(row["metadata"] or []).get(_DATA_BYTES, whole))
+                made = row["sealed_at"].timestamp()
+                objects[object_id] = {
+                    "data_size": data_bytes,
+                    "metadata_size": whole - data_bytes,
+                    "ref_count": 0,
+                    "create_time": made,
+                    "construct_duration": 0,
+                    "state": "sealed",
+                }
+        return objects
+
+    def evict(self, num_bytes: int) -> int:
+        """Evict objects until at least so many more bytes are free, least recently used first.
+
+        Never one that is held, pinned or in creation.  Objects of other programs may go too.
+
+        Returns:
+            How many bytes became free; fewer than asked when nothing more may go.
+        """
+        return self._store.evict(num_bytes)["bytes"]
+
+    def delete(self, object_ids: Iterable[ObjectID]) -> None:
+        """Delete objects.  One that is not there is passed over."""
+        for object_id in object_ids:
+            self._delete(_name(object_id))
+
+    def _delete(self, target: str | bytes) -> bool:
+        try:
+            self._store.delete(target)
+        except _exceptions.NotFound:
+            return False
+        return True
+
+    def subscribe(self) -> None:
+        """From here on, keep notifications for ``get_next_notification``."""
+        if self._subscription is None:
+            self._subscription = self._store.subscribe(
+                _PREFIX, kinds=("sealed", "deleted", "evicted")
+            )
+
+    def get_next_notification(self) -> tuple[ObjectID, int, int]:
+        """The next object that was sealed or deleted: id, bytes of data, bytes of metadata.
+
+        Both lengths are -1 for one that was deleted.  Waits until there is one.
+
+        Raises:
+            InvalidArgument: without ``subscribe`` before.
+            LimitReached: some were missed, because the last call was too long ago.
+        """
+        if self._subscription is None:
+            raise _exceptions.InvalidArgument("subscribe() comes first")
+        while True:
+            event = self._subscription.next()
+            if isinstance(event, farrow.events.Gap):
+                raise _exceptions.LimitReached(f"{event.missed} notifications were missed")
+            object_id = _id_of(event.name)
+            if object_id is None:
+                continue
+            if isinstance(event, farrow.events.Deleted):
+                return object_id, -1, -1
+            data_bytes = self._data_bytes(event.id, event.nbytes)
+            return object_id, data_bytes, event.nbytes - data_bytes
+
+    def _data_bytes(self, target: bytes, nbytes: int) -> int:
+        """How many bytes of an object are data: all, if it was deleted since."""
+        try:
+            return int(self._store.metadata(target).get(_DATA_BYTES, nbytes))
+        except _exceptions.NotFound:
+            return nbytes
+
+    def get_notification_socket(self) -> Any:
+        """Not there: notifications are no messages in Farrow."""
+        raise NotImplementedError("use get_next_notification(), or Client.subscribe of farrow")
+
+    def store_capacity(self) -> int:
+        """Bytes of the node's memory."""
+        return int(self._store.stats()["capacity"])
+
+    def debug_string(self) -> str:
+        """The node's counters, for people."""
+        return "\n".join(f"{key}: {value}" for key, value in self._store.stats().items())
+
+    def disconnect(self) -> None:
+        """Give up what is in creation.  What was got stays readable; the client is of no use."""
+        for writer in self._writers.values():
+            writer.abort()
+        self._writers.clear()
+        if self._subscription is not None:
+            self._subscription.close()
+        self._subscription = self._client = None
+
+    def to_capsule(self) -> Any:
+        """Not there: there is no C++ client of Plasma below."""
+        raise NotImplementedError("there is no C++ client of Plasma below; see farrow.h")
+
+
+def _check_context(serialization_context: None) -> None:
+    if serialization_context is not None:
+        raise NotImplementedError("serialization contexts left Arrow; values are pickled")
+
+
+def _value(parts: _Parts | None) -> Any:
+    if parts is None:
+        return ObjectNotAvailable
+    return _unpack(parts.data) if parts.metadata.to_pybytes() == _PICKLED else parts.data
+
+
+def connect(store_socket_name: str | os.PathLike[str], num_retries: int = -1) -> PlasmaClient:
+    """Connect to the node at a socket.
+
+    Args:
+        store_socket_name: path of the socket.
+        num_retries: how often to try again, a tenth of a second apart; -1: 50 times.
+
+    Raises:
+        Disconnected: nobody answers.
+    """
+    tries = (50 if num_retries < 0 else num_retries) + 1
+    for left in range(tries - 1, -1, -1):
+        try:
+            return PlasmaClient(farrow.connect(store_socket_name))
+        except _exceptions.Disconnected:
+            if left == 0:
+                raise
+            time.sleep(_SOCKET_WAIT_SECONDS)
+    raise AssertionError("there is at least one try")

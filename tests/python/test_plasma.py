@@ -1,0 +1,212 @@
+"""Programs in the style of Plasma's documentation, with their import changed."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+import farrow.compat.plasma as plasma
+from conftest import LIMIT_SECONDS, run_python, wait_until
+
+
+@pytest.fixture
+def store(node: Any) -> plasma.PlasmaClient:
+    return plasma.connect(node.socket)
+
+
+def test_create_write_seal_get(node: Any, store: plasma.PlasmaClient) -> None:
+    object_id = plasma.ObjectID(20 * b"a")
+    size = 1000
+    buffer = memoryview(store.create(object_id, size))
+    for i in range(size):
+        buffer[i] = i % 128
+    assert not store.contains(object_id)
+    with pytest.raises(plasma.PlasmaObjectExists):
+        store.create(object_id, 1)
+    store.seal(object_id)
+    assert store.contains(object_id)
+
+    other = plasma.connect(node.socket)
+    [found] = other.get_buffers([object_id])
+    view = memoryview(found)
+    assert view.readonly
+    assert bytes(view) == bytes(i % 128 for i in range(size))
+    with pytest.raises(plasma.PlasmaObjectNotFound):
+        store.seal(object_id)
+    with pytest.raises(plasma.PlasmaObjectExists):
+        store.create(object_id, 1)
+
+
+def test_ids() -> None:
+    one, other = plasma.ObjectID.from_random(), plasma.ObjectID.from_random()
+    assert one != other
+    assert len(one.binary()) == 20
+    same = plasma.ObjectID(one.binary())
+    assert one == same
+    assert hash(one) == hash(same)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert repr(plasma.ObjectID(b"\x01" * 20)) == f"ObjectID({'01' * 20})"
+    with pytest.raises(ValueError, match="20 bytes"):
+        plasma.ObjectID(b"short")
+
+
+def test_put_and_get_python_values(store: plasma.PlasmaClient) -> None:
+    values = [
+        "hello, world",
+        {"a": [1, 2.5, None], "b": (True, b"bytes")},
+        np.arange(100_000).reshape(100, 1000),
+        [np.ones(3), np.zeros(0)],
+    ]
+    ids = [store.put(value) for value in values]
+    for value, found in zip(values, store.get(ids), strict=True):
+        np.testing.assert_equal(found, value)
+    array = store.get(ids[2])
+    assert not array.flags.writeable
+    address, client = array.ctypes.data, store._store
+    assert client._offset(address, array.nbytes) is not None, "it is used in place"
+    chosen = plasma.ObjectID.from_random()
+    assert store.put(7, object_id=chosen) == chosen
+    with pytest.raises(plasma.PlasmaObjectExists):
+        store.put(8, object_id=chosen)
+    with pytest.raises(TypeError):
+        store.put(threading.Lock())
+    with pytest.raises(NotImplementedError):
+        store.put(1, serialization_context=object())  # type: ignore[arg-type]
+
+
+def test_what_is_not_there_in_time(store: plasma.PlasmaClient) -> None:
+    there, missing = store.put(1), plasma.ObjectID.from_random()
+    assert store.get([there, missing], timeout_ms=1) == [1, plasma.ObjectNotAvailable]
+    assert store.get(missing, timeout_ms=0) is plasma.ObjectNotAvailable
+    assert store.get_buffers([missing], timeout_ms=0) == [None]
+    assert store.get_buffers([missing], timeout_ms=0, with_meta=True) == [(None, None)]
+    assert store.get_metadata([missing], timeout_ms=0) == [None]
+
+
+def test_metadata(store: plasma.PlasmaClient) -> None:
+    object_id = plasma.ObjectID.from_random()
+    buffer = store.create(object_id, 4, metadata=b"what it is")
+    buffer[:] = b"data"
+    store.seal(object_id)
+    [metadata] = store.get_metadata([object_id])
+    assert metadata is not None
+    assert metadata.to_pybytes() == b"what it is"
+    [(metadata, data)] = store.get_buffers([object_id], with_meta=True)
+    assert (metadata, data.to_pybytes()) == (b"what it is", b"data")
+    raw = store.put_raw_buffer(b"data")
+    assert store.get(raw).to_pybytes() == b"data"
+    assert [m.to_pybytes() for m in store.get_metadata([raw]) if m is not None] == [b""]
+    again = store.put_raw_buffer(b"data", metadata=b"what it is")
+    assert store.hash(object_id) == store.hash(again)
+    assert store.hash(object_id) != store.hash(raw)
+    assert len(store.hash(raw)) == 8
+    with pytest.raises(plasma.PlasmaObjectNotFound):
+        store.hash(plasma.ObjectID.from_random())
+
+
+def test_an_arrow_table_as_a_stream_of_batches(store: plasma.PlasmaClient) -> None:
+    batch = pa.record_batch({"n": [1, 2, 3], "s": ["a", "b", None]})
+    sizes = pa.MockOutputStream()
+    with pa.ipc.new_stream(sizes, batch.schema) as writer:
+        writer.write_batch(batch)
+    object_id = plasma.ObjectID.from_random()
+    buffer = store.create(object_id, sizes.size())
+    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(pa.py_buffer(buffer)), batch.schema) as writer:
+        writer.write_batch(batch)
+    del writer
+    store.seal(object_id)
+    [data] = store.get_buffers([object_id])
+    assert pa.ipc.open_stream(data).read_next_batch().equals(batch)
+
+
+def test_list_delete_evict(store: plasma.PlasmaClient) -> None:
+    one = store.put_raw_buffer(b"x" * 1000)
+    two = store.put_raw_buffer(b"y" * 2000, metadata=b"m")
+    three = store.put_raw_buffer(b"z" * 3000)
+    store._store.put(b"of another program", "other")
+    store._store.put(b"", "plasma/not an id")
+    listed = store.list()
+    assert {key: value["data_size"] for key, value in listed.items()} == {
+        one: 1000,
+        two: 2000,
+        three: 3000,
+    }
+    assert listed[two]["metadata_size"] == 1
+    assert listed[one]["create_time"] <= listed[three]["create_time"]
+    store.delete([three, plasma.ObjectID.from_random()])
+    assert sorted(map(repr, store.list())) == sorted(map(repr, [one, two]))
+    [held] = store.get_buffers([two])
+    assert store.evict(1) >= 1
+    store.evict(1 << 40)
+    assert list(store.list()) == [two], "what is held stays"
+    assert held.to_pybytes() == b"y" * 2000
+    assert store.evict(1) == 0
+
+
+def test_a_full_store(store: plasma.PlasmaClient) -> None:
+    assert store.store_capacity() == 256 << 20
+    before = store._store.stats()["free"]
+    with pytest.raises(plasma.PlasmaStoreFull):
+        store.create(plasma.ObjectID.from_random(), 1 << 40)
+    object_id = plasma.ObjectID.from_random()
+    store.create(object_id, 100 << 20)
+    store.abort(object_id)
+    with pytest.raises(plasma.PlasmaObjectNotFound):
+        store.abort(object_id)
+    wait_until(lambda: store._store.stats()["free"] >= before - (8 << 20), "its space")
+
+
+def test_notifications(node: Any, store: plasma.PlasmaClient) -> None:
+    with pytest.raises(farrow.InvalidArgument):
+        store.get_next_notification()
+    store.subscribe()
+    out = run_python(
+        """
+import sys
+import farrow.compat.plasma as plasma
+client = plasma.connect(sys.argv[1])
+for length in range(3):
+    object_id = plasma.ObjectID(bytes([length]) * 20)
+    client.create(object_id, length * 10, metadata=b"m" * length)
+    client.seal(object_id)
+print(client.contains(plasma.ObjectID(bytes(20))))
+""",
+        node.socket,
+    )
+    assert out == "True\n"
+    ids = [plasma.ObjectID(bytes([length]) * 20) for length in range(3)]
+    told = [store.get_next_notification() for _ in ids]
+    assert told == [(object_id, n * 10, n) for n, object_id in enumerate(ids)]
+    store.delete(ids[:1])
+    assert store.get_next_notification() == (ids[0], -1, -1)
+    with pytest.raises(NotImplementedError):
+        store.get_notification_socket()
+
+
+def test_disconnect(node: Any, store: plasma.PlasmaClient) -> None:
+    object_id, unfinished = store.put("kept"), plasma.ObjectID.from_random()
+    [held] = store.get_buffers([object_id])
+    store.create(unfinished, 10)
+    store.disconnect()
+    assert held.size > 0
+    with pytest.raises(farrow.Disconnected):
+        store.get(object_id)
+    other = plasma.connect(node.socket, num_retries=0)
+    assert other.get(object_id, timeout_ms=int(LIMIT_SECONDS * 1e3)) == "kept"
+    assert other.get(unfinished, timeout_ms=0) is plasma.ObjectNotAvailable
+    other.create(unfinished, 10)
+    with pytest.raises(farrow.Disconnected):
+        plasma.connect(node.socket + ".none", num_retries=1)
+
+
+def test_damaged_values_are_errors(store: plasma.PlasmaClient) -> None:
+    for damaged in [b"", b"\xff" * 8, b"\xff" * 64, b"\1" + bytes(7) + b"\xff" * 8]:
+        object_id = store.put_raw_buffer(damaged, metadata=plasma._PICKLED)
+        with pytest.raises(farrow.InvalidDescriptor):
+            store.get(object_id)
