@@ -22,6 +22,9 @@ const THREADS: u64 = 3;
 const ROUNDS: u64 = 12;
 /// The first rounds fill caches and lists that stay.
 const WARM_UP: usize = 4;
+/// The longest free range of the 128 MiB is no shorter than this while clients work. When they
+/// kept all the short ranges they had, it was 2 MiB.
+const LONGEST_MIN: u64 = 6 << 20;
 /// Objects, holds and writers that one thread keeps.
 const KEPT_MAX: usize = 40;
 
@@ -186,7 +189,7 @@ fn assert_flat(samples: &[Sample]) {
         "{last:?}"
     );
     assert!(last.own_descriptors as u64 <= most(|one| one.own_descriptors as u64), "{last:?}");
-    // What clients keep ahead differs from round to round, by a few extents.
-    assert!(last.largest_free * 2 >= least(|one| one.largest_free), "{last:?}");
+    // What clients keep ahead lies somewhere in the heap, in a few pieces for each.
+    assert!(last.largest_free >= LONGEST_MIN, "{last:?}");
     assert!(last.free * 4 >= least(|one| one.free) * 3, "{last:?}");
 }
