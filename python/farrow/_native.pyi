@@ -255,6 +255,7 @@ class Client:
         abort the process when a pool fails; a later ``put`` copies or says what is missing.  With
         ``strict`` it raises ``pyarrow.ArrowMemoryError`` instead.
         """
+    def _overview(self, cells: int) -> dict[str, Any]: ...
     def _offset(self, address: int, size: int) -> int | None: ...
     def locate(self, obj: Any) -> builtins.list[BufferLocation]:
         """Where each buffer of a pyarrow value, numpy array or bytes-like lies."""

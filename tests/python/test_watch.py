@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import os
+import pty
+import select
 import socket
 import subprocess
 import sys
@@ -78,3 +82,64 @@ def test_a_node_is_replaced_while_its_clients_go_on(node: Node) -> None:
         assert held.to_pybytes() == b"held"
         assert farrow.connect(node.socket).get("held").to_pybytes() == b"held"
     wait_until(lambda: client.stats()["clients"] == 1, "the others' places to come back")
+
+
+def top(node: Node, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "farrow.cli", "top", "--socket", node.socket, *flags]
+
+
+def test_top_prints_one_frame(node: Node) -> None:
+    client = farrow.connect(node.socket)
+    held = client.get(client.put(b"x" * (10 << 20), "large"))
+    client.put(b"y" * (10 << 20), "not held")
+    done = subprocess.run(top(node, "--once"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"farrow node {node.pid}" in done.stdout
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    cells = "".join(line for line in lines if line and set(line) <= set(".+#@"))
+    # 256 MiB in 720 cells: 10 MiB are 28 of them.
+    assert len(cells) == 720
+    assert abs(cells.count("@") - 29) <= 2, cells
+    assert abs(cells.count("#") - 28) <= 2, cells
+    row = next(line.split() for line in done.stdout.splitlines() if f" {os.getpid()} " in line)
+    assert row[-2:] == ["1", "yes"], row
+    del held
+
+
+def test_top_draws_in_a_terminal_until_q(node: Node) -> None:
+    master, terminal = pty.openpty()
+    running = subprocess.Popen(
+        top(node, "--interval", "0.1"),
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "60", "LINES": "40"},
+    )
+    os.close(terminal)
+    seen = b""
+    frames = 0
+    while frames < 3:
+        seen += os.read(master, 4096)
+        frames = seen.count(b"farrow node")
+    os.write(master, b"q")
+    wait_until(lambda: drained(master) and running.poll() is not None, "top to quit")
+    assert running.returncode == 0
+    os.close(master)
+
+
+def drained(master: int) -> bool:
+    """Read what is there, so that the writer is never stuck."""
+    with contextlib.suppress(OSError):
+        while select.select([master], [], [], 0)[0] and os.read(master, 4096):
+            pass
+    return True
+
+
+def test_top_in_a_pipe_ends_with_its_reader(node: Node) -> None:
+    running = subprocess.Popen(top(node, "--interval", "0.05"), stdout=subprocess.PIPE)
+    assert running.stdout is not None
+    titles = 0
+    while titles < 3:
+        titles += b"farrow node" in running.stdout.readline()
+    running.stdout.close()
+    assert running.wait(LIMIT_SECONDS) == 1

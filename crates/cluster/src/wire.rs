@@ -134,6 +134,11 @@ pub enum RequestBody {
         /// The two halves of its id.
         id: (u64, u64),
     },
+    /// Who is there and what the heap looks like.
+    Overview {
+        /// Parts of the heap, at most [`farrow_store::HEAP_CELLS_MAX`].
+        cells: u32,
+    },
 }
 
 /// Who speaks.
@@ -269,6 +274,8 @@ pub enum ReplyBody {
     Pinned(Vec<Result<(), WireError>>),
     /// To `Evict`.
     Evicted(EvictedReport),
+    /// To `Overview`.
+    Overview(Overview),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
@@ -313,6 +320,45 @@ pub struct Welcome {
     pub pid: u32,
     /// Path or name of the memory, for people.
     pub memory: String,
+}
+
+/// Who is there, and the heap from its start to its end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overview {
+    /// All clients.
+    pub clients: Vec<ClientOverview>,
+    /// Equal parts of the heap.
+    pub cells: Vec<CellOverview>,
+}
+
+/// One client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientOverview {
+    /// Its place.
+    pub slot: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Bytes granted and not sealed.
+    pub granted: u64,
+    /// Objects that it holds.
+    pub holds: u64,
+    /// False when it has not come back since its connection or the daemon ended.
+    pub is_connected: bool,
+}
+
+/// Bytes of a part of the heap.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CellOverview {
+    /// Free.
+    pub free: u64,
+    /// Granted and not sealed.
+    pub granted: u64,
+    /// Of objects that somebody holds.
+    pub held: u64,
+    /// Of other objects.
+    pub used: u64,
 }
 
 /// Numbers of a node; bytes unless said otherwise.

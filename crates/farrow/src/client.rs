@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use farrow_cluster::link::confused;
 use farrow_cluster::wire::{
-    BATCH_ITEMS_MAX, NodeStats, ReplyBody, RequestBody, WAIT_MS_MAX, WireError, WireTarget,
+    BATCH_ITEMS_MAX, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX, WireError,
+    WireTarget,
 };
 use farrow_memory::{Address, Length, Offset, Region, Span};
 use farrow_store::{Metadata, ObjectId, ObjectKind};
@@ -447,6 +448,18 @@ impl Client {
             pool_allocated: pool.allocated,
             pool_refused: pool.refused,
         })
+    }
+
+    /// Who is there, and the heap in `cells` equal parts.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn overview(&self, cells: u32) -> Result<Overview, Error> {
+        match self.session.call(RequestBody::Overview { cells })? {
+            ReplyBody::Overview(overview) => Ok(overview),
+            other => Err(confused(&other).into()),
+        }
     }
 
     /// The allocator whose memory lies in the region.

@@ -355,6 +355,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Stats
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
+            | RequestBody::Overview { .. }
     )
 }
 

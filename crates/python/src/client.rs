@@ -325,6 +325,12 @@ impl Client {
         plain::to_python(py, &stats)
     }
 
+    /// The clients of the node, and its heap in `cells` equal parts.
+    fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
+        let overview = py.detach(|| self.client.overview(cells)).map_err(raise)?;
+        plain::to_python(py, &overview)
+    }
+
     /// A pool whose memory lies in the region.
     #[pyo3(signature = (*, strict=false))]
     fn memory_pool(&self, py: Python<'_>, strict: bool) -> PyResult<Py<PyAny>> {

@@ -13,6 +13,7 @@ use farrow_memory::{Alias, Length, Offset, Span};
 use crate::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::home::HoldsByClient;
 use crate::ids::Slot;
 use crate::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
 
@@ -148,6 +149,19 @@ impl HoldArea {
             })?;
         }
         Ok(count)
+    }
+
+    /// Directory slots that each client holds.
+    pub(crate) fn by_client(&self) -> Result<HoldsByClient, StoreError> {
+        let mut holds = HoldsByClient::new();
+        for block in &self.assigned {
+            let slots = holds.entry(self.owner_of(*block).unwrap_or(u32::MAX)).or_default();
+            self.scan(*block, |value| {
+                slots.extend(value.checked_sub(1));
+                true
+            })?;
+        }
+        Ok(holds)
     }
 
     /// How many blocks are assigned.

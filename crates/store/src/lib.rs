@@ -54,7 +54,8 @@ pub use eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
 pub use home::{
-    AdoptReport, Deleted, Dropped, Home, Reclaimed, SealRequest, StoreStats, Unfinished,
+    AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Reclaimed,
+    SealRequest, StoreStats, Unfinished,
 };
 pub use ids::{Generation, InvalidObjectId, ObjectId, ObjectKind, RegionUid, Slot, Target};
 pub use layout::Layout;

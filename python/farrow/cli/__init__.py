@@ -106,6 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     stat = commands.add_parser("stat", parents=[common], help="how full the node is")
     stat.add_argument("--json", action="store_true")
 
+    top = commands.add_parser("top", parents=[common], help="watch the node; q quits")
+    top.add_argument("--interval", type=float, default=1.0, metavar="S", help="between frames")
+    top.add_argument("--once", action="store_true", help="print one frame and end")
+
     demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
     demo.add_argument("--data", metavar="FILE", help="a table file (default: generated rows)")
     demo.add_argument("--rows", type=int, default=3_000_000, help="rows to generate")

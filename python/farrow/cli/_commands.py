@@ -382,6 +382,14 @@ def _demo(options: argparse.Namespace) -> int:
     return demo.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
 
 
+def _top(options: argparse.Namespace) -> int:
+    from farrow.cli._top import run
+
+    if not 0.05 <= options.interval <= 3600:
+        raise CommandError(f"--interval {options.interval}: 0.05 to 3600 seconds")
+    return run(_connect(options), interval=options.interval, once=options.once)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from farrow.cli._doctor import run
 
@@ -394,6 +402,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "ls": _ls,
     "rm": _rm,
     "stat": _stat,
+    "top": _top,
     "demo": _demo,
     "doctor": _doctor,
 }

@@ -27,6 +27,7 @@ impl RequestBody {
             Self::Pin { .. } => "pin",
             Self::Evict { .. } => "evict",
             Self::Restore { .. } => "restore",
+            Self::Overview { .. } => "overview",
         }
     }
 }

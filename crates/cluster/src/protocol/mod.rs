@@ -11,6 +11,7 @@ mod hello;
 mod kinds;
 mod node;
 mod numbers;
+mod overview;
 mod quota;
 mod requests;
 mod waits;

@@ -67,6 +67,9 @@ impl NodeState {
                 self.reclaim();
                 Ok(ReplyBody::Done)
             }
+            RequestBody::Overview { cells } => {
+                self.overview(cells).map(ReplyBody::Overview).map_err(store_error)
+            }
             RequestBody::Stats => self
                 .stats(now_ms)
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))

@@ -145,3 +145,31 @@ fn a_home_that_follows_in_good_order_knows_what_is_unfinished() {
     assert!(home.delete(Target::Id(ids[1])).unwrap().freed_now);
     home.check().unwrap();
 }
+
+#[test]
+fn an_overview_adds_up_to_the_heap() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, b) =
+        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let id = a.put(&mut home, &[1; 9000], None).unwrap();
+    a.put(&mut home, &[2; 9000], None).unwrap();
+    let held = b.reader.hold(&b.holds, Target::Id(id)).unwrap().unwrap();
+    home.grant(b.slot, Length(1 << 14), Length(1 << 14)).unwrap();
+    let stats = home.stats().unwrap();
+    for cells in [1, 3, 64, 1 << 20] {
+        let cells = home.heap_cells(cells).unwrap();
+        assert!(cells.len() <= crate::HEAP_CELLS_MAX as usize);
+        let sum = |part: fn(&crate::HeapCell) -> u64| cells.iter().map(part).sum::<u64>();
+        assert_eq!(sum(|cell| cell.free), stats.free.0);
+        assert_eq!(sum(|cell| cell.granted), stats.granted.0);
+        assert_eq!(sum(|cell| cell.held + cell.used), stats.used.0);
+        assert!(sum(|cell| cell.held) >= 9000 && sum(|cell| cell.used) >= 9000);
+    }
+    let shares = home.client_shares().unwrap();
+    let share = |slot| shares.iter().find(|share| share.record.client == slot).unwrap();
+    assert_eq!((share(a.slot).holds, share(b.slot).holds), (0, 1));
+    assert_eq!(share(b.slot).granted, Length(1 << 14));
+    drop(held);
+    assert_eq!(home.client_shares().unwrap()[1].holds, 0);
+}

@@ -1,0 +1,30 @@
+//! Who is there, for people who watch.
+
+use farrow_store::{ClientShare, HeapCell, StoreError};
+
+use super::node::NodeState;
+use crate::wire::{CellOverview, ClientOverview, Overview};
+
+impl NodeState {
+    /// All clients, and the heap in so many parts.
+    pub(super) fn overview(&self, cells: u32) -> Result<Overview, StoreError> {
+        let client = |share: ClientShare| ClientOverview {
+            slot: share.record.client.0,
+            pid: share.record.pid,
+            uid: share.record.uid,
+            granted: share.granted.0,
+            holds: share.holds,
+            is_connected: !self.orphans.contains_key(&share.record.client),
+        };
+        let cell = |HeapCell { free, granted, held, used }: HeapCell| CellOverview {
+            free,
+            granted,
+            held,
+            used,
+        };
+        Ok(Overview {
+            clients: self.home.client_shares()?.into_iter().map(client).collect(),
+            cells: self.home.heap_cells(cells)?.into_iter().map(cell).collect(),
+        })
+    }
+}

@@ -1,0 +1,124 @@
+//! What the clients have, and what the heap looks like, for people who watch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_memory::Length;
+
+use super::Home;
+use crate::clients::ClientRecord;
+use crate::error::StoreError;
+use crate::ids::Slot;
+use crate::space::Run;
+
+/// Most cells of a picture of the heap.
+pub const HEAP_CELLS_MAX: u32 = 4096;
+
+/// What one client has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientShare {
+    /// Who it is.
+    pub record: ClientRecord,
+    /// Bytes granted to it and not sealed.
+    pub granted: Length,
+    /// Objects that it holds.
+    pub holds: u64,
+}
+
+/// Bytes of an equal part of the heap, by what they are; they add up to the part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeapCell {
+    /// Free.
+    pub free: u64,
+    /// Granted and not sealed.
+    pub granted: u64,
+    /// Of objects that somebody holds.
+    pub held: u64,
+    /// Of objects that nobody holds, or that are deleted and not yet gone.
+    pub used: u64,
+}
+
+impl Home {
+    /// All clients. Looks at every hold.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn client_shares(&self) -> Result<Vec<ClientShare>, StoreError> {
+        let holds = self.holds.by_client()?;
+        Ok(self
+            .clients
+            .records()
+            .map(|record| ClientShare {
+                record: *record,
+                granted: Length(self.grants.of(record.client.0).map(|run| run.len()).sum()),
+                holds: holds.get(&record.client.0).map_or(0, |slots| slots.len() as u64),
+            })
+            .collect())
+    }
+
+    /// The heap in `cells` parts, at least one and at most [`HEAP_CELLS_MAX`]. Takes time for
+    /// each free range, grant and hold, and none for objects that nobody holds.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn heap_cells(&self, cells: u32) -> Result<Vec<HeapCell>, StoreError> {
+        let mut picture = Picture::new(self.layout().heap, cells.clamp(1, HEAP_CELLS_MAX));
+        self.space.runs().for_each(|run| picture.add(run, |cell| &mut cell.free));
+        self.grants.all().for_each(|run| picture.add(run, |cell| &mut cell.granted));
+        let holds = self.holds.by_client()?;
+        let held: BTreeSet<u64> = holds.into_values().flatten().collect();
+        let mut blocks = BTreeSet::new();
+        for slot in held.into_iter().filter(|slot| *slot < self.layout().objects_max.into()) {
+            // A hold is input: it may name a slot that holds nothing any more.
+            let slot = Slot(slot as u32);
+            if let Ok(entry) = self.directory.entry(slot)
+                && let Ok(runs) = self.runs_of(slot, &entry)
+            {
+                blocks.extend(runs.into_iter().filter(|run| self.blocks.is_block(*run)));
+            }
+        }
+        blocks.into_iter().for_each(|run| picture.add(run, |cell| &mut cell.held));
+        Ok(picture.finish())
+    }
+}
+
+struct Picture {
+    heap: Run,
+    cell_bytes: u64,
+    cells: Vec<HeapCell>,
+}
+
+impl Picture {
+    fn new(heap: farrow_memory::Span, cells: u32) -> Self {
+        let start = heap.offset.0;
+        let cell_bytes = heap.length.0.div_ceil(cells.into()).max(1);
+        let count = heap.length.0.div_ceil(cell_bytes) as usize;
+        let heap = Run { start, end: start + heap.length.0 };
+        Self { heap, cell_bytes, cells: vec![HeapCell::default(); count] }
+    }
+
+    fn add(&mut self, run: Run, part: impl Fn(&mut HeapCell) -> &mut u64) {
+        let mut at = run.start.max(self.heap.start);
+        let end = run.end.min(self.heap.end);
+        while at < end {
+            let number = (at - self.heap.start) / self.cell_bytes;
+            let next = (self.heap.start + (number + 1) * self.cell_bytes).min(end);
+            if let Some(cell) = self.cells.get_mut(number as usize) {
+                *part(cell) += next - at;
+            }
+            at = next;
+        }
+    }
+
+    /// What is nothing else is used.
+    fn finish(mut self) -> Vec<HeapCell> {
+        let total = self.heap.end - self.heap.start;
+        for (number, cell) in (0..).zip(&mut self.cells) {
+            let bytes = self.cell_bytes.min(total - number * self.cell_bytes);
+            cell.used = bytes.saturating_sub(cell.free + cell.granted + cell.held);
+        }
+        self.cells
+    }
+}
+
+/// Directory slots that each client holds, by client.
+pub(crate) type HoldsByClient = BTreeMap<u32, BTreeSet<u64>>;
