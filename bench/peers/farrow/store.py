@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from answer import load
@@ -19,7 +18,7 @@ class Store:
     can_name = True
     can_unnamed = True
     is_queue = False
-    accounting = "stats(): used, and each object's share of all tables of a region full of objects"
+    accounting = "stats(): used, and records: what of the region's tables the objects take"
 
     def __init__(self) -> None:
         self._peer = _Peer()
@@ -73,16 +72,9 @@ class Store:
         return farrow.ObjectRef(bytes.fromhex(text))
 
     def used(self) -> int:
-        """Bytes of the heap that objects take, and their share of what is no heap.
-
-        The region's tables (directory, indexes, names, entries, holds, events) are there from the
-        start; the share is all of them over the number of objects that the directory can hold.
-        """
+        """Bytes of the heap and of the region's tables that objects take."""
         stats = self._client.stats()
-        sections = (f"{stats['memory']}.control", f"{stats['memory']}.data")
-        tables = sum(os.stat(path).st_size for path in sections) - int(stats["capacity"])
-        share = tables / int(stats["objects_max"])
-        return int(stats["used"]) + round(share * int(stats["objects"]))
+        return int(stats["used"]) + int(stats["records"])
 
     def stats(self) -> dict[str, Any]:
         """The node's counters."""

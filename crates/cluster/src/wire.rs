@@ -434,6 +434,8 @@ pub struct NodeStats {
     pub evicted_total: u64,
     /// Bytes that became free with them.
     pub evicted_bytes_total: u64,
+    /// Bytes of the region's tables that objects take.
+    pub records: u64,
 }
 
 /// What an eviction did, and what stood in the way of more.

@@ -357,7 +357,7 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 # Keys of stats() that count bytes but do not say so in their name.
 _BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
-_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total"}
+_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records"}
 _BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
 
 

@@ -71,6 +71,7 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         evictable,
         evicted_total,
         evicted_bytes_total,
+        records,
     } = stats;
     let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
     let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
@@ -100,6 +101,7 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         gauge("farrow_evictable_bytes", "Bytes that could be evicted now.", evictable),
         counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
         counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
+        gauge("farrow_records_bytes", "Bytes of the region's tables that objects take.", records),
         counter("farrow_requests_total", "Requests answered.", requests),
         counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
         counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),

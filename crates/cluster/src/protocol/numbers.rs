@@ -36,6 +36,7 @@ impl NodeState {
             pinned,
             objects_pinned,
             evictable,
+            records,
             ..
         } = self.home.stats()?;
         let fabric = self.home.region().fabric();
@@ -75,6 +76,7 @@ impl NodeState {
             evictable: evictable.0,
             evicted_total: self.eviction.objects,
             evicted_bytes_total: self.eviction.bytes,
+            records: records.0,
         })
     }
 }

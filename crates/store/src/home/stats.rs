@@ -8,6 +8,7 @@ use super::Home;
 use crate::entry::State;
 use crate::error::StoreError;
 use crate::ids::Slot;
+use crate::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 use crate::space::Run;
 
 /// How full a region is. `capacity = used + granted + retiring + free`, to the byte.
@@ -74,6 +75,8 @@ pub struct StoreStats {
     /// Bytes that would be free if all were evicted that may be: `used` less what is part of an
     /// object that is held, pinned, or still being taken over by its creator.
     pub evictable: Length,
+    /// Bytes of tables that objects take: entries, whole entry pages, lives, uses, names, index.
+    pub records: Length,
 }
 
 impl Home {
@@ -123,7 +126,20 @@ impl Home {
             objects_pinned: self.pins.count(),
             pinned: sum(&pinned),
             evictable: Length(evictable),
+            records: Length(self.record_bytes()),
         })
+    }
+
+    fn record_bytes(&self) -> u64 {
+        let layout = self.layout();
+        let in_page = u64::from(layout.client_entries_in_page());
+        let page = layout.page.0 + in_page * (LIFE_BYTES + USE_BYTES);
+        let entries = u64::from(self.directory.used()) - self.directory.free_slots().len() as u64;
+        let names = layout.names.length.0 - self.names.free_bytes();
+        u64::from(self.locals.area.used()) * page
+            + entries * (ENTRY_BYTES + USE_BYTES)
+            + self.names.count() * INDEX_BYTES * layout.index.len() as u64
+            + names
     }
 
     /// Blocks of sealed objects that are also blocks of the objects in `slots`; each once.
