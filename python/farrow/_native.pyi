@@ -100,13 +100,15 @@ class Client:
         """Seal a value in shared memory.
 
         Buffers that already lie in this client's ``memory_pool`` stay in place; all others are
-        copied in, once.
+        copied in, once. Without a name, and with nothing in place, no message is sent: such a
+        call also succeeds while the node is being restarted.
 
         Args:
             obj: pyarrow Table, RecordBatch, Array or ChunkedArray; anything with
                 ``__arrow_c_array__`` or ``__arrow_c_stream__`` (polars, pandas 3, DuckDB results);
                 a numpy array of any type without Python objects; bytes-like.
-            name: up to 255 bytes of UTF-8; None: the object is known by its id only.
+            name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its
+                seal is no event.
             metadata: labels that are listed with it; 4096 bytes in all.
             wait: seconds that the node may take to find room when the region is full.  Those who
                 wait are served in the order in which they came.
@@ -140,7 +142,7 @@ class Client:
     def put_many(
         self, objs: Iterable[Any], names: Sequence[str | None] | None = None
     ) -> builtins.list[ObjectRef]:
-        """Like ``put`` for each, in one message to the node: all are sealed, or none."""
+        """Like ``put`` for each, in one message at most: all are sealed, or none."""
     def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
         """Like ``get`` for each; timeout, in seconds, is for all of them together."""
     def create(

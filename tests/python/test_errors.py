@@ -104,12 +104,18 @@ def test_too_many_objects(make_node: Any) -> None:
     kept = []
     with pytest.raises(farrow.TooManyObjects) as caught:
         for i in range(65):
-            kept.append(client.put(b"%d" % i))
+            kept.append(client.put(b"%d" % i, f"n{i}"))
     assert caught.value.limit == 64
     assert "64" in str(caught.value)
     assert len(kept) == 64
     with pytest.raises(farrow.TooManyObjects):
-        client.put_many([b"a", b"b"])
+        client.put_many([b"a", b"b"], ["a", "b"])
+    # Those without a name have entries of their own: two pages of 42 here.
+    own = client.put_many([b"x"] * 84)
+    with pytest.raises(farrow.TooManyObjects):
+        client.put(b"x")
+    assert client.stats()["client_objects"] == 84
+    client.delete(own)
     client.delete(kept.pop())
     check_usable(client)
     assert client.get(kept[7]).to_pybytes() == b"7"

@@ -35,7 +35,7 @@ struct Arguments {
     /// The device is cache-coherent only inside this machine
     #[arg(long, requires = "device")]
     node_local: bool,
-    /// Most objects at a time
+    /// Most objects at a time; as many again without a name
     #[arg(long)]
     objects_max: Option<u32>,
     /// Most clients at a time

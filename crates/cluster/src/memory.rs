@@ -180,6 +180,7 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
     let mut region = RegionOptions::for_capacity(memory);
     if let Some(objects_max) = options.objects_max {
         region.objects_max = objects_max;
+        region.client_objects_max = objects_max;
     }
     if let Some(clients_max) = options.clients_max {
         region.clients_max = clients_max;

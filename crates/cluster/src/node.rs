@@ -92,7 +92,8 @@ pub struct NodeOptions {
     pub memory: Option<Length>,
     /// Where the memory comes from.
     pub source: MemorySource,
-    /// Most objects; `None`: by the size.
+    /// Most objects that are sealed through the node, and most that clients seal by themselves;
+    /// `None`: by the size.
     pub objects_max: Option<u32>,
     /// Most clients at a time; `None`: the store's default.
     pub clients_max: Option<u32>,

@@ -139,6 +139,11 @@ pub enum RequestBody {
         /// Parts of the heap, at most [`farrow_store::HEAP_CELLS_MAX`].
         cells: u32,
     },
+    /// Pages in a row for entries of objects that the client seals by itself.
+    EntryPages {
+        /// Most that are wished for; at least one is given.
+        count: u32,
+    },
 }
 
 /// Who speaks.
@@ -276,6 +281,8 @@ pub enum ReplyBody {
     Evicted(EvictedReport),
     /// To `Overview`.
     Overview(Overview),
+    /// To `EntryPages`.
+    EntryPages(WireSpan),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
@@ -314,6 +321,8 @@ pub struct Welcome {
     pub nonce: u64,
     /// Hold pages of this client.
     pub hold_blocks: Vec<WireSpan>,
+    /// Its pages for entries of objects that it seals by itself, neighbours as one.
+    pub entry_pages: Vec<WireSpan>,
     /// What the daemon believes is granted to this client.
     pub grants: Vec<WireSpan>,
     /// Process id of the daemon.
@@ -436,6 +445,10 @@ pub struct NodeStats {
     pub evicted_bytes_total: u64,
     /// Bytes of the region's tables that objects take.
     pub records: u64,
+    /// Objects that clients sealed by themselves, those deleted and held included.
+    pub client_objects: u64,
+    /// Most of them.
+    pub client_objects_max: u64,
 }
 
 /// What an eviction did, and what stood in the way of more.

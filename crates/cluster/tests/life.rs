@@ -41,8 +41,14 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
         other => panic!("{other:?}"),
     }
     drop(most);
-    let ids: Vec<Target> =
-        (0..5).map(|_| client.put(&Value::Bytes(b"x"), None).unwrap().into()).collect();
+    let put = |name: &str| client.put(&Value::Bytes(b"x"), Some(name));
+    let mut ids: Vec<Target> = (0..5).map(|n| put(&format!("n{n}")).unwrap().into()).collect();
+    match put("one more") {
+        Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
+        other => panic!("{other:?}"),
+    }
+    // Those without a name have pages of their own, of which there is one here.
+    ids.extend((0..42).map(|_| Target::from(client.put(&Value::Bytes(b"x"), None).unwrap())));
     match client.put(&Value::Bytes(b"one more"), None) {
         Err(Error::TooMany { what, max: 5 }) => assert_eq!(what, "objects"),
         other => panic!("{other:?}"),

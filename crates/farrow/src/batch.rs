@@ -1,20 +1,22 @@
-//! Many objects for one message.
+//! Many objects for one message at most.
 
 use std::sync::Arc;
 
-use farrow_cluster::wire::BATCH_ITEMS_MAX;
+use farrow_cluster::wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 use farrow_store::ObjectId;
 
 use crate::background;
 use crate::client::Target;
 use crate::error::Error;
+use crate::local;
 use crate::options::ObjectOptions;
 use crate::put::{Value, Written, abandon, settle, write};
 use crate::seal;
 use crate::session::Session;
 use crate::writer::Writer;
 
-/// Seals all in one message (for each 8192 of them). When one fails, all are taken back.
+/// Seals what the client cannot seal by itself in one message (for each 8192 objects). When one
+/// fails, all are taken back.
 pub(crate) fn put_many(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
@@ -54,19 +56,33 @@ fn put_batch(
             }
         }
     }
-    let items = written.iter().map(|one| one.item.clone()).collect();
-    let results = match seal::many(session, items) {
-        Ok(results) => results,
-        Err(error) => {
-            let is_unknown = seal::is_unknown(&error);
-            written.iter().for_each(|one| abandon(session, one, is_unknown));
-            return Err(error);
-        }
+    let own: Vec<Option<ObjectId>> =
+        written.iter().map(|one| local::seal(session, &one.item)).collect();
+    let is_left =
+        |(one, own): (&Written, &Option<ObjectId>)| own.is_none().then(|| one.item.clone());
+    let items: Vec<SealItem> = written.iter().zip(&own).filter_map(is_left).collect();
+    let mut results = match items.is_empty() {
+        true => Vec::new().into_iter(),
+        false => match seal::many(session, items) {
+            Ok(results) => results.into_iter(),
+            Err(error) => {
+                let is_unknown = seal::is_unknown(&error);
+                let left = written.iter().zip(&own).filter(|(_, own)| own.is_none());
+                left.for_each(|(one, _)| abandon(session, one, is_unknown));
+                take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
+                return Err(error);
+            }
+        },
     };
-    let mut ids = Vec::with_capacity(results.len());
+    let mut ids = Vec::with_capacity(own.len());
     let mut first_error = None;
-    for (one, result) in written.into_iter().zip(results) {
-        let result = result.map_err(Error::from);
+    for (one, own) in written.into_iter().zip(own) {
+        if let Some(id) = own {
+            ids.push(id);
+            continue;
+        }
+        let missing = || Err(WireError::Closing);
+        let result = results.next().unwrap_or_else(missing).map_err(Error::from);
         settle(session, &one, &result);
         background::take_down(one.retired);
         match result {

@@ -45,7 +45,8 @@ pub(crate) struct Extents {
 #[derive(Debug)]
 struct State {
     free: SpaceAllocator,
-    /// All that is granted and not sealed: start to end, merged.
+    /// All that is granted and not sealed by the node: start to end, merged. What this client
+    /// sealed by itself stays in it.
     granted: BTreeMap<u64, u64>,
     /// Ranges whose seal was never answered: the node says later whose they are.
     limbo: Vec<Span>,
@@ -278,6 +279,8 @@ impl State {
     }
 
     fn insert_granted(&mut self, span: Span) {
+        // What was sealed without the node, and deleted since, may be granted anew.
+        self.remove_granted(span);
         let Run { mut start, mut end } = span_run(span);
         if let Some((before, stop)) = self.granted.range(..start).next_back()
             && *stop == start

@@ -26,6 +26,7 @@ mod blocks;
 mod client;
 mod error;
 mod extents;
+mod local;
 mod object;
 mod options;
 mod pool;

@@ -1,7 +1,8 @@
 //! From a value in this process to a sealed object.
 //!
 //! What already lies in the region stays where it is; everything else is copied once, straight
-//! to its place. Then one message to the node seals it.
+//! to its place. An object without a name and of one block is then sealed by the client itself,
+//! every other one by one message to the node.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use farrow_store::{ObjectId, encode_extra};
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
 use crate::error::Error;
+use crate::local;
 use crate::options::ObjectOptions;
 use crate::seal;
 use crate::session::{Session, wire_span};
@@ -129,6 +131,9 @@ pub(crate) fn put(
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
     let written = write(session, value, options)?;
+    if let Some(id) = local::seal(session, &written.item) {
+        return Ok(id);
+    }
     let result = seal::one(session, written.item.clone());
     settle(session, &written, &result);
     background::take_down(written.retired);

@@ -17,7 +17,9 @@ use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
     PassedParts, Region, Retired, Span, page_bytes,
 };
-use farrow_store::{Entry, Held, HoldTable, ObjectId, Reader, StoreError, UseStamps};
+use farrow_store::{
+    ClientSlot, Entry, EntryTable, Held, HoldTable, ObjectId, Reader, StoreError, UseStamps,
+};
 
 use crate::arena::Arena;
 use crate::background::{self, Populator};
@@ -25,6 +27,7 @@ use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
 use crate::extents::{Extents, difference};
+use crate::local::Local;
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
 use crate::reservations::Reservations;
@@ -64,6 +67,7 @@ pub(crate) struct Session {
     pub(crate) reader: Reader,
     pub(crate) holds: Arc<HoldTable>,
     pub(crate) uses: UseStamps,
+    pub(crate) local: Local,
     pub(crate) extents: Extents,
     pub(crate) arena: Arena,
     pub(crate) pool: PoolCore,
@@ -94,6 +98,8 @@ impl Session {
         let reader = Reader::open(Arc::clone(&region))?;
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
+        let slot = ClientSlot(welcome.slot);
+        let local = Local::new(EntryTable::new(Arc::clone(&region), slot, std::process::id())?);
         let heap = reader.layout().heap;
         background::warm_up();
         // The first `get` should not pay for the first look into the index either.
@@ -111,6 +117,7 @@ impl Session {
             region,
             reader,
             holds,
+            local,
             spawn,
             identity: Identity {
                 region_uid: welcome.region_uid,
@@ -205,6 +212,8 @@ impl Session {
         let (link, welcome, _) =
             connect(&self.socket, &hello, self.spawn.as_ref(), deadline, self.timeout)?;
         let link = Arc::new(link);
+        let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
+        self.local.add(&pages)?;
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
         let mut ours = self.extents.reconcile(&theirs);
         ours.extend(self.pool.extents().reconcile(&theirs));
@@ -217,6 +226,11 @@ impl Session {
         *lock(&self.link) = Arc::clone(&link);
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(link)
+    }
+
+    /// True when the node is known to have gone.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        lock(&self.link).is_dead()
     }
 
     /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but
@@ -302,7 +316,7 @@ impl Session {
     }
 
     /// One more page for holds, unless another thread got one since `slots` were counted.
-    fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
+    pub(crate) fn add_hold_block(&self, slots: u64) -> Result<(), Error> {
         let mut known = lock(&self.hold_slots);
         if *known > slots {
             return Ok(());

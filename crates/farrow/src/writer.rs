@@ -8,6 +8,7 @@ use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
+use crate::local;
 use crate::options::ObjectOptions;
 use crate::put;
 use crate::seal;
@@ -179,6 +180,12 @@ impl Writer {
             is_held_by_creator: true,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
+        if let Some((id, held)) = local::seal_held(&session, &item) {
+            background::take_down(retired);
+            // Held by its memory, so that views stay good even when it is deleted.
+            *state = State::Sealed(held);
+            return Ok(id);
+        }
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         match sealed {

@@ -211,7 +211,10 @@ impl EntryTable {
         }
         // The claim comes first: nobody can delete the object before it is held.
         let held = match holds {
-            Some(holds) => holds.hold(&entry)?,
+            Some(holds) => {
+                let closed = || StoreError::Inconsistent("an open life was closed".to_owned());
+                Some(holds.hold(&entry)?.ok_or_else(closed)?)
+            }
             None => None,
         };
         self.write(&row.alias, layout.client_entry_span(number), &entry)?;

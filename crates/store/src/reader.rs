@@ -540,6 +540,11 @@ impl Reader {
     }
 
     fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {
+        if let Some(number) = self.layout().client_entry(entry.id.slot()) {
+            fence(Ordering::Acquire);
+            let life = life_of(self.word(self.layout().life(number, 0))?);
+            return Ok(is_open(life) && life.generation() == entry.id.generation());
+        }
         let first = entry.id.slot().0 as usize * ENTRY_WORDS;
         let words = directory.slice(first, ENTRY_WORDS);
         let is_still =

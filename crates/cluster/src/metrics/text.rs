@@ -72,6 +72,8 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         evicted_total,
         evicted_bytes_total,
         records,
+        client_objects,
+        client_objects_max,
     } = stats;
     let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
     let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
@@ -85,6 +87,8 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         gauge("farrow_retiring_bytes", "Bytes of deleted objects still held.", retiring),
         gauge("farrow_objects", "Sealed objects.", objects),
         gauge("farrow_objects_max", "Most objects.", objects_max),
+        gauge("farrow_client_objects", "Objects that clients sealed.", client_objects),
+        gauge("farrow_client_objects_max", "Most of them.", client_objects_max),
         gauge("farrow_objects_retiring", "Deleted objects still held.", objects_retiring),
         gauge("farrow_clients", "Clients that have a place.", clients),
         gauge("farrow_clients_max", "Most clients.", clients_max),

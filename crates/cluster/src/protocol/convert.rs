@@ -40,6 +40,7 @@ pub(super) fn store_error(error: StoreError) -> WireError {
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),
         StoreError::HoldBlocksExhausted { max } => too_many("hold blocks", max),
+        StoreError::EntryPagesExhausted { max } => too_many("entry pages", max),
         StoreError::NameTaken { name } => WireError::NameTaken { name },
         StoreError::NotFound { what } => WireError::NotFound { what },
         error @ StoreError::NoSuchClient { .. } => WireError::Denied(error.to_string()),

@@ -41,6 +41,10 @@ impl NodeState {
                 }
                 self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
                 self.orphans.remove(&slot);
+                // What it is told to be granted must not hold objects of its own.
+                if let Err(error) = self.home.register(slot) {
+                    tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
+                }
                 slot
             }
         };
@@ -88,6 +92,7 @@ impl NodeState {
             slot: slot.0,
             nonce,
             hold_blocks: self.home.hold_blocks_of(slot).into_iter().map(wire_span).collect(),
+            entry_pages: self.home.entry_pages_of(slot).into_iter().map(wire_span).collect(),
             grants: self.home.grants_of(slot).into_iter().map(wire_span).collect(),
             pid: self.pid,
             memory: self.place.memory.clone(),

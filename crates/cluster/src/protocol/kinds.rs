@@ -28,6 +28,7 @@ impl RequestBody {
             Self::Evict { .. } => "evict",
             Self::Restore { .. } => "restore",
             Self::Overview { .. } => "overview",
+            Self::EntryPages { .. } => "entry_pages",
         }
     }
 }

@@ -12,7 +12,19 @@ impl NodeState {
         self.turns = turns;
     }
 
-    /// Numbers of the node.
+    /// Numbers of the node, with what clients have sealed by themselves until now.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn current_stats(&mut self, now_ms: u64) -> Result<NodeStats, StoreError> {
+        self.home.register_all()?;
+        // Entries that were refused wait to be freed.
+        self.reclaim_soon(now_ms);
+        self.stats(now_ms)
+    }
+
+    /// Numbers of the node, by its books.
     ///
     /// # Errors
     ///
@@ -37,6 +49,8 @@ impl NodeState {
             objects_pinned,
             evictable,
             records,
+            client_objects,
+            client_objects_max,
             ..
         } = self.home.stats()?;
         let fabric = self.home.region().fabric();
@@ -77,6 +91,8 @@ impl NodeState {
             evicted_total: self.eviction.objects,
             evicted_bytes_total: self.eviction.bytes,
             records: records.0,
+            client_objects: client_objects.into(),
+            client_objects_max: client_objects_max.into(),
         })
     }
 }

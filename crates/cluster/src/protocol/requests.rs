@@ -63,6 +63,10 @@ impl NodeState {
                 let block = self.home.hold_block(slot).map_err(store_error)?;
                 Ok(ReplyBody::HoldBlock(wire_span(block)))
             }
+            RequestBody::EntryPages { count } => {
+                let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
+                Ok(ReplyBody::EntryPages(wire_span(pages)))
+            }
             RequestBody::Reclaim => {
                 self.reclaim();
                 Ok(ReplyBody::Done)
@@ -71,7 +75,7 @@ impl NodeState {
                 self.overview(cells).map(ReplyBody::Overview).map_err(store_error)
             }
             RequestBody::Stats => self
-                .stats(now_ms)
+                .current_stats(now_ms)
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))
                 .map_err(store_error),
             RequestBody::Pin { targets, is_pinned } => self.pin(&targets, is_pinned),

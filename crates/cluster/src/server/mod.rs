@@ -382,7 +382,7 @@ impl Server {
         };
         scrapers.ready(poll.as_fd(), token, now_ms, || {
             let _span = tracing::debug_span!("scrape").entered();
-            match state.stats(now_ms) {
+            match state.current_stats(now_ms) {
                 Ok(stats) => metrics::text::write(&stats, latencies),
                 Err(error) => {
                     tracing::error!(%error, "no numbers");

@@ -1,0 +1,114 @@
+//! Sealing without a message: objects that have no name and one block.
+//!
+//! The client writes their entries itself, in pages that the node assigned to it, and the node
+//! hears of them when it looks. What they lie in stays in this client's books as granted: the
+//! node says what is still so when the client comes back to it.
+
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem};
+use farrow_memory::{Length, Span};
+use farrow_store::{EntryTable, Held, ObjectId, ObjectKind, SealRequest, StoreError};
+
+use crate::error::Error;
+use crate::session::{Session, lock, span};
+
+/// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries.
+const PAGES_MAX: u32 = 64;
+
+/// After the node had no page left, so many objects are sealed by it before it is asked again.
+const PAUSE: u32 = 256;
+
+/// The client's entry pages, and how it asks for more.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) entries: EntryTable,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pages asked for the last time.
+    pages: u32,
+    /// How many objects are left to the node before the next question.
+    pause: u32,
+}
+
+impl Local {
+    pub(crate) fn new(entries: EntryTable) -> Self {
+        Self { entries, state: Mutex::default() }
+    }
+
+    /// Pages that the node says are this client's. Those of an answer that never came are new.
+    pub(crate) fn add(&self, pages: &[Span]) -> Result<(), StoreError> {
+        pages.iter().try_for_each(|pages| self.entries.add_pages(*pages))
+    }
+}
+
+/// Seals what was written and published. None: the node has to be asked to do it.
+pub(crate) fn seal(session: &Session, item: &SealItem) -> Option<ObjectId> {
+    try_seal(session, item, false).map(|(id, _)| id)
+}
+
+/// As [`seal`], and holds the object from its first moment on.
+pub(crate) fn seal_held(session: &Session, item: &SealItem) -> Option<(ObjectId, Held)> {
+    try_seal(session, item, true).and_then(|(id, held)| Some((id, held?)))
+}
+
+fn try_seal(session: &Session, item: &SealItem, is_held: bool) -> Option<(ObjectId, Option<Held>)> {
+    if item.name.is_some() || !item.extra.is_empty() || session.is_cut_off() {
+        return None;
+    }
+    let request = SealRequest {
+        kind: ObjectKind::from_u8(item.kind)?,
+        primary: span(item.primary),
+        descriptor: span(item.descriptor),
+        descriptor_crc: item.descriptor_crc,
+        extra: Vec::new(),
+        extra_crc: 0,
+        size: Length(item.size),
+        metadata_bytes: item.metadata_bytes,
+        metadata_crc: item.metadata_crc,
+        name: None,
+        is_reserved: false,
+    };
+    let holds = is_held.then_some(&session.holds);
+    loop {
+        let more = match session.local.entries.seal(&request, wall_clock_ns(), holds) {
+            Ok(Some(sealed)) => return Some(sealed),
+            Ok(None) => add_pages(session),
+            Err(StoreError::HoldsExhausted { slots, .. }) => session.add_hold_block(slots),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = more {
+            tracing::debug!(%error, "left to the node to seal");
+            return None;
+        }
+    }
+}
+
+fn add_pages(session: &Session) -> Result<(), Error> {
+    let mut state = lock(&session.local.state);
+    if state.pause > 0 {
+        state.pause -= 1;
+        return Err(Error::TooMany { what: "entry pages".into(), max: 0 });
+    }
+    let count = (state.pages * 2).clamp(1, PAGES_MAX);
+    let added = match session.call(RequestBody::EntryPages { count }) {
+        Ok(ReplyBody::EntryPages(pages)) => Ok(session.local.add(&[span(pages)])?),
+        Ok(other) => Err(confused(&other).into()),
+        Err(error) => Err(error),
+    };
+    match &added {
+        Ok(()) => state.pages = count,
+        Err(_) => state.pause = PAUSE,
+    }
+    added
+}
+
+fn wall_clock_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
