@@ -67,7 +67,7 @@ def test_evict_frees_what_was_asked_and_says_what_stays(client: farrow.Client) -
     for i in range(4):
         client.put(bytes(MIB), f"e{i}")
     last_use = client.list("e0")["last_use"][0]
-    # The clock of uses has a grain of some milliseconds.
+    # Uses within a millisecond count as one.
     wait_until(
         lambda: bool(client.get("e0")) and client.list("e0")["last_use"][0] != last_use,
         "a get to leave its mark",

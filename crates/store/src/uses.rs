@@ -1,6 +1,6 @@
 //! When each object was last used: a hint by which the home chooses what to evict.
 //!
-//! A word for each slot in the data section, nanoseconds since 1970 by a coarse clock. Every client
+//! A word for each slot in the data section, nanoseconds since 1970. Every client
 //! writes it at a get, so this is the one table whose words have more than one writer, and the one
 //! about which no promise is made: whatever lies there is a number, and a wrong number makes an
 //! object go earlier or later than it should. An object is never taken to be unused since before
@@ -40,13 +40,15 @@ impl UseStamps {
         Ok(Self { table: region.alias(pages)? })
     }
 
-    /// The object in `slot` is used now: nanoseconds since 1970, at least of the grain of a tick.
-    /// A store only where the clock has moved, so that readers of one object share its line.
-    pub fn touch(&self, slot: Slot, now_ns: u64) {
+    /// The object in `slot` is used now: nanoseconds since 1970. No store when it was used less than
+    /// `grain_ns` ago, so that readers of one object share its line.
+    pub fn touch(&self, slot: Slot, now_ns: u64, grain_ns: u64) {
         let at = word_of(self.table.span(), USE_BYTES, slot.0, 0);
         // A slot beyond the table has no stamp; there is nothing to do about it here.
         if let Ok(words) = self.table.words_mut(Span::new(at, Length(USE_BYTES)))
-            && words.load(0, Ordering::Relaxed) != Some(now_ns)
+            && words
+                .load(0, Ordering::Relaxed)
+                .is_some_and(|last| now_ns.abs_diff(last) >= grain_ns)
         {
             words.store(0, now_ns, Ordering::Relaxed);
         }

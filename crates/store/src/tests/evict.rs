@@ -44,11 +44,11 @@ fn what_was_used_last_goes_last() {
     let world = World::new(small());
     let (mut home, client, ids) = full(&world, 6);
     let uses = UseStamps::new(client.reader.region()).unwrap();
-    uses.touch(ids[0].slot(), 900);
-    uses.touch(ids[2].slot(), 800);
+    uses.touch(ids[0].slot(), 900, 1);
+    uses.touch(ids[2].slot(), 800, 1);
     // Older than the seal: left by an earlier life of the slot. Beyond now: nonsense.
-    uses.touch(ids[1].slot(), 3);
-    uses.touch(ids[5].slot(), u64::MAX);
+    uses.touch(ids[1].slot(), 3, 1);
+    uses.touch(ids[5].slot(), u64::MAX, 1);
     let used = client.reader.list("0").unwrap()[0].last_use_ns;
     assert_eq!(used, 900);
     assert_eq!(evict(&mut home, 1), (1, PAGE));
@@ -103,7 +103,7 @@ fn a_run_is_made_of_what_goes_first_and_nothing_beside_it_goes() {
             7..=9 => 2_000,
             _ => 3_000,
         };
-        uses.touch(id.slot(), at);
+        uses.touch(id.slot(), at, 1);
     }
     let run = Need::Run(Length(4 * PAGE));
     assert_eq!(home.victims(&Lru, run).unwrap(), [ids[10], ids[7], ids[8], ids[9]]);

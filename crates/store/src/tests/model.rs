@@ -522,7 +522,7 @@ impl Model {
     fn touch(&mut self, object: usize, at_ns: u64) {
         if let Some(i) = choose(object, self.objects.len()) {
             let slot = self.objects.keys().nth(i).unwrap().slot();
-            UseStamps::new(&self.world.map(Access::Client)).unwrap().touch(slot, at_ns);
+            UseStamps::new(&self.world.map(Access::Client)).unwrap().touch(slot, at_ns, 1);
         }
     }
 
