@@ -73,21 +73,23 @@ impl Home {
         self.locals.area.spans_of(client.0)
     }
 
-    /// Take every object that clients have sealed by themselves into the books.
+    /// Take every object that clients have sealed by themselves into the books. False: some stay
+    /// out, for which no grant record is left; they are looked at again the next time.
     ///
     /// # Errors
-    /// Memory that cannot be read. An object for whose block no grant record is left stays out,
-    /// and is looked at again the next time.
-    pub fn register_all(&mut self) -> Result<(), StoreError> {
+    /// Memory that cannot be read.
+    pub fn register_all(&mut self) -> Result<bool, StoreError> {
+        let mut is_complete = true;
         for client in self.locals.area.clients() {
             match self.register(ClientSlot(client)) {
                 Err(error @ StoreError::TooManyGrants { .. }) => {
+                    is_complete = false;
                     tracing::debug!(client, %error, "objects stay out of the books");
                 }
                 result => result?,
             }
         }
-        Ok(())
+        Ok(is_complete)
     }
 
     /// Take the objects that one client has sealed by itself into the books. Before what is

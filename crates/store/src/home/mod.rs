@@ -50,6 +50,8 @@ use crate::names::Names;
 use crate::options::RegionOptions;
 use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
+#[cfg(test)]
+use crate::tests::poison;
 use local::Locals;
 
 /// A region opened by the one process that may change it.
@@ -245,7 +247,19 @@ impl Home {
     }
 
     fn free_run(&mut self, run: Run) -> Result<(), StoreError> {
+        #[cfg(test)]
+        self.poison(run)?;
         self.freed_bytes = self.freed_bytes.saturating_add(run.len());
         self.space.free(run).map_err(|error| StoreError::Inconsistent(format!("heap: {error}")))
+    }
+
+    /// Overwrite what becomes free, so that a test sees whoever still reads it.
+    #[cfg(test)]
+    fn poison(&self, run: Run) -> Result<(), StoreError> {
+        if poison::is_on() {
+            let bytes = vec![poison::BYTE; run.len() as usize];
+            self.region().write_by_call(farrow_memory::Offset(run.start), &bytes)?;
+        }
+        Ok(())
     }
 }

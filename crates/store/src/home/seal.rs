@@ -162,8 +162,15 @@ impl Home {
         if runs.iter().any(|run| is_unknown(self, run)) {
             self.register(client)?;
         }
-        if runs.iter().any(|run| is_unknown(self, run) && !self.grants.covers(client.0, *run)) {
-            self.register_all()?;
+        let is_anothers =
+            |home: &Self, run: &Run| is_unknown(home, run) && !home.grants.covers(client.0, *run);
+        if !runs.iter().any(|run| is_anothers(self, run)) {
+            return Ok(());
+        }
+        // What stays out of the books for want of grant records is no mistake of this client's.
+        let is_complete = self.register_all()?;
+        if !is_complete && runs.iter().any(|run| is_anothers(self, run)) {
+            return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
         }
         Ok(())
     }

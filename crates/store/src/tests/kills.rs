@@ -204,7 +204,9 @@ fn kill_while_an_entry_is_refused() -> BTreeSet<&'static str> {
     for kill in 0.. {
         let heap = home.layout().heap;
         let id = client.seal_local(part(heap, 128, 128), 1).unwrap();
-        let name = killed(kill, || home.register_all().unwrap());
+        let name = killed(kill, || {
+            home.register_all().unwrap();
+        });
         drop(home);
         let region = world.map(Access::Home);
         home = Home::adopt(region).unwrap().0;

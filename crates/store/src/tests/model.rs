@@ -260,7 +260,9 @@ impl Model {
             Op::SealLocal { client, at, grains, is_held } => {
                 self.seal_local(*client, (*at, *grains), *is_held);
             }
-            Op::Register => self.home().register_all().unwrap(),
+            Op::Register => {
+                self.home().register_all().unwrap();
+            }
             Op::TakeOver { object } => self.take_over(*object),
             Op::Delete { object, by_name } => self.delete(*object, *by_name),
             Op::Hold { client, object } => self.hold(*client, *object),

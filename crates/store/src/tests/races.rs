@@ -13,27 +13,27 @@ use farrow_memory::{Alias, Length, Span};
 use super::support::{Client, Random, World, part, small};
 use crate::{Home, ObjectId, RegionOptions, SealRequest, StoreError, Target};
 
-const NAMES: u64 = 12;
+pub(super) const NAMES: u64 = 12;
 const READERS: usize = 3;
 /// Objects made and, but for the last few, deleted.
 const OBJECTS: u64 = 6_000;
 /// Looks at held objects that there must be before the test may end.
-const READS_MIN: u64 = 3_000;
+pub(super) const READS_MIN: u64 = 3_000;
 /// Rounds in which the home waits for these.
-const WAITS_MAX: u64 = 50_000_000;
+pub(super) const WAITS_MAX: u64 = 50_000_000;
 const POISON: u64 = 0xdddd_dddd_dddd_dddd;
 
 /// What the threads share.
 #[derive(Default)]
-struct Shared {
-    is_over: AtomicBool,
-    reads: AtomicU64,
-    wrong: AtomicU64,
-    lost: AtomicU64,
+pub(super) struct Shared {
+    pub(super) is_over: AtomicBool,
+    pub(super) reads: AtomicU64,
+    pub(super) wrong: AtomicU64,
+    pub(super) lost: AtomicU64,
 }
 
 /// Hold names at random, and look at what is held, twice.
-fn read(client: &Client, shared: &Shared, seed: u64) {
+pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
         let name = format!("n{}", random.next() % NAMES);
@@ -74,7 +74,7 @@ fn fill(alias: &Alias, span: Span, value: u64) {
 }
 
 /// Make object number `number` in memory that is full of poison first.
-fn put(
+pub(super) fn put(
     home: &mut Home,
     client: &Client,
     alias: &Alias,
