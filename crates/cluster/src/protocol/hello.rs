@@ -41,7 +41,6 @@ impl NodeState {
                 }
                 self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
                 self.orphans.remove(&slot);
-                // What it is told to be granted must not hold objects of its own.
                 if let Err(error) = self.home.register(slot) {
                     tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
                 }
@@ -72,7 +71,9 @@ impl NodeState {
         Ok(())
     }
 
-    fn welcome(&self, slot: ClientSlot) -> Result<Welcome, WireError> {
+    fn welcome(&mut self, slot: ClientSlot) -> Result<Welcome, WireError> {
+        // The client gives back what it does not know of: no object of its own may be in here.
+        let grants = self.home.unsealed_of(slot).map_err(store_error)?;
         let fabric = self.home.region().fabric();
         let geometry = fabric.geometry();
         let record = self.home.clients().find(|record| record.client == slot);
@@ -93,7 +94,7 @@ impl NodeState {
             nonce,
             hold_blocks: self.home.hold_blocks_of(slot).into_iter().map(wire_span).collect(),
             entry_pages: self.home.entry_pages_of(slot).into_iter().map(wire_span).collect(),
-            grants: self.home.grants_of(slot).into_iter().map(wire_span).collect(),
+            grants: grants.into_iter().map(wire_span).collect(),
             pid: self.pid,
             memory: self.place.memory.clone(),
         })

@@ -254,7 +254,8 @@ fn keep(
     for candidate in candidates {
         let slot = candidate.slot;
         match candidate.fate {
-            Fate::Gone => {
+            // What has an entry in the directory is never left for later.
+            Fate::Gone | Fate::Later => {
                 void.push(slot);
                 continue;
             }

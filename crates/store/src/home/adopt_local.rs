@@ -127,7 +127,8 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
 }
 
 /// Find the blocks of all objects, and take them off the grants of their creators. Objects of a
-/// client for which no grant record is left are dropped: what lies between them is its own.
+/// client for which no grant record is left stay what they were before the home heard of them: a
+/// part of its grant. The home looks at them again when it next looks for such.
 pub(super) fn settle_all(
     candidates: &mut [Candidate],
     found: &[Found],
@@ -135,7 +136,7 @@ pub(super) fn settle_all(
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<Vec<(u64, Block)>, StoreError> {
-    // Each round but the last drops all such objects of a client.
+    // Each round but the last leaves all such objects of a client for later.
     for _ in 0..=clients.len() {
         let blocks = settle_blocks(candidates, found, dropped)?;
         let sorted: Vec<Run> =
@@ -150,15 +151,20 @@ pub(super) fn settle_all(
         let Some(client) = short_of_records else {
             return Ok(blocks);
         };
-        let mut has_dropped = false;
+        let is_granted = |run: Run| {
+            let mut of_client = found.iter().filter(|grant| grant.client == client);
+            of_client.any(|grant| grant.run.start <= run.start && run.end <= grant.run.end)
+        };
+        let mut has_changed = false;
         let of_client =
-            |c: &&mut Candidate| c.is_local && c.creator == client && c.fate != Fate::Gone;
+            |c: &&mut Candidate| c.is_local && c.creator == client && c.fate == Fate::Sealed;
         for candidate in candidates.iter_mut().filter(of_client) {
-            candidate.retire("no grant record is left for what lies beside it", dropped);
-            candidate.fate = Fate::Gone;
-            has_dropped = true;
+            if is_granted(candidate.primary) {
+                candidate.fate = Fate::Later;
+                has_changed = true;
+            }
         }
-        if !has_dropped {
+        if !has_changed {
             break;
         }
     }
@@ -186,6 +192,7 @@ impl Home {
                     self.retiring.insert(candidate.slot.0);
                 }
                 Fate::Sealed => self.objects += 1,
+                Fate::Later => continue,
             }
             self.locals.blocks.insert(candidate.slot.0, Some(candidate.primary));
             self.locals.area.enter(number);

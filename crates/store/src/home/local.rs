@@ -110,6 +110,28 @@ impl Home {
         Ok(())
     }
 
+    /// What a client has been granted and has neither given back nor sealed, be it by itself: in
+    /// order, and without the objects for which no grant record is left.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn unsealed_of(&mut self, client: ClientSlot) -> Result<Vec<Span>, StoreError> {
+        let found = self.found(client.0)?;
+        let blocks: Vec<Run> = found.into_iter().map(|(run, _)| run).collect();
+        let mut unsealed = Vec::new();
+        for run in self.grants.of(client.0) {
+            let mut at = run.start;
+            let end = Run { start: run.end, end: run.end };
+            for block in inside(&blocks, run).chain([end]) {
+                if at < block.start {
+                    unsealed.push(span_of(Run { start: at, end: block.start }));
+                }
+                at = block.end;
+            }
+        }
+        Ok(unsealed)
+    }
+
     /// A client goes: its objects are the home's to keep, the rest of its grants is free. Returns
     /// the bytes that became free.
     pub(super) fn locals_leave(&mut self, client: ClientSlot) -> Result<u64, StoreError> {

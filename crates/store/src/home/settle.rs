@@ -31,6 +31,8 @@ pub(super) enum Fate {
     Sealed,
     Retiring,
     Gone,
+    /// Sealed, and not in the books yet: its block is part of its client's grant.
+    Later,
 }
 
 /// An object that may be kept.
@@ -177,7 +179,7 @@ fn overlapping(grants: &[Found], run: Run) -> impl Iterator<Item = &Found> {
 fn sorted_claims(candidates: &[Candidate]) -> Vec<Claim> {
     let mut claims = Vec::with_capacity(candidates.len());
     for (index, candidate) in candidates.iter().enumerate() {
-        if candidate.fate == Fate::Gone {
+        if matches!(candidate.fate, Fate::Gone | Fate::Later) {
             continue;
         }
         let weight = |source| (source, candidate.sealed_at_ns, candidate.slot.0);

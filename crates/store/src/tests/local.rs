@@ -386,3 +386,39 @@ proptest! {
         home.check().unwrap();
     }
 }
+
+/// A client that came back gave away the blocks of its own objects, since it was told that they
+/// were granted to it and knew nothing of them: the grant table was full, so that the home could
+/// not take them off. And a home that adopted such a region dropped them.
+#[test]
+fn objects_for_which_no_grant_record_is_left_stay_and_are_not_told_to_be_granted() {
+    let world = World::new(RegionOptions { grants_max: 2, ..small() });
+    let mut home = world.create();
+    let (a, extent) = member(&world, &mut home);
+    let blocks = [1, 3, 5].map(|n| part(extent, n * 128, 128));
+    let ids = blocks.map(|block| {
+        a.write(block.offset, b"mine");
+        let request = SealRequest::bytes(block, Length(4), None);
+        a.entries.seal(&request, 7, None).unwrap().unwrap().0
+    });
+    for _ in 0..2 {
+        assert!(matches!(home.register(a.slot), Err(StoreError::TooManyGrants { .. })));
+        let unsealed = home.unsealed_of(a.slot).unwrap();
+        assert!(unsealed.iter().all(|span| blocks.iter().all(|block| !span.overlaps(*block))));
+        let bytes: u64 = unsealed.iter().map(|span| span.length.0).sum();
+        assert_eq!(bytes + 3 * 128, extent.length.0);
+        for id in ids {
+            assert_eq!(a.read(a.reader.by_id(id).unwrap().unwrap().payload()), b"mine");
+            assert_eq!(home.find(Target::Id(id)).unwrap().id, id);
+        }
+        drop(home);
+        home = world.adopt();
+    }
+    // What lies behind the last goes back, and with it the want of records.
+    home.release(a.slot, &[part(extent, 6 * 128, extent.length.0 - 6 * 128)]).unwrap();
+    home.release(a.slot, &[part(extent, 4 * 128, 128), part(extent, 0, 128)]).unwrap();
+    home.client_leave(a.slot).unwrap();
+    let stats = home.stats().unwrap();
+    assert_eq!((stats.objects, stats.used.0, stats.granted.0), (3, 3 * 128, 0));
+    home.check().unwrap();
+}
