@@ -46,7 +46,7 @@ fn what_is_held_does_not_change_while_the_home_evicts() {
         home.set_time(round + 2);
         let need = match home.find(Target::Name(&name)) {
             Ok(entry) if round % 3 == 0 => {
-                uses.touch(entry.id.slot(), round);
+                uses.touch(entry.id.slot(), round, 0);
                 Need::Bytes(Length(128 * blocks))
             }
             Ok(_) => Need::Bytes(Length(1)),
