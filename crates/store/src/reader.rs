@@ -337,8 +337,14 @@ impl Reader {
         // Without a hold the memory may be another object's by now.
         let directory = self.region.words(self.layout().directory)?;
         fence(Ordering::Acquire);
-        let now = Sequence(load(&directory, entry.id.slot(), 0, Ordering::Relaxed)?);
-        if now != entry.sequence() && now != entry.sequence().with(State::Leaving) {
+        let is_there = match self.layout().client_entry(entry.id.slot()) {
+            Some(_) => self.is_still(&directory, entry)?,
+            None => {
+                let now = Sequence(load(&directory, entry.id.slot(), 0, Ordering::Relaxed)?);
+                now == entry.sequence() || now == entry.sequence().with(State::Leaving)
+            }
+        };
+        if !is_there {
             return Ok(None);
         }
         if crc32c::crc32c(&bytes) != entry.metadata_crc {

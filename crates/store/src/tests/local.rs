@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use super::support::{Client, World, part, small, table};
 use crate::client_entry::{CLIENT_ENTRY_WORDS, encode};
 use crate::entry::{Sequence, State};
-use crate::{Entry, Generation, Home, ObjectId, RegionOptions, SealRequest, StoreError, Target};
+use crate::{
+    Entry, Generation, Home, Metadata, ObjectId, RegionOptions, SealRequest, StoreError, Target,
+};
 
 /// A client with a page of entries and a grant of 16 pages.
 fn member(world: &World, home: &mut Home) -> (Client, Span) {
@@ -55,6 +57,28 @@ fn an_object_is_there_at_once_and_goes_when_it_is_deleted() {
     drop(held);
     assert_eq!(home.reclaim().unwrap().bytes.0, 128);
     home.check().unwrap();
+}
+
+/// The metadata of an entry with a slot behind the directory was once looked for in the directory.
+#[test]
+fn metadata_is_read_while_the_object_is_there() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, extent) = member(&world, &mut home);
+    let metadata = Metadata::new([("team", "risk")]).unwrap();
+    let bytes = metadata.encode();
+    let block = part(extent, 0, 128);
+    a.write(Offset(block.end().unwrap().0 - (bytes.len() as u64).next_multiple_of(8)), &bytes);
+    let request = SealRequest {
+        metadata_bytes: bytes.len() as u32,
+        metadata_crc: crc32c::crc32c(&bytes),
+        ..SealRequest::bytes(block, Length(9), None)
+    };
+    let (id, _) = a.entries.seal(&request, 7, None).unwrap().unwrap();
+    let entry = a.reader.by_id(id).unwrap().unwrap();
+    assert_eq!(a.reader.metadata(&entry).unwrap(), Some(metadata));
+    home.delete(Target::Id(id)).unwrap();
+    assert_eq!(a.reader.metadata(&entry).unwrap(), None);
 }
 
 #[test]
