@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use farrow_memory::Length;
 
+use crate::ids::NamespaceId;
 use crate::space::Run;
 
 /// One block. It is free again when both counts are zero.
@@ -21,13 +22,19 @@ pub(crate) struct Block {
     pub(crate) owner: Account,
 }
 
-/// A client, never used again for another one in the life of a home.
+/// A client, never used again for another one in the life of a home. In the order of namespaces.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub(crate) struct Account(pub(crate) u32);
+pub(crate) struct Account {
+    pub(crate) namespace: NamespaceId,
+    /// 0: all clients of the namespace that went.
+    pub(crate) client: u32,
+}
 
 impl Account {
-    /// All clients that went.
-    pub(crate) const GONE: Self = Self(0);
+    /// All clients of a namespace that went.
+    pub(crate) const fn gone(namespace: NamespaceId) -> Self {
+        Self { namespace, client: 0 }
+    }
 }
 
 /// What somebody has in a region.
@@ -37,6 +44,14 @@ pub struct Usage {
     pub bytes: Length,
     /// Sealed objects.
     pub objects: u32,
+}
+
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { bytes: Length(self.bytes.0 + other.bytes.0), objects: self.objects + other.objects }
+    }
 }
 
 /// All blocks by their start, and their bytes.
@@ -141,10 +156,10 @@ impl Blocks {
         Ok(true)
     }
 
-    /// A client went: what it made goes to the account of all that went.
+    /// A client went: what it made goes to the account of all that went from its namespace.
     pub(crate) fn disown(&mut self, owner: Account) {
         if let Some(usage) = self.usage.remove(&owner) {
-            let gone = self.usage.entry(Account::GONE).or_default();
+            let gone = self.usage.entry(Account::gone(owner.namespace)).or_default();
             gone.bytes.0 += usage.bytes.0;
             gone.objects += usage.objects;
         }
@@ -157,15 +172,26 @@ impl Blocks {
 
     /// The sum of all accounts.
     pub(crate) fn usage_of_all(&self) -> Usage {
-        self.usage.values().fold(Usage::default(), |sum, usage| Usage {
-            bytes: Length(sum.bytes.0 + usage.bytes.0),
-            objects: sum.objects + usage.objects,
-        })
+        self.usage.values().copied().fold(Usage::default(), Usage::plus)
+    }
+
+    /// What is left of clients that went, of any namespace.
+    pub(crate) fn usage_of_gone(&self) -> Usage {
+        let gone = self.usage.iter().filter(|(account, _)| account.client == 0);
+        gone.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
+    }
+
+    /// The sum of the accounts of a namespace.
+    pub(crate) fn usage_of_namespace(&self, namespace: NamespaceId) -> Usage {
+        let last = Account { namespace, client: u32::MAX };
+        let accounts = self.usage.range(Account::gone(namespace)..=last);
+        accounts.map(|(_, usage)| *usage).fold(Usage::default(), Usage::plus)
     }
 
     /// The account of a block: that of its owner, or of all that went.
     fn account(&mut self, owner: Account) -> &mut Usage {
-        let owner = if self.usage.contains_key(&owner) { owner } else { Account::GONE };
+        let gone = Account::gone(owner.namespace);
+        let owner = if self.usage.contains_key(&owner) { owner } else { gone };
         self.usage.entry(owner).or_default()
     }
 
@@ -191,19 +217,23 @@ pub(crate) struct NoBlock(pub(crate) Run);
 mod tests {
     use super::*;
 
+    fn account(client: u32) -> Account {
+        Account { namespace: NamespaceId(7), client }
+    }
+
     #[test]
     fn a_block_lives_as_long_as_an_object_needs_it() {
         let run = Run { start: 128, end: 512 };
         let mut blocks = Blocks::default();
-        blocks.seal(run, Part::Primary, Account(3));
-        blocks.seal(run, Part::Primary, Account(3));
+        blocks.seal(run, Part::Primary, account(3));
+        blocks.seal(run, Part::Primary, account(3));
         assert!(blocks.is_block(run) && !blocks.is_block(Run { start: 128, end: 256 }));
         blocks.retire(run, Part::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
         blocks.retire(run, Part::Primary).unwrap();
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (0, 384));
         assert!(blocks.retire(run, Part::Primary).is_err());
-        blocks.seal(run, Part::Primary, Account(3));
+        blocks.seal(run, Part::Primary, account(3));
         assert_eq!((blocks.sealed_bytes(), blocks.retiring_bytes()), (384, 0));
         blocks.retire(run, Part::Primary).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
@@ -216,7 +246,7 @@ mod tests {
     #[test]
     fn accounts_follow_blocks_and_go_to_the_gone() {
         let (run, other) = (Run { start: 128, end: 512 }, Run { start: 512, end: 640 });
-        let (first, second) = (Account(1), Account(2));
+        let (first, second) = (account(1), account(2));
         let usage = |bytes, objects| Usage { bytes: Length(bytes), objects };
         let mut blocks = Blocks::default();
         blocks.seal(run, Part::Primary, first);
@@ -226,16 +256,18 @@ mod tests {
         assert_eq!(blocks.usage(second), usage(128, 1));
         blocks.disown(first);
         assert_eq!(
-            (blocks.usage(first), blocks.usage(Account::GONE)),
+            (blocks.usage(first), blocks.usage(Account::gone(NamespaceId(7)))),
             (usage(0, 0), usage(384, 1))
         );
         blocks.retire(run, Part::Primary).unwrap();
-        assert_eq!(blocks.usage(Account::GONE), usage(384, 0));
+        assert_eq!(blocks.usage(Account::gone(NamespaceId(7))), usage(384, 0));
         blocks.retire(run, Part::Extra).unwrap();
         assert_eq!(blocks.release(run), Ok(false));
         assert_eq!(blocks.release(run), Ok(true));
+        assert_eq!(blocks.usage_of_namespace(NamespaceId(7)), blocks.usage_of_all());
+        assert_eq!(blocks.usage_of_namespace(NamespaceId(6)), usage(0, 0));
         assert_eq!(
-            (blocks.usage(Account::GONE), blocks.usage_of_all()),
+            (blocks.usage(Account::gone(NamespaceId(7))), blocks.usage_of_all()),
             (usage(0, 0), usage(128, 1))
         );
     }

@@ -9,7 +9,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use crate::control::word_of;
 use crate::entry::{Entry, EntryFault, Sequence, State};
-use crate::ids::{ObjectId, ObjectKind, RegionUid, Slot};
+use crate::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
 
 /// Words of a client entry.
@@ -74,7 +74,8 @@ pub(crate) fn encode(entry: &Entry) -> [u64; CLIENT_ENTRY_WORDS] {
     words
 }
 
-/// Read words that were copied out of a client entry. All of it is input.
+/// Read words that were copied out of a client entry. All of it is input. Of its namespace it says
+/// nothing: that is the one of its page.
 pub(crate) fn decode(
     words: &[u64; CLIENT_ENTRY_WORDS],
     uid: RegionUid,
@@ -109,6 +110,7 @@ pub(crate) fn decode(
         metadata_crc: (words[6] >> 32) as u32,
         residency: 0,
         is_relocated: false,
+        namespace: NamespaceId::DEFAULT,
     };
     entry.validate(layout)?;
     Ok(entry)
@@ -156,6 +158,7 @@ mod tests {
             metadata_crc: 7,
             residency: 0,
             is_relocated: false,
+            namespace: NamespaceId::DEFAULT,
         }
     }
 

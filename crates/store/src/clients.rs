@@ -3,6 +3,7 @@
 use crate::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::ids::NamespaceId;
 use crate::layout::{CLIENT_BYTES, Layout};
 
 /// A place in the client table.
@@ -33,6 +34,8 @@ pub struct ClientRecord {
     pub uid: u32,
     /// See [`Joined`].
     pub nonce: u64,
+    /// The namespace it is in.
+    pub namespace: NamespaceId,
 }
 
 const STATE_WORD: u64 = 0;
@@ -65,6 +68,7 @@ impl ClientTable {
                 start_time: words[2],
                 uid: (words[1] >> 32) as u32,
                 nonce: words[3],
+                namespace: NamespaceId(words[4] as u16),
             };
             table.joined.push((words[0] != FREE).then_some(record));
             match words[0] {
@@ -82,19 +86,21 @@ impl ClientTable {
         pid: u32,
         start_time: u64,
         uid: u32,
+        namespace: NamespaceId,
     ) -> Result<Joined, StoreError> {
         let max = self.layout.clients_max;
         let slot = *self.free.last().ok_or(StoreError::TooManyClients { max })?;
         let nonce = random()?;
         let client = ClientSlot(slot);
         let who = u64::from(pid) | u64::from(uid) << 32;
-        self.control.store_record(self.word(client, 1), &[who, start_time, nonce])?;
+        self.control
+            .store_record(self.word(client, 1), &[who, start_time, nonce, namespace.0.into()])?;
         failpoint!("client.join.record");
         self.set_state(client, JOINED)?;
         failpoint!("client.join.state");
         self.free.pop();
         if let Some(place) = self.joined.get_mut(slot as usize) {
-            *place = Some(ClientRecord { client, pid, start_time, uid, nonce });
+            *place = Some(ClientRecord { client, pid, start_time, uid, nonce, namespace });
         }
         Ok(Joined { client, nonce })
     }

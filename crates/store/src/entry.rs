@@ -6,7 +6,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::ids::{Generation, ObjectId, ObjectKind, RegionUid, Slot};
+use crate::ids::{Generation, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::layout::Layout;
 use crate::metadata::METADATA_BYTES_MAX;
 use crate::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
@@ -23,6 +23,9 @@ pub(crate) const NAME_WORD: u64 = 9;
 const CHECKSUM_WORD: usize = 15;
 /// Where the number of returns into memory starts in a sequence.
 const RESIDENCY_SHIFT: u32 = 35;
+/// Where the number of the namespace starts in the word with the flags, and its bits.
+const NAMESPACE_SHIFT: u32 = 20;
+const NAMESPACE_MASK: u16 = 0xfff;
 /// Bytes of one extra block in its list.
 pub(crate) const EXTRA_BYTES: u64 = 16;
 /// Bytes that say where a block was at seal.
@@ -149,6 +152,8 @@ pub struct Entry {
     /// Whether its blocks lie elsewhere than at seal: the list behind the descriptor then tells,
     /// after the extra blocks, where each block was, the primary one first.
     pub is_relocated: bool,
+    /// The namespace it is in.
+    pub namespace: NamespaceId,
 }
 
 /// Why words are not an entry.
@@ -175,6 +180,7 @@ impl Entry {
             metadata_crc: 0,
             residency: 0,
             is_relocated: false,
+            namespace: NamespaceId::DEFAULT,
         }
     }
 
@@ -214,6 +220,7 @@ impl Entry {
             u64::from(self.kind.as_u8())
                 | (self.name.length.0 & 0xff) << 8
                 | u64::from(self.is_relocated) << 16
+                | u64::from(self.namespace.0 & NAMESPACE_MASK) << NAMESPACE_SHIFT
                 | u64::from(self.extra_count) << 32,
             self.id.hi,
             self.id.lo,
@@ -269,6 +276,7 @@ impl Entry {
             metadata_crc: (words[14] >> 32) as u32,
             residency: sequence.residency(),
             is_relocated: words[1] >> 16 & 1 == 1,
+            namespace: NamespaceId((words[1] >> NAMESPACE_SHIFT) as u16 & NAMESPACE_MASK),
         };
         if entry.id != ObjectId::new(uid, generation, slot) {
             return Err("id is not of this slot");
@@ -386,6 +394,7 @@ mod tests {
             metadata_crc: 7,
             residency: 3,
             is_relocated: true,
+            namespace: NamespaceId(4095),
         }
     }
 

@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::sync::{Ordering, fence};
-use farrow_memory::{Alias, Length, Offset, Span};
+use farrow_memory::{Alias, Length, Offset, Region, Span};
 
 use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
 use crate::control::{Control, word_of};
 use crate::entry::Sequence;
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::ids::NamespaceId;
 use crate::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
 
 /// Owner word of a page whose client went, and whose objects the home keeps. Client slots plus 1
@@ -33,6 +34,8 @@ pub(crate) struct EntryArea {
     is_by_call: bool,
     /// Owner word of each page.
     owners: Vec<u32>,
+    /// Namespace of each page that has an owner.
+    namespaces: Vec<NamespaceId>,
     free: BTreeSet<u32>,
     by_client: BTreeMap<u32, BTreeSet<u32>>,
     /// Entries of each page that are in the home's books: sealed, retiring or taken over.
@@ -55,25 +58,30 @@ impl EntryArea {
             alias,
             is_by_call,
             owners: vec![0; layout.entry_pages_max as usize],
+            namespaces: vec![NamespaceId::DEFAULT; layout.entry_pages_max as usize],
             free: BTreeSet::new(),
             by_client: BTreeMap::new(),
             known: vec![0; layout.entry_pages_max as usize],
         };
         for page in 0..layout.entry_pages_max {
-            let found = area.control.load(area.owner_word(page))?;
-            let client = found.checked_sub(1).and_then(|client| u32::try_from(client).ok());
-            match client.filter(|client| clients.contains(client)) {
-                Some(client) => area.remember(page, client + 1),
-                None if found == 0 => area.remember(page, 0),
-                None if found == u64::from(KEPT_BY_HOME) => area.remember(page, KEPT_BY_HOME),
-                None => area.set_owner(page, KEPT_BY_HOME)?,
+            let (owner, namespace) = split(area.control.load(area.owner_word(page))?);
+            let client = owner.checked_sub(1).filter(|client| clients.contains(client));
+            if client.is_some() || owner == 0 || owner == KEPT_BY_HOME {
+                area.remember(page, owner, namespace);
+            } else {
+                area.set_owner(page, KEPT_BY_HOME, namespace)?;
             }
         }
         Ok(area)
     }
 
     /// Assign at most `count` pages in a row to a client, all zero. At least one.
-    pub(crate) fn assign(&mut self, client: u32, count: u32) -> Result<Span, StoreError> {
+    pub(crate) fn assign(
+        &mut self,
+        client: u32,
+        namespace: NamespaceId,
+        count: u32,
+    ) -> Result<Span, StoreError> {
         let max = self.layout.entry_pages_max;
         let first = *self.free.first().ok_or(StoreError::EntryPagesExhausted { max })?;
         let most = (self.free.len() / SHARE_OF_FREE).min(count as usize).max(1);
@@ -82,7 +90,7 @@ impl EntryArea {
         for page in first..first + count {
             self.zero(page)?;
             failpoint!("entry_page.zeroed");
-            self.set_owner(page, client + 1)?;
+            self.set_owner(page, client + 1, namespace)?;
             failpoint!("entry_page.owned");
         }
         let page = self.layout.page.0;
@@ -93,7 +101,8 @@ impl EntryArea {
     pub(crate) fn client_left(&mut self, client: u32) -> Result<(), StoreError> {
         for page in self.by_client.get(&client).cloned().unwrap_or_default() {
             let is_empty = self.known.get(page as usize) == Some(&0);
-            self.set_owner(page, if is_empty { 0 } else { KEPT_BY_HOME })?;
+            let owner = if is_empty { 0 } else { KEPT_BY_HOME };
+            self.set_owner(page, owner, self.namespace_of_page(page))?;
             failpoint!("entry_page.left");
         }
         Ok(())
@@ -146,6 +155,16 @@ impl EntryArea {
         owner.checked_sub(1)
     }
 
+    /// The namespace of an entry: that of its page.
+    pub(crate) fn namespace_of(&self, number: u32) -> NamespaceId {
+        self.namespace_of_page(self.page_of(number) as u32)
+    }
+
+    /// The namespace of a page.
+    pub(crate) fn namespace_of_page(&self, page: u32) -> NamespaceId {
+        self.namespaces.get(page as usize).copied().unwrap_or_default()
+    }
+
     /// One entry more of the books lies in its page.
     pub(crate) fn enter(&mut self, number: u32) {
         let page = self.page_of(number);
@@ -162,7 +181,7 @@ impl EntryArea {
         };
         *known = known.saturating_sub(1);
         if *known == 0 && self.owners.get(page) == Some(&KEPT_BY_HOME) {
-            self.set_owner(page as u32, 0)?;
+            self.set_owner(page as u32, 0, NamespaceId::DEFAULT)?;
             failpoint!("entry_page.freed");
         }
         Ok(())
@@ -173,7 +192,7 @@ impl EntryArea {
         for page in self.used_pages() {
             let is_empty = self.known.get(page as usize) == Some(&0);
             if is_empty && self.owners.get(page as usize) == Some(&KEPT_BY_HOME) {
-                self.set_owner(page, 0)?;
+                self.set_owner(page, 0, NamespaceId::DEFAULT)?;
             }
         }
         Ok(())
@@ -241,7 +260,7 @@ impl EntryArea {
                 .client_of_page(page)
                 .is_some_and(|c| self.by_client.get(&c).is_some_and(|p| p.contains(&page)));
             let count = self.known.get(page as usize).copied().unwrap_or_default();
-            let is_right = found == u64::from(*owner)
+            let is_right = split(found) == (*owner, self.namespace_of_page(page))
                 && (*owner == 0) == self.free.contains(&page)
                 && is_clients == self.client_of_page(page).is_some()
                 && count == known(page)
@@ -288,13 +307,23 @@ impl EntryArea {
         Ok(())
     }
 
-    fn set_owner(&mut self, page: u32, owner: u32) -> Result<(), StoreError> {
-        self.control.store(self.owner_word(page), owner.into())?;
-        self.remember(page, owner);
+    fn set_owner(
+        &mut self,
+        page: u32,
+        owner: u32,
+        namespace: NamespaceId,
+    ) -> Result<(), StoreError> {
+        let namespace = if owner == 0 { NamespaceId::DEFAULT } else { namespace };
+        let word = u64::from(owner) | u64::from(namespace.0) << 32;
+        self.control.store(self.owner_word(page), word)?;
+        self.remember(page, owner, namespace);
         Ok(())
     }
 
-    fn remember(&mut self, page: u32, owner: u32) {
+    fn remember(&mut self, page: u32, owner: u32, namespace: NamespaceId) {
+        if let Some(known) = self.namespaces.get_mut(page as usize) {
+            *known = namespace;
+        }
         if let Some(client) = self.client_of_page(page)
             && let Some(pages) = self.by_client.get_mut(&client)
         {
@@ -325,6 +354,23 @@ impl EntryArea {
         let at = self.layout.entry_pages.offset.0 + u64::from(page) * bytes;
         Span::new(Offset(at), Length(bytes))
     }
+}
+
+/// The namespace of a page, as the region tells any process.
+pub(crate) fn namespace_of_page(
+    region: &Region,
+    layout: &Layout,
+    page: u32,
+) -> Result<NamespaceId, StoreError> {
+    let at = word_of(layout.entry_owners, ENTRY_OWNER_BYTES, page, 0);
+    let words = region.words(Span::new(at, Length(8)))?;
+    let unreachable = || StoreError::unreachable_word("entry-page table", page.into());
+    words.load(0, Ordering::Acquire).map(|word| split(word).1).ok_or_else(unreachable)
+}
+
+/// Owner and namespace from the word of a page.
+pub(crate) fn split(word: u64) -> (u32, NamespaceId) {
+    (word as u32, NamespaceId((word >> 32) as u16))
 }
 
 const _: () = assert!(CLIENT_ENTRY_BYTES == CLIENT_ENTRY_WORDS as u64 * 8);

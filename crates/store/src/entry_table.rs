@@ -20,11 +20,12 @@ use farrow_memory::{Alias, Length, Offset, Region, Span, WordsMut};
 use crate::client_entry::{encode, is_open, life_of};
 use crate::clients::ClientSlot;
 use crate::entry::{Entry, State};
+use crate::entry_area::namespace_of_page;
 use crate::error::StoreError;
 use crate::header::Header;
 use crate::hold_table::{Held, HoldTable};
 use crate::home::SealRequest;
-use crate::ids::{Generation, ObjectId};
+use crate::ids::{Generation, NamespaceId, ObjectId};
 use crate::seqlock::{self, RecordWriter};
 
 /// Lives looked at in one search for entries that can be used again: some 8 KiB of them. With
@@ -38,6 +39,8 @@ struct PageRow {
     alias: Alias,
     /// Number of its first entry.
     first: u32,
+    /// That of the client.
+    namespace: NamespaceId,
     /// The last life of each entry that this client used; 0: none.
     used: Vec<u32>,
 }
@@ -127,7 +130,8 @@ impl EntryTable {
         let alias = self.region.alias(span)?;
         let used = vec![0; pages as usize * in_page as usize];
         let (row, places) = (books.rows.len(), used.len());
-        books.rows.push(PageRow { alias, first: before as u32 * in_page, used });
+        let namespace = namespace_of_page(&self.region, layout, before as u32)?;
+        books.rows.push(PageRow { alias, first: before as u32 * in_page, namespace, used });
         // The last one in is the first one out: low entries are used first.
         for place in (0..places).rev() {
             if self.usable(books, row, place)?.is_some() {
@@ -203,6 +207,7 @@ impl EntryTable {
             creator: self.client.0,
             metadata_bytes: request.metadata_bytes,
             metadata_crc: request.metadata_crc,
+            namespace: row.namespace,
             ..Entry::bytes(id, request.primary)
         };
         entry.validate(layout).map_err(|reason| StoreError::BadRequest { reason })?;

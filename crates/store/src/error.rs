@@ -3,7 +3,7 @@
 use farrow_memory::{AccessError, BoundsError, Length, MapError, Span};
 
 use crate::ids::{ObjectId, Slot};
-use crate::options::NAME_BYTES_MAX;
+use crate::options::NAMESPACE_NAME_BYTES_MAX;
 
 /// These bytes are not a region that this program can use.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -152,11 +152,56 @@ pub enum StoreError {
         /// The name.
         name: String,
     },
-    /// A name must be 1 to 255 bytes with no NUL.
-    #[error("name of {bytes} B refused: must be 1 to {NAME_BYTES_MAX} B of UTF-8 without NUL")]
+    /// A name must be 1 to 255 bytes with no NUL; less in a namespace that has a name.
+    #[error("name of {bytes} B refused: must be 1 to {max} B of UTF-8 without NUL")]
     NameInvalid {
         /// Bytes of the name.
         bytes: u64,
+        /// Most that are left beside the name of its namespace.
+        max: u64,
+    },
+    /// A namespace cannot be called this.
+    #[error(
+        "namespace name of {bytes} B refused: must be 1 to {NAMESPACE_NAME_BYTES_MAX} B of UTF-8 \
+         without NUL"
+    )]
+    NamespaceNameInvalid {
+        /// Bytes of the name.
+        bytes: u64,
+    },
+    /// There is no such namespace.
+    #[error("no namespace {name:?}; there are {known:?}")]
+    NoSuchNamespace {
+        /// The name asked for.
+        name: String,
+        /// Those that there are, besides the default one.
+        known: Vec<String>,
+    },
+    /// A namespace cannot be dropped: something or somebody is in it.
+    #[error("namespace {name:?} is in use: {objects} objects, {bytes}, {clients} clients")]
+    NamespaceInUse {
+        /// Its name.
+        name: String,
+        /// Sealed objects in it.
+        objects: u32,
+        /// Bytes of grants and objects, of those too that are deleted and still held.
+        bytes: Length,
+        /// Clients in it.
+        clients: u32,
+    },
+    /// Every namespace record is in use.
+    #[error("too many namespaces: the region records {max} at most")]
+    TooManyNamespaces {
+        /// `namespaces_max` of the region.
+        max: u32,
+    },
+    /// More users than a namespace can name.
+    #[error("{found} writers of a namespace: it names {max} at most")]
+    TooManyWriters {
+        /// How many there were.
+        found: usize,
+        /// The limit.
+        max: usize,
     },
     /// There is no such object.
     #[error("not found: {what}")]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use farrow_memory::Length;
 
-use crate::ids::ObjectId;
+use crate::ids::{NamespaceId, ObjectId};
 
 /// An object that may go: sealed, not held, not pinned, not kept for its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,10 +15,12 @@ pub struct Candidate {
     pub last_use_ns: u64,
     /// Bytes of its blocks. What it shares with another object comes back with the last of them.
     pub bytes: Length,
+    /// The namespace it is in.
+    pub namespace: NamespaceId,
 }
 
 /// How a home chooses what to evict.
-pub trait EvictionPolicy: fmt::Debug + Send {
+pub trait EvictionPolicy: fmt::Debug + Send + Sync {
     /// What it is called in options and statistics.
     fn name(&self) -> &'static str;
 
@@ -64,6 +66,29 @@ impl EvictionPolicy for ByHand {
 
     fn rank(&self, candidate: &Candidate) -> Option<u64> {
         Lru.rank(candidate)
+    }
+}
+
+/// Another policy's order, of the objects in one namespace.
+#[derive(Clone, Copy, Debug)]
+pub struct Within<'a> {
+    /// The policy.
+    pub policy: &'a dyn EvictionPolicy,
+    /// The namespace.
+    pub namespace: NamespaceId,
+}
+
+impl EvictionPolicy for Within<'_> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.policy.is_automatic()
+    }
+
+    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+        if candidate.namespace == self.namespace { self.policy.rank(candidate) } else { None }
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) struct Grants {
     /// Grants of each client by their start.
     by_client: BTreeMap<u32, BTreeMap<u64, Grant>>,
     bytes: u64,
+    bytes_by_client: BTreeMap<u32, u64>,
 }
 
 impl Grants {
@@ -63,7 +64,8 @@ impl Grants {
         let free = (0..layout.grants_max).zip(is_used).filter(|(_, used)| !used).map(|(i, _)| i);
         let mut free: Vec<u32> = free.collect();
         free.reverse();
-        let mut grants = Self { control, layout, free, by_client: BTreeMap::new(), bytes: 0 };
+        let (by_client, bytes_by_client) = Default::default();
+        let mut grants = Self { control, layout, free, by_client, bytes: 0, bytes_by_client };
         for found in in_use {
             grants.insert(found.client, found.run, found.record);
         }
@@ -105,6 +107,11 @@ impl Grants {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that are granted to one client.
+    pub(crate) fn bytes_of(&self, client: u32) -> u64 {
+        self.bytes_by_client.get(&client).copied().unwrap_or_default()
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -236,6 +243,7 @@ impl Grants {
             self.free.push(grant.record);
             runs.push(run);
         }
+        self.bytes_by_client.remove(&client);
         Ok(runs)
     }
 
@@ -253,6 +261,10 @@ impl Grants {
             }
         }
         let bytes: u64 = self.all().map(Run::len).sum();
+        let of_client = |client: &u32| self.of(*client).map(Run::len).sum::<u64>();
+        if self.by_client.keys().any(|client| of_client(client) != self.bytes_of(*client)) {
+            return Err(format!("granted to clients: {:?}", self.bytes_by_client));
+        }
         if bytes != self.bytes {
             return Err(format!("{bytes} B are granted, accounts say {}", self.bytes));
         }
@@ -278,11 +290,16 @@ impl Grants {
         let grants = self.by_client.entry(client).or_default();
         grants.insert(run.start, Grant { end: run.end, record });
         self.bytes += run.len();
+        *self.bytes_by_client.entry(client).or_default() += run.len();
     }
 
     fn remove(&mut self, client: u32, start: u64) -> Option<u32> {
         let grant = self.by_client.get_mut(&client)?.remove(&start)?;
-        self.bytes -= Run { start, end: grant.end }.len();
+        let bytes = Run { start, end: grant.end }.len();
+        self.bytes -= bytes;
+        if let Some(of_client) = self.bytes_by_client.get_mut(&client) {
+            *of_client = of_client.saturating_sub(bytes);
+        }
         Some(grant.record)
     }
 }

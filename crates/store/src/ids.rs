@@ -3,6 +3,17 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::names::own_name;
+
+/// A namespace: 0 is the default one, which is always there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct NamespaceId(pub u16);
+
+impl NamespaceId {
+    /// The namespace of who asked for none.
+    pub const DEFAULT: Self = Self(0);
+}
+
 /// Which region: a random number, drawn when the region is made and never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RegionUid(pub u64);
@@ -105,7 +116,7 @@ impl fmt::Display for Target<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Id(id) => write!(f, "object {id}"),
-            Self::Name(name) => write!(f, "name {name:?}"),
+            Self::Name(name) => write!(f, "name {:?}", own_name(name)),
         }
     }
 }

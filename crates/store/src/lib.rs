@@ -35,6 +35,7 @@ mod metadata;
 #[cfg(test)]
 mod models;
 mod names;
+mod namespaces;
 mod options;
 mod pins;
 mod reader;
@@ -50,20 +51,23 @@ pub use entry::{Entry, encode_extra};
 pub use entry_table::EntryTable;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
-pub use eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need};
+pub use eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need, Within};
 pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
 pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Reclaimed,
     SealRequest, StoreStats, Unfinished,
 };
-pub use ids::{Generation, InvalidObjectId, ObjectId, ObjectKind, RegionUid, Slot, Target};
+pub use ids::{
+    Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
+};
 pub use layout::Layout;
 pub use metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};
-pub use names::check_name;
+pub use names::{check_name, full_name, own_name};
+pub use namespaces::{Namespace, NamespaceOptions};
 pub use options::{
-    BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, OBJECTS_MAX, RECORDS_MAX,
-    RegionOptions,
+    BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,
+    NAMESPACES_MAX, OBJECTS_MAX, RECORDS_MAX, RegionOptions, WRITERS_MAX,
 };
 pub use reader::{Listed, Reader, Whereabouts};
 pub use space::{Run, SpaceAllocator, SpaceError};

@@ -10,6 +10,8 @@
 //! 0, and then no probe leads over it. When the tables change roles, the turn has grown, and a
 //! reader that found nothing looks at the turn again.
 
+use std::borrow::Cow;
+
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Span, Words, WordsMut};
 
@@ -26,16 +28,52 @@ use crate::space::{Run, SpaceAllocator};
 /// A place that was used; not 0, so that probes go on.
 const TOMBSTONE: u64 = 1 << 32;
 
-/// Whether `name` may be the name of an object.
+/// Between the name of a namespace and that of an object in it.
+const NAMESPACE_END: char = '\0';
+
+/// Whether `name` may be the name of an object of the default namespace.
 ///
 /// # Errors
 /// [`StoreError::NameInvalid`] if it is empty, longer than 255 bytes, or contains NUL.
 pub fn check_name(name: &str) -> Result<(), StoreError> {
+    full_name("", name).map(drop)
+}
+
+/// The name that an object has in the directory: in the default namespace (`""`) its own, in
+/// others that of the namespace, a NUL, and its own.
+///
+/// # Errors
+/// [`StoreError::NameInvalid`] if its own is empty, contains NUL, or makes more than 255 bytes.
+pub fn full_name<'a>(namespace: &str, name: &'a str) -> Result<Cow<'a, str>, StoreError> {
     let bytes = name.len() as u64;
-    if bytes == 0 || bytes > NAME_BYTES_MAX || name.as_bytes().contains(&0) {
-        return Err(StoreError::NameInvalid { bytes });
+    let before = if namespace.is_empty() { 0 } else { namespace.len() as u64 + 1 };
+    let max = NAME_BYTES_MAX.saturating_sub(before);
+    if bytes == 0 || bytes > max || name.contains(NAMESPACE_END) {
+        return Err(StoreError::NameInvalid { bytes, max });
     }
-    Ok(())
+    if namespace.is_empty() {
+        return Ok(Cow::Borrowed(name));
+    }
+    Ok(Cow::Owned(format!("{namespace}{NAMESPACE_END}{name}")))
+}
+
+/// The name that an object has in its namespace.
+#[must_use]
+pub fn own_name(full: &str) -> &str {
+    full.split_once(NAMESPACE_END).map_or(full, |(_, own)| own)
+}
+
+/// Whether `full` is the name of an object of this namespace.
+///
+/// # Errors
+/// [`StoreError::NameInvalid`] if it is not.
+pub(crate) fn check_full_name(namespace: &str, full: &str) -> Result<(), StoreError> {
+    let own = match full.strip_prefix(namespace) {
+        Some(rest) if !namespace.is_empty() => rest.strip_prefix(NAMESPACE_END),
+        rest => rest,
+    };
+    let invalid = StoreError::NameInvalid { bytes: full.len() as u64, max: NAME_BYTES_MAX };
+    own.ok_or(invalid).and_then(|own| full_name(namespace, own)).map(drop)
 }
 
 /// Show `see` the slots whose names may have this hash, in probe order, until it finds what it

@@ -24,8 +24,14 @@ pub const OBJECTS_MAX: u32 = 1 << 28;
 /// Most clients, grants and hold blocks. 2^20 hold blocks are 4 GiB of them.
 pub const RECORDS_MAX: u32 = 1 << 20;
 
-/// Most namespaces: the daemon keeps them all in memory.
-pub const NAMESPACES_MAX: u32 = 4096;
+/// Most namespaces besides the default one: an entry has 12 bits for the number of its own.
+pub const NAMESPACES_MAX: u32 = 4095;
+
+/// Longest name of a namespace: with it, an object still has 191 bytes for its own.
+pub const NAMESPACE_NAME_BYTES_MAX: u64 = 63;
+
+/// Most users that one namespace names as writers: they fill its record.
+pub const WRITERS_MAX: usize = 8;
 
 /// Longest heap. The kernel maps at most 2^47 bytes in a process on common machines.
 pub const CAPACITY_MAX: Length = Length(1 << 47);

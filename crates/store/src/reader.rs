@@ -10,15 +10,16 @@ use crate::control::word_of;
 use crate::entry::{
     ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_extra,
 };
+use crate::entry_area::{namespace_of_page, split};
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
 use crate::hash::NameHash;
 use crate::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::hold_table::{Held, HoldTable};
-use crate::ids::{Generation, ObjectId, RegionUid, Slot, Target};
+use crate::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
 use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::metadata::{METADATA_BYTES_MAX, Metadata};
-use crate::names::{check_name, probe};
+use crate::names::{full_name, own_name, probe};
 use crate::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
 use crate::uses::stamp;
@@ -32,6 +33,9 @@ const ROUNDS_MAX: u32 = 64;
 pub struct Reader {
     region: Arc<Region>,
     header: Header,
+    namespace: NamespaceId,
+    /// Its name.
+    namespace_name: Arc<str>,
 }
 
 /// One line of a listing.
@@ -87,7 +91,20 @@ impl Reader {
     /// [`FormatError`], by what is wrong.
     pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
         let header = Header::read(&region)?;
-        Ok(Self { region, header })
+        Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name: "".into() })
+    }
+
+    /// The same in a namespace: names are those of its objects, and lists tell of them alone.
+    /// Ids lead to objects of all namespaces.
+    #[must_use]
+    pub fn in_namespace(self, namespace: NamespaceId, name: &str) -> Self {
+        Self { namespace, namespace_name: name.into(), ..self }
+    }
+
+    /// The namespace it looks in, and the name of that.
+    #[must_use]
+    pub fn namespace(&self) -> (NamespaceId, &str) {
+        (self.namespace, &self.namespace_name)
     }
 
     /// The mapped region.
@@ -113,7 +130,7 @@ impl Reader {
     /// # Errors
     /// [`StoreError::NameInvalid`]; [`StoreError::Corrupt`] if what is found cannot be right.
     pub fn find(&self, name: &str) -> Result<Option<Entry>, StoreError> {
-        check_name(name)?;
+        let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
         let directory = self.region.words(self.layout().directory)?;
         for _ in 0..ROUNDS_MAX {
@@ -235,7 +252,7 @@ impl Reader {
         directory: &Words<'_>,
         name: &str,
     ) -> Result<Whereabouts, StoreError> {
-        check_name(name)?;
+        let name = &*full_name(&self.namespace_name, name)?;
         let hash = NameHash::of(self.header.key, name.as_bytes());
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
@@ -353,8 +370,8 @@ impl Reader {
         Metadata::decode(&bytes).map(Some).map_err(|_| corrupt("its metadata does not decode"))
     }
 
-    /// All objects whose name starts with `prefix`; with an empty prefix those without a
-    /// name too. In the order of slots. Objects that come or go meanwhile may be in it or not.
+    /// All objects of the namespace whose name starts with `prefix`; with an empty prefix those
+    /// without a name too. In the order of slots. Objects that come or go meanwhile may be in it or not.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] if an entry cannot be right.
@@ -367,11 +384,17 @@ impl Reader {
                 match self.look(&directory, slot)? {
                     Look::None => break,
                     Look::Changed => continue,
+                    Look::Sealed(entry) | Look::Away(entry)
+                        if entry.namespace != self.namespace =>
+                    {
+                        break;
+                    }
                     Look::Sealed(entry) | Look::Away(entry) => {
                         let Some(name) = self.stable_name(&directory, &entry)? else {
                             continue;
                         };
-                        let name = Some(name).filter(|name| !name.is_empty());
+                        let name = Some(own_name(&name)).filter(|name| !name.is_empty());
+                        let name = name.map(str::to_owned);
                         if name.as_deref().unwrap_or_default().starts_with(prefix) {
                             all.push(self.listed(entry, name)?);
                         }
@@ -392,7 +415,8 @@ impl Reader {
         let owners = self.region.words(self.layout().entry_owners)?;
         let in_page = self.layout().client_entries_in_page();
         for page in 0..self.layout().entry_pages_max {
-            if owners.load(page as usize, Ordering::Relaxed).unwrap_or_default() == 0 {
+            let word = owners.load(page as usize, Ordering::Relaxed).unwrap_or_default();
+            if word == 0 || split(word).1 != self.namespace {
                 continue;
             }
             for number in page * in_page..(page + 1) * in_page {
@@ -416,7 +440,7 @@ impl Reader {
         Ok(Listed { entry, name, is_pinned, last_use_ns })
     }
 
-    /// The name of an object; none if it has none, or is not there any more.
+    /// The name of an object in its namespace; none if it has none, or is not there any more.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -426,7 +450,7 @@ impl Reader {
         }
         let directory = self.region.words(self.layout().directory)?;
         let name = self.stable_name(&directory, entry)?;
-        Ok(name.filter(|name| !name.is_empty()))
+        Ok(name.filter(|name| !name.is_empty()).map(|name| own_name(&name).to_owned()))
     }
 
     /// A place before event `next`, or before the oldest that is there, or behind the last:
@@ -493,9 +517,11 @@ impl Reader {
             return Ok(LocalLook::None);
         };
         let slot = layout.client_slot(number);
-        decode(&words, self.header.uid, slot, layout)
-            .map(LocalLook::Sealed)
-            .map_err(|reason| StoreError::Corrupt { slot, reason })
+        let entry = decode(&words, self.header.uid, slot, layout)
+            .map_err(|reason| StoreError::Corrupt { slot, reason })?;
+        let page = number / layout.client_entries_in_page().max(1);
+        let namespace = namespace_of_page(&self.region, layout, page)?;
+        Ok(LocalLook::Sealed(Entry { namespace, ..entry }))
     }
 
     fn is_sealed(&self, id: ObjectId) -> Result<bool, StoreError> {

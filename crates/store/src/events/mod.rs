@@ -11,7 +11,7 @@ use farrow_memory::{Length, Offset, Region, Span, Words};
 use crate::entry::Entry;
 use crate::error::StoreError;
 use crate::header::EVENTS_HEAD;
-use crate::ids::{ObjectId, ObjectKind};
+use crate::ids::{NamespaceId, ObjectId, ObjectKind};
 use crate::layout::Layout;
 use crate::options::NAME_BYTES_MAX;
 use ring::{EVENT_WORDS, Pulled, RingRead};
@@ -83,7 +83,9 @@ pub struct Event {
     pub object_kind: ObjectKind,
     /// Bytes that the user of the object sees.
     pub size: Length,
-    /// Its name, empty if it has none.
+    /// The namespace it is in.
+    pub namespace: NamespaceId,
+    /// Its name there, empty if it has none.
     pub name: String,
     /// When, by the home's clock: nanoseconds since 1970.
     pub at_ns: u64,
@@ -97,8 +99,9 @@ impl Event {
         number: u64,
         at_ns: u64,
     ) -> Self {
-        let (id, object_kind, size) = (entry.id, entry.kind, entry.size);
-        Self { number, kind, id, object_kind, size, name, at_ns }
+        let (id, object_kind, size, namespace) =
+            (entry.id, entry.kind, entry.size, entry.namespace);
+        Self { number, kind, id, object_kind, size, namespace, name, at_ns }
     }
 
     fn encode(&self) -> [u64; EVENT_WORDS] {
@@ -108,7 +111,8 @@ impl Event {
             self.number.wrapping_add(1),
             u64::from(self.kind.as_u8())
                 | u64::from(self.object_kind.as_u8()) << 8
-                | (name.len() as u64 & 0xff) << 16,
+                | (name.len() as u64 & 0xff) << 16
+                | u64::from(self.namespace.0) << 32,
             self.id.hi,
             self.id.lo,
             self.size.0,
@@ -144,6 +148,7 @@ impl Event {
             id: ObjectId { hi: words[2], lo: words[3] },
             object_kind: ObjectKind::from_u8((words[1] >> 8 & 0xff) as u8)?,
             size: Length(words[4]),
+            namespace: NamespaceId((words[1] >> 32) as u16),
             name: String::from_utf8(name).ok()?,
             at_ns: words[5],
         })

@@ -9,6 +9,8 @@ use farrow_memory::Length;
 use super::Home;
 use crate::blocks::{Account, Usage};
 use crate::clients::{ClientRecord, ClientSlot};
+use crate::entry::Entry;
+use crate::ids::NamespaceId;
 
 /// The account of each client that is there.
 #[derive(Debug)]
@@ -22,29 +24,35 @@ impl Accounts {
     pub(super) fn new<'a>(clients: impl Iterator<Item = &'a ClientRecord>) -> Self {
         let mut accounts = Self { of_client: BTreeMap::new(), next: 1 };
         for record in clients {
-            accounts.open(record.client, record.pid);
+            accounts.open(record.client, record.pid, record.namespace);
         }
         accounts
     }
 
-    pub(super) fn open(&mut self, client: ClientSlot, pid: u32) {
-        self.of_client.insert(client.0, (Account(self.next), pid));
+    pub(super) fn open(&mut self, client: ClientSlot, pid: u32, namespace: NamespaceId) {
+        let account = Account { namespace, client: self.next };
+        self.of_client.insert(client.0, (account, pid));
         // After 2^32 clients accounts are used again; 0 stays that of all that went.
         self.next = self.next.checked_add(1).unwrap_or(1);
     }
 
-    pub(super) fn close(&mut self, client: ClientSlot) -> Account {
-        self.of_client.remove(&client.0).map_or(Account::GONE, |(account, _)| account)
+    pub(super) fn close(&mut self, client: ClientSlot) -> Option<Account> {
+        self.of_client.remove(&client.0).map(|(account, _)| account)
     }
 
-    pub(super) fn of(&self, client: u32) -> Account {
-        self.of_client.get(&client).map_or(Account::GONE, |(account, _)| *account)
+    /// The account of a client of this namespace, if it is there.
+    pub(super) fn of(&self, client: u32, namespace: NamespaceId) -> Account {
+        let account = self.of_client.get(&client).map(|(account, _)| *account);
+        let same = account.filter(|account| account.namespace == namespace);
+        same.unwrap_or(Account::gone(namespace))
     }
 
     /// The account of the process that made an object, if it is still that client.
-    pub(super) fn of_creator(&self, client: u32, pid: u32) -> Account {
-        let same = self.of_client.get(&client).filter(|(_, of)| *of == pid);
-        same.map_or(Account::GONE, |(account, _)| *account)
+    pub(super) fn of_creator(&self, entry: &Entry) -> Account {
+        match self.of_client.get(&entry.creator) {
+            Some((_, pid)) if *pid == entry.creator_pid => self.of(entry.creator, entry.namespace),
+            _ => Account::gone(entry.namespace),
+        }
     }
 }
 
@@ -55,29 +63,31 @@ impl Home {
     pub fn usage_of(&self, client: ClientSlot) -> Usage {
         let account = self.accounts.of_client.get(&client.0);
         let blocks = account.map(|(account, _)| self.blocks.usage(*account)).unwrap_or_default();
-        let granted: u64 = self.grants.of(client.0).map(|run| run.len()).sum();
+        let granted = self.grants.bytes_of(client.0);
         Usage { bytes: Length(blocks.bytes.0 + granted), objects: blocks.objects }
     }
 
     /// What is left of clients that went.
     #[must_use]
     pub fn usage_of_gone(&self) -> Usage {
-        self.blocks.usage(Account::GONE)
+        self.blocks.usage_of_gone()
     }
 
     /// All accounts together are all there is.
     pub(super) fn check_accounts(&self) -> Result<(), String> {
         let clients = self.clients().map(|record| self.usage_of(record.client));
-        let sum = clients.fold(self.usage_of_gone(), |sum, usage| Usage {
-            bytes: Length(sum.bytes.0 + usage.bytes.0),
-            objects: sum.objects + usage.objects,
-        });
+        let sum = clients.fold(self.usage_of_gone(), Usage::plus);
+        let namespaces = self.namespaces().map(|one| self.usage_of_namespace(one.id));
+        let in_namespaces = namespaces.fold(Usage::default(), Usage::plus);
         let bytes = self.blocks.sealed_bytes() + self.blocks.retiring_bytes() + self.grants.bytes();
         let all = Usage { bytes: Length(bytes), objects: self.objects };
         let blocks = self.blocks.usage_of_all();
         let granted = Length(all.bytes.0 - self.grants.bytes());
-        if sum != all || blocks != (Usage { bytes: granted, ..all }) {
-            return Err(format!("accounts sum to {sum:?}, blocks to {blocks:?}, there is {all:?}"));
+        if sum != all || in_namespaces != all || blocks != (Usage { bytes: granted, ..all }) {
+            return Err(format!(
+                "accounts sum to {sum:?}, namespaces to {in_namespaces:?}, blocks to {blocks:?}, \
+                 there is {all:?}"
+            ));
         }
         Ok(())
     }

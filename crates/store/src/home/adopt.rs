@@ -29,6 +29,7 @@ use crate::holds::HoldArea;
 use crate::ids::{ObjectId, Slot};
 use crate::layout::{ENTRY_BYTES, Layout};
 use crate::names::{Names, name_run};
+use crate::namespaces::NamespaceTable;
 use crate::options::BLOCK_BYTES;
 use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
@@ -95,7 +96,10 @@ impl Home {
         let mut directory = Directory::new(control.clone(), layout, header.uid, used);
         let clients = ClientTable::open(control.clone(), layout)?;
         let accounts = Accounts::new(clients.records());
+        let (namespaces, damaged) = NamespaceTable::open(control.clone(), layout)?;
         let mut survey = survey_entries(&control, &header, &directory, &accounts)?;
+        let damaged = damaged.into_iter().map(|reason| Dropped { id: None, reason });
+        survey.dropped.extend(damaged);
         let known: BTreeSet<u32> = clients.records().map(|record| record.client.0).collect();
 
         let area = EntryArea::open(control.clone(), layout, &known)?;
@@ -142,6 +146,7 @@ impl Home {
             kept: BTreeMap::new(),
             locals: Locals::new(area),
             accounts,
+            namespaces,
             freed_bytes: 0,
             objects: kept.objects,
             clients,
@@ -231,7 +236,7 @@ fn survey_entries(
                         control,
                         header,
                         &entry,
-                        accounts.of_creator(entry.creator, entry.creator_pid),
+                        accounts.of_creator(&entry),
                         sequence.state(),
                         &mut survey.dropped,
                     )?),

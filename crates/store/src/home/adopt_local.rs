@@ -9,7 +9,7 @@ use super::Home;
 use super::accounts::Accounts;
 use super::adopt::Dropped;
 use super::settle::{Candidate, Fate, settle_blocks};
-use crate::blocks::Block;
+use crate::blocks::{Account, Block};
 use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
 use crate::directory::Directory;
 use crate::entry::{Sequence, State};
@@ -48,6 +48,7 @@ pub(super) fn survey(
     for page in area.used_pages() {
         let words = area.read_page(page)?;
         let creator = area.client_of_page(page).unwrap_or(NOBODY);
+        let account = accounts.of(creator, area.namespace_of_page(page));
         for (number, words) in area.entries(page, &words) {
             let life = area.life(number)?;
             if life.state() == State::Leaving || (is_open(life) && area.forward(number)? != 0) {
@@ -62,7 +63,7 @@ pub(super) fn survey(
                 }
                 area.set_forward(number, 0)?;
             }
-            match candidate(header, accounts, life, number, words, creator) {
+            match candidate(header, life, number, words, (creator, account)) {
                 Ok(Some(candidate)) => candidates.push(candidate),
                 Ok(None) => {}
                 Err(reason) => {
@@ -82,11 +83,10 @@ pub(super) fn survey(
 /// What an entry is, if its life says that it may be something.
 fn candidate(
     header: &Header,
-    accounts: &Accounts,
     life: Sequence,
     number: u32,
     words: &[u64; CLIENT_ENTRY_WORDS],
-    creator: u32,
+    (creator, account): (u32, Account),
 ) -> Result<Option<Candidate>, &'static str> {
     let slot = header.layout.client_slot(number);
     let fate = match life.state() {
@@ -110,7 +110,7 @@ fn candidate(
         name_hash: NameHash(0),
         sealed_at_ns: entry.sealed_at_ns,
         creator,
-        account: accounts.of(creator),
+        account,
         is_local: true,
         fate,
     }))

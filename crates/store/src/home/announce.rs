@@ -8,6 +8,7 @@ use crate::entry::{Entry, State};
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
 use crate::ids::Slot;
+use crate::names::own_name;
 
 impl Home {
     /// What time it is: nanoseconds since 1970. Events bear the time that was said last.
@@ -29,7 +30,7 @@ impl Home {
         EventCursor::new(self.region().clone(), *self.layout(), next)
     }
 
-    /// Before a change of an object: write the event. The one drafted before is forgotten unless
+    /// Before a change of an object with this full name: write the event. The one drafted before is forgotten unless
     /// it was published.
     pub(super) fn draft_event(
         &self,
@@ -38,7 +39,7 @@ impl Home {
         name: &str,
     ) -> Result<(), StoreError> {
         let number = self.events.head();
-        self.events.draft(&Event::of(kind, entry, name.to_owned(), number, self.now_ns))
+        self.events.draft(&Event::of(kind, entry, own_name(name).to_owned(), number, self.now_ns))
     }
 
     /// After the change: tell of it.

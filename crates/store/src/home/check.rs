@@ -20,6 +20,7 @@ impl Home {
         self.holds.check()?;
         self.clients.check()?;
         self.grants.check()?;
+        self.namespaces.check()?;
         self.pins.check()?;
         self.check_heap()?;
         self.check_entries()?;

@@ -11,13 +11,13 @@ use farrow_memory::sync::{Ordering, fence};
 
 use super::Home;
 use crate::blocks::Block;
-use crate::entry::State;
+use crate::entry::{Entry, State};
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::eviction::{Candidate, Evicted, EvictionPolicy, Need};
 use crate::failpoint;
 use crate::hazard::{self, Scan};
-use crate::ids::{ObjectId, Slot, Target};
+use crate::ids::{NamespaceId, ObjectId, Slot, Target};
 use crate::space::Run;
 use crate::uses;
 
@@ -212,12 +212,16 @@ impl Home {
             if is_held(slot) || before.is_some_and(is_held) || self.is_protected(slot) {
                 continue;
             }
-            let Some((id, sealed_at_ns, runs)) = self.blocks_if_sealed(slot)? else { continue };
+            let Some(Sealed { id, namespace, sealed_at_ns, runs }) = self.blocks_if_sealed(slot)?
+            else {
+                continue;
+            };
             // A stamp that is yet to come is somebody's mistake.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
-            let candidate = Candidate { id, last_use_ns: used_at.max(sealed_at_ns), bytes };
+            let last_use_ns = used_at.max(sealed_at_ns);
+            let candidate = Candidate { id, last_use_ns, bytes, namespace };
             let Some(rank) = policy.rank(&candidate) else { continue };
             for run in &runs {
                 if let Some(sharers) = self.blocks.get(*run).map(sharers).filter(|n| *n > 1) {
@@ -265,18 +269,26 @@ impl Home {
             let id = ObjectId::new(self.uid(), self.locals.area.life(number)?.generation(), slot);
             // An entry that was written over since is of no age.
             let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
-            return Ok(Some((id, sealed_at_ns, vec![run])));
+            let namespace = self.locals.area.namespace_of(number);
+            return Ok(Some(Sealed { id, namespace, sealed_at_ns, runs: vec![run] }));
         }
         if self.directory.sequence(slot)?.state() != State::Sealed {
             return Ok(None);
         }
         let entry = self.directory.entry(slot)?;
-        Ok(Some((entry.id, entry.sealed_at_ns, self.runs_of(slot, &entry)?)))
+        let runs = self.runs_of(slot, &entry)?;
+        let Entry { id, namespace, sealed_at_ns, .. } = entry;
+        Ok(Some(Sealed { id, namespace, sealed_at_ns, runs }))
     }
 }
 
-/// Id, time of seal and blocks of a sealed object.
-type Sealed = (ObjectId, u64, Vec<Run>);
+/// What is to be known of a sealed object.
+struct Sealed {
+    id: ObjectId,
+    namespace: NamespaceId,
+    sealed_at_ns: u64,
+    runs: Vec<Run>,
+}
 
 /// Objects that a block is part of.
 fn sharers(block: Block) -> u32 {

@@ -9,13 +9,13 @@ use crate::clients::{ClientRecord, ClientSlot, Joined};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::grants::{run_of, span_of};
-use crate::ids::Target;
-use crate::names::check_name;
+use crate::ids::{NamespaceId, Target};
+use crate::names::own_name;
 use crate::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 use crate::space::Run;
 
 impl Home {
-    /// Take in a client. `start_time` tells its process from a later one with the same pid.
+    /// Take in a client, into the default namespace. `start_time` tells its process from a later one with the same pid.
     ///
     /// # Errors
     /// [`StoreError::TooManyClients`] with the limit.
@@ -25,8 +25,25 @@ impl Home {
         start_time: u64,
         uid: u32,
     ) -> Result<Joined, StoreError> {
-        let joined = self.clients.join(pid, start_time, uid)?;
-        self.accounts.open(joined.client, pid);
+        self.client_join_in(NamespaceId::DEFAULT, pid, start_time, uid)
+    }
+
+    /// As [`Home::client_join`], into a namespace, in which it stays.
+    ///
+    /// # Errors
+    /// As [`Home::client_join`]; [`StoreError::Inconsistent`] for a namespace that is not there.
+    pub fn client_join_in(
+        &mut self,
+        namespace: NamespaceId,
+        pid: u32,
+        start_time: u64,
+        uid: u32,
+    ) -> Result<Joined, StoreError> {
+        if self.namespaces.get(namespace).is_none() {
+            return Err(StoreError::Inconsistent(format!("no namespace {}", namespace.0)));
+        }
+        let joined = self.clients.join(pid, start_time, uid, namespace)?;
+        self.accounts.open(joined.client, pid, namespace);
         Ok(joined)
     }
 
@@ -61,7 +78,9 @@ impl Home {
         let granted = self.locals_leave(client)?;
         self.reserved.retain(|_, owner| *owner != client);
         self.forget_kept(client);
-        self.blocks.disown(self.accounts.close(client));
+        if let Some(account) = self.accounts.close(client) {
+            self.blocks.disown(account);
+        }
         failpoint!("client.leave.done");
         self.clients.end_leave(client)?;
         let reclaimed = self.reclaim()?;
@@ -135,15 +154,15 @@ impl Home {
         self.grants.of(client.0).map(span_of).collect()
     }
 
-    /// Keep a name for an object that a client is about to create.
+    /// Keep a full name for an object that a client is about to create in its namespace.
     ///
     /// # Errors
     /// [`StoreError::NameTaken`], [`StoreError::NameInvalid`].
     pub fn reserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
         self.clients.get(client)?;
-        check_name(name)?;
+        self.check_name_for_client(client, name)?;
         if self.slot_of_name(name)?.is_some() {
-            return Err(StoreError::NameTaken { name: name.to_owned() });
+            return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
         }
         // A client could reserve without end; as many names as objects are enough.
         let max = self.layout().objects_max;
@@ -151,7 +170,9 @@ impl Home {
             return Err(StoreError::TooManyObjects { max });
         }
         match self.reserved.entry(name.to_owned()) {
-            MapEntry::Occupied(taken) => Err(StoreError::NameTaken { name: taken.key().clone() }),
+            MapEntry::Occupied(taken) => {
+                Err(StoreError::NameTaken { name: own_name(taken.key()).to_owned() })
+            }
             MapEntry::Vacant(free) => {
                 free.insert(client);
                 Ok(())

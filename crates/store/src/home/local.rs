@@ -63,8 +63,8 @@ impl Home {
     /// # Errors
     /// [`StoreError::EntryPagesExhausted`] with the limit, [`StoreError::NoSuchClient`].
     pub fn entry_pages(&mut self, client: ClientSlot, count: u32) -> Result<Span, StoreError> {
-        self.clients.get(client)?;
-        self.locals.area.assign(client.0, count)
+        let namespace = self.clients.get(client)?.namespace;
+        self.locals.area.assign(client.0, namespace, count)
     }
 
     /// The entry pages of a client, for one that comes back.
@@ -169,6 +169,7 @@ impl Home {
         let words = self.locals.area.read_entry(number)?;
         let entry = decode(&words, self.uid(), slot, layout).ok();
         let entry = entry.filter(|entry| entry.id == id).ok_or_else(not_found)?;
+        let entry = Entry { namespace: self.locals.area.namespace_of(number), ..entry };
         match self.locals.blocks.get(&slot.0) {
             // Written over since it was sealed.
             Some(known) if *known != run_of(entry.primary) => Err(not_found()),
@@ -190,7 +191,9 @@ impl Home {
         }
         let run = self.locals.blocks.get(&slot.0).copied().flatten().ok_or_else(not_found)?;
         // The entry may have been written over since; that it goes is told all the same.
-        let entry = self.find_local(id).unwrap_or_else(|_| Entry::bytes(id, span_of(run)));
+        let namespace = self.locals.area.namespace_of(number);
+        let unknown = Entry { namespace, ..Entry::bytes(id, span_of(run)) };
+        let entry = self.find_local(id).unwrap_or(unknown);
         self.draft_event(EventKind::Deleted, &entry, "")?;
         self.locals.area.set_life(number, life.with(State::Retiring))?;
         failpoint!("local.retiring");
@@ -304,7 +307,9 @@ impl Home {
     /// An object is in the books from here on.
     fn enter(&mut self, number: u32, run: Run) {
         let client = self.locals.area.client_of(number);
-        let owner = client.map_or(Account::GONE, |client| self.accounts.of(client));
+        let namespace = self.locals.area.namespace_of(number);
+        let of_client = client.map(|client| self.accounts.of(client, namespace));
+        let owner = of_client.unwrap_or(Account::gone(namespace));
         self.blocks.seal(run, Part::Primary, owner);
         self.locals.blocks.insert(self.layout().client_slot(number).0, Some(run));
         self.locals.area.enter(number);

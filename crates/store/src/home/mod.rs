@@ -11,6 +11,7 @@ mod inherit;
 mod keep;
 mod lend;
 mod local;
+mod namespaces;
 mod overview;
 mod seal;
 mod settle;
@@ -47,6 +48,7 @@ use crate::holds::HoldArea;
 use crate::ids::{RegionUid, Slot};
 use crate::layout::Layout;
 use crate::names::Names;
+use crate::namespaces::NamespaceTable;
 use crate::options::RegionOptions;
 use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
@@ -109,6 +111,7 @@ pub struct Home {
     /// Sealed objects.
     objects: u32,
     accounts: Accounts,
+    namespaces: NamespaceTable,
     /// Bytes that became free since this home was opened.
     freed_bytes: u64,
     /// Names of objects in creation.

@@ -4,7 +4,7 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use crate::blocks::Part;
-use crate::clients::ClientSlot;
+use crate::clients::{ClientRecord, ClientSlot};
 use crate::directory::Vacancy;
 use crate::entry::{Entry, encode_extra};
 use crate::error::StoreError;
@@ -12,7 +12,7 @@ use crate::events::EventKind;
 use crate::failpoint;
 use crate::grants::{Carving, run_of};
 use crate::ids::{ObjectId, ObjectKind, Slot, Target};
-use crate::names::check_name;
+use crate::names::own_name;
 use crate::options::NAME_BYTES_MAX;
 use crate::space::Run;
 
@@ -38,7 +38,7 @@ pub struct SealRequest<'a> {
     pub metadata_bytes: u32,
     /// crc32c of the metadata. Readers compare it; the home does not.
     pub metadata_crc: u32,
-    /// Its name.
+    /// Its full name: see [`crate::full_name`].
     pub name: Option<&'a str>,
     /// Whether the client has reserved the name.
     pub is_reserved: bool,
@@ -112,7 +112,7 @@ impl Home {
         self.publish_event()?;
         self.grants.carve(client.0, &plan.carving)?;
         failpoint!("seal.carved");
-        let owner = self.accounts.of(client.0);
+        let owner = self.accounts.of(client.0, plan.entry.namespace);
         self.blocks.seal(plan.primary, Part::Primary, owner);
         for run in &plan.extra {
             self.blocks.seal(*run, Part::Extra, owner);
@@ -182,7 +182,7 @@ impl Home {
         request: &SealRequest<'_>,
         now_ns: u64,
     ) -> Result<Plan, StoreError> {
-        let creator_pid = self.clients.get(client)?.pid;
+        let ClientRecord { pid: creator_pid, namespace, .. } = *self.clients.get(client)?;
         if let Some(name) = request.name {
             self.check_name_for(client, name, request.is_reserved)?;
         }
@@ -207,6 +207,7 @@ impl Home {
             metadata_crc: request.metadata_crc,
             residency: 0,
             is_relocated: false,
+            namespace,
         };
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         self.check_extra_list(&entry, &request.extra)?;
@@ -252,13 +253,13 @@ impl Home {
         name: &str,
         is_reserved: bool,
     ) -> Result<(), StoreError> {
-        check_name(name)?;
+        self.check_name_for_client(client, name)?;
         let is_reservation_in_the_way = match self.reserved.get(name) {
             Some(owner) => *owner != client || !is_reserved,
             None => false,
         };
         if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {
-            return Err(StoreError::NameTaken { name: name.to_owned() });
+            return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
         }
         let free = self.names.free_bytes();
         if free < NAME_BYTES_MAX + 1 && free < name.len() as u64 {

@@ -270,7 +270,7 @@ mod tests {
             name_hash: NameHash(0),
             sealed_at_ns: age,
             creator: 0,
-            account: Account::GONE,
+            account: Account::default(),
             is_local: false,
             fate: Fate::Sealed,
         }

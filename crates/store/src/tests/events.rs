@@ -37,6 +37,7 @@ fn a_subscriber_sees_what_happens_in_order() {
         id,
         object_kind: ObjectKind::Bytes,
         size: farrow_memory::Length(5),
+        namespace: crate::NamespaceId::DEFAULT,
         name: name.clone(),
         at_ns: 5,
     };

@@ -8,15 +8,15 @@ use super::support::{Client, World, part, table};
 use crate::hash::HashKey;
 use crate::header::Header;
 use crate::{
-    FormatError, Home, Layout, ObjectId, Reader, RegionOptions, RegionUid, SealRequest, StoreError,
-    Target,
+    FormatError, Home, Layout, NamespaceId, NamespaceOptions, ObjectId, Reader, RegionOptions,
+    RegionUid, SealRequest, StoreError, Target,
 };
 
 /// Words that are not 0, one a line: offset and value. Lines with `#` say what follows.
 const GOLDEN: &str = include_str!("golden_v2.txt");
 
-/// The nonce of a client is random. Word 3 of record 0 of the client table.
-const NONCE: u64 = 4096 + 24;
+/// The nonces of clients are random. Word 3 of records 0 and 1 of the client table.
+const NONCES: [u64; 2] = [4096 + 24, 4096 + 64 + 24];
 
 fn options() -> RegionOptions {
     RegionOptions {
@@ -33,7 +33,8 @@ fn options() -> RegionOptions {
 }
 
 /// The region of the golden file: plain bytes with a name, a table of two blocks that is held,
-/// a deleted object, one that the client sealed by itself, and the rest of an extent.
+/// a deleted object, one that the client sealed by itself, the rest of an extent, and a namespace
+/// with an object and a client in it.
 fn make(world: &World) -> (Home, Client) {
     let header = Header {
         uid: RegionUid(0x1122_3344_5566_7788),
@@ -59,6 +60,17 @@ fn make(world: &World) -> (Home, Client) {
     let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
     client.holds.abandon();
     drop(held);
+    let team = NamespaceOptions {
+        name: "team".to_owned(),
+        bytes_max: Some(8192),
+        objects_max: Some(9),
+        writers: Some(vec![1000, 1001, 1002]),
+    };
+    home.create_namespace(&team).unwrap();
+    let member = Client::join_in(world, &mut home, "team").unwrap();
+    let extent = home.grant(member.slot, Length(1 << 12), Length(1 << 12)).unwrap();
+    let request = SealRequest::bytes(part(extent, 0, 128), Length(3), Some("team\0greeting"));
+    home.seal(member.slot, &request, 6_000).unwrap();
     (home, client)
 }
 
@@ -68,7 +80,7 @@ fn words(world: &World) -> Vec<(u64, u64)> {
     let words = region.words(Span::new(Offset(0), region.length())).unwrap();
     let load = |i| words.load(i, farrow_memory::sync::Ordering::Relaxed).unwrap();
     let all = (0..words.len()).map(|i| (i as u64 * 8, load(i)));
-    all.filter(|(at, word)| *word != 0 && *at != NONCE).collect()
+    all.filter(|(at, word)| *word != 0 && !NONCES.contains(at)).collect()
 }
 
 fn golden() -> Vec<(u64, u64)> {
@@ -112,11 +124,18 @@ fn the_golden_image_can_be_opened() {
     assert_eq!(reader.find("gone").unwrap(), None);
     let own: ObjectId = "11223344556677880000000100000004".parse().unwrap();
     assert_eq!(reader.by_id(own).unwrap().unwrap().sealed_at_ns, 5_000);
+    let team = world.reader().in_namespace(NamespaceId(1), "team");
+    let theirs = team.find("greeting").unwrap().unwrap();
+    assert_eq!((theirs.namespace, theirs.size.0, theirs.id == id), (NamespaceId(1), 3, false));
+    assert_eq!(team.name_of(&theirs).unwrap().as_deref(), Some("greeting"));
 
     let mut home = world.adopt();
     assert_eq!(home.life(), 2);
     let stats = home.stats().unwrap();
-    assert_eq!((stats.objects, stats.holds, stats.clients), (3, 1, 1));
+    assert_eq!((stats.objects, stats.holds, stats.clients), (4, 1, 2));
+    let made = home.namespace("team").unwrap().options.clone();
+    assert_eq!((made.bytes_max, made.objects_max), (Some(8192), Some(9)));
+    assert_eq!(made.writers, Some(vec![1000, 1001, 1002]));
     assert!(!home.delete(Target::Name("table")).unwrap().freed_now);
 }
 

@@ -20,8 +20,11 @@ use crate::{FormatError, Home, Reader, StoreError, Target};
 fn story() -> Vec<Op> {
     let bytes = |at, grains, name| Op::SealBytes { client: 0, at, grains, name };
     vec![
+        Op::CreateNamespace { name: 1 },
+        Op::CreateNamespace { name: 2 },
+        Op::DropNamespace { namespace: 2 },
         Op::Join,
-        Op::Join,
+        Op::JoinIn { namespace: 1 },
         Op::HoldBlock { client: 0 },
         Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
         Op::Grant { client: 1, min: 1, want: 1 << 13 },
@@ -229,6 +232,9 @@ fn op() -> impl Strategy<Value = Op> {
     let name = || prop::option::of(any::<u8>());
     prop_oneof![
         2 => Just(Op::Join),
+        2 => n().prop_map(|namespace| Op::JoinIn { namespace }),
+        1 => any::<u8>().prop_map(|name| Op::CreateNamespace { name }),
+        1 => n().prop_map(|namespace| Op::DropNamespace { namespace }),
         1 => n().prop_map(|client| Op::Leave { client }),
         1 => n().prop_map(|client| Op::HoldBlock { client }),
         5 => (n(), 1..1u64 << 16, 1..1u64 << 17)

@@ -11,6 +11,7 @@ mod lives;
 mod local;
 mod local_races;
 mod model;
+mod namespaces;
 pub(crate) mod poison;
 mod races;
 mod requests;

@@ -15,8 +15,8 @@ use farrow_memory::{Access, Length, Offset, Span};
 use super::support::{Client, World, part, table};
 use crate::failpoints;
 use crate::{
-    ClientSlot, EventCursor, EventKind, Held, Home, Lru, Need, ObjectId, SealRequest, Seen,
-    StoreError, Target, UseStamps,
+    ClientSlot, EventCursor, EventKind, Held, Home, Listed, Lru, Namespace, NamespaceOptions, Need,
+    ObjectId, SealRequest, Seen, StoreError, Target, UseStamps, full_name,
 };
 
 const GRAIN: u64 = 128;
@@ -28,6 +28,16 @@ const POISON: u8 = 0xdd;
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Join,
+    /// Into one of the namespaces that there are.
+    JoinIn {
+        namespace: usize,
+    },
+    CreateNamespace {
+        name: u8,
+    },
+    DropNamespace {
+        namespace: usize,
+    },
     Leave {
         client: usize,
     },
@@ -106,6 +116,7 @@ pub(crate) enum Op {
 /// A sealed object, with the bytes of its blocks.
 #[derive(Clone, Debug)]
 struct Object {
+    namespace: String,
     name: Option<String>,
     blocks: Vec<(Span, Vec<u8>)>,
 }
@@ -117,8 +128,17 @@ struct Member {
     holds: Vec<Held>,
 }
 
+impl Object {
+    /// Its name in the directory.
+    fn full_name(&self) -> Option<String> {
+        self.name.as_ref().map(|name| full_name(&self.namespace, name).unwrap().into_owned())
+    }
+}
+
 pub(crate) struct Model {
     world: World,
+    /// The namespaces there are, with the default one.
+    namespaces: BTreeSet<String>,
     home: Option<Home>,
     members: Vec<Member>,
     objects: BTreeMap<ObjectId, Object>,
@@ -148,6 +168,7 @@ impl Model {
         let events = world.reader().events(0).unwrap();
         Self {
             world,
+            namespaces: BTreeSet::from([String::new()]),
             home: Some(home),
             members: Vec::new(),
             objects: BTreeMap::new(),
@@ -234,7 +255,16 @@ impl Model {
 
     fn step(&mut self, op: &Op) {
         match op {
-            Op::Join => self.join(),
+            Op::Join => self.join(""),
+            Op::JoinIn { namespace } => {
+                let name = self.namespaces.iter().nth(namespace % self.namespaces.len());
+                self.join(&name.unwrap().clone());
+            }
+            Op::CreateNamespace { name } => self.create_namespace(&format!("space {}", name % 6)),
+            Op::DropNamespace { namespace } => {
+                let name = self.namespaces.iter().nth(namespace % self.namespaces.len());
+                self.drop_namespace(&name.unwrap().clone());
+            }
             Op::Leave { client } => self.leave(*client),
             Op::HoldBlock { client } => self.hold_block(*client),
             Op::Grant { client, min, want } => self.grant(*client, *min, *want),
@@ -272,9 +302,48 @@ impl Model {
         }
     }
 
-    fn join(&mut self) {
+    fn create_namespace(&mut self, name: &str) {
+        let options = NamespaceOptions {
+            name: name.to_owned(),
+            objects_max: Some(7),
+            ..NamespaceOptions::default()
+        };
+        match self.home().create_namespace(&options) {
+            Ok(_) => assert!(self.namespaces.insert(name.to_owned())),
+            Err(StoreError::NameTaken { .. }) => assert!(self.namespaces.contains(name)),
+            Err(StoreError::TooManyNamespaces { max }) => {
+                assert_eq!(self.namespaces.len(), max as usize + 1);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn drop_namespace(&mut self, name: &str) {
+        let is_used = |model: &Self| {
+            let of = |object: &&Object| object.namespace == name;
+            model.objects.values().chain(model.retiring.values()).any(|object| of(&object))
+                || model.members.iter().any(|m| m.client.reader.namespace().1 == name)
+        };
+        match self.home().drop_namespace(name) {
+            Ok(()) => {
+                let held = |id: &ObjectId| self.is_held(*id);
+                assert!(self.objects.values().all(|object| object.namespace != name));
+                let mut retiring = self.retiring.iter().filter(|(id, _)| held(id));
+                assert!(retiring.all(|(_, object)| object.namespace != name));
+                assert!(self.namespaces.remove(name));
+            }
+            // A block that another namespace shares may be left of it.
+            Err(StoreError::NamespaceInUse { objects: 0, clients: 0, bytes, .. }) => {
+                assert!(name.is_empty() || bytes.0 > 0);
+            }
+            Err(StoreError::NamespaceInUse { .. }) => assert!(is_used(self)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn join(&mut self, namespace: &str) {
         let home = self.home.as_mut().unwrap();
-        match Client::join(&self.world, home) {
+        match Client::join_in(&self.world, home, namespace) {
             Ok(client) => {
                 let (grains, holds) = (BTreeSet::new(), Vec::new());
                 self.members.push(Member { client, grains, holds });
@@ -378,15 +447,17 @@ impl Model {
             client.write(block.offset, &vec![self.seed; block.length.0 as usize]);
         }
         let name = name.map(|n| format!("{}-{n}", "name".repeat(usize::from(n % 40))));
+        let namespace = client.reader.namespace().1.to_owned();
+        let full = name.as_ref().map(|name| full_name(&namespace, name).unwrap().into_owned());
         let request = if is_table {
-            table(client, primary, &blocks, name.as_deref())
+            table(client, primary, &blocks, full.as_deref())
         } else {
-            SealRequest::bytes(primary, primary.length, name.as_deref())
+            SealRequest::bytes(primary, primary.length, full.as_deref())
         };
         let all = std::iter::once(primary).chain(blocks);
-        let object =
-            Object { name: name.clone(), blocks: all.map(|b| (b, client.read(b))).collect() };
-        let is_taken = name.is_some() && self.objects.values().any(|o| o.name == name);
+        let blocks = all.map(|b| (b, client.read(b))).collect();
+        let object = Object { namespace, name: name.clone(), blocks };
+        let is_taken = name.is_some() && self.objects.values().any(|o| o.full_name() == full);
         self.pending = Some(object.clone());
         match self.home.as_mut().unwrap().seal(client.slot, &request, u64::from(self.seed)) {
             Ok(id) => {
@@ -439,7 +510,8 @@ impl Model {
         assert_eq!(held.is_some(), is_held);
         member.holds.extend(held);
         member.grains = free;
-        let object = Object { name: None, blocks: vec![(primary, bytes)] };
+        let namespace = self.members[i].client.reader.namespace().1.to_owned();
+        let object = Object { namespace, name: None, blocks: vec![(primary, bytes)] };
         self.own.insert(id);
         assert!(self.objects.insert(id, object).is_none() && !self.retiring.contains_key(&id));
     }
@@ -473,7 +545,8 @@ impl Model {
             return;
         };
         let (id, object) = self.objects.iter().nth(i).map(|(id, o)| (*id, o.clone())).unwrap();
-        let target = match &object.name {
+        let full = object.full_name();
+        let target = match &full {
             Some(name) if by_name => Target::Name(name),
             _ => Target::Id(id),
         };
@@ -570,8 +643,7 @@ impl Model {
 
     /// What an eviction took: nothing that is held or pinned.
     fn forget_evicted(&mut self) {
-        let there: BTreeSet<ObjectId> =
-            self.world.reader().list("").unwrap().iter().map(|listed| listed.entry.id).collect();
+        let there: BTreeSet<ObjectId> = self.list().iter().map(|listed| listed.entry.id).collect();
         let gone: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
         for id in gone {
@@ -603,6 +675,15 @@ impl Model {
         }
     }
 
+    /// What is there, in all namespaces.
+    fn list(&self) -> Vec<Listed> {
+        let home = self.home.as_ref().unwrap();
+        let in_one = |one: &Namespace| {
+            self.world.reader().in_namespace(one.id, &one.options.name).list("").unwrap()
+        };
+        home.namespaces().flat_map(in_one).collect()
+    }
+
     fn is_held(&self, id: ObjectId) -> bool {
         let before = self.before.get(&id);
         let mut all = self.members.iter().flat_map(|member| &member.holds);
@@ -620,6 +701,12 @@ impl Model {
 
     /// After a kill in the middle of `op`: see which of the things that may be is.
     fn reconcile(&mut self, op: &Op) {
+        if matches!(op, Op::CreateNamespace { .. } | Op::DropNamespace { .. }) {
+            let home = self.home.as_ref().unwrap();
+            let there = home.namespaces().map(|one| one.options.name.clone()).collect();
+            assert!(self.namespaces.symmetric_difference(&there).count() <= 1);
+            self.namespaces = there;
+        }
         self.reconcile_clients(op);
         self.reconcile_objects(op);
         let home = self.home.as_ref().unwrap();
@@ -658,7 +745,7 @@ impl Model {
         let known: BTreeSet<ClientSlot> = self.members.iter().map(|m| m.client.slot).collect();
         for slot in joined.difference(&known) {
             // Its process never heard that it had joined, and so is not there to go on.
-            assert!(matches!(op, Op::Join), "a client came after {op:?}");
+            assert!(matches!(op, Op::Join | Op::JoinIn { .. }), "a client came after {op:?}");
             self.home().client_leave(*slot).unwrap();
         }
     }
@@ -670,8 +757,7 @@ impl Model {
         if matches!(op, Op::Evict { .. } | Op::EvictOne { .. }) {
             self.forget_evicted();
         }
-        let there: Vec<ObjectId> =
-            self.world.reader().list("").unwrap().iter().map(|listed| listed.entry.id).collect();
+        let there: Vec<ObjectId> = self.list().iter().map(|listed| listed.entry.id).collect();
         let gone: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
         if let (Op::TakeOver { .. }, [id]) = (op, &gone[..]) {
@@ -685,7 +771,7 @@ impl Model {
             self.retiring.insert(*id, object);
         }
         if let Op::Pin { .. } = op {
-            let listed = self.world.reader().list("").unwrap();
+            let listed = self.list();
             let pinned = listed.iter().filter(|listed| listed.is_pinned);
             self.pinned = pinned.map(|listed| listed.entry.id).collect();
         }
@@ -727,6 +813,8 @@ impl Model {
     fn verify(&mut self) {
         self.verify_events();
         self.home().check().unwrap();
+        let names = self.home().namespaces().map(|one| one.options.name.clone());
+        assert_eq!(names.collect::<BTreeSet<_>>(), self.namespaces);
         let stats = self.home().stats().unwrap();
         let granted: usize = self.members.iter().map(|member| member.grains.len()).sum();
         let granted = granted as u64 * GRAIN;
@@ -753,7 +841,7 @@ impl Model {
             .collect();
         assert_eq!(stats.holds, held.len() as u64);
         let reader = self.world.reader();
-        let listed = reader.list("").unwrap();
+        let listed = self.list();
         let pinned = listed.iter().filter(|listed| listed.is_pinned).map(|one| one.entry.id);
         assert_eq!(pinned.collect::<BTreeSet<_>>(), self.pinned);
         for (id, object) in &self.objects {
@@ -766,6 +854,10 @@ impl Model {
             let name = reader.name_of(&entry).unwrap();
             assert_eq!(name, object.name);
             if let Some(name) = name {
+                let home = self.home.as_ref().unwrap();
+                let namespace = home.namespace(&object.namespace).unwrap().id;
+                assert_eq!(entry.namespace, namespace);
+                let reader = reader.clone().in_namespace(namespace, &object.namespace);
                 assert_eq!(reader.find(&name).unwrap().map(|e| e.id), Some(*id));
             }
             let blocks: Vec<Span> = object.blocks.iter().map(|block| block.0).collect();

@@ -138,7 +138,7 @@ fn names_have_rules() {
     }
     for (name, length) in [("".to_owned(), 0), ("n".repeat(256), 256), ("a\0b".to_owned(), 3)] {
         match put(&mut home, &name) {
-            Err(StoreError::NameInvalid { bytes }) => assert_eq!(bytes, length),
+            Err(StoreError::NameInvalid { bytes, .. }) => assert_eq!(bytes, length),
             other => panic!("{other:?}"),
         }
         assert!(client.reader.find(&name).is_err());

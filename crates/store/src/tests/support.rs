@@ -8,7 +8,7 @@ use farrow_memory::{Access, Fabric, Length, Offset, Region, Span};
 use crate::entry::encode_extra;
 use crate::{
     BLOCK_BYTES, ClientSlot, EntryTable, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader,
-    RegionOptions, SealRequest, StoreError,
+    RegionOptions, SealRequest, StoreError, full_name,
 };
 
 /// A region whose home can be thrown away and opened again.
@@ -70,7 +70,17 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn join(world: &World, home: &mut Home) -> Result<Self, StoreError> {
-        let joined = home.client_join(42, 7, 1000)?;
+        Self::join_in(world, home, "")
+    }
+
+    /// Into a namespace.
+    pub(crate) fn join_in(
+        world: &World,
+        home: &mut Home,
+        namespace: &str,
+    ) -> Result<Self, StoreError> {
+        let id = home.namespace(namespace)?.id;
+        let joined = home.client_join_in(id, 42, 7, 1000)?;
         let block = match home.hold_block(joined.client) {
             Ok(block) => block,
             Err(error) => {
@@ -78,7 +88,7 @@ impl Client {
                 return Err(error);
             }
         };
-        let reader = world.reader();
+        let reader = world.reader().in_namespace(id, namespace);
         let holds = Arc::new(HoldTable::new(Arc::clone(reader.region()), &[block])?);
         let entries = EntryTable::new(Arc::clone(reader.region()), joined.client, 42)?;
         Ok(Self { slot: joined.client, nonce: joined.nonce, reader, holds, entries })
@@ -115,8 +125,11 @@ impl Client {
         let extent = home.grant(self.slot, Length(blocks), Length(blocks))?;
         self.write(extent.offset, bytes);
         let primary = Span::new(extent.offset, Length(blocks));
-        let request = SealRequest::bytes(primary, Length(bytes.len() as u64), name);
-        let sealed = home.seal(self.slot, &request, 5);
+        let full = name.map(|name| full_name(self.reader.namespace().1, name)).transpose();
+        let sealed = full.and_then(|full| {
+            let size = Length(bytes.len() as u64);
+            home.seal(self.slot, &SealRequest::bytes(primary, size, full.as_deref()), 5)
+        });
         // What is left of the extent, or all of it, goes back.
         let left = match &sealed {
             Ok(_) => Span::between(primary.end().unwrap(), extent.end().unwrap()).unwrap(),

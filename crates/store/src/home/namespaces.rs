@@ -1,0 +1,101 @@
+//! Namespaces: made, dropped, and what is in them.
+
+use farrow_memory::Length;
+
+use super::Home;
+use crate::blocks::Usage;
+use crate::clients::ClientSlot;
+use crate::error::StoreError;
+use crate::ids::NamespaceId;
+use crate::names::check_full_name;
+use crate::namespaces::{Namespace, NamespaceOptions};
+
+/// So many names an error repeats.
+const NAMES_TOLD_MAX: usize = 64;
+
+impl Home {
+    /// Make a namespace. It stays, with its objects, until it is dropped.
+    ///
+    /// # Errors
+    /// [`StoreError::NameTaken`], [`StoreError::NamespaceNameInvalid`],
+    /// [`StoreError::TooManyNamespaces`], [`StoreError::TooManyWriters`].
+    pub fn create_namespace(
+        &mut self,
+        options: &NamespaceOptions,
+    ) -> Result<NamespaceId, StoreError> {
+        let events_from = self.events.head();
+        let (blocks, clients) = (&self.blocks, &self.clients);
+        // Nothing of a namespace that was dropped; of one that was damaged there may be.
+        let is_unused = |id| {
+            blocks.usage_of_namespace(id) == Usage::default()
+                && clients.records().all(|record| record.namespace != id)
+        };
+        self.namespaces.create(options, events_from, is_unused)
+    }
+
+    /// Drop a namespace in which nothing and nobody is.
+    ///
+    /// # Errors
+    /// [`StoreError::NamespaceInUse`] with the numbers, [`StoreError::NoSuchNamespace`].
+    pub fn drop_namespace(&mut self, name: &str) -> Result<(), StoreError> {
+        let id = self.namespace(name)?.id;
+        let Usage { bytes, objects } = self.usage_of_namespace(id);
+        let clients = self.clients_in(id).count() as u32;
+        if id == NamespaceId::DEFAULT || objects > 0 || bytes.0 > 0 || clients > 0 {
+            let name = name.to_owned();
+            return Err(StoreError::NamespaceInUse { name, objects, bytes, clients });
+        }
+        self.namespaces.remove(id)
+    }
+
+    /// All namespaces, the default one first.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.namespaces.iter()
+    }
+
+    /// The namespace with this name; `""` is the default one.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchNamespace`] with the names that there are.
+    pub fn namespace(&self, name: &str) -> Result<&Namespace, StoreError> {
+        self.namespaces.find(name).ok_or_else(|| StoreError::NoSuchNamespace {
+            name: name.to_owned(),
+            known: (self.namespaces().skip(1).take(NAMES_TOLD_MAX))
+                .map(|one| one.options.name.clone())
+                .collect(),
+        })
+    }
+
+    /// The namespace that a client is in.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchClient`]; [`StoreError::Inconsistent`] where its record was damaged.
+    pub fn namespace_of(&self, client: ClientSlot) -> Result<&Namespace, StoreError> {
+        let id = self.clients.get(client)?.namespace;
+        let lost = || StoreError::Inconsistent(format!("namespace {} has no record", id.0));
+        self.namespaces.get(id).ok_or_else(lost)
+    }
+
+    /// What is in a namespace: what is granted to its clients, and its objects, whoever made
+    /// them. What a client sealed by itself counts as in [`Home::usage_of`].
+    #[must_use]
+    pub fn usage_of_namespace(&self, id: NamespaceId) -> Usage {
+        let blocks = self.blocks.usage_of_namespace(id);
+        let granted: u64 = self.clients_in(id).map(|client| self.grants.bytes_of(client.0)).sum();
+        Usage { bytes: Length(blocks.bytes.0 + granted), ..blocks }
+    }
+
+    /// The clients in a namespace.
+    pub fn clients_in(&self, id: NamespaceId) -> impl Iterator<Item = ClientSlot> + '_ {
+        self.clients().filter(move |record| record.namespace == id).map(|record| record.client)
+    }
+
+    /// Whether a full name is one that this client may give.
+    pub(super) fn check_name_for_client(
+        &self,
+        client: ClientSlot,
+        full: &str,
+    ) -> Result<(), StoreError> {
+        check_full_name(&self.namespace_of(client)?.options.name, full)
+    }
+}
