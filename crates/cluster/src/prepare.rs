@@ -1,4 +1,4 @@
-//! Makes the heap's pages ready ahead of the first put.
+//! Makes a region's pages ready ahead of their first use: tables first, then the heap.
 //!
 //! A tmpfs reserves pages at creation and clears each at its first touch, which costs several
 //! times what the copy into it does. A thread of low priority touches them beforehand.
@@ -6,12 +6,12 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use farrow_memory::{Length, Offset, Region, Span, sync};
+use farrow_memory::{Length, MapError, Offset, Populate, Region, Span, sync};
 
 /// Bytes touched at once: small enough to stop soon.
 const PIECE_BYTES: u64 = 16 << 20;
 
-/// Starts the thread; `prepared` counts the bytes done, `should_go_on` stops it.
+/// Starts the thread; `prepared` counts the bytes of the heap that are done, `should_go_on` stops it.
 pub(crate) fn start(
     region: Arc<Region>,
     heap: Span,
@@ -22,16 +22,24 @@ pub(crate) fn start(
         // The nice value belongs to the thread on Linux (sched(7)).
         let _ = rustix::process::nice(19);
         let is_stopped = || !should_go_on.load(sync::Ordering::Relaxed);
-        let mut done = 0;
-        while done < heap.length.0 && !is_stopped() {
-            let length = PIECE_BYTES.min(heap.length.0 - done);
-            let piece = Span { offset: Offset(heap.offset.0 + done), length: Length(length) };
-            if let Err(error) = region.prepare(piece, &is_stopped) {
-                tracing::debug!(%error, "pages are not made ready ahead");
-                return;
-            }
-            done += length;
-            prepared.store(done, sync::Ordering::Relaxed);
+        let control = Length(region.geometry().control.0);
+        let tables = Span { offset: Offset(control.0), length: Length(heap.offset.0 - control.0) };
+        // The daemon writes names and entries all over the control section.
+        let by_populate = |piece| region.populate(piece, Populate::Write);
+        let by_alias = |piece| region.prepare(piece, &is_stopped).map(drop);
+        let done =
+            each_piece(Span { offset: Offset(0), length: control }, by_populate, &is_stopped)
+                .and_then(|()| each_piece(tables, by_alias, &is_stopped))
+                .and_then(|()| {
+                    let by_alias = |piece: Span| {
+                        by_alias(piece)?;
+                        prepared.fetch_add(piece.length.0, sync::Ordering::Relaxed);
+                        Ok(())
+                    };
+                    each_piece(heap, by_alias, &is_stopped)
+                });
+        if let Err(error) = done {
+            tracing::debug!(%error, "pages are not made ready ahead");
         }
     };
     match std::thread::Builder::new().name("farrow-prepare".into()).spawn(work) {
@@ -41,4 +49,18 @@ pub(crate) fn start(
             None
         }
     }
+}
+
+fn each_piece(
+    span: Span,
+    prepare: impl Fn(Span) -> Result<(), MapError>,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<(), MapError> {
+    let mut done = 0;
+    while done < span.length.0 && !is_stopped() {
+        let length = PIECE_BYTES.min(span.length.0 - done);
+        prepare(Span { offset: Offset(span.offset.0 + done), length: Length(length) })?;
+        done += length;
+    }
+    Ok(())
 }
