@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span};
+use farrow_memory::{Alias, Length, Offset, Populate, Region, Retired, Span, process_id};
 use farrow_store::ObjectId;
 
 use crate::session::lock;
@@ -112,11 +112,11 @@ fn worker() -> Option<&'static SyncSender<Task>> {
             .stack_size(128 << 10)
             .spawn(work)
             .ok()
-            .map(|_| (std::process::id(), sender))
+            .map(|_| (process_id(), sender))
     });
     let (pid, sender) = started.as_ref()?;
     // A forked child has the queue but not the thread.
-    (*pid == std::process::id()).then_some(sender)
+    (*pid == process_id()).then_some(sender)
 }
 
 fn walk(region: &Weak<Region>, block: Span) {

@@ -15,7 +15,7 @@ use farrow_cluster::wire::{
 };
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Region, Retired, Span, page_bytes,
+    PassedParts, Region, Retired, Span, page_bytes, process_id,
 };
 use farrow_store::{
     ClientSlot, Entry, EntryTable, Held, HoldTable, ObjectId, Reader, StoreError, UseStamps,
@@ -102,7 +102,7 @@ impl Session {
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
         let slot = ClientSlot(welcome.slot);
-        let local = Local::new(EntryTable::new(Arc::clone(&region), slot, std::process::id())?);
+        let local = Local::new(EntryTable::new(Arc::clone(&region), slot, process_id())?);
         let heap = reader.layout().heap;
         background::warm_up();
         // The first `get` should not pay for the first look into the index either.
@@ -127,7 +127,7 @@ impl Session {
                 slot: welcome.slot,
                 nonce: welcome.nonce,
             },
-            pid: std::process::id(),
+            pid: process_id(),
             link: Mutex::new(Arc::new(link)),
             reconnecting: Mutex::default(),
             hold_slots: Mutex::default(),
@@ -136,7 +136,7 @@ impl Session {
 
     /// False in a child that was forked off: the holds and the extents are its parent's.
     pub(crate) fn is_own_process(&self) -> bool {
-        std::process::id() == self.pid
+        process_id() == self.pid
     }
 
     pub(crate) fn check_process(&self) -> Result<(), Error> {

@@ -50,6 +50,16 @@ impl Mapping {
         Ok(whole)
     }
 
+    /// Memory of this process alone, zeros.
+    pub(crate) fn private(length: Length) -> Result<Self, Errno> {
+        let bytes = length.as_usize();
+        // SAFETY: no address is given, so no existing mapping is touched.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection(true), MapFlags::PRIVATE)
+        }?;
+        Self::own(start.cast(), bytes)
+    }
+
     fn reserve_at(length: Length, wish: Address) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let at = ptr::without_provenance_mut(wish.0);
