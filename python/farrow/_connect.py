@@ -15,7 +15,7 @@ _LOADER = Path(__file__).with_name("_node.py")
 
 
 def connect(
-    address: str | os.PathLike[str] | None = None, *, timeout: float = 10.0
+    address: str | os.PathLike[str] | None = None, *, timeout: float = 10.0, namespace: str = ""
 ) -> _native.Client:
     """Connect to a node of this machine.
 
@@ -24,9 +24,12 @@ def connect(
             serves this user; else a private node is started, which ends with its last client.
             ``$FARROW_MEMORY`` (such as ``4GiB``) sizes it, else it takes a share of memory.
         timeout: seconds for all of it.
+        namespace: the one to be in: its names, quotas and writers are its own.  It was made with
+            ``Client.create_namespace``; "" is the default one, which is always there.
 
     Raises:
         Disconnected: no node answers at the address that was given.
+        NotFound: there is no such namespace; the message names those there are.
         Timeout: it did not answer in time.
         PermissionDenied: it belongs to another user.
         OutOfMemory: there is no room for a private node.
@@ -38,8 +41,9 @@ def connect(
         b'hello'
     """
     if address is not None:
-        return _native.connect(os.fspath(address), timeout)
-    return _native.connect(None, timeout, sys.executable or "python3", _node_arguments())
+        return _native.connect(os.fspath(address), timeout, namespace=namespace)
+    program = sys.executable or "python3"
+    return _native.connect(None, timeout, program, _node_arguments(), namespace)
 
 
 def _node_arguments() -> list[str]:

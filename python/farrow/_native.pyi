@@ -89,6 +89,55 @@ class Client:
     @property
     def address(self) -> str:
         """Path of the node's socket, as ``farrow.connect`` takes it."""
+    @property
+    def namespace(self) -> str:
+        """The namespace it is in since it connected; "" is the default one.
+
+        Names, lists and subscriptions are those of the namespace.  To read by name in another one,
+        connect again: ``farrow.connect(client.address, namespace="other")``.  An id or a reference
+        leads to its object from every namespace: they keep names and quotas apart, not secrets.
+        """
+    def create_namespace(
+        self,
+        name: str,
+        *,
+        nbytes: int | None = None,
+        objects: int | None = None,
+        writers: Iterable[int] | None = None,
+    ) -> None:
+        """Make a namespace, which stays over restarts of the node until it is dropped.
+
+        Args:
+            name: 1 to 63 bytes of UTF-8 without NUL.  With it and one byte, the name of an object
+                in the namespace has up to 255 bytes.
+            nbytes: most bytes that its clients and its objects may take, those left by clients that
+                went included; None: all.
+            objects: most sealed objects in it; None: as many as the node holds.  Where there is a
+                limit, each put is a message to the node.
+            writers: ids of up to 8 users that may put and delete in it, besides the node's own and
+                root; others that may connect read only.  None: all may write.
+
+        Raises:
+            AlreadyExists: there is one of this name.
+            LimitReached: the node has no room for more.
+            InvalidArgument: the name, a limit or the writers cannot be.
+            PermissionDenied: the node is another user's.
+        """
+    def drop_namespace(self, name: str) -> None:
+        """Drop a namespace in which nothing and nobody is.
+
+        Raises:
+            NamespaceInUse: with what is in it.
+            NotFound: there is none.
+            PermissionDenied: the node is another user's.
+        """
+    def namespaces(self) -> builtins.list[dict[str, Any]]:
+        """All namespaces, the default one ("") first.
+
+        Returns:
+            For each: name; nbytes, objects and writers as given to ``create_namespace`` (None: no
+            limit); used_bytes, used_objects and clients: what and who is in it now.
+        """
     def put(
         self,
         obj: Any,
@@ -117,8 +166,9 @@ class Client:
             AlreadyExists: the name is taken.
             OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
             TooLarge: it would not fit an empty region; at once.
-            QuotaExceeded: the node lets one client have no more (``farrow node --client-bytes``,
-                ``--client-objects``); at once.
+            QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
+                namespace may have no more; at once.
+            PermissionDenied: this user may not write in the namespace.
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.
@@ -173,7 +223,8 @@ class Client:
         """Forget one object, or several.  Its space is free when the last reader let go of it.
 
         Raises:
-            NotFound: one is not there; those before it in the sequence are deleted.
+            NotFound: one is not there; the others are deleted.
+            PermissionDenied: one is in another namespace; the others are deleted.
         """
     def delete_many(self, targets: Iterable[Target]) -> None:
         """Like ``delete`` for each, in one message to the node."""
@@ -191,7 +242,8 @@ class Client:
     def evict(self, nbytes: int) -> dict[str, int]:
         """Evict objects, least recently used first, until ``nbytes`` more are free.
 
-        Never one that is held by anybody, pinned, or still being written.
+        Only such of this client's namespace, and never one that is held by anybody, pinned, or
+        still being written.
 
         Returns:
             objects: how many went; bytes: what became free with them, less than ``nbytes`` only
@@ -213,6 +265,8 @@ class Client:
         """
     def list(self, prefix: str = "", *, where: Mapping[str, str] | None = None) -> pa.Table:
         """The sealed objects whose name begins with ``prefix``; with "" also those without name.
+
+        Only those of this client's namespace.
 
         Args:
             prefix: first characters of the name.
@@ -267,6 +321,7 @@ def connect(
     timeout: float,
     program: str | None = None,
     arguments: Sequence[str] | None = None,
+    namespace: str = "",
 ) -> Client:
     """See ``farrow.connect``; ``program`` and ``arguments`` start a private node."""
 

@@ -14,6 +14,7 @@ __all__ = [
     "InvalidArgument",
     "InvalidDescriptor",
     "LimitReached",
+    "NamespaceInUse",
     "NotFound",
     "OutOfMemory",
     "PermissionDenied",
@@ -35,7 +36,7 @@ class FarrowError(Exception):
 
 
 class NotFound(FarrowError, KeyError):
-    """No sealed object has this name or id."""
+    """No sealed object has this name or id, or no namespace this name."""
 
 
 class AlreadyExists(FarrowError):
@@ -82,16 +83,31 @@ class TooManyObjects(LimitReached):
     """The region's directory of objects is full."""
 
 
+class NamespaceInUse(FarrowError):
+    """A namespace cannot be dropped: something or somebody is in it.
+
+    Attributes:
+        objects: sealed objects in it.
+        nbytes: bytes granted to its clients, and those of objects; also of deleted ones as long as
+            somebody reads them.
+        clients: clients in it.
+    """
+
+    objects: int = 0
+    nbytes: int = 0
+    clients: int = 0
+
+
 class QuotaExceeded(LimitReached):
-    """This client has as much as the node lets one client have.
+    """This client, or its namespace, has as much as it may have.
 
     Attributes:
         what: ``"bytes"`` or ``"objects"``.
         asked: how many were asked for.
-        used: how many it has: memory that it holds for what it will write, and objects that it
-            made, deleted ones as long as somebody reads them.
+        used: how many it has: memory held for what will be written, and objects, deleted ones as
+            long as somebody reads them.
         limit: how many it may have.
-        whose: the client.
+        whose: the client, or the namespace.
     """
 
     what: str = ""

@@ -75,7 +75,8 @@ void farrow_id_to_hex(const FarrowObjectId *id, char text[33]);
 
 /* ---- connection ------------------------------------------------------------------------- */
 
-/* Connect to the node at a socket path. NULL: $FARROW_SOCKET, else this user's node. */
+/* Connect to the node at a socket path, in its default namespace. NULL: $FARROW_SOCKET, else this
+ * user's node. */
 FarrowStatus farrow_connect(const char *socket, double timeout_seconds, FarrowClient **client);
 
 /* Give the handle back. Objects, pools and writers made with it stay good; the connection ends

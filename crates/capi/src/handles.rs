@@ -113,7 +113,11 @@ pub unsafe extern "C" fn farrow_connect(
             // SAFETY: the caller's promise.
             PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(socket) }.to_bytes()))
         });
-        let options = ConnectOptions { socket, timeout: seconds(timeout_seconds)?, spawn: None };
+        let options = ConnectOptions {
+            socket,
+            timeout: seconds(timeout_seconds)?,
+            ..ConnectOptions::default()
+        };
         let connected = Client::connect(&options)?;
         *client = Box::into_raw(Box::new(FarrowClient { client: connected }));
         Ok(())

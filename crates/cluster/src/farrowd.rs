@@ -44,7 +44,8 @@ struct Arguments {
     /// Most memory that one client may have at a time, such as 512MiB [default: all]
     #[arg(long, value_parser = size::parse)]
     client_bytes: Option<Length>,
-    /// Most objects that one client may have at a time [default: all]
+    /// Most objects that one client may have at a time; each put is a message to the node then
+    /// [default: all]
     #[arg(long)]
     client_objects: Option<u32>,
     /// End when the last client leaves
@@ -71,6 +72,10 @@ struct Arguments {
     /// What to do when memory is short: refuse, or evict what was not used for the longest time
     #[arg(long, value_enum, default_value = "none")]
     evict: EvictionKind,
+    /// Let this user connect too, by number; may be given several times. Who connects can map the
+    /// memory, and who sets out to could write to all of its data
+    #[arg(long, value_name = "UID")]
+    allow_uid: Vec<u32>,
 }
 
 impl Arguments {
@@ -104,6 +109,7 @@ impl Arguments {
         options.is_upgrade = self.upgrade;
         options.metrics = self.metrics;
         options.eviction = self.evict;
+        options.users = self.allow_uid;
         options
     }
 }

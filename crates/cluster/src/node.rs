@@ -113,6 +113,8 @@ pub struct NodeOptions {
     pub metrics: Option<MetricsAddress>,
     /// What is done when memory is short.
     pub eviction: EvictionKind,
+    /// Users that may connect, besides the node's own and root.
+    pub users: Vec<u32>,
 }
 
 impl NodeOptions {
@@ -132,6 +134,7 @@ impl NodeOptions {
             is_upgrade: false,
             metrics: None,
             eviction: EvictionKind::None,
+            users: Vec::new(),
         }
     }
 }
@@ -314,7 +317,7 @@ impl Node {
         }
         let lock = Lock::take(&options.socket)?;
         let found = find_or_make(&options, &region_name)?;
-        let listener = bind(&options.socket)?;
+        let listener = bind(&options.socket, &options.users)?;
         Self::build(options, switch, lock, listener, found, started)
     }
 
@@ -374,6 +377,7 @@ impl Node {
         );
         state.set_eviction_policy(options.eviction.policy());
         state.set_quotas(options.quotas);
+        state.allow_users(&options.users);
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {
@@ -477,7 +481,9 @@ pub(crate) fn check_socket_path(socket: &Path) -> Result<(), NodeError> {
     Ok(())
 }
 
-fn bind(socket: &Path) -> Result<UnixListener, NodeError> {
+/// Whom the node lets in it decides by what the kernel says of the other end; where it lets others
+/// in, all may knock.
+fn bind(socket: &Path, users: &[u32]) -> Result<UnixListener, NodeError> {
     match fs::remove_file(socket) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -485,8 +491,13 @@ fn bind(socket: &Path) -> Result<UnixListener, NodeError> {
     }
     let listener =
         UnixListener::bind(socket).map_err(failed(format!("bind {}", socket.display())))?;
-    fs::set_permissions(socket, fs::Permissions::from_mode(0o600))
+    let mode = if users.is_empty() { 0o600 } else { 0o666 };
+    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
         .map_err(failed(format!("chmod {}", socket.display())))?;
+    if !users.is_empty() {
+        paths::open_runtime_dir(socket)
+            .map_err(failed(format!("open the folder of {}", socket.display())))?;
+    }
     Ok(listener)
 }
 

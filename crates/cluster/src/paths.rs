@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names the socket of the node to use.
@@ -56,6 +56,20 @@ pub fn prepare_socket_dir(socket: &Path) -> io::Result<()> {
     };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     check_runtime_dir(socket)
+}
+
+/// Lets others pass through this user's default folder to the socket, but not look around there or
+/// write. Other folders are left as they are: who chose one knows whom it is for.
+///
+/// # Errors
+///
+/// The mode of the folder cannot be changed.
+pub fn open_runtime_dir(socket: &Path) -> io::Result<()> {
+    let dir = runtime_dir();
+    if socket.parent() != Some(&dir) {
+        return Ok(());
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o711))
 }
 
 /// Refuses a socket in this user's default folder when somebody else could have made it.

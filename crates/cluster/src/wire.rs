@@ -144,6 +144,15 @@ pub enum RequestBody {
         /// Most that are wished for; at least one is given.
         count: u32,
     },
+    /// Makes a namespace.
+    CreateNamespace(NamespaceSpec),
+    /// Drops a namespace in which nothing is.
+    DropNamespace {
+        /// Its name.
+        name: String,
+    },
+    /// Which namespaces there are, and what is in them.
+    Namespaces,
 }
 
 /// Who speaks.
@@ -153,6 +162,40 @@ pub struct Hello {
     pub version: u32,
     /// Set when the client had a place before: (region uid, slot, nonce).
     pub resume: Option<(u64, u32, u64)>,
+    /// The namespace to be in; empty: the default one. One that comes back stays where it was.
+    pub namespace: String,
+}
+
+/// What a namespace is to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceSpec {
+    /// 1 to 63 bytes of UTF-8 without NUL.
+    pub name: String,
+    /// Most bytes of grants and objects; `None`: no limit.
+    pub bytes_max: Option<u64>,
+    /// Most objects; `None`: no limit.
+    pub objects_max: Option<u64>,
+    /// User ids of those that may write, at most 8; `None`: all that may connect.
+    pub writers: Option<Vec<u32>>,
+}
+
+/// A namespace, and what is in it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceReport {
+    /// Its name; that of the default one is empty.
+    pub name: String,
+    /// Bytes granted to its clients, and those of its objects.
+    pub bytes: u64,
+    /// Most of them; `None`: no limit.
+    pub bytes_max: Option<u64>,
+    /// Sealed objects.
+    pub objects: u64,
+    /// Most of them; `None`: no limit.
+    pub objects_max: Option<u64>,
+    /// User ids of those that may write; `None`: all that may connect.
+    pub writers: Option<Vec<u32>>,
+    /// Clients in it.
+    pub clients: u64,
 }
 
 /// Whose further connection this is.
@@ -283,6 +326,8 @@ pub enum ReplyBody {
     Overview(Overview),
     /// To `EntryPages`.
     EntryPages(WireSpan),
+    /// To `Namespaces`, the default one first.
+    Namespaces(Vec<NamespaceReport>),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
@@ -329,6 +374,10 @@ pub struct Welcome {
     pub pid: u32,
     /// Path or name of the memory, for people.
     pub memory: String,
+    /// Number of the client's namespace.
+    pub namespace: u16,
+    /// Events before this one are not of that namespace.
+    pub events_from: u64,
 }
 
 /// Who is there, and the heap from its start to its end.
@@ -555,6 +604,26 @@ pub enum WireError {
         used: u64,
         /// How many it may have.
         limit: u64,
+    },
+    /// No such namespace.
+    #[error("no namespace {name:?}; there are {known:?}")]
+    NoNamespace {
+        /// The name asked for.
+        name: String,
+        /// Some of those that there are, besides the default one.
+        known: Vec<String>,
+    },
+    /// A namespace is not empty.
+    #[error("namespace {name:?} is in use: {objects} objects, {bytes} B, {clients} clients")]
+    NamespaceInUse {
+        /// Its name.
+        name: String,
+        /// Sealed objects in it.
+        objects: u64,
+        /// Bytes granted to its clients, and those of objects not yet gone.
+        bytes: u64,
+        /// Clients in it.
+        clients: u64,
     },
 }
 

@@ -29,7 +29,11 @@ impl Raw {
 
     fn joined(daemon: &Daemon) -> (Self, Welcome) {
         let mut raw = Self::open(daemon);
-        match raw.ask(RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None })) {
+        match raw.ask(RequestBody::Hello(Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: String::new(),
+        })) {
             Ok(ReplyBody::Welcome(welcome)) => (raw, welcome),
             other => panic!("{other:?}"),
         }
@@ -104,7 +108,7 @@ fn a_frame_that_is_announced_too_long_is_not_waited_for() {
 fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let mut raw = Raw::open(&daemon);
-    let hello = Hello { version: 999, resume: None };
+    let hello = Hello { version: 999, resume: None, namespace: String::new() };
     assert_eq!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::Version { theirs: 999, ours: PROTOCOL_VERSION })
@@ -113,7 +117,8 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let mut raw = Raw::open(&daemon);
     assert!(matches!(raw.ask(RequestBody::Stats), Err(WireError::Invalid(_))));
     let mut raw = Raw::open(&daemon);
-    let hello = Hello { version: PROTOCOL_VERSION, resume: Some((1, 2, 3)) };
+    let hello =
+        Hello { version: PROTOCOL_VERSION, resume: Some((1, 2, 3)), namespace: String::new() };
     assert!(matches!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::OtherRegion { old: 1, .. })
@@ -122,7 +127,7 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
     for (slot, nonce) in [(welcome.slot, welcome.nonce), (welcome.slot, 0), (u32::MAX, 7)] {
         let mut raw = Raw::open(&daemon);
         let resume = Some((welcome.region_uid, slot, nonce));
-        let hello = Hello { version: PROTOCOL_VERSION, resume };
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace: String::new() };
         assert!(matches!(raw.ask(RequestBody::Hello(hello)), Err(WireError::Denied(_))));
     }
     assert_serves(&daemon);

@@ -243,7 +243,7 @@ fn private_child() {
     let none = ConnectOptions { timeout: Duration::from_millis(300), ..Default::default() };
     assert!(matches!(Client::connect(&none), Err(Error::Disconnected { .. })));
     let spawn = Some(SpawnCommand::daemon(env!("CARGO_BIN_EXE_farrowd")));
-    let options = ConnectOptions { timeout: PATIENCE, spawn, socket: None };
+    let options = ConnectOptions { timeout: PATIENCE, spawn, ..ConnectOptions::default() };
     let clients: Vec<Client> = std::thread::scope(|scope| {
         let all: Vec<_> =
             (0..4).map(|_| scope.spawn(|| Client::connect(&options).unwrap())).collect();
@@ -268,6 +268,7 @@ fn private_child() {
         timeout: PATIENCE,
         spawn: Some(SpawnCommand::daemon("/bin/false")),
         socket: None,
+        ..ConnectOptions::default()
     };
     match Client::connect(&bad) {
         Err(Error::Disconnected { reason, .. }) => {

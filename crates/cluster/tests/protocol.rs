@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_cluster::wire::{
-    Hello, Listen, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch, WireError,
-    WireTarget,
+    Hello, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    Watch, WireError, WireTarget,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -156,9 +156,10 @@ impl Run {
                 let (region_uid, (slot, nonce)) = (home.uid().0, record.unwrap_or_default());
                 return RequestBody::Listen(Listen { version, region_uid, slot, nonce });
             }
-            return RequestBody::Hello(Hello { version, resume });
+            let namespace = self.namespace();
+            return RequestBody::Hello(Hello { version, resume, namespace });
         }
-        match self.dice.roll(17) {
+        match self.dice.roll(19) {
             15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
@@ -194,6 +195,17 @@ impl Run {
                 let ids = self.dice.pick(&self.objects).copied().into_iter().collect();
                 RequestBody::Confirm { ids }
             }
+            16 => {
+                let (name, bytes_max) = (self.namespace(), Some(1 << 18));
+                let (objects_max, writers) = (Some(self.dice.roll(9)), None);
+                let spec = NamespaceSpec { name, bytes_max, objects_max, writers };
+                RequestBody::CreateNamespace(spec)
+            }
+            17 => match self.dice.roll(3) {
+                0 => RequestBody::Namespaces,
+                1 => RequestBody::EntryPages { count: self.dice.roll(3) as u32 },
+                _ => RequestBody::DropNamespace { name: self.namespace() },
+            },
             _ => [
                 RequestBody::HoldBlock,
                 RequestBody::Reclaim,
@@ -245,8 +257,13 @@ impl Run {
         match self.dice.roll(12) {
             0 => String::new(),
             1 => "x".repeat(256),
+            2 => "one\0name 5".to_owned(),
             number => format!("name {number}"),
         }
+    }
+
+    fn namespace(&mut self) -> String {
+        ["", "", "", "one", "one", "\0"][self.dice.roll(6) as usize].to_owned()
     }
 
     fn target(&mut self) -> WireTarget {
@@ -298,7 +315,11 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000 };
     let mut out = Vec::new();
     state.opened(session, peer, 0);
-    let hello = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+    let hello = RequestBody::Hello(Hello {
+        version: PROTOCOL_VERSION,
+        resume: None,
+        namespace: String::new(),
+    });
     state.handle(session, Request { seq: 1, body: hello }, 0, 0, &mut out);
     let wait = |seq, timeout_ms| Request {
         seq,
@@ -363,7 +384,11 @@ impl Listening {
         state.opened(CLIENT, peer, 0);
         state.opened(LISTENER, peer, 0);
         let mut this = Self { state, out: Vec::new() };
-        let hello = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+        let hello = RequestBody::Hello(Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: String::new(),
+        });
         let welcome = this.ask(CLIENT, 0, hello);
         let [(_, Ok(ReplyBody::Welcome(welcome)))] = &welcome[..] else { panic!("{welcome:?}") };
         let listen = Listen {

@@ -262,7 +262,11 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
     let mut successor = Successor::connect(&daemon);
     let reply = successor.ask(RequestBody::Handover { region_uid: uid ^ 1 });
     assert_eq!(reply, Err(WireError::OtherRegion { old: uid ^ 1, new: uid }));
-    let hello = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+    let hello = RequestBody::Hello(Hello {
+        version: PROTOCOL_VERSION,
+        resume: None,
+        namespace: String::new(),
+    });
     assert!(matches!(successor.ask(hello), Ok(ReplyBody::Welcome(_))));
     let reply = successor.ask(RequestBody::Handover { region_uid: uid });
     assert!(matches!(reply, Err(WireError::Invalid(_))), "{reply:?}");

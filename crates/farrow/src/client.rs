@@ -158,7 +158,7 @@ impl Client {
     /// # Errors
     ///
     /// [`Error::Disconnected`] when none answers, [`Error::PermissionDenied`] when it belongs to
-    /// another user.
+    /// another user, [`Error::NoNamespace`].
     pub fn connect(options: &ConnectOptions) -> Result<Self, Error> {
         Session::open(options).map(|session| Self { session })
     }
@@ -318,7 +318,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] names the first that was not there; the others are deleted.
+    /// [`Error::NotFound`] names the first that was not there, [`Error::PermissionDenied`] the
+    /// first of another namespace; the others are deleted.
     pub fn delete(&self, targets: &[Target]) -> Result<(), Error> {
         delete(&self.session, targets)
     }
@@ -387,7 +388,7 @@ impl Client {
         Subscription::new(&self.session, options)
     }
 
-    /// All sealed objects whose names begin with `prefix`, by name; with an empty prefix those
+    /// All sealed objects of the namespace whose names begin with `prefix`, by name; with an empty prefix those
     /// without a name too, behind. Sends no message.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ pub enum Error {
         /// Bytes of the heap.
         capacity: u64,
     },
-    /// This client may not have more.
+    /// This client, or its namespace, may not have more.
     #[error("quota of {whose}: {asked} {what} asked, {used} of {limit} in use")]
     QuotaExceeded {
         /// Of whom.
@@ -60,6 +60,26 @@ pub enum Error {
         used: u64,
         /// How many it may have.
         limit: u64,
+    },
+    /// No such namespace.
+    #[error("no namespace {name:?}; there are {known:?}")]
+    NoNamespace {
+        /// The name asked for.
+        name: String,
+        /// Some of those that there are, besides the default one.
+        known: Vec<String>,
+    },
+    /// A namespace is not empty.
+    #[error("namespace {name:?} is in use: {objects} objects, {bytes} B, {clients} clients")]
+    NamespaceInUse {
+        /// Its name.
+        name: String,
+        /// Sealed objects in it.
+        objects: u64,
+        /// Bytes granted to its clients, and those of objects not yet gone.
+        bytes: u64,
+        /// Clients in it.
+        clients: u64,
     },
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
@@ -131,6 +151,10 @@ impl From<WireError> for Error {
             WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
             WireError::QuotaExceeded { whose, what, asked, used, limit } => {
                 Self::QuotaExceeded { whose, what, asked, used, limit }
+            }
+            WireError::NoNamespace { name, known } => Self::NoNamespace { name, known },
+            WireError::NamespaceInUse { name, objects, bytes, clients } => {
+                Self::NamespaceInUse { name, objects, bytes, clients }
             }
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },

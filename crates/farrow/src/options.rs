@@ -22,11 +22,13 @@ pub struct ConnectOptions {
     /// How to start a node when none serves; only used where neither `socket` nor
     /// `$FARROW_SOCKET` names one.
     pub spawn: Option<SpawnCommand>,
+    /// The namespace to be in; empty: the default one.
+    pub namespace: String,
 }
 
 impl Default for ConnectOptions {
     fn default() -> Self {
-        Self { socket: None, timeout: CONNECT_TIMEOUT, spawn: None }
+        Self { socket: None, timeout: CONNECT_TIMEOUT, spawn: None, namespace: String::new() }
     }
 }
 
@@ -52,7 +54,8 @@ impl ConnectOptions {
 /// What an object is to have besides its bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ObjectOptions<'a> {
-    /// Its name: 1 to 255 bytes of UTF-8 without NUL. `None`: it is known by its id only.
+    /// Its name: 1 to 255 bytes of UTF-8 without NUL, the name of its namespace and one byte
+    /// included. `None`: it is known by its id only.
     pub name: Option<&'a str>,
     /// Key-value pairs that are listed with it.
     pub metadata: Option<&'a Metadata>,

@@ -29,7 +29,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] names the first that is not there; the others are pinned.
+    /// [`Error::NotFound`] names the first that is not there, [`Error::PermissionDenied`] the
+    /// first of another namespace; the others are pinned.
     pub fn pin(&self, targets: &[Target]) -> Result<(), Error> {
         self.set_pins(targets, true)
     }
@@ -43,7 +44,7 @@ impl Client {
         self.set_pins(targets, false)
     }
 
-    /// Evicts objects, those first that were not used for the longest time, until `bytes` are free
+    /// Evicts objects of this client's namespace, those first that were not used for the longest time, until `bytes` are free
     /// that were not before. Never one that is held, pinned, or being written. What could go and
     /// did is in the report; if it is less than asked, so is what could not.
     ///

@@ -18,7 +18,8 @@ use farrow_memory::{
     PassedParts, Region, Retired, Span, page_bytes, process_id,
 };
 use farrow_store::{
-    ClientSlot, Entry, EntryTable, Held, HoldTable, ObjectId, Reader, StoreError, UseStamps,
+    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, Reader, StoreError,
+    UseStamps,
 };
 
 use crate::arena::Arena;
@@ -77,6 +78,8 @@ pub(crate) struct Session {
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
     pub(crate) reservations: Reservations,
+    /// Events before this one are not of the client's namespace.
+    pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
     identity: Identity,
     pid: u32,
@@ -93,12 +96,14 @@ impl Session {
         paths::check_runtime_dir(&socket)
             .map_err(|error| Error::PermissionDenied(error.to_string()))?;
         let deadline = Instant::now() + options.timeout;
-        let hello = Hello { version: PROTOCOL_VERSION, resume: None };
+        let hello =
+            Hello { version: PROTOCOL_VERSION, resume: None, namespace: options.namespace.clone() };
         let (link, welcome, descriptors) =
             connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
         let region = Arc::new(map(&welcome, descriptors)?);
         region.advise_huge();
-        let reader = Reader::open(Arc::clone(&region))?;
+        let namespace = NamespaceId(welcome.namespace);
+        let reader = Reader::open(Arc::clone(&region))?.in_namespace(namespace, &options.namespace);
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
         let slot = ClientSlot(welcome.slot);
@@ -122,6 +127,7 @@ impl Session {
             holds,
             local,
             spawn,
+            events_from: welcome.events_from,
             identity: Identity {
                 region_uid: welcome.region_uid,
                 slot: welcome.slot,
@@ -200,7 +206,11 @@ impl Session {
 
     fn return_hello(&self) -> Hello {
         let Identity { region_uid, slot, nonce } = self.identity;
-        Hello { version: PROTOCOL_VERSION, resume: Some((region_uid, slot, nonce)) }
+        Hello {
+            version: PROTOCOL_VERSION,
+            resume: Some((region_uid, slot, nonce)),
+            namespace: String::new(),
+        }
     }
 
     fn reconnect(&self, old: &Arc<Link>, deadline: Instant) -> Result<Arc<Link>, Error> {
@@ -371,6 +381,7 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Confirm { .. }
             | RequestBody::Reclaim
             | RequestBody::Stats
+            | RequestBody::Namespaces
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }

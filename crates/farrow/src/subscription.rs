@@ -97,8 +97,9 @@ impl Subscription {
             what: "wait for events",
             reason: error.to_string(),
         })?;
+        let first = if is_from_oldest { session.events_from } else { u64::MAX };
         Ok(Self {
-            cursor: session.reader.events(if is_from_oldest { 0 } else { u64::MAX })?,
+            cursor: session.reader.events(first)?,
             session: Arc::clone(session),
             prefix,
             kinds: kinds.into_iter().fold(0, |set, kind| set | kind.bit()),
@@ -123,7 +124,9 @@ impl Subscription {
         while let Some(seen) = self.cursor.advance()? {
             let is_meant = match &seen {
                 Seen::Event(event) => {
-                    event.kind.is_in(self.kinds) && event.name.starts_with(&self.prefix)
+                    event.namespace == self.session.reader.namespace().0
+                        && event.kind.is_in(self.kinds)
+                        && event.name.starts_with(&self.prefix)
                 }
                 Seen::Gap { .. } => true,
             };

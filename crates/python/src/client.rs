@@ -5,7 +5,7 @@ use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
-use crate::{labels, listing, outgoing, plain, pool, shim, warm};
+use crate::{labels, listing, namespaces, outgoing, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -40,13 +40,14 @@ fn names_for(count: usize, names: Option<Vec<Option<String>>>) -> PyResult<Vec<O
 
 /// Connect to a node; see `_native.pyi`.
 #[pyfunction]
-#[pyo3(signature = (address, timeout, program=None, arguments=None))]
+#[pyo3(signature = (address, timeout, program=None, arguments=None, namespace=""))]
 pub fn connect(
     py: Python<'_>,
     address: Option<PathBuf>,
     timeout: f64,
     program: Option<PathBuf>,
     arguments: Option<Vec<OsString>>,
+    namespace: &str,
 ) -> PyResult<Client> {
     static BOUND: PyOnceLock<()> = PyOnceLock::new();
     static WARM: PyOnceLock<()> = PyOnceLock::new();
@@ -59,6 +60,7 @@ pub fn connect(
             arguments: arguments.unwrap_or_default(),
             memory: None,
         }),
+        namespace: namespace.to_owned(),
     };
     let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
@@ -86,6 +88,35 @@ impl Client {
     #[getter]
     fn address(&self) -> OsString {
         self.client.socket().as_os_str().to_owned()
+    }
+
+    /// The namespace it is in.
+    #[getter]
+    fn namespace(&self) -> &str {
+        self.client.namespace()
+    }
+
+    /// Make a namespace.
+    #[pyo3(signature = (name, *, nbytes=None, objects=None, writers=None))]
+    fn create_namespace(
+        &self,
+        py: Python<'_>,
+        name: String,
+        nbytes: Option<&Bound<'_, PyAny>>,
+        objects: Option<&Bound<'_, PyAny>>,
+        writers: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        namespaces::create(py, &self.client, name, nbytes, objects, writers)
+    }
+
+    /// Drop a namespace in which nothing is.
+    fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        py.detach(|| self.client.drop_namespace(name)).map_err(raise)
+    }
+
+    /// All namespaces and what is in them.
+    fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        namespaces::list(py, &self.client)
     }
 
     /// Seal a value in shared memory.

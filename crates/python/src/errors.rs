@@ -14,6 +14,7 @@ struct Classes {
     invalid_argument: Py<PyType>,
     invalid_descriptor: Py<PyType>,
     limit_reached: Py<PyType>,
+    namespace_in_use: Py<PyType>,
     not_found: Py<PyType>,
     out_of_memory: Py<PyType>,
     permission_denied: Py<PyType>,
@@ -39,6 +40,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             invalid_argument: class("InvalidArgument")?,
             invalid_descriptor: class("InvalidDescriptor")?,
             limit_reached: class("LimitReached")?,
+            namespace_in_use: class("NamespaceInUse")?,
             not_found: class("NotFound")?,
             out_of_memory: class("OutOfMemory")?,
             permission_denied: class("PermissionDenied")?,
@@ -91,6 +93,9 @@ pub fn raise(error: Error) -> PyErr {
                 .and(set("limit", limit))
                 .and(made.value(py).setattr("what", what))
                 .and(made.value(py).setattr("whose", whose)),
+            Error::NamespaceInUse { objects, bytes, clients, .. } => {
+                set("objects", objects).and(set("nbytes", bytes)).and(set("clients", clients))
+            }
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
             _ => Ok(()),
         };
@@ -100,7 +105,8 @@ pub fn raise(error: Error) -> PyErr {
 
 fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
     match error {
-        Error::NotFound { .. } => &classes.not_found,
+        Error::NotFound { .. } | Error::NoNamespace { .. } => &classes.not_found,
+        Error::NamespaceInUse { .. } => &classes.namespace_in_use,
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::OutOfMemory { .. } => &classes.out_of_memory,
         Error::TooLarge { .. } => &classes.too_large,

@@ -14,6 +14,7 @@ mod events;
 mod incoming;
 mod labels;
 mod listing;
+mod namespaces;
 mod node;
 mod outgoing;
 mod plain;

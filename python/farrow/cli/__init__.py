@@ -74,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for the node"
     )
 
+    common.add_argument(
+        "--namespace", default="", metavar="NAME", help="namespace to be in (default: the node's)"
+    )
+
     put = commands.add_parser("put", parents=[common], help="load a file into shared memory")
     put.add_argument("file", help="Parquet, CSV (also .gz), Arrow IPC file or stream")
     put.add_argument("--name", help="name of the object (default: the file's, without endings)")
@@ -102,6 +106,21 @@ def _parser() -> argparse.ArgumentParser:
 
     rm = commands.add_parser("rm", parents=[common], help="delete objects")
     rm.add_argument("names", nargs="+", metavar="NAME", help="name or id")
+
+    spaces = commands.add_parser(
+        "namespaces", parents=[common], help="list, make or drop namespaces"
+    )
+    spaces.add_argument("--json", action="store_true")
+    actions = spaces.add_subparsers(dest="action", metavar="ACTION")
+    make = actions.add_parser("create", help="make one")
+    make.add_argument("name", metavar="NAME")
+    make.add_argument("--bytes", metavar="SIZE", help="most memory in it, such as 1GiB")
+    make.add_argument("--objects", type=int, metavar="N", help="most objects in it")
+    make.add_argument(
+        "--writer", type=int, action="append", metavar="UID", help="only these users may write"
+    )
+    drop = actions.add_parser("drop", help="drop one in which nothing is")
+    drop.add_argument("name", metavar="NAME")
 
     stat = commands.add_parser("stat", parents=[common], help="how full the node is")
     stat.add_argument("--json", action="store_true")

@@ -50,9 +50,9 @@ def _connect(options: argparse.Namespace) -> Any:
     with this process, and take what it holds along: of no use to a command.
     """
     if options.socket is not None:
-        return farrow.connect(options.socket, timeout=options.timeout)
+        return farrow.connect(options.socket, timeout=options.timeout, namespace=options.namespace)
     try:
-        return _native.connect(None, options.timeout)
+        return _native.connect(None, options.timeout, namespace=options.namespace)
     except farrow.FarrowError as error:
         if "FARROW_SOCKET" in os.environ:
             raise
@@ -321,6 +321,38 @@ def _rm(options: argparse.Namespace) -> int:
     return 0
 
 
+def _namespaces(options: argparse.Namespace) -> int:
+    client = _connect(options)
+    if options.action == "create":
+        nbytes = None if options.bytes is None else parse_bytes(options.bytes)
+        client.create_namespace(
+            options.name, nbytes=nbytes, objects=options.objects, writers=options.writer
+        )
+        return 0
+    if options.action == "drop":
+        client.drop_namespace(options.name)
+        return 0
+    rows = client.namespaces()
+    if options.json:
+        print_json(rows)
+        return 0
+    cells = [
+        (
+            visible(row["name"]) or "(default)",
+            human_bytes(row["used_bytes"]),
+            "-" if row["nbytes"] is None else human_bytes(row["nbytes"]),
+            f"{row['used_objects']:,}",
+            "-" if row["objects"] is None else f"{row['objects']:,}",
+            str(row["clients"]),
+            "all" if row["writers"] is None else ", ".join(map(str, row["writers"])),
+        )
+        for row in rows
+    ]
+    titles = ("name", ">bytes", ">of", ">objects", ">of", ">clients", "writers")
+    console().print(grid(titles, cells))
+    return 0
+
+
 def _stat(options: argparse.Namespace) -> int:
     client = _connect(options)
     stats = client.stats()
@@ -401,6 +433,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "get": _get,
     "ls": _ls,
     "rm": _rm,
+    "namespaces": _namespaces,
     "stat": _stat,
     "top": _top,
     "demo": _demo,

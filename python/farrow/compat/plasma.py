@@ -15,7 +15,7 @@ What differs:
 * ``put`` and ``get`` serialize by ``pickle`` (protocol 5).  Large buffers, such as those of NumPy
   arrays, lie outside of the pickle and are used in place.  Unpickling runs code: read only what
   processes you trust have put.  Plasma's own serialization contexts are not there.
-* ``evict`` takes the least recently used objects of the node, whoever made them.
+* ``evict`` takes the least recently used objects of the default namespace, whoever made them.
 * ``delete`` does not wait for holders either: what they have stays readable.
 * ``get_notification_socket`` and ``decode_notifications`` are not there: notifications are no
   messages here.  ``get_next_notification`` waits for the next one.

@@ -41,6 +41,14 @@ pub(super) fn store_error(error: StoreError) -> WireError {
         StoreError::TooManyGrants { max } => too_many("grants", max),
         StoreError::HoldBlocksExhausted { max } => too_many("hold blocks", max),
         StoreError::EntryPagesExhausted { max } => too_many("entry pages", max),
+        StoreError::TooManyNamespaces { max } => too_many("namespaces", max),
+        StoreError::NoSuchNamespace { name, known } => WireError::NoNamespace { name, known },
+        StoreError::NamespaceInUse { name, objects, bytes, clients } => WireError::NamespaceInUse {
+            name,
+            objects: objects.into(),
+            bytes: bytes.0,
+            clients: clients.into(),
+        },
         StoreError::NameTaken { name } => WireError::NameTaken { name },
         StoreError::NotFound { what } => WireError::NotFound { what },
         error @ StoreError::NoSuchClient { .. } => WireError::Denied(error.to_string()),
@@ -48,6 +56,8 @@ pub(super) fn store_error(error: StoreError) -> WireError {
         | StoreError::BadSpan { .. }
         | StoreError::BadRequest { .. }
         | StoreError::NameInvalid { .. }
+        | StoreError::NamespaceNameInvalid { .. }
+        | StoreError::TooManyWriters { .. }
         | StoreError::NameSpaceFull { .. }) => WireError::Invalid(error.to_string()),
         error => WireError::Damaged(error.to_string()),
     }

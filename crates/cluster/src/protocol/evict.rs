@@ -2,7 +2,7 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ObjectId, StoreError, Target,
+    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ObjectId, StoreError, Target, Within,
 };
 
 use super::convert::{limit, store_error, store_target};
@@ -59,10 +59,14 @@ impl NodeState {
         granted
     }
 
-    /// Evicts so many bytes or more, if there are so many that may go.
-    pub(super) fn evict(&mut self, bytes: u64) -> Result<ReplyBody, StoreError> {
+    /// Evicts so many bytes or more, if there are so many that may go. Of the client's namespace
+    /// alone: what it may not delete it may not evict either.
+    pub(super) fn evict(&mut self, slot: ClientSlot, bytes: u64) -> Result<ReplyBody, StoreError> {
         self.home.reclaim()?;
-        let evicted = self.evict_for(Need::Bytes(Length(bytes)))?;
+        let namespace = self.home.namespace_of(slot)?.id;
+        let within = Within { policy: self.eviction.policy.as_ref(), namespace };
+        let evicted = self.home.evict_for(&within, Need::Bytes(Length(bytes)))?;
+        self.note_evicted(evicted);
         let stats = self.home.stats()?;
         Ok(ReplyBody::Evicted(EvictedReport {
             objects: evicted.objects.into(),
@@ -76,22 +80,30 @@ impl NodeState {
 
     fn evict_for(&mut self, need: Need) -> Result<Evicted, StoreError> {
         let evicted = self.home.evict_for(self.eviction.policy.as_ref(), need)?;
+        self.note_evicted(evicted);
+        Ok(evicted)
+    }
+
+    fn note_evicted(&mut self, evicted: Evicted) {
         self.eviction.objects += u64::from(evicted.objects);
         self.eviction.bytes += evicted.bytes.0;
         if evicted.objects > 0 {
-            tracing::debug!(?need, objects = evicted.objects, bytes = evicted.bytes.0, "evicted");
+            tracing::debug!(objects = evicted.objects, bytes = evicted.bytes.0, "evicted");
         }
-        Ok(evicted)
     }
 
     pub(super) fn pin(
         &mut self,
+        slot: ClientSlot,
         targets: &[WireTarget],
         is_pinned: bool,
     ) -> Result<ReplyBody, WireError> {
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-        let pin = |target| self.home.pin(store_target(target), is_pinned);
-        let pinned = targets.iter().map(pin).map(|done| done.map(drop).map_err(store_error));
+        let pin = |target| {
+            let target = self.target_to_change(slot, target)?;
+            self.home.pin(store_target(&target), is_pinned).map(drop).map_err(store_error)
+        };
+        let pinned = targets.iter().map(pin);
         Ok(ReplyBody::Pinned(pinned.collect()))
     }
 

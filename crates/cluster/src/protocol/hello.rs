@@ -8,6 +8,9 @@ use super::node::NodeState;
 use super::{PeerIdentity, SessionId};
 use crate::wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
+/// Most connections at a time of users that may not connect.
+const STRANGERS_MAX: usize = 16;
+
 impl NodeState {
     pub(super) fn hello(
         &mut self,
@@ -18,9 +21,10 @@ impl NodeState {
         self.admit(peer, hello.version)?;
         let slot = match hello.resume {
             None => {
+                let namespace = self.home.namespace(&hello.namespace).map_err(store_error)?.id;
                 let joined = self
                     .home
-                    .client_join(peer.pid, peer.start_time, peer.uid)
+                    .client_join_in(namespace, peer.pid, peer.start_time, peer.uid)
                     .map_err(store_error)?;
                 let slot = joined.client;
                 if let Err(error) = self.home.hold_block(slot) {
@@ -47,11 +51,29 @@ impl NodeState {
                 slot
             }
         };
+        let namespace = self.home.client(slot).map_err(store_error)?.namespace;
         if let Some(state) = self.sessions.get_mut(&session) {
+            state.namespace = namespace;
             state.slot = Some(slot);
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    /// Lets these users connect, besides the node's own and root.
+    pub fn allow_users(&mut self, users: &[u32]) {
+        self.users = users.iter().copied().collect();
+    }
+
+    fn may_connect(&self, uid: u32) -> bool {
+        self.is_owner(uid) || self.users.contains(&uid)
+    }
+
+    /// Whether a connection is taken: those of strangers, who are only told that they may not come
+    /// in, must not use up the descriptors of the node.
+    pub fn has_room_for(&self, peer: &PeerIdentity) -> bool {
+        let strangers = self.sessions.values().filter(|one| !self.may_connect(one.peer.uid));
+        self.may_connect(peer.uid) || strangers.count() < STRANGERS_MAX
     }
 
     /// Whether this user may connect now, with this version of the protocol.
@@ -62,7 +84,7 @@ impl NodeState {
         if self.is_stopping {
             return Err(WireError::Closing);
         }
-        if peer.uid != self.owner_uid && peer.uid != 0 {
+        if !self.may_connect(peer.uid) {
             return Err(WireError::Denied(format!(
                 "user {} may not use the node of user {}",
                 peer.uid, self.owner_uid
@@ -76,10 +98,8 @@ impl NodeState {
         let grants = self.home.unsealed_of(slot).map_err(store_error)?;
         let fabric = self.home.region().fabric();
         let geometry = fabric.geometry();
-        let record = self.home.clients().find(|record| record.client == slot);
-        let nonce = record
-            .map(|record| record.nonce)
-            .ok_or_else(|| WireError::Damaged(format!("client {} is in no record", slot.0)))?;
+        let nonce = self.home.client(slot).map_err(store_error)?.nonce;
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
         Ok(Welcome {
             version: PROTOCOL_VERSION,
             region_uid: self.home.uid().0,
@@ -97,6 +117,8 @@ impl NodeState {
             grants: grants.into_iter().map(wire_span).collect(),
             pid: self.pid,
             memory: self.place.memory.clone(),
+            namespace: namespace.id.0,
+            events_from: namespace.events_from,
         })
     }
 }

@@ -29,6 +29,9 @@ impl RequestBody {
             Self::Restore { .. } => "restore",
             Self::Overview { .. } => "overview",
             Self::EntryPages { .. } => "entry_pages",
+            Self::CreateNamespace(_) => "create_namespace",
+            Self::DropNamespace { .. } => "drop_namespace",
+            Self::Namespaces => "namespaces",
         }
     }
 }

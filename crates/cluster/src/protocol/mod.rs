@@ -9,6 +9,7 @@ mod evict;
 mod handover;
 mod hello;
 mod kinds;
+mod namespaces;
 mod node;
 mod numbers;
 mod overview;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, Home};
+use farrow_store::{ClientSlot, Home, NamespaceId};
 
 use super::admission::{Admission, Ask, Asker, answer};
 use super::evict::Eviction;
@@ -71,6 +71,8 @@ pub(super) struct Session {
     pub(super) has_said_goodbye: bool,
     /// A further connection of a client, for events alone.
     pub(super) is_listening: bool,
+    /// That of the client; the default one until there is one.
+    pub(super) namespace: NamespaceId,
 }
 
 /// Counters since start.
@@ -97,6 +99,8 @@ pub struct NodeState {
     pub(super) base: u64,
     pub(super) pid: u32,
     pub(super) owner_uid: u32,
+    /// Users that may connect besides.
+    pub(super) users: BTreeSet<u32>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
     /// Connections that have not said hello, by when they must.
     pub(super) silent: BTreeSet<(u64, SessionId)>,
@@ -141,6 +145,7 @@ impl NodeState {
             base,
             pid,
             owner_uid,
+            users: BTreeSet::new(),
             sessions: BTreeMap::new(),
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
@@ -173,8 +178,14 @@ impl NodeState {
     /// A connection was accepted.
     pub fn opened(&mut self, id: SessionId, peer: PeerIdentity, now_ms: u64) {
         let hello_by_ms = now_ms.saturating_add(HELLO_MS_MAX);
-        let session =
-            Session { peer, slot: None, hello_by_ms, has_said_goodbye: false, is_listening: false };
+        let session = Session {
+            peer,
+            slot: None,
+            hello_by_ms,
+            has_said_goodbye: false,
+            is_listening: false,
+            namespace: NamespaceId::DEFAULT,
+        };
         self.sessions.insert(id, session);
         self.silent.insert((hello_by_ms, id));
     }
@@ -331,8 +342,8 @@ impl NodeState {
             (_, None) | (RequestBody::Hello(_) | RequestBody::Listen(_), Some(_)) => {
                 Err(WireError::Invalid("the first message, and only that, is Hello".into()))
             }
-            (RequestBody::Wait { targets, count, timeout_ms }, Some(_)) => {
-                match self.wait(session, seq, &targets, count, timeout_ms, now_ms) {
+            (RequestBody::Wait { targets, count, timeout_ms }, Some(slot)) => {
+                match self.wait((session, slot), seq, &targets, count, timeout_ms, now_ms) {
                     Ok(None) => return,
                     Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
                     Err(error) => Err(error),
@@ -340,7 +351,9 @@ impl NodeState {
             }
             (RequestBody::Grant { min, want, wait_ms }, Some(slot)) => {
                 let asker = Asker { session, seq, slot };
-                match self.grant(asker, Ask { min, want, wait_ms }, now_ms) {
+                let ask = Ask { min, want, wait_ms };
+                let checked = self.check_writer(slot);
+                match checked.and_then(|()| self.grant(asker, ask, now_ms)) {
                     Ok(None) => return,
                     Ok(Some(granted)) => Ok(granted),
                     Err(error) => Err(error),

@@ -21,6 +21,7 @@ impl NodeState {
         wall_ns: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
+        self.check_right(slot, &body)?;
         match body {
             RequestBody::Release { spans } => {
                 limit("spans in one message", spans.len(), BATCH_ITEMS_MAX)?;
@@ -31,10 +32,12 @@ impl NodeState {
             RequestBody::Reserve { names } => self.reserve(slot, &names),
             RequestBody::Renew { names, are_all } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+                let names = self.full_names(slot, &names)?;
                 Ok(ReplyBody::Ready(self.home.renew(slot, &names, are_all)))
             }
             RequestBody::Unreserve { names } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+                let names = self.full_names(slot, &names)?;
                 let results = names.iter().map(|name| self.home.unreserve(slot, name));
                 // All are given back, whatever is wrong with one.
                 let failed = results.fold(Ok(()), Result::and);
@@ -55,7 +58,7 @@ impl NodeState {
             }
             RequestBody::Delete { targets } => {
                 limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-                let deleted = targets.iter().map(|target| self.delete(target)).collect();
+                let deleted = targets.iter().map(|target| self.delete(slot, target)).collect();
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Deleted(deleted))
             }
@@ -64,6 +67,7 @@ impl NodeState {
                 Ok(ReplyBody::HoldBlock(wire_span(block)))
             }
             RequestBody::EntryPages { count } => {
+                self.check_unseen(slot)?;
                 let pages = self.home.entry_pages(slot, count).map_err(store_error)?;
                 Ok(ReplyBody::EntryPages(wire_span(pages)))
             }
@@ -78,9 +82,15 @@ impl NodeState {
                 .current_stats(now_ms)
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))
                 .map_err(store_error),
-            RequestBody::Pin { targets, is_pinned } => self.pin(&targets, is_pinned),
-            RequestBody::Evict { bytes } => self.evict(bytes).map_err(store_error),
+            RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
+            RequestBody::Evict { bytes } => self.evict(slot, bytes).map_err(store_error),
             RequestBody::Restore { id: (hi, lo) } => self.restore(ObjectId { hi, lo }),
+            RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
+            RequestBody::DropNamespace { name } => {
+                self.home.drop_namespace(&name).map_err(store_error)?;
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Namespaces => self.namespaces(),
             RequestBody::Shutdown => {
                 out.push(Action::Stop);
                 Ok(ReplyBody::Done)
@@ -97,6 +107,7 @@ impl NodeState {
 
     fn reserve(&mut self, slot: ClientSlot, names: &[String]) -> Result<ReplyBody, WireError> {
         limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
             if let Err(error) = self.home.reserve(slot, name) {
                 for taken in names.iter().take(count) {
@@ -120,6 +131,7 @@ impl NodeState {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
         self.check_objects(slot)?;
+        let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
         let request = SealRequest {
             kind,
             primary: span(item.primary),
@@ -130,7 +142,7 @@ impl NodeState {
             size: Length(item.size),
             metadata_bytes: item.metadata_bytes,
             metadata_crc: item.metadata_crc,
-            name: item.name.as_deref(),
+            name: name.as_deref(),
             is_reserved: item.is_reserved,
         };
         let id = self.home.seal(slot, &request, wall_ns).map_err(store_error)?;
@@ -138,21 +150,22 @@ impl NodeState {
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
         }
-        if let Some(name) = &item.name {
+        if let Some(name) = &name {
             out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
         }
         Ok((id.hi, id.lo))
     }
 
-    fn delete(&mut self, target: &WireTarget) -> Result<(), WireError> {
-        self.home.delete(store_target(target)).map_err(store_error)?;
+    fn delete(&mut self, slot: ClientSlot, target: &WireTarget) -> Result<(), WireError> {
+        let target = self.target_to_change(slot, target)?;
+        self.home.delete(store_target(&target)).map_err(store_error)?;
         self.counts.deleted += 1;
         Ok(())
     }
 
     pub(super) fn wait(
         &mut self,
-        session: SessionId,
+        (session, slot): (SessionId, ClientSlot),
         seq: u64,
         targets: &[WireTarget],
         count: u32,
@@ -160,6 +173,10 @@ impl NodeState {
         now_ms: u64,
     ) -> Result<Option<Vec<bool>>, WireError> {
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
+        let targets: Vec<WireTarget> = targets
+            .iter()
+            .map(|target| self.full_target(slot, target))
+            .collect::<Result<_, _>>()?;
         let ready: Vec<bool> =
             targets.iter().map(|target| self.home.find(store_target(target)).is_ok()).collect();
         let have = ready.iter().filter(|ready| **ready).count();

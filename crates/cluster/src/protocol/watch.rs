@@ -1,7 +1,7 @@
 //! Who waits for events is told when there are some. The events themselves are read in the region,
 //! so a subscriber that is slow or many are no burden: one short message each, once for each wait.
 
-use farrow_store::{ClientSlot, NAME_BYTES_MAX, Seen};
+use farrow_store::{ClientSlot, NAME_BYTES_MAX, NamespaceId, Seen};
 
 use super::convert::{limit, store_error};
 use super::node::NodeState;
@@ -28,10 +28,12 @@ impl NodeState {
             return Err(WireError::OtherRegion { old: listen.region_uid, new: ours });
         }
         let (slot, nonce) = (ClientSlot(listen.slot), listen.nonce);
-        if !self.home.clients().any(|record| record.client == slot && record.nonce == nonce) {
-            return Err(WireError::Denied(format!("place {} is not this client's", slot.0)));
-        }
+        let record = self.home.client(slot).ok().filter(|record| record.nonce == nonce);
+        let namespace = record
+            .map(|record| record.namespace)
+            .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
         if let Some(state) = self.sessions.get_mut(&session) {
+            state.namespace = namespace;
             state.is_listening = true;
             self.silent.remove(&(state.hello_by_ms, session));
         }
@@ -49,7 +51,8 @@ impl NodeState {
         limit("bytes of a prefix", watch.prefix.len(), NAME_BYTES_MAX as usize)?;
         // What happened up to now is for those who waited before.
         let head = self.home.events_head();
-        if let Some(next) = self.first_meant(&watch, head)? {
+        let namespace = self.sessions.get(&session).map_or_else(Default::default, |s| s.namespace);
+        if let Some(next) = self.first_meant(&watch, namespace, head)? {
             return Ok(Some(next));
         }
         if watch.timeout_ms == 0 {
@@ -59,12 +62,17 @@ impl NodeState {
         limit("waits for events under way", waiting + 1, WATCHES_PER_SESSION_MAX)?;
         let deadline_ms = now_ms.saturating_add(watch.timeout_ms.min(WAIT_MS_MAX));
         let Watch { prefix, kinds, .. } = watch;
-        self.watches.add(Watcher { session, seq, prefix, kinds, deadline_ms });
+        self.watches.add(Watcher { session, seq, namespace, prefix, kinds, deadline_ms });
         Ok(None)
     }
 
     /// The first event from `after` on that is meant, or as far as this was looked for.
-    fn first_meant(&self, watch: &Watch, head: u64) -> Result<Option<u64>, WireError> {
+    fn first_meant(
+        &self,
+        watch: &Watch,
+        namespace: NamespaceId,
+        head: u64,
+    ) -> Result<Option<u64>, WireError> {
         if head.saturating_sub(watch.after) > LOOK_EVENTS_MAX {
             return Ok(Some(watch.after));
         }
@@ -75,7 +83,10 @@ impl NodeState {
         while let Some(seen) = events.advance().map_err(store_error)? {
             match seen {
                 Seen::Event(event) => {
-                    if event.kind.is_in(watch.kinds) && event.name.starts_with(&watch.prefix) {
+                    let is_meant = event.namespace == namespace
+                        && event.kind.is_in(watch.kinds)
+                        && event.name.starts_with(&watch.prefix);
+                    if is_meant {
                         return Ok(Some(event.number));
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::Event;
+use farrow_store::{Event, NamespaceId};
 
 use super::SessionId;
 
@@ -14,6 +14,8 @@ pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
 pub(super) struct Watcher {
     pub(super) session: SessionId,
     pub(super) seq: u64,
+    /// Events of other namespaces are not meant.
+    pub(super) namespace: NamespaceId,
     pub(super) prefix: String,
     pub(super) kinds: u8,
     pub(super) deadline_ms: u64,
@@ -82,7 +84,12 @@ impl Watches {
         let ids: Vec<u64> = prefixes
             .filter_map(|prefix| self.by_prefix.get(prefix))
             .flatten()
-            .filter(|id| self.all.get(id).is_some_and(|one| event.kind.is_in(one.kinds)))
+            .filter(|id| {
+                let one = self.all.get(id);
+                one.is_some_and(|one| {
+                    event.kind.is_in(one.kinds) && event.namespace == one.namespace
+                })
+            })
             .copied()
             .collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()

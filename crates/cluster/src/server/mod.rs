@@ -298,6 +298,9 @@ impl Server {
     fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
         stream.set_nonblocking(true)?;
         let peer = process::peer_of(&stream)?;
+        if !self.state.has_room_for(&peer) {
+            return Ok(());
+        }
         let process = watch(&peer);
         let session = SessionId(self.next_session);
         let token = SESSIONS + session.0 * 2;

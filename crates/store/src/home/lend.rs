@@ -92,6 +92,14 @@ impl Home {
         self.clients.records()
     }
 
+    /// One client.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchClient`].
+    pub fn client(&self, client: ClientSlot) -> Result<&ClientRecord, StoreError> {
+        self.clients.get(client)
+    }
+
     /// Assign one more hold block, all zero, that the client maps writable.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::Home;
 use crate::blocks::Usage;
 use crate::clients::ClientSlot;
 use crate::error::StoreError;
-use crate::ids::NamespaceId;
+use crate::ids::{NamespaceId, ObjectId, Target};
 use crate::names::check_full_name;
 use crate::namespaces::{Namespace, NamespaceOptions};
 
@@ -88,6 +88,18 @@ impl Home {
     /// The clients in a namespace.
     pub fn clients_in(&self, id: NamespaceId) -> impl Iterator<Item = ClientSlot> + '_ {
         self.clients().filter(move |record| record.namespace == id).map(|record| record.client)
+    }
+
+    /// The namespace of an object, whether or not it is in the books.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub fn namespace_of_object(&self, id: ObjectId) -> Result<NamespaceId, StoreError> {
+        let id = self.forwarded(id)?;
+        match self.layout().client_entry(id.slot()) {
+            Some(number) => Ok(self.locals.area.namespace_of(number)),
+            None => self.find(Target::Id(id)).map(|entry| entry.namespace),
+        }
     }
 
     /// Whether a full name is one that this client may give.

@@ -1,0 +1,133 @@
+//! Namespaces: what a client's names mean, and what its user may do.
+
+use farrow_store::{ClientSlot, Namespace, NamespaceOptions, full_name};
+
+use super::convert::store_error;
+use super::node::NodeState;
+use crate::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, WireError, WireTarget};
+
+impl NodeState {
+    /// The name that an object of this client has, or is to have, in the directory.
+    pub(super) fn full_name(&self, slot: ClientSlot, name: &str) -> Result<String, WireError> {
+        let namespace = self.home.namespace_of(slot).map_err(store_error)?;
+        let full = full_name(&namespace.options.name, name).map_err(store_error)?;
+        Ok(full.into_owned())
+    }
+
+    /// As [`Self::full_name`] for each.
+    pub(super) fn full_names(
+        &self,
+        slot: ClientSlot,
+        names: &[String],
+    ) -> Result<Vec<String>, WireError> {
+        names.iter().map(|name| self.full_name(slot, name)).collect()
+    }
+
+    /// What a client means: a name is one of its namespace, an id leads anywhere.
+    pub(super) fn full_target(
+        &self,
+        slot: ClientSlot,
+        target: &WireTarget,
+    ) -> Result<WireTarget, WireError> {
+        match target {
+            WireTarget::Name(name) => self.full_name(slot, name).map(WireTarget::Name),
+            WireTarget::Id(..) => Ok(target.clone()),
+        }
+    }
+
+    /// As [`Self::full_target`], of an object that the client is about to change.
+    pub(super) fn target_to_change(
+        &self,
+        slot: ClientSlot,
+        target: &WireTarget,
+    ) -> Result<WireTarget, WireError> {
+        if let WireTarget::Id(hi, lo) = *target {
+            let id = farrow_store::ObjectId { hi, lo };
+            let theirs = self.home.namespace_of_object(id).map_err(store_error)?;
+            let ours = self.home.namespace_of(slot).map_err(store_error)?;
+            if theirs != ours.id {
+                let ours = &ours.options.name;
+                return Err(WireError::Denied(format!(
+                    "object {id} is not in namespace {ours:?}, in which this client is"
+                )));
+            }
+        }
+        self.full_target(slot, target)
+    }
+
+    /// Whether a client may ask this: whether its user may write in its namespace, or looks after
+    /// the node.
+    pub(super) fn check_right(
+        &self,
+        slot: ClientSlot,
+        body: &RequestBody,
+    ) -> Result<(), WireError> {
+        let what = match body {
+            RequestBody::Reserve { .. }
+            | RequestBody::Seal { .. }
+            | RequestBody::EntryPages { .. }
+            | RequestBody::Delete { .. }
+            | RequestBody::Pin { .. }
+            | RequestBody::Evict { .. } => return self.check_writer(slot),
+            RequestBody::CreateNamespace(_) => "make namespaces",
+            RequestBody::DropNamespace { .. } => "drop namespaces",
+            RequestBody::Shutdown => "end the node",
+            _ => return Ok(()),
+        };
+        let uid = self.home.client(slot).map_err(store_error)?.uid;
+        if self.is_owner(uid) {
+            return Ok(());
+        }
+        let owner = self.owner_uid;
+        Err(WireError::Denied(format!("user {uid} may not {what}: the node is user {owner}'s")))
+    }
+
+    /// Whether the client's user may write in its namespace.
+    pub(super) fn check_writer(&self, slot: ClientSlot) -> Result<(), WireError> {
+        let NamespaceOptions { name, writers, .. } =
+            &self.home.namespace_of(slot).map_err(store_error)?.options;
+        let Some(writers) = writers else {
+            return Ok(());
+        };
+        let uid = self.home.client(slot).map_err(store_error)?.uid;
+        if self.is_owner(uid) || writers.contains(&uid) {
+            return Ok(());
+        }
+        Err(WireError::Denied(format!(
+            "user {uid} may not write in namespace {name:?}: users {writers:?} may"
+        )))
+    }
+
+    /// The node's own user, and root, may do all.
+    pub(super) fn is_owner(&self, uid: u32) -> bool {
+        uid == self.owner_uid || uid == 0
+    }
+
+    pub(super) fn create_namespace(&mut self, spec: NamespaceSpec) -> Result<ReplyBody, WireError> {
+        let NamespaceSpec { name, bytes_max, objects_max, writers } = spec;
+        // What no region can have is no limit.
+        let objects_max = objects_max.and_then(|max| u32::try_from(max).ok());
+        let options = NamespaceOptions { name, bytes_max, objects_max, writers };
+        self.home.create_namespace(&options).map_err(store_error)?;
+        Ok(ReplyBody::Done)
+    }
+
+    /// All namespaces and what is in them.
+    pub(super) fn namespaces(&mut self) -> Result<ReplyBody, WireError> {
+        self.home.register_all().map_err(store_error)?;
+        let report = |one: &Namespace| {
+            let NamespaceOptions { name, bytes_max, objects_max, writers } = one.options.clone();
+            let used = self.home.usage_of_namespace(one.id);
+            NamespaceReport {
+                name,
+                bytes: used.bytes.0,
+                bytes_max,
+                objects: used.objects.into(),
+                objects_max: objects_max.map(u64::from),
+                writers,
+                clients: self.home.clients_in(one.id).count() as u64,
+            }
+        };
+        Ok(ReplyBody::Namespaces(self.home.namespaces().map(report).collect()))
+    }
+}

@@ -1,0 +1,46 @@
+//! Namespaces: names, quotas and writers of their own in one region.
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody};
+
+use crate::client::Client;
+use crate::error::Error;
+
+impl Client {
+    /// The namespace that this client is in, since it connected; `""` is the default one.
+    pub fn namespace(&self) -> &str {
+        self.session().reader.namespace().1
+    }
+
+    /// Makes a namespace. It stays, over restarts of the node, until it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyExists`], [`Error::InvalidArgument`] for a name or a number of writers that
+    /// cannot be, [`Error::TooMany`], [`Error::PermissionDenied`] unless the node is this user's.
+    pub fn create_namespace(&self, spec: &NamespaceSpec) -> Result<(), Error> {
+        self.session().call(RequestBody::CreateNamespace(spec.clone())).map(drop)
+    }
+
+    /// Drops a namespace in which nothing and nobody is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NamespaceInUse`] with what is in it, [`Error::NoNamespace`],
+    /// [`Error::PermissionDenied`] unless the node is this user's.
+    pub fn drop_namespace(&self, name: &str) -> Result<(), Error> {
+        self.session().call(RequestBody::DropNamespace { name: name.to_owned() }).map(drop)
+    }
+
+    /// All namespaces with their limits and what is in them, the default one first.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn namespaces(&self) -> Result<Vec<NamespaceReport>, Error> {
+        match self.session().call(RequestBody::Namespaces)? {
+            ReplyBody::Namespaces(namespaces) => Ok(namespaces),
+            other => Err(confused(&other).into()),
+        }
+    }
+}
