@@ -126,6 +126,25 @@ fn is_live(directory: &Directory, id: ObjectId) -> Result<bool, StoreError> {
     Ok(sequence.generation() == id.generation() && !is_empty)
 }
 
+/// Take the blocks of objects in the directory off the grants. First of all: the former home saw
+/// that there are records for it before it published the last of them, which must not be used up
+/// for objects that clients have sealed by themselves.
+fn take_off_told(
+    candidates: &mut [Candidate],
+    found: &[Found],
+    grants: &mut Grants,
+    clients: &BTreeSet<u32>,
+    dropped: &mut Vec<Dropped>,
+) -> Result<(), StoreError> {
+    let blocks = settle_blocks(candidates, found, dropped)?;
+    let in_directory = candidates.iter().filter(|c| !c.is_local && c.fate != Fate::Gone);
+    let runs = in_directory.flat_map(|c| c.extra.iter().chain([&c.primary]));
+    let starts: BTreeSet<u64> = runs.map(|run| run.start).collect();
+    let told = blocks.iter().filter(|(start, _)| starts.contains(start));
+    let told: Vec<Run> = told.map(|(start, block)| Run { start: *start, end: block.end }).collect();
+    clients.iter().try_for_each(|client| grants.take_off(*client, &told))
+}
+
 /// Find the blocks of all objects, and take them off the grants of their creators. Objects of a
 /// client for which no grant record is left stay what they were before the home heard of them: a
 /// part of its grant. The home looks at them again when it next looks for such.
@@ -136,6 +155,9 @@ pub(super) fn settle_all(
     clients: &BTreeSet<u32>,
     dropped: &mut Vec<Dropped>,
 ) -> Result<Vec<(u64, Block)>, StoreError> {
+    if candidates.iter().any(|candidate| candidate.is_local) {
+        take_off_told(candidates, found, grants, clients, dropped)?;
+    }
     // Each round but the last leaves all such objects of a client for later.
     for _ in 0..=clients.len() {
         let blocks = settle_blocks(candidates, found, dropped)?;
