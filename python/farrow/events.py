@@ -17,13 +17,13 @@ when they go.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from farrow.exceptions import InvalidArgument, Timeout
 
 if TYPE_CHECKING:
+    import asyncio
     from types import TracebackType
     from typing import Any, TypeAlias
 
@@ -148,6 +148,8 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
+        import asyncio  # who awaits has it; `import farrow` stays light
+
         loop = asyncio.get_running_loop()
         end = None if self._timeout is None else loop.time() + self._timeout
         while not self._is_closed:
@@ -185,6 +187,8 @@ class Subscription:
 
 async def _until_readable(loop: asyncio.AbstractEventLoop, socket: int, limit: float) -> None:
     """Wait for the socket, at most ``limit`` seconds."""
+    import asyncio
+
     ready = asyncio.Event()
     loop.add_reader(socket, ready.set)
     try:
