@@ -242,6 +242,8 @@ class Client:
     def evict(self, nbytes: int) -> dict[str, int]:
         """Evict objects, least recently used first, until ``nbytes`` more are free.
 
+        A node that spills writes them to files instead, and a get brings them back.
+
         Only such of this client's namespace, and never one that is held by anybody, pinned, or
         still being written.
 
@@ -275,8 +277,9 @@ class Client:
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
             value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32), metadata (map of
-            string to string), pinned (bool) and last_use (timestamp[ns, UTC]: the last get or the
-            seal, by a clock of some milliseconds).
+            string to string), pinned (bool), last_use (timestamp[ns, UTC]: the last get or the
+            seal, by a clock of some milliseconds) and spilled (bool: in a file, until the next
+            get; its metadata is not listed then).
         """
     def subscribe(
         self,

@@ -16,6 +16,7 @@ __all__ = [
     "LimitReached",
     "NamespaceInUse",
     "NotFound",
+    "NotRestored",
     "OutOfMemory",
     "PermissionDenied",
     "ProtocolError",
@@ -41,6 +42,18 @@ class NotFound(FarrowError, KeyError):
 
 class AlreadyExists(FarrowError):
     """The name is taken, by a sealed object or by one that is being written."""
+
+
+class NotRestored(FarrowError, OSError):
+    """A spilled object cannot be brought back: its file is missing, torn or of something else.
+
+    The object is still listed, as spilled, and can be deleted.
+
+    Attributes:
+        file: the file.
+    """
+
+    file: str = ""
 
 
 class OutOfMemory(FarrowError, MemoryError):

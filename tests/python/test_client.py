@@ -116,6 +116,7 @@ def test_list(client: farrow.Client) -> None:
         "metadata",
         "pinned",
         "last_use",
+        "spilled",
     ]
     assert listed["name"].to_pylist() == ["t/0", "t/1", "t/2"]
     assert listed["id"].to_pylist() == [reference.id for reference in references]

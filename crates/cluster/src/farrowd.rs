@@ -8,7 +8,9 @@ use farrow_memory::{CoherenceClass, Length};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::metrics::MetricsAddress;
-use crate::node::{EvictionKind, MemorySource, Node, NodeError, NodeOptions, StopSwitch};
+use crate::node::{
+    EvictionKind, MemorySource, Node, NodeError, NodeOptions, SpillTarget, StopSwitch,
+};
 use crate::protocol::Quotas;
 use crate::{paths, size};
 
@@ -76,6 +78,12 @@ struct Arguments {
     /// memory, and who sets out to could write to all of its data
     #[arg(long, value_name = "UID")]
     allow_uid: Vec<u32>,
+    /// When memory is short, write objects to files instead of evicting them, those first that
+    /// were not used for the longest time; a get brings them back. A folder, or a URL (file:,
+    /// memory:)
+    #[arg(long, value_name = "DIR|URL", value_parser = SpillTarget::parse,
+          conflicts_with_all = ["evict", "device"])]
+    spill: Option<SpillTarget>,
 }
 
 impl Arguments {
@@ -110,6 +118,7 @@ impl Arguments {
         options.metrics = self.metrics;
         options.eviction = self.evict;
         options.users = self.allow_uid;
+        options.spill = self.spill;
         options
     }
 }

@@ -20,5 +20,6 @@ mod prepare;
 pub mod protocol;
 mod server;
 pub mod size;
+mod spill;
 mod upgrade;
 pub mod wire;

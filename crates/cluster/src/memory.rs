@@ -229,7 +229,13 @@ fn adopt(
         })
         .collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
-    Ok(Found { home, adopted: report.objects, clients, dropped, place })
+    Ok(Found {
+        home,
+        adopted: report.objects.saturating_add(report.spilled),
+        clients,
+        dropped,
+        place,
+    })
 }
 
 fn describe_dropped(dropped: &Dropped) -> String {

@@ -23,6 +23,8 @@ pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
+pub use crate::spill::SpillTarget;
+use crate::spill::{SpillStore, Worker};
 use crate::upgrade::{self, Inherited, Succession};
 use crate::wire::Inheritance;
 
@@ -115,6 +117,8 @@ pub struct NodeOptions {
     pub eviction: EvictionKind,
     /// Users that may connect, besides the node's own and root.
     pub users: Vec<u32>,
+    /// Where objects go when memory is short, instead of being evicted; `None`: nowhere.
+    pub spill: Option<SpillTarget>,
 }
 
 impl NodeOptions {
@@ -135,6 +139,7 @@ impl NodeOptions {
             metrics: None,
             eviction: EvictionKind::None,
             users: Vec::new(),
+            spill: None,
         }
     }
 }
@@ -376,6 +381,8 @@ impl Node {
             0,
         );
         state.set_eviction_policy(options.eviction.policy());
+        let spill = options.spill.as_ref();
+        let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
         state.allow_users(&options.users);
         let prepared = Arc::new(sync::AtomicU64::new(0));
@@ -388,7 +395,7 @@ impl Node {
         let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
         summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
         let metrics = metrics.map(|bound| bound.listener);
-        let parts = Parts { listener, wake, started, is_private, prepared, metrics };
+        let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill };
         let server = Server::new(parts, state).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;
@@ -441,8 +448,12 @@ impl Node {
         if let Some(path) = options.metrics.as_ref().and_then(|it| it.path(&options.socket)) {
             let _ = fs::remove_file(path);
         }
+        let uid = state.home().uid();
         drop(state);
         if let (false, Some(place)) = (options.is_keeping, place) {
+            if let Some(target) = &options.spill {
+                purge_spill(target, uid);
+            }
             place.clear(&paths::region_name(&options.socket))?;
         }
         lock.release();
@@ -469,6 +480,28 @@ impl Node {
             return Ok(None);
         }
         Self::go_on(options, switch, lock.into_file(), listener, inheritance).map(Some)
+    }
+}
+
+/// The thread that spills, and a state that has something for it to do.
+fn start_spill(target: &SpillTarget, state: &mut NodeState) -> Result<Worker, NodeError> {
+    let home = state.home();
+    let region = Arc::clone(home.region());
+    let open = || format!("the spill files of region {}", home.uid());
+    let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
+    let kept = home.spilled_ids()?;
+    let label = store.label().to_owned();
+    let worker = Worker::start(store, region, &kept).map_err(failed("the spill thread"))?;
+    state.set_eviction_policy(Box::new(Lru));
+    state.set_spill(label);
+    Ok(worker)
+}
+
+/// The region is gone for good, and so are its files.
+fn purge_spill(target: &SpillTarget, uid: RegionUid) {
+    let purged = SpillStore::open(target, uid).and_then(|store| store.purge());
+    if let Err(error) = purged {
+        tracing::warn!(%error, "spill files are left");
     }
 }
 

@@ -498,6 +498,16 @@ pub struct NodeStats {
     pub client_objects: u64,
     /// Most of them.
     pub client_objects_max: u64,
+    /// Objects that are out of memory.
+    pub objects_spilled: u64,
+    /// Bytes that their users see.
+    pub spilled: u64,
+    /// Objects written to files since start, those that came back included.
+    pub spilled_total: u64,
+    /// Objects that came back since start.
+    pub restored_total: u64,
+    /// Files that could not be written or read since start.
+    pub spill_failures_total: u64,
 }
 
 /// What an eviction did, and what stood in the way of more.
@@ -624,6 +634,16 @@ pub enum WireError {
         bytes: u64,
         /// Clients in it.
         clients: u64,
+    },
+    /// A spilled object cannot be brought back; it stays spilled.
+    #[error("object {what} cannot be restored from {file}: {reason}")]
+    NotRestored {
+        /// Its id.
+        what: String,
+        /// Its file.
+        file: String,
+        /// What is wrong with the file.
+        reason: String,
     },
 }
 

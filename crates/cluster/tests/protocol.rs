@@ -141,7 +141,7 @@ impl Run {
                 self.sessions.remove(&session);
                 self.state.closed(session, false, self.now_ms);
             }
-            Action::Stop | Action::HandOver { .. } => {}
+            Action::Spill(_) | Action::Stop | Action::HandOver { .. } => {}
         }
     }
 

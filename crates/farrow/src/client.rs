@@ -91,6 +91,8 @@ pub struct Listed {
     pub is_pinned: bool,
     /// Nanoseconds since 1970 at its last use, a get or the seal; by a clock of some milliseconds.
     pub last_use_ns: u64,
+    /// True when it is out of memory: a get brings it back.
+    pub is_spilled: bool,
 }
 
 impl Listed {
@@ -106,6 +108,7 @@ impl Listed {
             metadata,
             is_pinned: listed.is_pinned,
             last_use_ns: listed.last_use_ns,
+            is_spilled: listed.is_spilled,
         }
     }
 }
@@ -294,14 +297,20 @@ impl Client {
         batch::create_many(&self.session, objects)
     }
 
-    /// The metadata of a sealed object. Sends no message.
+    /// The metadata of a sealed object. Sends no message, unless the object is spilled: then it
+    /// is brought back.
     ///
     /// # Errors
     ///
     /// [`Error::NotFound`]; the region is damaged.
     pub fn metadata(&self, target: &Target) -> Result<Metadata, Error> {
         let missing = || Error::NotFound { what: target.to_string() };
-        let entry = self.session.lookup(target)?.ok_or_else(missing)?;
+        if let Some(entry) = self.session.lookup(target)? {
+            return self.session.reader.metadata(&entry)?.ok_or_else(missing);
+        }
+        // Perhaps it is out of memory, and its metadata with it.
+        let object = Object::new(&self.session, self.session.hold(target)?.ok_or_else(missing)?)?;
+        let entry = self.session.lookup(&object.id().into())?.ok_or_else(missing)?;
         self.session.reader.metadata(&entry)?.ok_or_else(missing)
     }
 
@@ -398,7 +407,8 @@ impl Client {
         self.list_where(prefix, &Metadata::default())
     }
 
-    /// As [`Self::list`], of the objects whose metadata has all pairs of `filter`.
+    /// As [`Self::list`], of the objects whose metadata has all pairs of `filter`. That of spilled
+    /// objects is not known before they come back: they are listed as if they had none.
     ///
     /// # Errors
     ///
@@ -406,8 +416,13 @@ impl Client {
     pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<Listed>, Error> {
         let mut all = Vec::new();
         for found in self.session.reader.list(prefix)? {
+            // The metadata of an object that is out of memory is too.
+            let metadata = match found.is_spilled {
+                true => Some(Metadata::default()),
+                false => self.session.reader.metadata(&found.entry)?,
+            };
             // None: it went while it was listed.
-            if let Some(metadata) = self.session.reader.metadata(&found.entry)?
+            if let Some(metadata) = metadata
                 && metadata.contains_all(filter)
             {
                 all.push(Listed::new(found, metadata));

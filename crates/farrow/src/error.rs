@@ -81,6 +81,16 @@ pub enum Error {
         /// Clients in it.
         clients: u64,
     },
+    /// A spilled object cannot be brought back. It is still listed and can be deleted.
+    #[error("object {what} cannot be restored from {file}: {reason}")]
+    NotRestored {
+        /// Its id.
+        what: String,
+        /// Its file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A limit of the node was reached.
     #[error("too many {what}: the limit is {max}")]
     TooMany {
@@ -155,6 +165,9 @@ impl From<WireError> for Error {
             WireError::NoNamespace { name, known } => Self::NoNamespace { name, known },
             WireError::NamespaceInUse { name, objects, bytes, clients } => {
                 Self::NamespaceInUse { name, objects, bytes, clients }
+            }
+            WireError::NotRestored { what, file, reason } => {
+                Self::NotRestored { what, file, reason }
             }
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },

@@ -30,7 +30,9 @@ pub(crate) struct Hold {
     held: Option<Held>,
     /// The blocks it lies in, the primary one first; of a buffer, the one block it covers.
     blocks: Vec<Span>,
-    /// One buffer over each block, made at the first rebuild.
+    /// Where they lay at seal, if those are other places: what the descriptor says counts there.
+    origins: Option<Vec<Span>>,
+    /// One buffer over each block, made at the first rebuild, with where the block lay at seal.
     buffers: OnceLock<Vec<(Span, Buffer)>>,
     /// A buffer's block, of which a put in this process may make use.
     is_registered: bool,
@@ -62,10 +64,15 @@ impl Object {
             entry,
             held: Some(held),
             blocks: vec![entry.primary],
+            origins: None,
             buffers: OnceLock::new(),
             is_registered: false,
         };
-        if entry.extra_count > 0 {
+        if entry.is_relocated {
+            let places = session.reader.places(&entry).map_err(damaged)?;
+            hold.blocks = places.iter().map(|place| place.block).collect();
+            hold.origins = Some(places.into_iter().map(|place| place.origin).collect());
+        } else if entry.extra_count > 0 {
             hold.blocks = session.reader.blocks(&entry).map_err(damaged)?;
         }
         session.populator.start(&session.region, entry.id, &hold.blocks);
@@ -162,7 +169,8 @@ impl Object {
         copy_checked(&self.hold.session, descriptor, descriptor_crc, "descriptor")
     }
 
-    /// A range of the object as a buffer that holds it; `None` when it lies elsewhere.
+    /// A range of the object, by where it lay at seal, as a buffer that holds it; `None` when it
+    /// is none of the object's.
     fn resolve(&self, offset: u64, length: u64) -> Option<Buffer> {
         let buffers = self.hold.buffers.get_or_init(|| self.block_buffers());
         let wanted = Span { offset: Offset(offset), length: Length(length) };
@@ -178,14 +186,16 @@ impl Object {
 
     fn block_buffers(&self) -> Vec<(Span, Buffer)> {
         let hold = &self.hold;
+        let origins = hold.origins.as_ref().unwrap_or(&hold.blocks);
         let mut buffers: Vec<(Span, Buffer)> = hold
             .blocks
             .iter()
-            .filter_map(|block| {
+            .zip(origins)
+            .filter_map(|(block, origin)| {
                 let bytes = hold.session.region.sealed(*block).ok()?;
                 // The buffer must not keep the very structure alive that it is kept in.
                 let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)?) };
-                Some((*block, Buffer::from(Bytes::from_owner(owner))))
+                Some((*origin, Buffer::from(Bytes::from_owner(owner))))
             })
             .collect();
         buffers.sort_unstable_by_key(|(block, _)| block.offset);
@@ -203,6 +213,7 @@ impl Hold {
             entry: self.entry,
             held: Some(held),
             blocks: vec![block],
+            origins: None,
             buffers: OnceLock::new(),
             is_registered: true,
         })

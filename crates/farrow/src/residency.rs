@@ -1,5 +1,7 @@
 //! What stays in memory: pins, eviction, and the way back.
 
+use std::time::{Duration, Instant};
+
 use farrow_cluster::link::confused;
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
 use farrow_store::{Held, ObjectId, Whereabouts};
@@ -11,6 +13,9 @@ use crate::session::{Session, named};
 
 /// An object may leave memory again between its return and the hold; so often it is asked for.
 const RETURNS_MAX: u32 = 16;
+
+/// A file may be long and its disk slow: the node itself gives up after a minute.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 
 impl Client {
     /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
@@ -44,7 +49,8 @@ impl Client {
         self.set_pins(targets, false)
     }
 
-    /// Evicts objects of this client's namespace, those first that were not used for the longest time, until `bytes` are free
+    /// Evicts objects of this client's namespace, or spills them if the node does so, those first
+    /// that were not used for the longest time, until `bytes` are free
     /// that were not before. Never one that is held, pinned, or being written. What could go and
     /// did is in the report; if it is less than asked, so is what could not.
     ///
@@ -61,6 +67,15 @@ impl Client {
     fn set_pins(&self, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
         let mut first_error: Option<Error> = None;
         for batch in targets.chunks(BATCH_ITEMS_MAX) {
+            // What is to stay in memory has to be there, until the node has heard of it.
+            let mut held = Vec::new();
+            for target in batch.iter().filter(|_| is_pinned) {
+                if self.session().is_away(target)? {
+                    held.extend(
+                        self.session().hold(target)?.map(|one| Object::new(self.session(), one)),
+                    );
+                }
+            }
             let targets = batch.iter().map(Target::wire).collect();
             let results = match self.session().call(RequestBody::Pin { targets, is_pinned })? {
                 ReplyBody::Pinned(results) => results,
@@ -99,9 +114,16 @@ impl Session {
         Ok(place != Whereabouts::Nowhere)
     }
 
+    /// Whether an object is out of memory, or on its way.
+    fn is_away(&self, target: &Target) -> Result<bool, Error> {
+        let place = self.reader.whereabouts(target.store()).map_err(named)?;
+        Ok(matches!(place, Whereabouts::Away(_)))
+    }
+
     /// Has an object brought back into memory, unless it is gone.
     fn restore(&self, id: ObjectId) -> Result<(), Error> {
-        match self.call(RequestBody::Restore { id: (id.hi, id.lo) }) {
+        let deadline = Instant::now() + self.timeout.max(RESTORE_PATIENCE);
+        match self.call_until(RequestBody::Restore { id: (id.hi, id.lo) }, deadline) {
             Ok(_) | Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -39,7 +39,8 @@ pub(crate) fn many(
 /// there by its primary block. `None` when it sealed none of them.
 fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId, WireError>>> {
     let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
-    for listed in session.reader.list("").ok()? {
+    // Where a spilled object lay may be anybody's by now.
+    for listed in session.reader.list("").ok()?.into_iter().filter(|one| !one.is_spilled) {
         let block = listed.entry.primary.offset.0;
         if blocks.contains(&block) {
             found.insert(block, listed.entry.id);

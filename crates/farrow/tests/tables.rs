@@ -344,3 +344,42 @@ fn check(pointer: std::ptr::NonNull<u8>, size: usize, byte: u8) {
 fn nameless<'a>(values: &[Value<'a>]) -> Vec<(Value<'a>, ObjectOptions<'static>)> {
     values.iter().map(|value| (*value, ObjectOptions::default())).collect()
 }
+
+/// Places in a descriptor count from where the blocks lay at seal; these are elsewhere now.
+#[test]
+fn tables_come_back_from_files_as_they_were() {
+    let node = TestNode::start_spilling(32 << 20);
+    let client = node.client();
+    let columns = columns(5000);
+    let schema = schema_of(&columns);
+    let batches = [batch_of(&columns), batch_of(&columns)];
+    let id = client.put(&Value::Table { schema: &schema, batches: &batches }, Some("t")).unwrap();
+    let whole = |id: ObjectId| -> Vec<ArrayData> {
+        get(&client, id).batches.into_iter().flat_map(|batch| batch.columns).collect()
+    };
+    let expected: Vec<ArrayData> = batches.iter().flat_map(|batch| batch.columns.clone()).collect();
+    for round in 0..3 {
+        // Something else takes the place it had.
+        assert!(client.evict(u64::MAX).unwrap().objects >= 1, "round {round}");
+        assert!(client.list("t").unwrap()[0].is_spilled);
+        let other = client.put(&Value::Bytes(&[7; 100_000]), Some("other")).unwrap();
+        assert_eq!(whole(id), expected, "round {round}");
+        let object = client.get(&id.into(), Duration::ZERO).unwrap();
+        let Rebuilt::Arrow(checked) = object.rebuild_checked().unwrap() else {
+            panic!("not arrays");
+        };
+        // What came back can be part of another object, in place.
+        let again = client
+            .put(&Value::Table { schema: &checked.schema, batches: &checked.batches }, None)
+            .unwrap();
+        drop((object, checked));
+        assert_eq!(whole(again), expected, "round {round}");
+        client.delete(&[other.into(), again.into()]).unwrap();
+    }
+    client.delete(&["t".into()]).unwrap();
+    // What is left was granted to this client, which keeps some at hand.
+    wait_for("all memory", || {
+        let node = client.stats().unwrap().node;
+        node.used == 0 && node.retiring == 0 && node.free + node.granted == node.capacity
+    });
+}

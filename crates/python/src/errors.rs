@@ -16,6 +16,7 @@ struct Classes {
     limit_reached: Py<PyType>,
     namespace_in_use: Py<PyType>,
     not_found: Py<PyType>,
+    not_restored: Py<PyType>,
     out_of_memory: Py<PyType>,
     permission_denied: Py<PyType>,
     protocol_error: Py<PyType>,
@@ -42,6 +43,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             limit_reached: class("LimitReached")?,
             namespace_in_use: class("NamespaceInUse")?,
             not_found: class("NotFound")?,
+            not_restored: class("NotRestored")?,
             out_of_memory: class("OutOfMemory")?,
             permission_denied: class("PermissionDenied")?,
             protocol_error: class("ProtocolError")?,
@@ -97,6 +99,7 @@ pub fn raise(error: Error) -> PyErr {
                 set("objects", objects).and(set("nbytes", bytes)).and(set("clients", clients))
             }
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
+            Error::NotRestored { ref file, .. } => made.value(py).setattr("file", file),
             _ => Ok(()),
         };
         done.err().unwrap_or(made)
@@ -107,6 +110,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
     match error {
         Error::NotFound { .. } | Error::NoNamespace { .. } => &classes.not_found,
         Error::NamespaceInUse { .. } => &classes.namespace_in_use,
+        Error::NotRestored { .. } => &classes.not_restored,
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::OutOfMemory { .. } => &classes.out_of_memory,
         Error::TooLarge { .. } => &classes.too_large,

@@ -39,9 +39,11 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
     let mut creator_pid = UInt32Builder::with_capacity(count);
     let mut metadata = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     let mut pinned = BooleanBuilder::with_capacity(count);
+    let mut spilled = BooleanBuilder::with_capacity(count);
     let mut last_use = TimestampNanosecondBuilder::with_capacity(count).with_timezone("UTC");
     for object in objects {
         pinned.append_value(object.is_pinned);
+        spilled.append_value(object.is_spilled);
         last_use.append_value(i64::try_from(object.last_use_ns).unwrap_or(i64::MAX));
         name.append_option(object.name.as_deref());
         id.append_value(object.id.to_bytes())?;
@@ -67,6 +69,7 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Field::new("metadata", metadata.data_type().clone(), false),
         Field::new("pinned", DataType::Boolean, false),
         Field::new("last_use", moment, false),
+        Field::new("spilled", DataType::Boolean, false),
     ]);
     let columns: Vec<ArrayRef> = vec![
         Arc::new(name.finish()),
@@ -78,6 +81,7 @@ fn batch(objects: &[Listed]) -> Result<RecordBatch, ArrowError> {
         Arc::new(metadata),
         Arc::new(pinned.finish()),
         Arc::new(last_use.finish()),
+        Arc::new(spilled.finish()),
     ];
     RecordBatch::try_new(Arc::new(schema), columns)
 }

@@ -76,6 +76,21 @@ impl Directory {
         Ok(())
     }
 
+    /// Write an object of this life anew, which nobody holds. It is coming back until the last
+    /// store, which brings it into `state`.
+    pub(crate) fn replace(&self, entry: &Entry, state: State) -> Result<(), StoreError> {
+        let slot = entry.id.slot();
+        let opened = self.sequence(slot)?.with(State::Restoring);
+        let words = entry.encode();
+        let (_, rest) = words.split_at(1);
+        let record = EntryRecord { directory: self, slot };
+        seqlock::fill(&record, opened.0, rest)?;
+        failpoint!("restore.words");
+        record.store_first(entry.sequence().with(state).0)?;
+        failpoint!("restore.published");
+        Ok(())
+    }
+
     pub(crate) fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
         if slot.0 >= self.layout.objects_max {
             return Err(StoreError::Corrupt { slot, reason: "no such slot" });

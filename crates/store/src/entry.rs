@@ -241,8 +241,10 @@ impl Entry {
         words
     }
 
-    /// Read words that were copied out of slot `slot`. The state in the first word does not
-    /// matter: the checksum is of the words as they were when published.
+    /// Read words that were copied out of slot `slot`. The checksum is of the words as they were
+    /// when published, whatever the state in the first word is. Of a spilled object those that
+    /// say where it lies mean nothing; of one that was coming back when its home was killed they
+    /// may be half written, and so the checksum means nothing either.
     pub(crate) fn decode(
         words: &[u64; ENTRY_WORDS],
         uid: RegionUid,
@@ -253,7 +255,8 @@ impl Entry {
         let generation = sequence.generation();
         let mut published = *words;
         published[0] = sequence.with(State::Sealed).0;
-        if checksum(&published) != words[CHECKSUM_WORD] {
+        let state = sequence.state();
+        if state != State::Restoring && checksum(&published) != words[CHECKSUM_WORD] {
             return Err("checksum differs");
         }
         let kind = ObjectKind::from_u8((words[1] & 0xff) as u8).ok_or("unknown kind")?;
@@ -281,8 +284,27 @@ impl Entry {
         if entry.id != ObjectId::new(uid, generation, slot) {
             return Err("id is not of this slot");
         }
-        entry.validate(layout)?;
+        if matches!(state, State::Spilled | State::Restoring) {
+            entry.validate_name(layout)?;
+        } else {
+            entry.validate(layout)?;
+        }
         Ok(entry)
+    }
+
+    /// The same object, of which is not known any more where it lay.
+    pub(crate) fn nowhere(self) -> Self {
+        let (primary, descriptor) = (Span::default(), Span::default());
+        Self { primary, descriptor, is_relocated: false, ..self }
+    }
+
+    /// Bytes of the primary block as it was at seal. One that came back has more behind them: the
+    /// descriptor, the lists and the metadata once more.
+    pub(crate) fn primary_bytes_at_seal(&self) -> Length {
+        match self.is_relocated {
+            true => Length(self.descriptor.offset.0.saturating_sub(self.primary.offset.0)),
+            false => self.primary.length,
+        }
     }
 
     /// Whether everything lies where it may. Asked of requests too, before they are written.
@@ -315,6 +337,10 @@ impl Entry {
         if self.metadata_bytes > 0 && content.end().is_none_or(|end| end > metadata.offset) {
             return Err("metadata overlaps what it is about");
         }
+        self.validate_name(layout)
+    }
+
+    fn validate_name(&self, layout: &Layout) -> Result<(), EntryFault> {
         if !self.name.is_empty()
             && (!layout.names.contains(self.name)
                 || !self.name.offset.is_multiple_of(NAME_GRAIN_BYTES))
@@ -344,8 +370,25 @@ pub fn encode_extra(blocks: &[Span]) -> Vec<u8> {
         .collect()
 }
 
+/// Read what lies behind a descriptor: the extra blocks, and of an object that came back where
+/// each of its blocks was at seal, the primary one first.
+pub(crate) fn decode_list(
+    bytes: &[u8],
+    entry: &Entry,
+    layout: &Layout,
+) -> Result<(Vec<Span>, Vec<Offset>), EntryFault> {
+    let extra_bytes = u64::from(entry.extra_count) * EXTRA_BYTES;
+    let (extra, origins) = usize::try_from(extra_bytes)
+        .ok()
+        .and_then(|at| bytes.split_at_checked(at))
+        .ok_or("list of extra blocks ends early")?;
+    let (origins, _) = origins.as_chunks::<8>();
+    let origins = origins.iter().map(|word| Offset(u64::from_le_bytes(*word))).collect();
+    Ok((decode_extra(extra, layout)?, origins))
+}
+
 /// Read such a list. Each block lies aligned in the heap; more is not known of them.
-pub(crate) fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, EntryFault> {
+fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, EntryFault> {
     let (words, rest) = bytes.as_chunks::<16>();
     if !rest.is_empty() {
         return Err("list of extra blocks ends within a block");

@@ -41,6 +41,7 @@ mod pins;
 mod reader;
 mod seqlock;
 mod space;
+mod spill_file;
 #[cfg(test)]
 mod tests;
 mod uses;
@@ -56,7 +57,7 @@ pub use header::FORMAT_VERSION;
 pub use hold_table::{Held, HoldTable};
 pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Reclaimed,
-    SealRequest, StoreStats, Unfinished,
+    SealRequest, SpillPlan, StoreStats, Unfinished,
 };
 pub use ids::{
     Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
@@ -69,8 +70,9 @@ pub use options::{
     BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,
     NAMESPACES_MAX, OBJECTS_MAX, RECORDS_MAX, RegionOptions, WRITERS_MAX,
 };
-pub use reader::{Listed, Reader, Whereabouts};
+pub use reader::{Listed, Place, Reader, Whereabouts};
 pub use space::{Run, SpaceAllocator, SpaceError};
+pub use spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use uses::UseStamps;
 
 /// Pass a named place where a test may kill. Nothing outside of tests.

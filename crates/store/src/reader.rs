@@ -7,9 +7,7 @@ use farrow_memory::{Length, Offset, Region, Span, Words};
 
 use crate::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::control::word_of;
-use crate::entry::{
-    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_extra,
-};
+use crate::entry::{ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_list};
 use crate::entry_area::{namespace_of_page, split};
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
@@ -50,6 +48,17 @@ pub struct Listed {
     /// When it was last used: the later of its seal and its last get, nanoseconds since 1970. A
     /// hint, no more.
     pub last_use_ns: u64,
+    /// Whether its bytes lie outside of the region, so that it has to be brought back to be held.
+    pub is_spilled: bool,
+}
+
+/// A block of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Where it lies.
+    pub block: Span,
+    /// Where it lay at seal: what the descriptor says counts from there.
+    pub origin: Span,
 }
 
 /// Where an object is.
@@ -71,8 +80,8 @@ enum Look {
     /// It changed while it was read.
     Changed,
     Sealed(Entry),
-    /// An object that cannot be held at the moment.
-    Away(Entry),
+    /// An object that cannot be held at the moment, and whether it is out of memory.
+    Away(Entry, bool),
 }
 
 /// What a look at an entry that a client wrote showed.
@@ -318,9 +327,21 @@ impl Reader {
     /// [`StoreError::BlockListDamaged`] or [`StoreError::Corrupt`] if the list in the data section
     /// is not what was sealed.
     pub fn blocks(&self, entry: &Entry) -> Result<Vec<Span>, StoreError> {
-        let mut blocks = vec![entry.primary];
         if entry.extra_count == 0 {
-            return Ok(blocks);
+            return Ok(vec![entry.primary]);
+        }
+        Ok(self.places(entry)?.into_iter().map(|place| place.block).collect())
+    }
+
+    /// All blocks of an object and where they lay at seal, the primary one first. The caller holds
+    /// the object.
+    ///
+    /// # Errors
+    /// As [`Reader::blocks`].
+    pub fn places(&self, entry: &Entry) -> Result<Vec<Place>, StoreError> {
+        let mut places = vec![Place { block: entry.primary, origin: entry.primary }];
+        if entry.extra_count == 0 && !entry.is_relocated {
+            return Ok(places);
         }
         let slot = entry.id.slot();
         let corrupt = |reason| StoreError::Corrupt { slot, reason };
@@ -332,8 +353,15 @@ impl Reader {
         if stored != computed {
             return Err(StoreError::BlockListDamaged { id: entry.id, stored, computed });
         }
-        blocks.extend(decode_extra(&bytes, self.layout()).map_err(corrupt)?);
-        Ok(blocks)
+        let (extra, origins) = decode_list(&bytes, entry, self.layout()).map_err(corrupt)?;
+        places.extend(extra.into_iter().map(|block| Place { block, origin: block }));
+        for (place, offset) in places.iter_mut().zip(origins) {
+            place.origin.offset = offset;
+        }
+        if let Some(primary) = places.first_mut() {
+            primary.origin.length = entry.primary_bytes_at_seal();
+        }
+        Ok(places)
     }
 
     /// The metadata of an object; none if the object is not there any more.
@@ -384,19 +412,20 @@ impl Reader {
                 match self.look(&directory, slot)? {
                     Look::None => break,
                     Look::Changed => continue,
-                    Look::Sealed(entry) | Look::Away(entry)
+                    Look::Sealed(entry) | Look::Away(entry, _)
                         if entry.namespace != self.namespace =>
                     {
                         break;
                     }
-                    Look::Sealed(entry) | Look::Away(entry) => {
+                    look @ (Look::Sealed(entry) | Look::Away(entry, _)) => {
+                        let is_spilled = matches!(look, Look::Away(_, true));
                         let Some(name) = self.stable_name(&directory, &entry)? else {
                             continue;
                         };
                         let name = Some(own_name(&name)).filter(|name| !name.is_empty());
                         let name = name.map(str::to_owned);
                         if name.as_deref().unwrap_or_default().starts_with(prefix) {
-                            all.push(self.listed(entry, name)?);
+                            all.push(self.listed(entry, name, is_spilled)?);
                         }
                         break;
                     }
@@ -422,14 +451,19 @@ impl Reader {
             for number in page * in_page..(page + 1) * in_page {
                 // What a client wrote that cannot be right is nobody else's trouble.
                 if let Ok(LocalLook::Sealed(entry)) = self.look_local(number) {
-                    all.push(self.listed(entry, None)?);
+                    all.push(self.listed(entry, None, false)?);
                 }
             }
         }
         Ok(())
     }
 
-    fn listed(&self, entry: Entry, name: Option<String>) -> Result<Listed, StoreError> {
+    fn listed(
+        &self,
+        entry: Entry,
+        name: Option<String>,
+        is_spilled: bool,
+    ) -> Result<Listed, StoreError> {
         let slot = entry.id.slot();
         // What a client sealed by itself is pinned only once the home has taken it over.
         let is_pinned = slot.0 < self.layout().objects_max && {
@@ -437,7 +471,7 @@ impl Reader {
             self.word(pins)? >> (slot.0 % PINS_IN_WORD) & 1 == 1
         };
         let last_use_ns = stamp(&self.region, self.layout(), slot).max(entry.sealed_at_ns);
-        Ok(Listed { entry, name, is_pinned, last_use_ns })
+        Ok(Listed { entry, name, is_pinned, last_use_ns, is_spilled })
     }
 
     /// The name of an object in its namespace; none if it has none, or is not there any more.
@@ -484,9 +518,9 @@ impl Reader {
                 Ok(Look::Changed)
             }
             Copied::Words(words) => Entry::decode(&words, self.header.uid, slot, self.layout())
-                .map(match Sequence(words[0]).state() {
-                    State::Sealed => Look::Sealed,
-                    _ => Look::Away,
+                .map(|entry| match Sequence(words[0]).state() {
+                    State::Sealed => Look::Sealed(entry),
+                    state => Look::Away(entry, state == State::Spilled),
                 })
                 .map_err(|reason| StoreError::Corrupt { slot, reason }),
         }

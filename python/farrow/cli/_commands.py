@@ -278,7 +278,7 @@ def _ls(options: argparse.Namespace) -> int:
             human_bytes(row["bytes"]),
             str(row["sealed_at"])[:19],
             str(row["last_use"])[:19],
-            "pinned" if row["pinned"] else "",
+            "pinned" if row["pinned"] else "spilled" if row["spilled"] else "",
             str(row["creator_pid"]),
             plain(row["id"]),
         )
@@ -389,7 +389,7 @@ def _sections(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 # Keys of stats() that count bytes but do not say so in their name.
 _BYTE_KEYS = {"capacity", "used", "free", "granted", "largest_free", "fragmented", "retiring"}
-_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records"}
+_BYTE_KEYS |= {"held", "pinned", "evictable", "evicted_bytes_total", "records", "spilled"}
 _BYTE_KEYS |= {"prepared", "mapped_writable", "pool_allocated"}
 
 

@@ -74,6 +74,11 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         records,
         client_objects,
         client_objects_max,
+        objects_spilled,
+        spilled,
+        spilled_total,
+        restored_total,
+        spill_failures_total,
     } = stats;
     let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
     let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
@@ -106,6 +111,11 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
         counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
         gauge("farrow_records_bytes", "Bytes of the region's tables that objects take.", records),
+        gauge("farrow_objects_spilled", "Objects out of memory.", objects_spilled),
+        gauge("farrow_spilled_bytes", "Bytes of objects out of memory.", spilled),
+        counter("farrow_objects_spilled_total", "Objects written to files.", spilled_total),
+        counter("farrow_objects_restored_total", "Objects that came back.", restored_total),
+        counter("farrow_spill_failures_total", "Spill files that failed.", spill_failures_total),
         counter("farrow_requests_total", "Requests answered.", requests),
         counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
         counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),

@@ -14,6 +14,7 @@ use farrow_store::ClientSlot;
 
 use super::convert::{limit, store_error, wire_span};
 use super::node::NodeState;
+use super::spill::SPILL_MS_MAX;
 use super::{Action, SessionId};
 use crate::wire::{Reply, ReplyBody, WAIT_MS_MAX, WireError};
 
@@ -46,6 +47,8 @@ struct Waiting {
     min: u64,
     since_ms: u64,
     deadline_ms: u64,
+    /// Only as long as objects are on their way out of memory.
+    is_for_spills: bool,
 }
 
 /// The requests that wait for memory, in the order in which they came.
@@ -92,6 +95,11 @@ impl Admission {
             return Some(0);
         }
         self.queue.iter().map(|waiting| waiting.deadline_ms).min()
+    }
+
+    /// Something else than free memory has changed.
+    pub(super) fn look_again(&mut self) {
+        self.seen_freed_bytes = None;
     }
 
     /// Whether so many bytes may go to somebody who is not the first of the queue and could wait.
@@ -148,12 +156,14 @@ impl NodeState {
                         self.admission.passed_bytes.saturating_add(granted.length.0);
                     return Ok(Some(ReplyBody::Granted(wire_span(granted))));
                 }
-                Err(WireError::OutOfMemory { .. }) if may_wait => {}
+                Err(WireError::OutOfMemory { .. }) if may_wait || self.spills.is_making_room() => {}
                 Err(error) => return Err(error),
             }
         }
-        let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
-        self.admission.push(Waiting { asker, min, since_ms: now_ms, deadline_ms })?;
+        let wait_ms = if may_wait { wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
+        let deadline_ms = now_ms.saturating_add(wait_ms);
+        let (since_ms, is_for_spills) = (now_ms, !may_wait);
+        self.admission.push(Waiting { asker, min, since_ms, deadline_ms, is_for_spills })?;
         Ok(None)
     }
 
@@ -195,7 +205,8 @@ impl NodeState {
             return;
         }
         let mut place = 0;
-        while let Some(Waiting { asker, min, .. }) = self.admission.queue.get(place).copied() {
+        while let Some(waiting) = self.admission.queue.get(place).copied() {
+            let Waiting { asker, min, .. } = waiting;
             let found = match place {
                 0 => self.make_room(asker.slot, Length(min), Length(min)),
                 _ if !self.admission.may_pass(min) => {
@@ -210,7 +221,11 @@ impl NodeState {
                     self.admission.remove(place, granted.length.0);
                     out.push(answer(asker, Ok(ReplyBody::Granted(wire_span(granted)))));
                 }
-                Err(WireError::OutOfMemory { .. }) => place += 1,
+                Err(WireError::OutOfMemory { .. })
+                    if !waiting.is_for_spills || place > 0 || self.spills.is_making_room() =>
+                {
+                    place += 1;
+                }
                 Err(error) => {
                     self.admission.remove(place, 0);
                     out.push(answer(asker, Err(error)));
@@ -233,6 +248,14 @@ impl NodeState {
 
 /// The answer to a request that waited.
 pub(super) fn answer(asker: Asker, body: Result<ReplyBody, WireError>) -> Action {
-    let reply = Reply { seq: asker.seq, body };
-    Action::Send { session: asker.session, reply, has_descriptors: false }
+    answer_to(asker.session, asker.seq, body)
+}
+
+/// As [`answer`], where no more is known of who asked.
+pub(super) fn answer_to(
+    session: SessionId,
+    seq: u64,
+    body: Result<ReplyBody, WireError>,
+) -> Action {
+    Action::Send { session, reply: Reply { seq, body }, has_descriptors: false }
 }

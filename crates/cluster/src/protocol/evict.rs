@@ -1,10 +1,9 @@
 //! Room for what is to come: pins, eviction, and grants that need it.
 
 use farrow_memory::{Length, Span};
-use farrow_store::{
-    ByHand, ClientSlot, Evicted, EvictionPolicy, Need, ObjectId, StoreError, Target, Within,
-};
+use farrow_store::{ByHand, ClientSlot, Evicted, EvictionPolicy, Need, StoreError, Within};
 
+use super::admission::Asker;
 use super::convert::{limit, store_error, store_target};
 use super::node::NodeState;
 use crate::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
@@ -34,8 +33,9 @@ impl NodeState {
     }
 
     /// Memory for a client: `want` bytes, or the longest run there is of at least `min`. Where there
-    /// is no room, deleted objects that nobody holds any more are freed; if
-    /// that is not enough and the policy evicts by itself, objects are evicted.
+    /// is no room, deleted objects that nobody holds any more are freed; if that is not enough and
+    /// the policy evicts by itself, objects are evicted, or begin to leave for files: then there is
+    /// no room yet.
     pub(super) fn find_room(
         &mut self,
         slot: ClientSlot,
@@ -47,7 +47,9 @@ impl NodeState {
             self.reclaim();
             granted = self.home.grant(slot, min, want);
         }
-        if is_full(&granted) && self.eviction.policy.is_automatic() {
+        if is_full(&granted) && self.spills.is_on() {
+            self.spill_for(Need::Run(min))?;
+        } else if is_full(&granted) && self.eviction.policy.is_automatic() {
             let ahead = Length(self.home.layout().heap.length.0 / AHEAD_PART);
             if want <= ahead {
                 self.evict_for(Need::Run(want))?;
@@ -60,13 +62,25 @@ impl NodeState {
     }
 
     /// Evicts so many bytes or more, if there are so many that may go. Of the client's namespace
-    /// alone: what it may not delete it may not evict either.
-    pub(super) fn evict(&mut self, slot: ClientSlot, bytes: u64) -> Result<ReplyBody, StoreError> {
+    /// alone: what it may not delete it may not evict either. `None`: they are on their way to
+    /// files, the answer comes when they are there.
+    pub(super) fn evict(
+        &mut self,
+        Asker { session, seq, slot }: Asker,
+        bytes: u64,
+    ) -> Result<Option<ReplyBody>, StoreError> {
         self.home.reclaim()?;
         let namespace = self.home.namespace_of(slot)?.id;
+        if self.spills.is_on() {
+            return self.spill_by_hand(session, seq, namespace, bytes).map(|()| None);
+        }
         let within = Within { policy: self.eviction.policy.as_ref(), namespace };
         let evicted = self.home.evict_for(&within, Need::Bytes(Length(bytes)))?;
         self.note_evicted(evicted);
+        self.evicted_report(evicted).map(Some)
+    }
+
+    pub(super) fn evicted_report(&self, evicted: Evicted) -> Result<ReplyBody, StoreError> {
         let stats = self.home.stats()?;
         Ok(ReplyBody::Evicted(EvictedReport {
             objects: evicted.objects.into(),
@@ -105,12 +119,6 @@ impl NodeState {
         };
         let pinned = targets.iter().map(pin);
         Ok(ReplyBody::Pinned(pinned.collect()))
-    }
-
-    /// A reader found an object that was leaving. Eviction does not end between two messages, so
-    /// it is sealed again by now, or gone.
-    pub(super) fn restore(&self, id: ObjectId) -> Result<ReplyBody, WireError> {
-        self.home.find(Target::Id(id)).map(|_| ReplyBody::Done).map_err(store_error)
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, Home, NamespaceId};
+use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
 
-use super::admission::{Admission, Ask, Asker, answer};
+use super::admission::{Admission, Ask, Asker, answer, answer_to};
+use super::convert::store_error;
 use super::evict::Eviction;
 use super::quota::Quotas;
 use super::requests::answer_wait;
+use super::spill::{SpillJob, Spills};
 use super::waits::Waits;
 use super::watches::Watches;
 use crate::wire::{Reply, ReplyBody, Request, RequestBody, WireError};
@@ -52,6 +54,8 @@ pub enum Action {
         /// Which.
         session: SessionId,
     },
+    /// Do something with a file, after all that was asked before.
+    Spill(SpillJob),
     /// End the daemon.
     Stop,
     /// Finish what has arrived and hand the region over to the daemon that asked.
@@ -110,6 +114,7 @@ pub struct NodeState {
     pub(super) admission: Admission,
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
+    pub(super) spills: Spills,
     pub(super) quotas: Quotas,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
@@ -153,6 +158,7 @@ impl NodeState {
             admission: Admission::default(),
             watches,
             eviction: Eviction::default(),
+            spills: Spills::default(),
             quotas: Quotas::default(),
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
@@ -197,6 +203,7 @@ impl NodeState {
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         self.waits.forget(id);
         self.admission.forget(id);
+        self.spills.forget(id);
         self.watches.forget(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
@@ -247,12 +254,13 @@ impl NodeState {
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
         let watches = self.watches.next_deadline_ms();
-        let all = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
-        all.into_iter().flatten().min()
+        let timers = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
+        timers.into_iter().chain([self.spills.next_deadline_ms()]).flatten().min()
     }
 
     /// Does what has come due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.spills.set_now(now_ms);
         for wait in self.waits.expired(now_ms) {
             out.push(answer_wait(wait));
         }
@@ -267,7 +275,9 @@ impl NodeState {
                 now_ms.saturating_add(self.reclaim_wait_ms)
             });
         }
+        self.tick_spills(now_ms, out);
         self.serve_waiting(now_ms, out);
+        self.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
     }
@@ -279,6 +289,9 @@ impl NodeState {
         for wait in self.waits.drain() {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+        }
+        for (session, seq) in self.spills.drain() {
+            out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
         out.extend(self.admission.drain().map(|asker| answer(asker, Err(WireError::Closing))));
     }
@@ -292,7 +305,9 @@ impl NodeState {
         wall_ns: u64,
         out: &mut Vec<Action>,
     ) {
+        self.spills.set_now(now_ms);
         self.answer(session, request, now_ms, wall_ns, out);
+        self.take_jobs(out);
         self.tell_watchers(out);
     }
 
@@ -356,6 +371,22 @@ impl NodeState {
                 match checked.and_then(|()| self.grant(asker, ask, now_ms)) {
                     Ok(None) => return,
                     Ok(Some(granted)) => Ok(granted),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::Evict { bytes }, Some(slot)) => {
+                let asker = Asker { session, seq, slot };
+                let checked = self.check_writer(slot);
+                match checked.and_then(|()| self.evict(asker, bytes).map_err(store_error)) {
+                    Ok(None) => return,
+                    Ok(Some(evicted)) => Ok(evicted),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::Restore { id: (hi, lo) }, Some(_)) => {
+                match self.restore(session, seq, ObjectId { hi, lo }, now_ms) {
+                    Ok(None) => return,
+                    Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),
                 }
             }

@@ -51,6 +51,8 @@ impl NodeState {
             records,
             client_objects,
             client_objects_max,
+            objects_spilled,
+            spilled,
             ..
         } = self.home.stats()?;
         let fabric = self.home.region().fabric();
@@ -93,6 +95,11 @@ impl NodeState {
             records: records.0,
             client_objects: client_objects.into(),
             client_objects_max: client_objects_max.into(),
+            objects_spilled: objects_spilled.into(),
+            spilled: spilled.0,
+            spilled_total: self.spills.spilled_total,
+            restored_total: self.spills.restored_total,
+            spill_failures_total: self.spills.failures_total,
         })
     }
 }

@@ -83,8 +83,6 @@ impl NodeState {
                 .map(|stats| ReplyBody::Stats(Box::new(stats)))
                 .map_err(store_error),
             RequestBody::Pin { targets, is_pinned } => self.pin(slot, &targets, is_pinned),
-            RequestBody::Evict { bytes } => self.evict(slot, bytes).map_err(store_error),
-            RequestBody::Restore { id: (hi, lo) } => self.restore(ObjectId { hi, lo }),
             RequestBody::CreateNamespace(spec) => self.create_namespace(spec),
             RequestBody::DropNamespace { name } => {
                 self.home.drop_namespace(&name).map_err(store_error)?;
@@ -99,6 +97,8 @@ impl NodeState {
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
             | RequestBody::Wait { .. }
+            | RequestBody::Evict { .. }
+            | RequestBody::Restore { .. }
             | RequestBody::Goodbye
             | RequestBody::Listen(_)
             | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),
@@ -158,7 +158,11 @@ impl NodeState {
 
     fn delete(&mut self, slot: ClientSlot, target: &WireTarget) -> Result<(), WireError> {
         let target = self.target_to_change(slot, target)?;
+        let spilled = self.home.find_spilled(store_target(&target)).map_err(store_error)?;
         self.home.delete(store_target(&target)).map_err(store_error)?;
+        if let Some(entry) = spilled {
+            self.spills.forget_file(entry.id);
+        }
         self.counts.deleted += 1;
         Ok(())
     }
@@ -177,8 +181,10 @@ impl NodeState {
             .iter()
             .map(|target| self.full_target(slot, target))
             .collect::<Result<_, _>>()?;
-        let ready: Vec<bool> =
-            targets.iter().map(|target| self.home.find(store_target(target)).is_ok()).collect();
+        let ready: Vec<bool> = targets
+            .iter()
+            .map(|target| matches!(self.home.has(store_target(target)), Ok(true)))
+            .collect();
         let have = ready.iter().filter(|ready| **ready).count();
         let count = (count as usize).min(targets.len());
         // An id is given at seal, so one that is not there will not come: only names can.

@@ -19,6 +19,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::metrics::{self, Latencies};
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use crate::spill::Worker;
 use connection::{Connection, Input};
 pub(crate) use handover::Handover;
 
@@ -29,6 +30,7 @@ use scrape::{SCRAPERS, Scrapers};
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const SCRAPE_LISTENER: u64 = 2;
+const SPILL: u64 = 3;
 /// Tokens from here on: session number times two, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
 /// Tokens of processes of an earlier life: this bit and the slot.
@@ -66,6 +68,8 @@ pub(crate) struct Parts {
     pub(crate) prepared: Arc<sync::AtomicU64>,
     /// Where numbers are asked for.
     pub(crate) metrics: Option<ScrapeListener>,
+    /// Writes and reads spilled objects.
+    pub(crate) spill: Option<Worker>,
 }
 
 /// What is left of a server that ended.
@@ -98,13 +102,14 @@ pub(crate) struct Server {
     handover: Option<(SessionId, u64)>,
     scrapers: Option<Scrapers>,
     latencies: Latencies,
+    spill: Option<Worker>,
     /// How often the loop woke.
     turns: u64,
 }
 
 impl Server {
     pub(crate) fn new(parts: Parts, state: NodeState) -> io::Result<Self> {
-        let Parts { listener, wake, started, is_private, prepared, metrics } = parts;
+        let Parts { listener, wake, started, is_private, prepared, metrics, spill } = parts;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -114,6 +119,9 @@ impl Server {
         if let Some(scrapers) = &scrapers {
             let token = EventData::new_u64(SCRAPE_LISTENER);
             epoll::add(&poll, scrapers.listener(), token, EventFlags::IN)?;
+        }
+        if let Some(spill) = &spill {
+            epoll::add(&poll, &spill.wake, EventData::new_u64(SPILL), EventFlags::IN)?;
         }
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
@@ -135,6 +143,7 @@ impl Server {
             handover: None,
             scrapers,
             latencies: Latencies::new(),
+            spill,
             turns: 0,
         };
         server.watch_orphans();
@@ -209,7 +218,9 @@ impl Server {
         if !matches!(ended, Ended::HandingOver(_)) {
             self.finish();
         }
-        let Self { state, listener, wake, .. } = self;
+        let Self { state, listener, wake, spill, .. } = self;
+        // From here on nothing else touches the region.
+        drop(spill);
         Ok(Remains { ended, state, listener, wake })
     }
 
@@ -249,6 +260,12 @@ impl Server {
                     let now_ms = self.now_ms();
                     if let Some(scrapers) = &mut self.scrapers {
                         scrapers.accept(self.poll.as_fd(), now_ms);
+                    }
+                }
+                SPILL => {
+                    let now_ms = self.now_ms();
+                    for done in self.spill.iter().flat_map(Worker::finished) {
+                        self.state.spill_done(done, now_ms, actions);
                     }
                 }
                 token if token & ORPHANS != 0 => {
@@ -414,6 +431,11 @@ impl Server {
                     if let Some(connection) = self.connections.get_mut(&session) {
                         connection.is_closing = true;
                         self.touched.insert(session);
+                    }
+                }
+                Action::Spill(job) => {
+                    if let Some(spill) = &self.spill {
+                        spill.push(job);
                     }
                 }
                 Action::Stop => is_stopped = true,

@@ -1,11 +1,12 @@
 //! A node in a thread of the test, over memory that goes with it.
 #![allow(dead_code)] // each test file uses a part
 
+use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions};
-use farrow_cluster::node::{MemorySource, Node, NodeOptions, Stopper};
+use farrow_cluster::node::{MemorySource, Node, NodeOptions, SpillTarget, Stopper};
 use farrow_memory::Length;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -19,11 +20,23 @@ pub struct TestNode {
 
 impl TestNode {
     pub fn start(memory: u64) -> Self {
+        Self::start_with(memory, |_, _| {})
+    }
+
+    /// One that spills to a folder beside its memory.
+    pub fn start_spilling(memory: u64) -> Self {
+        Self::start_with(memory, |options, dir| {
+            options.spill = Some(SpillTarget::Folder(dir.join("spill")));
+        })
+    }
+
+    fn start_with(memory: u64, change: impl Fn(&mut NodeOptions, &Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let mut options = NodeOptions::new(dir.path().join("n.sock"));
         options.memory = Some(Length(memory));
         options.source = MemorySource::Shm { dir: dir.path().to_owned() };
         options.is_preparing = false;
+        change(&mut options, dir.path());
         let node = Node::open(options.clone()).unwrap();
         let stopper = node.stopper().unwrap();
         let thread = Some(std::thread::spawn(move || node.run().unwrap()));

@@ -17,7 +17,7 @@ use crate::blocks::{Account, Blocks};
 use crate::clients::{ClientRecord, ClientSlot, ClientTable};
 use crate::control::Control;
 use crate::directory::Directory;
-use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_extra};
+use crate::entry::{ENTRY_WORDS, Entry, Sequence, State, decode_list};
 use crate::entry_area::EntryArea;
 use crate::error::StoreError;
 use crate::events::EventRing;
@@ -50,6 +50,8 @@ pub struct AdoptReport {
     pub life: u64,
     /// Sealed objects that were kept.
     pub objects: u32,
+    /// Objects that are out of memory.
+    pub spilled: u32,
     /// Deleted objects that somebody still holds.
     pub retiring: u32,
     /// Entries that a kill left half written: their seal was never answered.
@@ -64,6 +66,8 @@ pub struct AdoptReport {
 #[derive(Default)]
 struct Survey {
     candidates: Vec<Candidate>,
+    /// Out of memory, and whether it was coming back.
+    spilled: Vec<(Entry, bool)>,
     free: Vec<(Slot, Sequence)>,
     /// To be made free: half written, or of no use.
     void: Vec<Slot>,
@@ -78,6 +82,7 @@ struct Kept {
     names: Vec<(Span, NameHash, Slot)>,
     extras: BTreeMap<u32, Box<[Run]>>,
     retiring: BTreeSet<u32>,
+    spilled: BTreeMap<u32, u64>,
 }
 
 impl Home {
@@ -118,14 +123,16 @@ impl Home {
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
         let (of_clients, candidates): (Vec<_>, Vec<_>) =
             std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
-        let kept = keep(&mut directory, candidates, void)?;
+        let mut kept = keep(&mut directory, candidates, void)?;
+        keep_spilled(&directory, &survey.spilled, &mut kept)?;
         // Reversed, so that low slots are used first again.
         for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
         }
         failpoint!("adopt.entries");
 
-        let has_object = |slot| Ok(directory.sequence(slot)?.state() == State::Sealed);
+        let has_object =
+            |slot| Ok(matches!(directory.sequence(slot)?.state(), State::Sealed | State::Spilled));
         let pins = Pins::open(control.clone(), layout, has_object)?;
         let mut home = Self {
             pins,
@@ -148,6 +155,10 @@ impl Home {
             accounts,
             namespaces,
             freed_bytes: 0,
+            spilling: BTreeSet::new(),
+            spilled: kept.spilled,
+            loading: BTreeMap::new(),
+            restored_at: BTreeMap::new(),
             objects: kept.objects,
             clients,
         };
@@ -160,6 +171,7 @@ impl Home {
         let report = AdoptReport {
             life,
             objects: home.objects,
+            spilled: home.spilled.len() as u32,
             retiring: home.retiring.len() as u32,
             unfinished: survey.unfinished,
             dropped: survey.dropped,
@@ -183,14 +195,14 @@ impl Home {
         Ok(())
     }
 
-    /// Hash and slot of every sealed object with a name, except one.
+    /// Hash and slot of every object with a name, in memory or not, except one.
     pub(super) fn sealed_names(
         directory: &Directory,
         except: Option<Slot>,
     ) -> Result<Vec<(NameHash, Slot)>, StoreError> {
         let mut names = Vec::new();
         for slot in (0..directory.used()).map(Slot).filter(|slot| Some(*slot) != except) {
-            if directory.sequence(slot)?.state() == State::Sealed {
+            if matches!(directory.sequence(slot)?.state(), State::Sealed | State::Spilled) {
                 let entry = directory.entry(slot)?;
                 if !entry.name.is_empty() {
                     names.push((NameHash(entry.name_hash), slot));
@@ -243,7 +255,13 @@ fn survey_entries(
                     Err(reason) => drop_entry(&mut survey, slot, reason),
                 }
             }
-            _ => drop_entry(&mut survey, slot, "unknown state"),
+            state @ (State::Spilled | State::Restoring) => {
+                match Entry::decode(&copy, header.uid, slot, &header.layout) {
+                    Ok(entry) => survey.spilled.push((entry, state == State::Restoring)),
+                    Err(reason) => drop_entry(&mut survey, slot, reason),
+                }
+            }
+            State::Unknown => drop_entry(&mut survey, slot, "unknown state"),
         }
     }
     Ok(survey)
@@ -290,6 +308,25 @@ fn keep(
     Ok(kept)
 }
 
+/// Objects that are out of memory stay so; one that was coming back is again.
+fn keep_spilled(
+    directory: &Directory,
+    spilled: &[(Entry, bool)],
+    kept: &mut Kept,
+) -> Result<(), StoreError> {
+    for (entry, is_torn) in spilled {
+        if *is_torn {
+            directory.replace(&entry.nowhere(), State::Spilled)?;
+        }
+        let slot = entry.id.slot();
+        if !entry.name.is_empty() {
+            kept.names.push((entry.name, NameHash(entry.name_hash), slot));
+        }
+        kept.spilled.insert(slot.0, entry.size.0);
+    }
+    Ok(())
+}
+
 fn drop_entry(survey: &mut Survey, slot: Slot, reason: &str) {
     survey.dropped.push(Dropped { id: None, reason: format!("slot {}: {reason}", slot.0) });
     survey.void.push(slot);
@@ -327,7 +364,7 @@ fn candidate(
     let mut bytes = vec![0; list.length.0 as usize];
     control.region().copy_out(list.offset, &mut bytes)?;
     let found = if crc32c::crc32c(&bytes) == entry.extra_crc {
-        decode_extra(&bytes, &header.layout)
+        decode_list(&bytes, entry, &header.layout).map(|(extra, _)| extra)
     } else {
         Err("the checksum of its list of extra blocks differs")
     };

@@ -66,12 +66,13 @@ impl Home {
             let is_free = state == State::Free && is_used && sequence.next_life().is_some();
             let is_known = match state {
                 State::Free => is_used || sequence.0 == 0,
-                State::Sealed | State::Retiring => is_used,
+                State::Sealed | State::Retiring | State::Spilled => is_used,
                 _ => false,
             };
             if !is_known
                 || is_free != free.contains(&slot.0)
                 || (state == State::Retiring) != self.retiring.contains(&slot.0)
+                || (state == State::Spilled) != self.spilled.contains_key(&slot.0)
             {
                 return Err(format!("slot {} is {state:?} and in another book", slot.0));
             }
@@ -79,6 +80,11 @@ impl Home {
                 continue;
             }
             let entry = self.directory.entry(slot).map_err(text)?;
+            if state == State::Spilled {
+                names += u64::from(!entry.name.is_empty());
+                self.check_name_of(slot)?;
+                continue;
+            }
             for run in self.runs_of(slot, &entry).map_err(text)? {
                 let count = counts.entry(run).or_default();
                 count.0 += u32::from(state == State::Sealed);
@@ -97,6 +103,9 @@ impl Home {
             count.0 += u32::from(!is_retiring);
             count.1 += u32::from(is_retiring);
             sealed += u32::from(!is_retiring);
+        }
+        for run in self.loading_runs() {
+            counts.entry(run).or_default().0 += 1;
         }
         if (sealed, names) != (self.objects, self.names.count()) {
             let known = (self.objects, self.names.count());

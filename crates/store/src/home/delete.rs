@@ -43,6 +43,9 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn delete(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
+        if let Some(entry) = self.find_spilled(target)? {
+            return self.delete_spilled(&entry);
+        }
         let entry = match target {
             Target::Id(id) => match self.forwarded(id)? {
                 id if self.layout().client_entry(id.slot()).is_some() => {
@@ -106,7 +109,7 @@ impl Home {
         let held = hazard::claims_left(&Scan(|| self.holds.held_among(&slots)))?;
         let is_free = |slot: &&u32| {
             let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
-            !is_held && !self.kept.contains_key(slot)
+            !is_held && !self.kept.contains_key(slot) && !self.spilling.contains(slot)
         };
         let free: Vec<u32> = self.retiring.iter().filter(is_free).copied().collect();
         for slot in free {
@@ -134,6 +137,7 @@ impl Home {
         failpoint!("free.entry");
         self.extras.remove(&slot.0);
         self.retiring.remove(&slot.0);
+        self.restored_at.remove(&slot.0);
         self.forget_taken(slot)?;
         let mut bytes = 0;
         for run in runs {

@@ -183,8 +183,10 @@ impl Home {
     }
 
     /// Whether something but a hold keeps an object from going.
-    fn is_protected(&self, slot: Slot) -> bool {
-        self.pins.is_pinned(slot) || self.kept.contains_key(&slot.0)
+    pub(super) fn is_protected(&self, slot: Slot) -> bool {
+        self.pins.is_pinned(slot)
+            || self.kept.contains_key(&slot.0)
+            || self.spilling.contains(&slot.0)
     }
 
     /// Everything that may go, and for each block that several objects share how many of those
@@ -219,6 +221,7 @@ impl Home {
             // A stamp that is yet to come is somebody's mistake.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
+            let used_at = used_at.max(self.restored_at.get(&slot.0).copied().unwrap_or_default());
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
             let last_use_ns = used_at.max(sealed_at_ns);
             let candidate = Candidate { id, last_use_ns, bytes, namespace };

@@ -225,7 +225,7 @@ impl Home {
         Ok(runs)
     }
 
-    fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
+    pub(super) fn take_space(&mut self, min: Length, want: Length) -> Option<Run> {
         let alignment = |length: u64| {
             if length >= HUGE_GRANT_BYTES { HUGE_GRANT_BYTES } else { 1 }
         };

@@ -334,7 +334,8 @@ impl Home {
     /// Whether anybody holds the object in a slot, under this slot or the one it had before the
     /// home took it over. The caller has fenced.
     pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
-        if self.kept.contains_key(&slot.0) || self.holds.is_held(slot)? {
+        let is_busy = self.kept.contains_key(&slot.0) || self.spilling.contains(&slot.0);
+        if is_busy || self.holds.is_held(slot)? {
             return Ok(true);
         }
         match self.locals.taken.get(&slot.0) {

@@ -13,8 +13,10 @@ mod lend;
 mod local;
 mod namespaces;
 mod overview;
+mod restore;
 mod seal;
 mod settle;
+mod spill;
 mod stats;
 mod takeover;
 
@@ -31,6 +33,7 @@ pub(crate) use overview::HoldsByClient;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use seal::SealRequest;
 pub(crate) use settle::inside;
+pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
 use crate::blocks::Blocks;
@@ -45,7 +48,7 @@ use crate::grants::Grants;
 use crate::hash::HashKey;
 use crate::header::{Header, MAGIC_MAKING};
 use crate::holds::HoldArea;
-use crate::ids::{RegionUid, Slot};
+use crate::ids::{ObjectId, RegionUid, Slot};
 use crate::layout::Layout;
 use crate::names::Names;
 use crate::namespaces::NamespaceTable;
@@ -55,6 +58,7 @@ use crate::space::{Run, SpaceAllocator};
 #[cfg(test)]
 use crate::tests::poison;
 use local::Locals;
+use restore::Loading;
 
 /// A region opened by the one process that may change it.
 ///
@@ -108,6 +112,14 @@ pub struct Home {
     locals: Locals,
     /// Objects that may not be evicted.
     pins: Pins,
+    /// Slots of objects that are being written to files.
+    spilling: BTreeSet<u32>,
+    /// Slots of objects that are out of memory, with the bytes that their users see.
+    spilled: BTreeMap<u32, u64>,
+    /// Memory for objects that are coming back.
+    loading: BTreeMap<ObjectId, Loading>,
+    /// When objects came back: a use, of which nobody else has left a stamp yet.
+    restored_at: BTreeMap<u32, u64>,
     /// Sealed objects.
     objects: u32,
     accounts: Accounts,

@@ -6,7 +6,7 @@ use super::Home;
 use crate::blocks::Usage;
 use crate::clients::ClientSlot;
 use crate::error::StoreError;
-use crate::ids::{NamespaceId, ObjectId, Target};
+use crate::ids::{NamespaceId, ObjectId, Slot, Target};
 use crate::names::check_full_name;
 use crate::namespaces::{Namespace, NamespaceOptions};
 
@@ -24,10 +24,15 @@ impl Home {
         options: &NamespaceOptions,
     ) -> Result<NamespaceId, StoreError> {
         let events_from = self.events.head();
+        let mut away = std::collections::BTreeSet::new();
+        for slot in self.spilled.keys().copied().map(Slot) {
+            away.insert(self.directory.entry(slot)?.namespace);
+        }
         let (blocks, clients) = (&self.blocks, &self.clients);
         // Nothing of a namespace that was dropped; of one that was damaged there may be.
         let is_unused = |id| {
-            blocks.usage_of_namespace(id) == Usage::default()
+            !away.contains(&id)
+                && blocks.usage_of_namespace(id) == Usage::default()
                 && clients.records().all(|record| record.namespace != id)
         };
         self.namespaces.create(options, events_from, is_unused)
@@ -40,12 +45,22 @@ impl Home {
     pub fn drop_namespace(&mut self, name: &str) -> Result<(), StoreError> {
         let id = self.namespace(name)?.id;
         let Usage { bytes, objects } = self.usage_of_namespace(id);
+        let objects = objects + self.spilled_in(id)?;
         let clients = self.clients_in(id).count() as u32;
         if id == NamespaceId::DEFAULT || objects > 0 || bytes.0 > 0 || clients > 0 {
             let name = name.to_owned();
             return Err(StoreError::NamespaceInUse { name, objects, bytes, clients });
         }
         self.namespaces.remove(id)
+    }
+
+    /// Objects of a namespace that are out of memory.
+    fn spilled_in(&self, id: NamespaceId) -> Result<u32, StoreError> {
+        let mut count = 0;
+        for slot in self.spilled.keys().copied().map(Slot) {
+            count += u32::from(self.directory.entry(slot)?.namespace == id);
+        }
+        Ok(count)
     }
 
     /// All namespaces, the default one first.
@@ -98,7 +113,10 @@ impl Home {
         let id = self.forwarded(id)?;
         match self.layout().client_entry(id.slot()) {
             Some(number) => Ok(self.locals.area.namespace_of(number)),
-            None => self.find(Target::Id(id)).map(|entry| entry.namespace),
+            None => match self.find_spilled(Target::Id(id))? {
+                Some(entry) => Ok(entry.namespace),
+                None => self.find(Target::Id(id)).map(|entry| entry.namespace),
+            },
         }
     }
 

@@ -75,6 +75,10 @@ pub struct StoreStats {
     /// Bytes that would be free if all were evicted that may be: `used` less what is part of an
     /// object that is held, pinned, or still being taken over by its creator.
     pub evictable: Length,
+    /// Objects that are out of memory.
+    pub objects_spilled: u32,
+    /// Bytes that their users see.
+    pub spilled: Length,
     /// Bytes of tables that objects take: entries, whole entry pages, lives, uses, names, index.
     pub records: Length,
 }
@@ -93,6 +97,8 @@ impl Home {
         let mut staying = self.blocks_of_slots(self.kept.keys().copied().map(Slot))?;
         // A deleted object that is held keeps what it shares with others.
         staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
+        staying.extend(self.loading_runs());
+        staying.extend(self.blocks_of_slots(self.spilling.iter().copied().map(Slot))?);
         staying.extend(held.iter().chain(&pinned));
         let sum = |runs: &BTreeSet<Run>| Length(runs.iter().map(|run| run.len()).sum());
         let evictable = self.blocks.sealed_bytes().saturating_sub(sum(&staying).0);
@@ -126,6 +132,8 @@ impl Home {
             objects_pinned: self.pins.count(),
             pinned: sum(&pinned),
             evictable: Length(evictable),
+            objects_spilled: self.spilled.len() as u32,
+            spilled: Length(self.spilled.values().sum()),
             records: Length(self.record_bytes()),
         })
     }

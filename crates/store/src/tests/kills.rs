@@ -89,6 +89,38 @@ fn story() -> Vec<Op> {
     ]
 }
 
+/// One in which objects of every kind leave memory, come back, and are deleted in both places.
+fn spill_story() -> Vec<Op> {
+    vec![
+        Op::Join,
+        Op::Grant { client: 0, min: 1 << 14, want: 1 << 16 },
+        Op::SealBytes { client: 0, at: 4, grains: 3, name: Some(1) },
+        Op::SealTable {
+            client: 0,
+            at: 9,
+            extra: vec![(20, 2), (40, 7)],
+            shared: Some(0),
+            name: Some(2),
+        },
+        Op::Spill { object: 1 },
+        Op::Spill { object: 0 },
+        Op::Adopt,
+        Op::Restore { object: 1 },
+        Op::Spill { object: 0 },
+        Op::Restore { object: 1 },
+        Op::Restore { object: 0 },
+        Op::EntryPages { client: 0, count: 1 },
+        Op::SealLocal { client: 0, at: 2, grains: 1, is_held: false },
+        Op::Spill { object: 2 },
+        Op::Adopt,
+        Op::Restore { object: 0 },
+        Op::Spill { object: 2 },
+        Op::DeleteSpilled { object: 0 },
+        Op::Spill { object: 1 },
+        Op::DeleteSpilled { object: 0 },
+    ]
+}
+
 /// Panics of failpoints are many and no news; all others are told as ever.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
@@ -105,29 +137,36 @@ fn quietly<T>(run: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
-    let story = story();
     let mut seen = BTreeSet::new();
     quietly(|| {
-        for at in 0..story.len() {
-            for kill in 0.. {
-                let mut model = Model::new(World::new(small()));
-                let mut killed_at = None;
-                for (i, op) in story.iter().enumerate() {
-                    let name = model.run(op, (i == at).then_some(kill));
-                    killed_at = killed_at.or(name);
-                }
-                model.finish();
-                let Some(name) = killed_at else { break };
-                assert!(failpoints::ALL.contains(&name), "{name} is not in the list");
-                seen.insert(name);
-            }
-        }
+        seen.extend(kill_all_through(&story()));
+        seen.extend(kill_all_through(&spill_story()));
         seen.extend(kill_while_making());
         seen.extend(kill_while_a_leave_is_finished());
         seen.extend(kill_while_an_entry_is_refused());
     });
     let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");
+}
+
+/// Run a story once for each failpoint of each of its operations, with a kill there.
+fn kill_all_through(story: &[Op]) -> BTreeSet<&'static str> {
+    let mut seen = BTreeSet::new();
+    for at in 0..story.len() {
+        for kill in 0.. {
+            let mut model = Model::new(World::new(small()));
+            let mut killed_at = None;
+            for (i, op) in story.iter().enumerate() {
+                let name = model.run(op, (i == at).then_some(kill));
+                killed_at = killed_at.or(name);
+            }
+            model.finish();
+            let Some(name) = killed_at else { break };
+            assert!(failpoints::ALL.contains(&name), "{name} is not in the list");
+            seen.insert(name);
+        }
+    }
+    seen
 }
 
 /// Run `run` with a kill at its failpoint number `kill`. The name of that, if it came so far.
@@ -261,6 +300,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => n().prop_map(|object| Op::EvictOne { object }),
         2 => (1..1u64 << 16, any::<bool>())
             .prop_map(|(bytes, is_run)| Op::Evict { bytes, is_run }),
+        3 => n().prop_map(|object| Op::Spill { object }),
+        3 => n().prop_map(|object| Op::Restore { object }),
+        1 => n().prop_map(|object| Op::DeleteSpilled { object }),
         1 => Just(Op::Reclaim),
         1 => Just(Op::Adopt),
     ]

@@ -15,4 +15,5 @@ mod namespaces;
 pub(crate) mod poison;
 mod races;
 mod requests;
+mod spill;
 mod support;

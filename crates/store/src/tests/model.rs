@@ -4,6 +4,8 @@
 //!
 //! After a kill one thing alone is uncertain: whether the operation that was cut off took effect.
 //! The model says what may be, sees what is, and goes on from there.
+//!
+//! Over a thousand lines, since each operation needs all of the model's state to say what may be.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +14,12 @@ use std::rc::Rc;
 
 use farrow_memory::{Access, Length, Offset, Span};
 
+use super::spill::File;
 use super::support::{Client, World, part, table};
 use crate::failpoints;
 use crate::{
     ClientSlot, EventCursor, EventKind, Held, Home, Listed, Lru, Namespace, NamespaceOptions, Need,
-    ObjectId, SealRequest, Seen, StoreError, Target, UseStamps, full_name,
+    ObjectId, SealRequest, Seen, StoreError, Target, UseStamps, Whereabouts, full_name,
 };
 
 const GRAIN: u64 = 128;
@@ -109,6 +112,17 @@ pub(crate) enum Op {
         bytes: u64,
         is_run: bool,
     },
+    /// Write an object to a file and take it out of memory.
+    Spill {
+        object: usize,
+    },
+    /// Bring one back from its file.
+    Restore {
+        object: usize,
+    },
+    DeleteSpilled {
+        object: usize,
+    },
     Reclaim,
     Adopt,
 }
@@ -146,12 +160,18 @@ pub(crate) struct Model {
     retiring: BTreeMap<ObjectId, Object>,
     /// What the events tell: the names of the objects there are.
     told: BTreeMap<ObjectId, String>,
+    /// Those that are out of memory, as the events tell.
+    told_away: BTreeSet<ObjectId>,
     events: EventCursor,
     /// Objects of whose beginning no event tells: clients sealed them by themselves.
     own: BTreeSet<ObjectId>,
     /// The id that an object had before the home took it over.
     before: BTreeMap<ObjectId, ObjectId>,
     pinned: BTreeSet<ObjectId>,
+    /// Objects out of memory, with their files.
+    spilled: BTreeMap<ObjectId, (Object, File)>,
+    /// The file of the object that an operation under way takes out of memory.
+    written: Option<File>,
     /// Objects of which no event told that they came, evicted and not yet told of.
     evicted_own: usize,
     /// The object that an operation under way would make.
@@ -174,10 +194,13 @@ impl Model {
             objects: BTreeMap::new(),
             retiring: BTreeMap::new(),
             told: BTreeMap::new(),
+            told_away: BTreeSet::new(),
             events,
             own: BTreeSet::new(),
             before: BTreeMap::new(),
             pinned: BTreeSet::new(),
+            spilled: BTreeMap::new(),
+            written: None,
             evicted_own: 0,
             pending: None,
             seed: 0,
@@ -209,6 +232,7 @@ impl Model {
             self.reconcile(op);
         }
         self.pending = None;
+        self.written = None;
         self.verify();
         killed_at.get()
     }
@@ -216,6 +240,9 @@ impl Model {
     /// Everything goes: nothing may be left behind.
     pub(crate) fn finish(mut self) {
         let mut left = Vec::new();
+        for id in self.spilled.keys().copied().collect::<Vec<_>>() {
+            self.home().delete(Target::Id(id)).unwrap();
+        }
         for id in self.objects.keys().copied().collect::<Vec<_>>() {
             match self.home().delete(Target::Id(id)) {
                 Ok(_) => {}
@@ -290,6 +317,9 @@ impl Model {
             Op::Use { object, at_ns } => self.touch(*object, *at_ns),
             Op::EvictOne { object } => self.evict_one(*object),
             Op::Evict { bytes, is_run } => self.evict(*bytes, *is_run),
+            Op::Spill { object } => self.spill(*object),
+            Op::Restore { object } => self.restore(*object),
+            Op::DeleteSpilled { object } => self.delete_spilled(*object),
             Op::Reclaim => {
                 self.home().reclaim().unwrap();
                 self.forget_free();
@@ -321,13 +351,16 @@ impl Model {
     fn drop_namespace(&mut self, name: &str) {
         let is_used = |model: &Self| {
             let of = |object: &&Object| object.namespace == name;
-            model.objects.values().chain(model.retiring.values()).any(|object| of(&object))
+            let away = model.spilled.values().map(|(object, _)| object);
+            let mut all = model.objects.values().chain(model.retiring.values()).chain(away);
+            all.any(|object| of(&object))
                 || model.members.iter().any(|m| m.client.reader.namespace().1 == name)
         };
         match self.home().drop_namespace(name) {
             Ok(()) => {
                 let held = |id: &ObjectId| self.is_held(*id);
-                assert!(self.objects.values().all(|object| object.namespace != name));
+                let away = self.spilled.values().map(|(object, _)| object);
+                assert!(self.objects.values().chain(away).all(|one| one.namespace != name));
                 let mut retiring = self.retiring.iter().filter(|(id, _)| held(id));
                 assert!(retiring.all(|(_, object)| object.namespace != name));
                 assert!(self.namespaces.remove(name));
@@ -457,7 +490,9 @@ impl Model {
         let all = std::iter::once(primary).chain(blocks);
         let blocks = all.map(|b| (b, client.read(b))).collect();
         let object = Object { namespace, name: name.clone(), blocks };
-        let is_taken = name.is_some() && self.objects.values().any(|o| o.full_name() == full);
+        let away = self.spilled.values().map(|(object, _)| object);
+        let mut others = self.objects.values().chain(away);
+        let is_taken = name.is_some() && others.any(|o| o.full_name() == full);
         self.pending = Some(object.clone());
         match self.home.as_mut().unwrap().seal(client.slot, &request, u64::from(self.seed)) {
             Ok(id) => {
@@ -598,7 +633,8 @@ impl Model {
         let stays = self.is_held(id) || self.pinned.contains(&id);
         let before = self.home().stats().unwrap();
         // It may need an entry in the directory, and that of a grant, to go.
-        let is_tight = before.objects + before.objects_retiring >= before.objects_max
+        let is_tight = before.objects + before.objects_retiring + before.objects_spilled
+            >= before.objects_max
             || before.grants_max - before.grants < 2;
         match self.home().evict(id).unwrap() {
             Some(bytes) => {
@@ -643,7 +679,7 @@ impl Model {
 
     /// What an eviction took: nothing that is held or pinned.
     fn forget_evicted(&mut self) {
-        let there: BTreeSet<ObjectId> = self.list().iter().map(|listed| listed.entry.id).collect();
+        let there: BTreeSet<ObjectId> = self.in_memory().into_iter().collect();
         let gone: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
         for id in gone {
@@ -651,6 +687,94 @@ impl Model {
             self.objects.remove(&id);
             self.evicted_own += usize::from(self.own.remove(&id));
         }
+    }
+
+    fn spill(&mut self, object: usize) {
+        let Some(i) = choose(object, self.objects.len()) else {
+            return;
+        };
+        let id = *self.objects.keys().nth(i).unwrap();
+        let stays = self.is_held(id) || self.pinned.contains(&id);
+        let before = self.home().stats().unwrap();
+        let is_tight = before.objects + before.objects_retiring + before.objects_spilled
+            >= before.objects_max
+            || before.grants_max - before.grants < 2;
+        let home = self.home.as_mut().unwrap();
+        let written = File::of(home, id);
+        let new = written.as_ref().map_or(id, |file| file.head.id);
+        self.rename(id, new);
+        let is_written = written.is_some();
+        self.written = written;
+        let freed = match is_written {
+            true => self.home().finish_spill(new).unwrap(),
+            false => None,
+        };
+        match freed {
+            Some(bytes) => {
+                assert!(!stays, "{new} went though it may not");
+                assert_eq!(self.home().stats().unwrap().free.0, before.free.0 + bytes.0);
+                self.note_spilled(new);
+            }
+            None => assert!(stays || is_tight, "{new} stays though it may go"),
+        }
+    }
+
+    fn note_spilled(&mut self, id: ObjectId) {
+        let file = self.written.take().expect("an object went without a file");
+        assert_eq!(file.head.id, id);
+        let object = self.objects.remove(&id).unwrap();
+        self.spilled.insert(id, (object, file));
+    }
+
+    fn restore(&mut self, object: usize) {
+        let Some(i) = choose(object, self.spilled.len()) else {
+            return;
+        };
+        let id = *self.spilled.keys().nth(i).unwrap();
+        let largest = self.home().stats().unwrap().largest_free.0;
+        let home = self.home.as_mut().unwrap();
+        let file = &self.spilled[&id].1;
+        match file.restore(home) {
+            Ok(()) => self.note_restored(id),
+            Err(StoreError::OutOfMemory { asked, .. }) => assert!(largest < asked.0),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// It lies elsewhere now, and its primary block is longer.
+    fn note_restored(&mut self, id: ObjectId) {
+        let (object, _) = self.spilled.remove(&id).unwrap();
+        let reader = self.world.reader();
+        let entry = reader.by_id(id).unwrap().expect("what came back is there");
+        let mut blocks = Vec::new();
+        for (place, (_, before)) in reader.places(&entry).unwrap().iter().zip(&object.blocks) {
+            let read = |span: Span| {
+                let mut bytes = vec![0; span.length.0 as usize];
+                reader.region().copy_out(span.offset, &mut bytes).unwrap();
+                bytes
+            };
+            let found = read(place.block);
+            let at_seal = place.origin.length.0 as usize;
+            assert_eq!(found[..at_seal], before[..at_seal], "{id} came back as something else");
+            blocks.push((place.block, found));
+        }
+        assert_eq!(blocks.len(), object.blocks.len());
+        self.objects.insert(id, Object { blocks, ..object });
+    }
+
+    fn delete_spilled(&mut self, object: usize) {
+        let Some(i) = choose(object, self.spilled.len()) else {
+            return;
+        };
+        let id = *self.spilled.keys().nth(i).unwrap();
+        assert!(self.home().delete(Target::Id(id)).unwrap().freed_now);
+        self.spilled.remove(&id);
+        self.note_gone_spilled(id);
+    }
+
+    /// Of one that the home took over its end is told all the same.
+    fn note_gone_spilled(&mut self, id: ObjectId) {
+        self.before.remove(&id);
     }
 
     fn hold(&mut self, client: usize, object: usize) {
@@ -750,6 +874,35 @@ impl Model {
         }
     }
 
+    fn in_memory(&self) -> Vec<ObjectId> {
+        self.list().iter().filter(|one| !one.is_spilled).map(|one| one.entry.id).collect()
+    }
+
+    /// Out of memory or in it, never neither.
+    fn reconcile_spilled(&mut self, op: &Op) {
+        if !matches!(op, Op::Spill { .. } | Op::Restore { .. } | Op::DeleteSpilled { .. }) {
+            return;
+        }
+        self.follow();
+        let listed = self.list();
+        let away: BTreeSet<ObjectId> =
+            listed.iter().filter(|one| one.is_spilled).map(|one| one.entry.id).collect();
+        let there = self.in_memory();
+        for id in self.spilled.keys().copied().collect::<Vec<_>>() {
+            if there.contains(&id) {
+                assert!(matches!(op, Op::Restore { .. }));
+                self.note_restored(id);
+            } else if !away.contains(&id) {
+                assert!(matches!(op, Op::DeleteSpilled { .. }), "lost after {op:?}");
+                self.spilled.remove(&id);
+                self.note_gone_spilled(id);
+            }
+        }
+        for id in away.into_iter().filter(|id| !self.spilled.contains_key(id)).collect::<Vec<_>>() {
+            self.note_spilled(id);
+        }
+    }
+
     fn reconcile_objects(&mut self, op: &Op) {
         if matches!(op, Op::Evict { .. } | Op::EvictOne { .. } | Op::Pin { .. }) {
             self.follow();
@@ -757,7 +910,8 @@ impl Model {
         if matches!(op, Op::Evict { .. } | Op::EvictOne { .. }) {
             self.forget_evicted();
         }
-        let there: Vec<ObjectId> = self.list().iter().map(|listed| listed.entry.id).collect();
+        self.reconcile_spilled(op);
+        let there: Vec<ObjectId> = self.in_memory();
         let gone: Vec<ObjectId> =
             self.objects.keys().copied().filter(|id| !there.contains(id)).collect();
         if let (Op::TakeOver { .. }, [id]) = (op, &gone[..]) {
@@ -789,23 +943,44 @@ impl Model {
         while let Some(seen) = self.events.advance().unwrap() {
             let Seen::Event(event) = seen else { panic!("events were lost: {seen:?}") };
             let before = match event.kind {
-                EventKind::Deleted if self.own.remove(&event.id) => None,
+                EventKind::Deleted if self.own.remove(&event.id) => {
+                    self.told_away.remove(&event.id);
+                    None
+                }
                 EventKind::Evicted if !self.told.contains_key(&event.id) => {
                     self.evicted_own = self.evicted_own.checked_sub(1).expect("told twice");
                     None
                 }
+                EventKind::Spilled => {
+                    let is_new = self.told_away.insert(event.id);
+                    assert!(is_new, "{} went twice", event.id);
+                    None
+                }
+                EventKind::Restored => {
+                    assert!(self.told_away.remove(&event.id), "{} came back twice", event.id);
+                    None
+                }
                 EventKind::Sealed => self.told.insert(event.id, event.name),
-                _ => Some(event.name)
-                    .filter(|name| self.told.remove(&event.id).as_ref() != Some(name)),
+                _ => {
+                    self.told_away.remove(&event.id);
+                    Some(event.name)
+                        .filter(|name| self.told.remove(&event.id).as_ref() != Some(name))
+                }
             };
             assert_eq!(before, None, "{:?} of {} was told already", event.kind, event.id);
         }
         let name = |object: &Object| object.name.clone().unwrap_or_default();
         let is_told = |id: &&ObjectId| !self.own.contains(id);
-        let there = self.objects.keys().filter(is_told);
-        let there = there.map(|id| (*id, name(&self.objects[id])));
+        let there = self.objects.iter().filter(|(id, _)| is_told(id));
+        let there = there.map(|(id, object)| (*id, name(object)));
+        let away = self.spilled.iter().filter(|(id, _)| is_told(id));
+        let there = there.chain(away.map(|(id, (object, _))| (*id, name(object))));
+        let away: BTreeSet<ObjectId> = self.spilled.keys().copied().collect();
+        assert_eq!(self.told_away, away, "what went and came back was not told");
         assert_eq!(self.told, there.collect(), "what the events tell is not what is there");
-        assert!(self.own.iter().all(|id| self.objects.contains_key(id)), "a delete was not told");
+        let is_there =
+            |id: &ObjectId| self.objects.contains_key(id) || self.spilled.contains_key(id);
+        assert!(self.own.iter().all(is_there), "a delete was not told");
         assert_eq!(self.evicted_own, 0, "an eviction was not told");
     }
 
@@ -844,6 +1019,23 @@ impl Model {
         let listed = self.list();
         let pinned = listed.iter().filter(|listed| listed.is_pinned).map(|one| one.entry.id);
         assert_eq!(pinned.collect::<BTreeSet<_>>(), self.pinned);
+        assert_eq!(stats.objects_spilled as usize, self.spilled.len());
+        for (id, (object, _)) in &self.spilled {
+            let found = reader.whereabouts(Target::Id(*id)).unwrap();
+            assert_eq!(found, Whereabouts::Away(*id));
+            let one = listed.iter().find(|one| one.entry.id == *id).expect("it is listed");
+            assert!(one.is_spilled && one.name == object.name);
+            if let Some(before) = self.before.get(id) {
+                let found = reader.whereabouts(Target::Id(*before)).unwrap();
+                assert_eq!(found, Whereabouts::Away(*id));
+            }
+            if let Some(name) = &object.name {
+                let namespace = self.home.as_ref().unwrap().namespace(&object.namespace).unwrap();
+                let reader = reader.clone().in_namespace(namespace.id, &object.namespace);
+                let found = reader.whereabouts(Target::Name(name)).unwrap();
+                assert_eq!(found, Whereabouts::Away(*id));
+            }
+        }
         for (id, object) in &self.objects {
             let entry = reader.by_id(*id).unwrap().expect("a sealed object is found by its id");
             assert_eq!(entry.id, *id);

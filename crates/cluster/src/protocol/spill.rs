@@ -1,0 +1,463 @@
+//! Objects leave memory for files and come back. The files are another thread's: jobs go out,
+//! what became of them comes in.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use farrow_memory::{Length, Span};
+use farrow_store::{
+    Evicted, Home, NamespaceId, Need, ObjectId, SpillHead, SpillPlan, StoreError, Target, Within,
+};
+
+use super::admission::answer_to;
+use super::convert::{limit, store_error};
+use super::node::NodeState;
+use super::{Action, SessionId};
+use crate::wire::{ReplyBody, WireError};
+
+/// Objects that are being written at a time, and bytes of them: beyond either the next one waits.
+/// The worker has one at a time in hand; this is what it need not be asked again for.
+const WRITES_MAX: usize = 16;
+const WRITE_BYTES_MAX: u64 = 1 << 30;
+
+/// Objects that come back at a time, and requests that wait for any of them.
+const RESTORES_MAX: usize = 256;
+const WAITING_MAX: usize = 4096;
+
+/// A request waits so long for an object to come back.
+const RESTORE_MS_MAX: u64 = 60_000;
+
+/// A request that may not wait for memory waits so long for objects that are on their way out.
+pub(super) const SPILL_MS_MAX: u64 = 8_000;
+
+/// After a file could not be written, nothing is tried for so long.
+const PAUSE_MS: u64 = 1_000;
+
+/// What is to be done with files, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpillJob {
+    /// Write an object.
+    Write {
+        /// The first bytes of the file.
+        head: SpillHead,
+        /// Where the parts lie that follow.
+        parts: Vec<Span>,
+    },
+    /// Read the head of a file.
+    Look {
+        /// Of this object.
+        id: ObjectId,
+    },
+    /// Read an object.
+    Load {
+        /// What its file says.
+        head: SpillHead,
+        /// Where its blocks go.
+        blocks: Vec<Span>,
+    },
+    /// Remove a file.
+    Forget {
+        /// Of this object.
+        id: ObjectId,
+    },
+}
+
+/// What became of a job; an error is in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpillDone {
+    /// An object is in its file.
+    Written {
+        /// The object.
+        id: ObjectId,
+        /// Whether it is.
+        result: Result<(), String>,
+    },
+    /// The head of a file was read.
+    Looked {
+        /// The object.
+        id: ObjectId,
+        /// What it says.
+        result: Result<SpillHead, String>,
+    },
+    /// An object is in its blocks.
+    Loaded {
+        /// The object.
+        id: ObjectId,
+        /// Its descriptor and its metadata.
+        result: Result<(Vec<u8>, Vec<u8>), String>,
+    },
+}
+
+/// A request that waits for an object.
+#[derive(Debug)]
+struct Waiter {
+    session: SessionId,
+    seq: u64,
+    deadline_ms: u64,
+}
+
+/// How far an object has come back.
+#[derive(Debug)]
+enum Stage {
+    /// Its file is asked how long it is.
+    Looking,
+    /// It waits for room.
+    Waiting(SpillHead),
+    /// Its bytes are read.
+    Loading,
+}
+
+#[derive(Debug)]
+struct Restore {
+    stage: Stage,
+    waiters: Vec<Waiter>,
+}
+
+/// An eviction by hand that is under way.
+#[derive(Debug)]
+struct Eviction {
+    session: SessionId,
+    seq: u64,
+    left: BTreeSet<ObjectId>,
+    evicted: Evicted,
+}
+
+/// What is on its way out and back.
+#[derive(Debug, Default)]
+pub(super) struct Spills {
+    /// What files are called; none: nothing is spilled.
+    label: Option<String>,
+    now_ms: u64,
+    /// Chosen to go.
+    queue: VecDeque<ObjectId>,
+    /// Being written, with their bytes.
+    writing: BTreeMap<ObjectId, u64>,
+    restores: BTreeMap<ObjectId, Restore>,
+    evictions: Vec<Eviction>,
+    jobs: Vec<SpillJob>,
+    paused_until_ms: u64,
+    /// What the store had freed when restores last looked for room.
+    seen_freed_bytes: u64,
+    pub(super) spilled_total: u64,
+    pub(super) restored_total: u64,
+    pub(super) failures_total: u64,
+}
+
+impl Spills {
+    pub(super) fn is_on(&self) -> bool {
+        self.label.is_some()
+    }
+
+    pub(super) fn set_now(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    /// Whether memory will come free without anybody's doing.
+    pub(super) fn is_making_room(&self) -> bool {
+        !self.queue.is_empty() || !self.writing.is_empty()
+    }
+
+    pub(super) fn file_of(&self, id: ObjectId) -> String {
+        format!("{}/{id}", self.label.as_deref().unwrap_or_default())
+    }
+
+    pub(super) fn forget_file(&mut self, id: ObjectId) {
+        if self.is_on() {
+            self.jobs.push(SpillJob::Forget { id });
+        }
+    }
+
+    /// Forgets the requests of a session that went.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        for restore in self.restores.values_mut() {
+            restore.waiters.retain(|waiter| waiter.session != session);
+        }
+        self.evictions.retain(|eviction| eviction.session != session);
+    }
+
+    /// Takes out all requests that wait, for the end.
+    pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
+        let waiters = self.restores.values_mut().flat_map(|one| one.waiters.drain(..));
+        let mut all: Vec<_> = waiters.map(|waiter| (waiter.session, waiter.seq)).collect();
+        all.extend(self.evictions.drain(..).map(|one| (one.session, one.seq)));
+        all
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        let waiters = self.restores.values().flat_map(|restore| &restore.waiters);
+        waiters.map(|waiter| waiter.deadline_ms).min()
+    }
+
+    fn renamed(&mut self, id: ObjectId, new: ObjectId) {
+        for eviction in &mut self.evictions {
+            if eviction.left.remove(&id) {
+                eviction.left.insert(new);
+            }
+        }
+    }
+
+    /// An object has gone, or stays: so many bytes are free.
+    fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
+        for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
+            eviction.left.remove(&id);
+            eviction.evicted.objects += u32::from(freed.is_some());
+            eviction.evicted.bytes.0 += freed.unwrap_or_default().0;
+        }
+    }
+}
+
+impl NodeState {
+    /// Spills to files from now on, which are called `label/ID`. Without this call nothing is.
+    pub fn set_spill(&mut self, label: String) {
+        self.spills.label = Some(label);
+    }
+
+    /// Starts to make room, unless that is under way. Nothing is lost by it.
+    pub(super) fn spill_for(&mut self, need: Need) -> Result<(), StoreError> {
+        let spills = &self.spills;
+        if spills.is_making_room() || spills.now_ms < spills.paused_until_ms {
+            return Ok(());
+        }
+        let victims = self.home.victims(self.eviction.policy.as_ref(), need)?;
+        self.spills.queue.extend(victims);
+        self.begin_spills();
+        Ok(())
+    }
+
+    /// An eviction by hand; answered when all that goes for it is gone.
+    pub(super) fn spill_by_hand(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        namespace: NamespaceId,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        let within = Within { policy: self.eviction.policy.as_ref(), namespace };
+        let victims = self.home.victims(&within, Need::Bytes(Length(bytes)))?;
+        let left = victims.iter().copied().collect();
+        let evicted = Evicted::default();
+        self.spills.evictions.push(Eviction { session, seq, left, evicted });
+        let queued: BTreeSet<ObjectId> = self.spills.queue.iter().copied().collect();
+        self.spills.queue.extend(victims.into_iter().filter(|id| !queued.contains(id)));
+        self.begin_spills();
+        Ok(())
+    }
+
+    fn begin_spills(&mut self) {
+        let is_full = |spills: &Spills| {
+            spills.writing.len() >= WRITES_MAX
+                || spills.writing.values().sum::<u64>() >= WRITE_BYTES_MAX
+        };
+        while !is_full(&self.spills)
+            && let Some(id) = self.spills.queue.pop_front()
+        {
+            match self.home.begin_spill(id) {
+                Ok(Some(SpillPlan { head, parts })) => {
+                    self.spills.renamed(id, head.id);
+                    self.spills.writing.insert(head.id, head.file_bytes());
+                    self.spills.jobs.push(SpillJob::Write { head, parts });
+                }
+                Ok(None) | Err(StoreError::NotFound { .. }) => self.spills.settled(id, None),
+                Err(error) => {
+                    tracing::error!(%id, %error, "an object cannot be spilled");
+                    self.spills.settled(id, None);
+                }
+            }
+        }
+    }
+
+    /// A job is done.
+    pub fn spill_done(&mut self, done: SpillDone, now_ms: u64, out: &mut Vec<Action>) {
+        self.spills.set_now(now_ms);
+        match done {
+            SpillDone::Written { id, result } => self.written(id, result),
+            SpillDone::Looked { id, result: Ok(head) } => {
+                if let Some(restore) = self.spills.restores.get_mut(&id) {
+                    restore.stage = Stage::Waiting(head);
+                    self.load(id, out);
+                }
+            }
+            SpillDone::Loaded { id, result: Ok((descriptor, metadata)) } => {
+                let result = self.home.finish_restore(id, &descriptor, &metadata);
+                if result.is_ok() {
+                    self.spills.restored_total += 1;
+                    self.spills.forget_file(id);
+                }
+                let result = result.map_err(|error| self.not_restored(id, error));
+                self.restored(id, result, out);
+            }
+            SpillDone::Looked { id, result: Err(reason) }
+            | SpillDone::Loaded { id, result: Err(reason) } => {
+                self.spills.failures_total += 1;
+                if let Err(error) = self.home.abort_restore(id) {
+                    tracing::error!(%id, %error, "memory is lost");
+                }
+                let result = match self.home.has(Target::Id(id)) {
+                    Ok(true) => Err(self.not_restored_because(id, reason)),
+                    _ => Err(WireError::NotFound { what: id.to_string() }),
+                };
+                self.restored(id, result, out);
+            }
+        }
+        self.begin_spills();
+        self.admission.look_again();
+        self.reclaim_soon(now_ms);
+    }
+
+    fn written(&mut self, id: ObjectId, result: Result<(), String>) {
+        self.spills.writing.remove(&id);
+        let freed = match result {
+            Ok(()) => self.home.finish_spill(id).unwrap_or_else(|error| {
+                tracing::error!(%id, %error, "an object cannot leave memory");
+                None
+            }),
+            Err(reason) => {
+                tracing::error!(file = self.spills.file_of(id), reason, "an object is not spilled");
+                self.home.cancel_spill(id);
+                self.spills.failures_total += 1;
+                self.spills.paused_until_ms = self.spills.now_ms.saturating_add(PAUSE_MS);
+                for id in std::mem::take(&mut self.spills.queue) {
+                    self.spills.settled(id, None);
+                }
+                None
+            }
+        };
+        match freed {
+            Some(bytes) => {
+                self.spills.spilled_total += 1;
+                tracing::debug!(%id, bytes = bytes.0, "spilled");
+            }
+            None => self.spills.forget_file(id),
+        }
+        self.spills.settled(id, freed);
+    }
+
+    /// A reader found an object that it cannot hold. `None`: it is told when it can.
+    pub(super) fn restore(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        id: ObjectId,
+        now_ms: u64,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        // One that was leaving is sealed again by now, or spilled, or gone.
+        if self.home.find(Target::Id(id)).is_ok() {
+            return Ok(Some(ReplyBody::Done));
+        }
+        let found = self.home.find_spilled(Target::Id(id)).map_err(store_error)?;
+        let missing = || WireError::NotFound { what: id.to_string() };
+        let id = found.ok_or_else(missing)?.id;
+        if !self.spills.is_on() {
+            let reason = "this node runs without --spill".to_owned();
+            return Err(self.not_restored_because(id, reason));
+        }
+        let spills = &mut self.spills;
+        let waiting: usize = spills.restores.values().map(|one| one.waiters.len()).sum();
+        limit("requests that wait for spilled objects", waiting + 1, WAITING_MAX)?;
+        let is_new = !spills.restores.contains_key(&id);
+        limit("objects that come back", spills.restores.len() + usize::from(is_new), RESTORES_MAX)?;
+        if is_new {
+            spills.jobs.push(SpillJob::Look { id });
+        }
+        let fresh = || Restore { stage: Stage::Looking, waiters: Vec::new() };
+        let deadline_ms = now_ms.saturating_add(RESTORE_MS_MAX);
+        let restore = spills.restores.entry(id).or_insert_with(fresh);
+        restore.waiters.push(Waiter { session, seq, deadline_ms });
+        Ok(None)
+    }
+
+    /// Has an object read, if there is room for it by now.
+    fn load(&mut self, id: ObjectId, out: &mut Vec<Action>) {
+        let Some(Restore { stage: Stage::Waiting(head), .. }) = self.spills.restores.get(&id)
+        else {
+            return;
+        };
+        let head = head.clone();
+        let mut begun = self.home.begin_restore(&head);
+        if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
+            self.reclaim();
+            begun = self.home.begin_restore(&head);
+        }
+        match begun {
+            Ok(blocks) => {
+                if let Some(restore) = self.spills.restores.get_mut(&id) {
+                    restore.stage = Stage::Loading;
+                }
+                self.spills.jobs.push(SpillJob::Load { head, blocks });
+            }
+            Err(error @ StoreError::OutOfMemory { .. }) => {
+                let bytes = Home::restored_bytes(&head).unwrap_or_default();
+                if let Err(error) = self.spill_for(Need::Run(bytes)) {
+                    tracing::error!(%error, "no room can be made");
+                }
+                if !self.spills.is_making_room() {
+                    self.restored(id, Err(store_error(error)), out);
+                }
+            }
+            Err(error) => {
+                let error = self.not_restored(id, error);
+                self.restored(id, Err(error), out);
+            }
+        }
+    }
+
+    /// Does what has come due: room for those that come back, answers, jobs.
+    pub(super) fn tick_spills(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let freed_bytes = self.home.freed_bytes();
+        let is_waiting = |restore: &Restore| matches!(restore.stage, Stage::Waiting(_));
+        if self.spills.seen_freed_bytes != freed_bytes || !self.spills.is_making_room() {
+            self.spills.seen_freed_bytes = freed_bytes;
+            let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
+            for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
+                self.load(id, out);
+            }
+        }
+        self.expire_restores(now_ms, out);
+        self.answer_evictions(out);
+    }
+
+    /// Jobs that came up.
+    pub(super) fn take_jobs(&mut self, out: &mut Vec<Action>) {
+        out.extend(self.spills.jobs.drain(..).map(Action::Spill));
+    }
+
+    fn expire_restores(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let mut late = Vec::new();
+        for (id, restore) in &mut self.spills.restores {
+            let is_late = |waiter: &mut Waiter| waiter.deadline_ms <= now_ms;
+            late.extend(restore.waiters.extract_if(.., is_late).map(|waiter| (*id, waiter)));
+        }
+        for (id, waiter) in late {
+            let reason = format!("nothing within {RESTORE_MS_MAX} ms");
+            let error = self.not_restored_because(id, reason);
+            out.push(answer_to(waiter.session, waiter.seq, Err(error)));
+        }
+    }
+
+    fn answer_evictions(&mut self, out: &mut Vec<Action>) {
+        let is_over = |eviction: &mut Eviction| eviction.left.is_empty();
+        for over in self.spills.evictions.extract_if(.., is_over).collect::<Vec<_>>() {
+            let report = self.evicted_report(over.evicted);
+            out.push(answer_to(over.session, over.seq, report.map_err(store_error)));
+        }
+    }
+
+    fn restored(&mut self, id: ObjectId, result: Result<(), WireError>, out: &mut Vec<Action>) {
+        let Some(restore) = self.spills.restores.remove(&id) else {
+            return;
+        };
+        for Waiter { session, seq, .. } in restore.waiters {
+            out.push(answer_to(session, seq, result.clone().map(|()| ReplyBody::Done)));
+        }
+    }
+
+    fn not_restored(&self, id: ObjectId, error: StoreError) -> WireError {
+        match error {
+            StoreError::NotFound { .. } | StoreError::OutOfMemory { .. } => store_error(error),
+            error => self.not_restored_because(id, error.to_string()),
+        }
+    }
+
+    fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
+        WireError::NotRestored { what: id.to_string(), file: self.spills.file_of(id), reason }
+    }
+}

@@ -1,0 +1,122 @@
+//! Where objects go that are taken out of memory: a folder or a bucket, and the thread that
+//! writes and reads there. The event loop never waits for it.
+
+mod file;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use farrow_store::{ObjectId, RegionUid};
+use futures_util::StreamExt;
+use object_store::local::LocalFileSystem;
+use object_store::{ObjectStore, ObjectStoreExt};
+use url::Url;
+
+pub(crate) use worker::Worker;
+
+/// Where to spill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SpillTarget {
+    /// A folder of a file system; made if it is not there.
+    Folder(PathBuf),
+    /// What the crate `object_store` knows by a URL, as far as it is compiled in.
+    Url(Url),
+}
+
+impl SpillTarget {
+    /// A URL if it looks like one, else a folder.
+    ///
+    /// # Errors
+    ///
+    /// In words, for the person who wrote it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a folder or a URL is needed".to_owned());
+        }
+        if !text.contains("://") {
+            return Ok(Self::Folder(PathBuf::from(text)));
+        }
+        let url = Url::parse(text).map_err(|error| error.to_string())?;
+        object_store::parse_url(&url).map_err(|error| error.to_string())?;
+        Ok(Self::Url(url))
+    }
+}
+
+/// The files of one region.
+#[derive(Debug, Clone)]
+pub(crate) struct SpillStore {
+    store: Arc<dyn ObjectStore>,
+    prefix: object_store::path::Path,
+    /// The folder of this region's files, where it is one.
+    folder: Option<PathBuf>,
+    /// What the name of each file begins with, for people.
+    label: String,
+}
+
+impl SpillStore {
+    pub(crate) fn open(target: &SpillTarget, uid: RegionUid) -> io::Result<Self> {
+        let region = format!("{:016x}", uid.0);
+        match target {
+            SpillTarget::Folder(dir) => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                let dir = dir.canonicalize()?;
+                let store = LocalFileSystem::new_with_prefix(&dir).map_err(io::Error::other)?;
+                let folder = dir.join(&region);
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+                let label = folder.display().to_string();
+                let prefix = object_store::path::Path::from(region);
+                Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), label })
+            }
+            SpillTarget::Url(url) => {
+                let (store, path) = object_store::parse_url(url).map_err(io::Error::other)?;
+                let label = format!("{}/{region}", url.as_str().trim_end_matches('/'));
+                let prefix = path.join(region);
+                Ok(Self { store: Arc::from(store), prefix, folder: None, label })
+            }
+        }
+    }
+
+    /// What the name of each file begins with, for people.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
+
+    fn path(&self, id: ObjectId) -> object_store::path::Path {
+        self.prefix.clone().join(id.to_string())
+    }
+
+    /// Removes every file of this region but those of `kept`. With what a kill left half written.
+    async fn sweep(&self, kept: &BTreeSet<String>) -> io::Result<()> {
+        if let Some(folder) = &self.folder {
+            return sweep_folder(folder, kept);
+        }
+        let mut files = self.store.list(Some(&self.prefix));
+        while let Some(file) = files.next().await {
+            let file = file.map_err(io::Error::other)?.location;
+            if file.filename().is_some_and(|name| !kept.contains(name)) {
+                self.store.delete(&file).await.map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sweep_folder(folder: &Path, kept: &BTreeSet<String>) -> io::Result<()> {
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        let is_kept = file.file_name().to_str().is_some_and(|name| kept.contains(name));
+        if !is_kept && file.file_type()?.is_file() {
+            fs::remove_file(file.path())?;
+        }
+    }
+    if kept.is_empty() {
+        // Made again with the first file; others may have put something there.
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! The thread that writes and reads files, one job after the other: so a file is never removed
+//! before the job ahead of it has used it.
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use farrow_memory::{Region, sync};
+use farrow_store::ObjectId;
+
+use super::SpillStore;
+use super::file::STEP_MAX;
+use crate::protocol::{SpillDone, SpillJob};
+
+/// How often a job that takes long looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a node that ends for good spends on removing its files.
+const PURGE_MAX: Duration = Duration::from_secs(10);
+
+/// Tells the worker to end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stop(Arc<sync::AtomicBool>);
+
+impl Stop {
+    /// Waits for one step of a job, no longer than [`STEP_MAX`] and no longer than is wanted.
+    pub(super) async fn step<T, E: Display>(
+        &self,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, String> {
+        let until = Instant::now() + STEP_MAX;
+        let mut step = std::pin::pin!(step);
+        loop {
+            if self.0.load(sync::Ordering::Relaxed) {
+                return Err("the node is shutting down".to_owned());
+            }
+            match tokio::time::timeout(LOOK, step.as_mut()).await {
+                Ok(done) => return done.map_err(|error| error.to_string()),
+                Err(_) if Instant::now() >= until => {
+                    return Err(format!("nothing within {} s", STEP_MAX.as_secs()));
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// The event loop's end of the thread.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    jobs: Option<Sender<SpillJob>>,
+    done: Receiver<SpillDone>,
+    /// Can be read when something is done.
+    pub(crate) wake: UnixStream,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    /// Starts the thread. Files of objects that are not among `kept` are removed first.
+    pub(crate) fn start(
+        store: SpillStore,
+        region: Arc<Region>,
+        kept: &[ObjectId],
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let (wake, teller) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        teller.set_nonblocking(true)?;
+        let ((jobs, queue), (sender, done)) = (channel::<SpillJob>(), channel());
+        let stop = Stop::default();
+        let kept: BTreeSet<String> = kept.iter().map(ToString::to_string).collect();
+        let is_stopped = stop.clone();
+        let work = move || {
+            if let Err(error) = runtime.block_on(store.sweep(&kept)) {
+                tracing::warn!(%error, "old spill files are left");
+            }
+            while let Ok(job) = queue.recv() {
+                let _span = tracing::debug_span!("spill", ?job).entered();
+                let done = runtime.block_on(run(&store, &region, job, &is_stopped));
+                if let Some(done) = done
+                    && sender.send(done).is_err()
+                {
+                    break;
+                }
+                // A full pipe has told already.
+                let _ = (&teller).write(&[1]);
+            }
+            runtime.shutdown_background();
+        };
+        let thread = std::thread::Builder::new().name("farrow-spill".into()).spawn(work)?;
+        Ok(Self { jobs: Some(jobs), done, wake, stop, thread: Some(thread) })
+    }
+
+    /// Has a job done. The node limits how many there are.
+    pub(crate) fn push(&self, job: SpillJob) {
+        if let Some(jobs) = &self.jobs
+            && jobs.send(job).is_err()
+        {
+            tracing::error!("the spill thread is gone");
+        }
+    }
+
+    /// What was done since.
+    pub(crate) fn finished(&self) -> Vec<SpillDone> {
+        let mut bytes = [0; 64];
+        while io::Read::read(&mut &self.wake, &mut bytes).is_ok_and(|count| count > 0) {}
+        self.done.try_iter().collect()
+    }
+}
+
+impl Drop for Worker {
+    /// Nothing touches the region afterwards.
+    fn drop(&mut self) {
+        self.stop.0.store(true, sync::Ordering::Relaxed);
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl SpillStore {
+    /// Removes all files of a region that is no more.
+    pub(crate) fn purge(&self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let sweep = async { tokio::time::timeout(PURGE_MAX, self.sweep(&BTreeSet::new())).await };
+        let swept = runtime.block_on(sweep);
+        runtime.shutdown_background();
+        swept.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+}
+
+async fn run(store: &SpillStore, region: &Region, job: SpillJob, stop: &Stop) -> Option<SpillDone> {
+    Some(match job {
+        SpillJob::Write { head, parts } => {
+            let result = store.write(region, &head, &parts, stop).await;
+            SpillDone::Written { id: head.id, result }
+        }
+        SpillJob::Look { id } => SpillDone::Looked { id, result: store.look(id, stop).await },
+        SpillJob::Load { head, blocks } => {
+            let result = store.load(region, &head, &blocks, stop).await;
+            SpillDone::Loaded { id: head.id, result }
+        }
+        SpillJob::Forget { id } => {
+            if let Err(error) = store.forget(id, stop).await {
+                tracing::debug!(%id, error, "a spill file is not removed");
+            }
+            return None;
+        }
+    })
+}

@@ -1,0 +1,202 @@
+//! Restore: an object that is out of memory comes back, elsewhere, under the same id and name.
+//!
+//! Nothing in the region tells of it until all its bytes are there: a kill before leaves it
+//! spilled, and the memory that it was to have free. What its descriptor says counts from where
+//! its blocks lay at seal, so the primary block gets a list of these places, behind the bytes it
+//! had: the descriptor once more, the extra blocks, the places, and the metadata at the end.
+
+use farrow_memory::{Length, Offset, Span};
+
+use super::Home;
+use super::delete::unknown_block;
+use crate::blocks::Part;
+use crate::entry::{Entry, State, encode_extra};
+use crate::error::StoreError;
+use crate::events::EventKind;
+use crate::grants::span_of;
+use crate::ids::{ObjectId, ObjectKind, Target};
+use crate::options::BLOCK_BYTES;
+use crate::space::Run;
+use crate::spill_file::SpillHead;
+
+/// Memory for an object that is coming back.
+#[derive(Debug)]
+pub(super) struct Loading {
+    head: SpillHead,
+    /// The primary block first.
+    runs: Vec<Run>,
+}
+
+impl Home {
+    /// Bytes of memory in a row that an object needs to come back; none if the file is not its.
+    #[must_use]
+    pub fn restored_bytes(head: &SpillHead) -> Option<Length> {
+        let extra = head.origins.iter().skip(1).map(|span| span.length.0);
+        let all = extra.fold(primary_bytes(head), |sum, bytes| sum?.checked_add(bytes));
+        all.map(Length)
+    }
+
+    /// Take memory for an object that is to come back. Returns where its blocks go, each as long as
+    /// in its file.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if it is not spilled, [`StoreError::BadRequest`] if the file is of
+    /// another object, [`StoreError::OutOfMemory`].
+    pub fn begin_restore(&mut self, head: &SpillHead) -> Result<Vec<Span>, StoreError> {
+        let entry = self.spilled_entry(head.id)?;
+        let wrong = |reason| StoreError::BadRequest { reason };
+        let is_it = (head.kind, head.size, head.metadata_bytes)
+            == (entry.kind, entry.size, entry.metadata_bytes)
+            && head.origins.len() as u64 == u64::from(entry.extra_count) + 1;
+        if !is_it || self.loading.contains_key(&head.id) {
+            return Err(wrong("the file is of another object"));
+        }
+        let primary = primary_bytes(head).ok_or_else(|| wrong("the file is too long"))?;
+        let all = Self::restored_bytes(head).ok_or_else(|| wrong("the file is too long"))?;
+        if all > self.layout().heap.length {
+            return Err(wrong("the object is longer than the region"));
+        }
+        let run = self.take_space(all, all).ok_or_else(|| self.out_of_memory(all))?;
+        let rest = Run { start: run.start + all.0, end: run.end };
+        if rest.len() > 0 {
+            self.free_run(rest)?;
+        }
+        let mut at = run.start;
+        let extra = head.origins.iter().skip(1).map(|span| span.length.0);
+        let runs: Vec<Run> = std::iter::once(primary)
+            .chain(extra)
+            .map(|bytes| {
+                let start = at;
+                at += bytes;
+                Run { start, end: at }
+            })
+            .collect();
+        let owner = self.accounts.of_creator(&entry);
+        for run in &runs {
+            self.blocks.seal(*run, Part::Extra, owner);
+        }
+        let blocks = runs.iter().zip(&head.origins);
+        let blocks = blocks.map(|(run, origin)| Span::new(Offset(run.start), origin.length));
+        let blocks = blocks.collect();
+        self.loading.insert(head.id, Loading { head: head.clone(), runs });
+        Ok(blocks)
+    }
+
+    /// The bytes of an object are in memory, as its file has them: it can be held again.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if it was deleted meanwhile; memory that cannot be written. The
+    /// memory is free again then.
+    pub fn finish_restore(
+        &mut self,
+        id: ObjectId,
+        descriptor: &[u8],
+        metadata: &[u8],
+    ) -> Result<(), StoreError> {
+        let prepared = self.prepare_restored(id, descriptor, metadata);
+        let entry = match prepared {
+            Ok(entry) => entry,
+            Err(error) => {
+                self.abort_restore(id)?;
+                return Err(error);
+            }
+        };
+        let slot = id.slot();
+        let name = self.name_of(&entry)?;
+        self.draft_event(EventKind::Restored, &entry, &String::from_utf8_lossy(&name))?;
+        self.directory.replace(&entry, State::Sealed)?;
+        self.publish_event()?;
+        self.spilled.remove(&slot.0);
+        self.restored_at.insert(slot.0, self.now_ns);
+        self.objects += 1;
+        let Some(Loading { runs, .. }) = self.loading.remove(&id) else {
+            return Ok(());
+        };
+        if let Some(primary) = runs.first().copied() {
+            let owner = self.accounts.of_creator(&entry);
+            self.blocks.seal(primary, Part::Primary, owner);
+            self.blocks.retire(primary, Part::Extra).map_err(unknown_block)?;
+            self.blocks.release(primary).map_err(unknown_block)?;
+        }
+        if runs.len() > 1 {
+            self.extras.insert(slot.0, runs.into_iter().skip(1).collect());
+        }
+        Ok(())
+    }
+
+    /// An object does not come back: its memory is free again. Does nothing if it has none.
+    ///
+    /// # Errors
+    /// The books are wrong.
+    pub fn abort_restore(&mut self, id: ObjectId) -> Result<(), StoreError> {
+        let Some(Loading { runs, .. }) = self.loading.remove(&id) else {
+            return Ok(());
+        };
+        for run in runs {
+            self.blocks.retire(run, Part::Extra).map_err(unknown_block)?;
+            if self.blocks.release(run).map_err(unknown_block)? {
+                self.free_run(run)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of objects that are coming back.
+    pub(super) fn loading_runs(&self) -> impl Iterator<Item = Run> + '_ {
+        self.loading.values().flat_map(|loading| loading.runs.iter().copied())
+    }
+
+    fn spilled_entry(&self, id: ObjectId) -> Result<Entry, StoreError> {
+        let missing = || StoreError::NotFound { what: Target::Id(id).to_string() };
+        self.find_spilled(Target::Id(id))?.ok_or_else(missing)
+    }
+
+    /// Write what the primary block needs besides its old bytes; the entry as it is to be.
+    fn prepare_restored(
+        &self,
+        id: ObjectId,
+        descriptor: &[u8],
+        metadata: &[u8],
+    ) -> Result<Entry, StoreError> {
+        let entry = self.spilled_entry(id)?;
+        let missing = || StoreError::NotFound { what: Target::Id(id).to_string() };
+        let Loading { head, runs } = self.loading.get(&id).ok_or_else(missing)?;
+        let spans: Vec<Span> = runs.iter().copied().map(span_of).collect();
+        let (primary, extra) = spans.split_first().ok_or_else(missing)?;
+        let residency = entry.residency + 1;
+        let mut entry = Entry { primary: *primary, residency, is_relocated: false, ..entry };
+        entry.descriptor = Span::new(primary.offset, Length(0));
+        if entry.kind != ObjectKind::Bytes {
+            let at_seal = head.origins.first().map_or(0, |origin| origin.length.0);
+            let start = Offset(primary.offset.0.saturating_add(at_seal));
+            entry.descriptor = Span::new(start, Length(descriptor.len() as u64));
+            entry.is_relocated = true;
+            let origins = head.origins.iter().map(|origin| origin.offset.0);
+            let mut list = encode_extra(extra);
+            list.extend(origins.flat_map(u64::to_le_bytes));
+            entry.extra_crc = crc32c::crc32c(&list);
+            let place = entry.extra_list().unwrap_or_default();
+            entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
+            self.region().write_by_call(start, descriptor)?;
+            self.region().write_by_call(place.offset, &list)?;
+            let at_end = entry.metadata().unwrap_or_default();
+            self.region().write_by_call(at_end.offset, metadata)?;
+        }
+        entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
+        Ok(entry)
+    }
+}
+
+/// Bytes of the primary block of an object that came back.
+fn primary_bytes(head: &SpillHead) -> Option<u64> {
+    let at_seal = head.origins.first()?.length.0;
+    if head.kind == ObjectKind::Bytes {
+        return Some(at_seal);
+    }
+    let blocks = head.origins.len() as u64;
+    let descriptor = Length(head.descriptor_bytes).round_up(8)?.0;
+    let lists = (blocks - 1) * 16 + blocks * 8;
+    let metadata = u64::from(head.metadata_bytes).next_multiple_of(8);
+    let all = at_seal.checked_add(descriptor)?.checked_add(lists + metadata)?;
+    Some(Length(all).round_up(BLOCK_BYTES)?.0)
+}

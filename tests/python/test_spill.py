@@ -1,0 +1,80 @@
+"""What leaves memory for files, and comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import farrow
+from farrow.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import Node
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "spill"
+
+
+@pytest.fixture
+def spilling(make_node: Callable[..., Node], folder: Path) -> Node:
+    """A node that is soon full and loses nothing."""
+    return make_node("--memory", "32MiB", "--spill", str(folder))
+
+
+def test_more_than_fits_is_kept(spilling: Node) -> None:
+    client = farrow.connect(spilling.socket)
+    for i in range(20):
+        client.put(bytes([i]) * 4 * MIB, f"o{i}")
+    stats = client.stats()
+    assert stats["objects"] + stats["objects_spilled"] == 20
+    assert (stats["eviction"], stats["evicted_total"]) == ("lru", 0)
+    assert stats["spilled"] == stats["objects_spilled"] * 4 * MIB
+    for i in range(20):
+        assert client.get(f"o{i}").to_pybytes() == bytes([i]) * 4 * MIB
+    assert client.stats()["restored_total"] >= 13
+
+
+def test_a_table_survives_spill_and_restart(spilling: Node) -> None:
+    client = farrow.connect(spilling.socket)
+    table = pa.table({"n": range(1000), "s": [str(n) for n in range(1000)]})
+    events = client.subscribe("t")
+    client.put(table, "t", metadata={"k": "v"})
+    client.evict(10 * MIB)
+    assert client.list("t")["spilled"].to_pylist() == [True]
+    assert client.contains("t")
+    spilling.restart()
+    assert client.get("t").equals(table)
+    assert client.metadata("t") == {"k": "v"}
+    kinds = [type(events.next(timeout=30)).__name__ for _ in range(3)]
+    assert kinds == ["Sealed", "Spilled", "Restored"]
+
+
+def test_a_missing_file_is_named(spilling: Node, folder: Path) -> None:
+    client = farrow.connect(spilling.socket)
+    client.put(b"bytes", "x")
+    client.evict(1)
+    (file,) = [path for path in folder.rglob("*") if path.is_file()]
+    file.unlink()
+    with pytest.raises(farrow.NotRestored, match=file.name) as caught:
+        client.get("x")
+    assert caught.value.file == str(file)
+    assert isinstance(caught.value, OSError)
+    client.delete("x")
+    assert not client.contains("x")
+
+
+def test_ls_shows_what_is_spilled(spilling: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    client = farrow.connect(spilling.socket)
+    client.put(b"1", "mine")
+    client.evict(1)
+    assert main(["ls", "--socket", spilling.socket]) == 0
+    assert "spilled" in capsys.readouterr().out
