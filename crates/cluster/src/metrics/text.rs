@@ -111,7 +111,7 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         counter("farrow_objects_evicted_total", "Objects evicted.", evicted_total),
         counter("farrow_evicted_bytes_total", "Bytes freed by eviction.", evicted_bytes_total),
         gauge("farrow_records_bytes", "Bytes of the region's tables that objects take.", records),
-        gauge("farrow_objects_spilled", "Objects out of memory.", objects_spilled),
+        gauge("farrow_spilled_objects", "Objects out of memory.", objects_spilled),
         gauge("farrow_spilled_bytes", "Bytes of objects out of memory.", spilled),
         counter("farrow_objects_spilled_total", "Objects written to files.", spilled_total),
         counter("farrow_objects_restored_total", "Objects that came back.", restored_total),
