@@ -71,16 +71,16 @@ struct Arguments {
     /// Do not touch the pages ahead of their use
     #[arg(long)]
     no_prepare: bool,
-    /// What to do when memory is short: refuse, or evict what was not used for the longest time
-    #[arg(long, value_enum, default_value = "none")]
+    /// What to do when memory is short: evict what was not used for the longest time, or refuse
+    #[arg(long, value_enum, default_value = "lru")]
     evict: EvictionKind,
     /// Let this user connect too, by number; may be given several times. Who connects can map the
     /// memory, and who sets out to could write to all of its data
     #[arg(long, value_name = "UID")]
     allow_uid: Vec<u32>,
     /// When memory is short, write objects to files instead of evicting them, those first that
-    /// were not used for the longest time; a get brings them back. A folder, or a URL (file:,
-    /// memory:)
+    /// were not used for the longest time; a get brings them back. A folder, or a URL: s3:// for a
+    /// bucket (which, and as whom, the AWS_ variables of the environment say), file:, memory:
     #[arg(long, value_name = "DIR|URL", value_parser = SpillTarget::parse,
           conflicts_with_all = ["evict", "device"])]
     spill: Option<SpillTarget>,

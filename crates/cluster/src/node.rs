@@ -60,17 +60,17 @@ pub enum MemorySource {
 /// What a node does when a client asks for memory that is not free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum EvictionKind {
-    /// Refuses. Objects go only when somebody deletes or evicts them.
-    None,
     /// Evicts what was not used for the longest time, unless it is held or pinned.
     Lru,
+    /// Refuses. Objects go only when somebody deletes or evicts them.
+    None,
 }
 
 impl EvictionKind {
     fn policy(self) -> Box<dyn EvictionPolicy> {
         match self {
-            Self::None => Box::new(ByHand),
             Self::Lru => Box::new(Lru),
+            Self::None => Box::new(ByHand),
         }
     }
 }
@@ -137,7 +137,7 @@ impl NodeOptions {
             is_preparing: true,
             is_upgrade: false,
             metrics: None,
-            eviction: EvictionKind::None,
+            eviction: EvictionKind::Lru,
             users: Vec::new(),
             spill: None,
         }
@@ -489,6 +489,7 @@ fn start_spill(target: &SpillTarget, state: &mut NodeState) -> Result<Worker, No
     let region = Arc::clone(home.region());
     let open = || format!("the spill files of region {}", home.uid());
     let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
+    store.probe().map_err(failed(format!("reach {}", store.label())))?;
     let kept = home.spilled_ids()?;
     let label = store.label().to_owned();
     let worker = Worker::start(store, region, &kept).map_err(failed("the spill thread"))?;

@@ -74,6 +74,8 @@ pub enum RequestBody {
         /// The two halves of each id.
         ids: Vec<(u64, u64)>,
     },
+    /// The client holds all objects that it sealed before it came back, and still uses.
+    ConfirmEarlier,
     /// Deletes objects; space comes back when nobody holds them.
     Delete {
         /// Which.

@@ -8,6 +8,7 @@ use farrow_store::ObjectId;
 use crate::background;
 use crate::client::Target;
 use crate::error::Error;
+use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::put::{Value, Written, abandon, settle, write};
@@ -47,20 +48,24 @@ fn put_batch(
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<ObjectId>, Error> {
     let mut written: Vec<Written> = Vec::with_capacity(values.len());
-    for (value, options) in values {
-        match write(session, value, options) {
-            Ok(one) => written.push(one),
-            Err(error) => {
-                written.iter().for_each(|one| abandon(session, one, false));
-                return Err(error);
-            }
-        }
+    let mut small = Gather::neighbours(session);
+    let done = values
+        .iter()
+        .try_for_each(|(value, options)| {
+            written.push(write(session, value, options, &mut small)?);
+            Ok(())
+        })
+        .and_then(|()| small.flush());
+    if let Err(error) = done {
+        written.iter().for_each(|one| abandon(session, one, false));
+        return Err(error);
     }
     let own: Vec<Option<ObjectId>> =
         written.iter().map(|one| local::seal(session, &one.item)).collect();
     let is_left =
         |(one, own): (&Written, &Option<ObjectId>)| own.is_none().then(|| one.item.clone());
     let items: Vec<SealItem> = written.iter().zip(&own).filter_map(is_left).collect();
+    let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
     let mut results = match items.is_empty() {
         true => Vec::new().into_iter(),
         false => match seal::many(session, items) {

@@ -26,6 +26,7 @@ mod blocks;
 mod client;
 mod error;
 mod extents;
+mod gather;
 mod local;
 mod namespaces;
 mod object;
@@ -37,6 +38,7 @@ mod residency;
 mod seal;
 mod session;
 mod subscription;
+mod unheld;
 mod writer;
 
 pub use client::{Client, FabricStats, Listed, Stats, Target};
@@ -46,7 +48,7 @@ pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNo
 pub use farrow_cluster::wire::{EvictedReport, NamespaceReport, NamespaceSpec};
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
-pub use object::{Object, ObjectBytes};
+pub use object::{Hold, Object, ObjectBytes};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};
 pub use pool::{Pool, PoolStats};
 pub use put::Value;

@@ -22,81 +22,103 @@ pub struct Object {
     hold: Arc<Hold>,
 }
 
-/// The claim on an object, given up when nothing made from it is left.
-pub(crate) struct Hold {
-    session: Arc<Session>,
-    entry: Entry,
-    /// Given up in `drop`.
-    held: Option<Held>,
-    /// The blocks it lies in, the primary one first; of a buffer, the one block it covers.
-    blocks: Vec<Span>,
+/// The claim on an object, given up when nothing made from it is left. For who keeps bytes of it
+/// beyond the reach of Rust, see [`ObjectBytes::into_hold`].
+pub struct Hold {
+    held: Held,
+    /// All blocks it lies in, the primary one first, where there are several.
+    blocks: Option<Box<[Span]>>,
     /// Where they lay at seal, if those are other places: what the descriptor says counts there.
-    origins: Option<Vec<Span>>,
+    origins: Option<Box<[Span]>>,
     /// One buffer over each block, made at the first rebuild, with where the block lay at seal.
     buffers: OnceLock<Vec<(Span, Buffer)>>,
-    /// A buffer's block, of which a put in this process may make use.
-    is_registered: bool,
+    /// After all the others: it looks what became of the object that was let go.
+    farewell: Farewell,
 }
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("entry", &self.entry).finish_non_exhaustive()
+        f.debug_struct("Hold").field("entry", self.entry()).finish_non_exhaustive()
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if self.is_registered {
-            self.session.blocks.remove(&self.blocks);
+        let session = &self.farewell.session;
+        if let Some(block) = self.farewell.registered {
+            session.blocks.remove(&[block]);
         }
-        if let Some(held) = self.held.take() {
-            self.session.release(held);
+        if !session.is_own_process() {
+            session.holds.abandon();
         }
+    }
+}
+
+impl Hold {
+    fn entry(&self) -> &Entry {
+        self.held.entry()
+    }
+
+    fn session(&self) -> &Arc<Session> {
+        &self.farewell.session
+    }
+
+    fn blocks(&self) -> &[Span] {
+        self.blocks.as_deref().unwrap_or(std::slice::from_ref(&self.entry().primary))
+    }
+}
+
+/// What is left to do when the claim is gone.
+struct Farewell {
+    session: Arc<Session>,
+    id: ObjectId,
+    /// A buffer's block, of which a put in this process may make use.
+    registered: Option<Span>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        self.session.released(self.id);
     }
 }
 
 impl Object {
     /// Takes the hold over; gives it up again when the object is damaged.
     pub(crate) fn new(session: &Arc<Session>, held: Held) -> Result<Self, Error> {
-        let entry = *held.entry();
-        let mut hold = Hold {
-            session: Arc::clone(session),
-            entry,
-            held: Some(held),
-            blocks: vec![entry.primary],
-            origins: None,
-            buffers: OnceLock::new(),
-            is_registered: false,
-        };
+        let farewell =
+            Farewell { session: Arc::clone(session), id: held.entry().id, registered: None };
+        let (blocks, origins, buffers) = (None, None, OnceLock::new());
+        let mut hold = Hold { held, blocks, origins, buffers, farewell };
+        let entry = hold.held.entry();
         if entry.is_relocated {
-            let places = session.reader.places(&entry).map_err(damaged)?;
-            hold.blocks = places.iter().map(|place| place.block).collect();
+            let places = session.reader.places(entry).map_err(damaged)?;
+            hold.blocks = Some(places.iter().map(|place| place.block).collect());
             hold.origins = Some(places.into_iter().map(|place| place.origin).collect());
         } else if entry.extra_count > 0 {
-            hold.blocks = session.reader.blocks(&entry).map_err(damaged)?;
+            hold.blocks = Some(session.reader.blocks(entry).map_err(damaged)?.into());
         }
-        session.populator.start(&session.region, entry.id, &hold.blocks);
+        session.populator.start(&session.region, hold.entry().id, hold.blocks());
         Ok(Self { hold: Arc::new(hold) })
     }
 
     /// Its id.
     pub fn id(&self) -> ObjectId {
-        self.hold.entry.id
+        self.hold.entry().id
     }
 
     /// What it is.
     pub fn kind(&self) -> ObjectKind {
-        self.hold.entry.kind
+        self.hold.entry().kind
     }
 
     /// Bytes of its buffers, or of itself for plain bytes.
     pub fn bytes(&self) -> u64 {
-        self.hold.entry.size.0
+        self.hold.entry().size.0
     }
 
     /// The blocks of the region that it lies in.
     pub fn blocks(&self) -> &[Span] {
-        &self.hold.blocks
+        self.hold.blocks()
     }
 
     /// Plain bytes.
@@ -105,16 +127,25 @@ impl Object {
     ///
     /// [`Error::InvalidArgument`] for an object of another kind.
     pub fn view(&self) -> Result<ObjectBytes, Error> {
+        self.clone().into_view()
+    }
+
+    /// As [`Self::view`], for who needs nothing but the bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::view`].
+    pub fn into_view(self) -> Result<ObjectBytes, Error> {
         if self.kind() != ObjectKind::Bytes {
             let kind = self.kind().as_str();
             return Err(Error::InvalidArgument(format!("{} is a {kind}, not bytes", self.id())));
         }
-        let payload = self.hold.entry.payload();
-        if !self.hold.entry.primary.contains(payload) {
+        let payload = self.hold.entry().payload();
+        if !self.hold.entry().primary.contains(payload) {
             return Err(Error::InvalidDescriptor(format!("{payload} is not in its block")));
         }
-        let bytes = self.hold.session.region.sealed(payload)?;
-        Ok(ObjectBytes { bytes, hold: Arc::clone(&self.hold) })
+        let bytes = self.hold.session().region.sealed(payload)?;
+        Ok(ObjectBytes { bytes, hold: self.hold })
     }
 
     /// Arrow arrays, or a NumPy array, over the memory where they lie. Their buffers hold the
@@ -158,7 +189,7 @@ impl Object {
 
     /// The descriptor as its writer left it, once its checksum is right.
     fn descriptor(&self) -> Result<Vec<u8>, Error> {
-        let Entry { descriptor, primary, descriptor_crc, kind, .. } = self.hold.entry;
+        let Entry { descriptor, primary, descriptor_crc, kind, .. } = *self.hold.entry();
         if kind == ObjectKind::Bytes {
             return Err(Error::InvalidArgument(format!("{} is plain bytes", self.id())));
         }
@@ -166,7 +197,7 @@ impl Object {
             let reason = format!("descriptor {descriptor} of an object at {primary}");
             return Err(Error::InvalidDescriptor(reason));
         }
-        copy_checked(&self.hold.session, descriptor, descriptor_crc, "descriptor")
+        copy_checked(self.hold.session(), descriptor, descriptor_crc, "descriptor")
     }
 
     /// A range of the object, by where it lay at seal, as a buffer that holds it; `None` when it
@@ -186,15 +217,15 @@ impl Object {
 
     fn block_buffers(&self) -> Vec<(Span, Buffer)> {
         let hold = &self.hold;
-        let origins = hold.origins.as_ref().unwrap_or(&hold.blocks);
+        let origins = hold.origins.as_deref().unwrap_or(hold.blocks());
         let mut buffers: Vec<(Span, Buffer)> = hold
-            .blocks
+            .blocks()
             .iter()
             .zip(origins)
             .filter_map(|(block, origin)| {
-                let bytes = hold.session.region.sealed(*block).ok()?;
+                let bytes = hold.session().region.sealed(*block).ok()?;
                 // The buffer must not keep the very structure alive that it is kept in.
-                let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)?) };
+                let owner = ObjectBytes { bytes, hold: Arc::new(hold.for_buffer(*block)) };
                 Some((*origin, Buffer::from(Bytes::from_owner(owner))))
             })
             .collect();
@@ -205,18 +236,16 @@ impl Object {
 
 impl Hold {
     /// A second claim on the same object, for a buffer over one of its blocks.
-    fn for_buffer(&self, block: Span) -> Option<Self> {
-        let held = self.held.clone()?;
-        self.session.blocks.insert(&[block]);
-        Some(Self {
-            session: Arc::clone(&self.session),
-            entry: self.entry,
-            held: Some(held),
-            blocks: vec![block],
+    fn for_buffer(&self, block: Span) -> Self {
+        let session = Arc::clone(self.session());
+        session.blocks.insert(&[block]);
+        Self {
+            held: self.held.clone(),
+            blocks: Some(Box::new([block])),
             origins: None,
             buffers: OnceLock::new(),
-            is_registered: true,
-        })
+            farewell: Farewell { session, id: self.entry().id, registered: Some(block) },
+        }
     }
 }
 
@@ -230,7 +259,12 @@ pub struct ObjectBytes {
 impl ObjectBytes {
     /// The object they belong to.
     pub fn id(&self) -> ObjectId {
-        self.hold.entry.id
+        self.hold.entry().id
+    }
+
+    /// Their address and length, and what holds them: they are good until that is dropped.
+    pub fn into_hold(self) -> (*const u8, usize, Arc<Hold>) {
+        (self.bytes.as_ptr(), self.len(), self.hold)
     }
 }
 

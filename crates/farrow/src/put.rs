@@ -17,6 +17,7 @@ use farrow_store::{ObjectId, encode_extra};
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
 use crate::error::Error;
+use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::seal;
@@ -130,25 +131,28 @@ pub(crate) fn put(
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
-    let written = write(session, value, options)?;
+    let written = write(session, value, options, &mut Gather::nothing(session))?;
     if let Some(id) = local::seal(session, &written.item) {
         return Ok(id);
     }
+    let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
     let result = seal::one(session, written.item.clone());
     settle(session, &written, &result);
     background::take_down(written.retired);
     result
 }
 
-/// Puts the bytes in their place; what is missing then is the seal.
+/// Puts the bytes in their place, at the latest when the small writes are flushed; what is missing
+/// then is the seal.
 pub(crate) fn write(
     session: &Arc<Session>,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
+    small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
     let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
-        return write_bytes(session, bytes, options, &metadata);
+        return write_bytes(session, bytes, options, &metadata, small);
     }
     let (plan, in_place) = plan_of(session, value)?;
     let pool_pages = sorted(in_place.pool);
@@ -185,8 +189,8 @@ pub(crate) fn write(
         place.copy_from_slice(&list);
     }
     let mut written = Written::new(item, primary, is_small);
-    let filled = fill(session, &written, &plan, descriptor_at, &tail)
-        .and_then(|()| write_metadata(session, primary, &metadata))
+    let filled = fill(session, &written, &plan, descriptor_at, &tail, small)
+        .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
     if let Err(error) = filled {
         abandon(session, &written, false);
@@ -229,6 +233,7 @@ fn write_bytes(
     bytes: &[u8],
     options: &ObjectOptions<'_>,
     metadata: &[u8],
+    small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
     let total = bytes.len() as u64;
     let (primary, is_small) = take(session, total, metadata, options.wait)?;
@@ -240,7 +245,7 @@ fn write_bytes(
     };
     let written = Written::new(item, primary, is_small);
     let copied = if is_small {
-        session.write_small(primary.offset, bytes)
+        small.write(primary.offset, bytes)
     } else {
         session.region.alias(primary).map_err(Error::from).and_then(|alias| {
             alias.write_fresh(primary.offset, bytes)?;
@@ -248,7 +253,7 @@ fn write_bytes(
             Ok(())
         })
     };
-    match copied.and_then(|()| write_metadata(session, primary, metadata)) {
+    match copied.and_then(|()| write_metadata(small, primary, metadata)) {
         Ok(()) => Ok(written),
         Err(error) => {
             abandon(session, &written, false);
@@ -284,11 +289,15 @@ pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
 }
 
 /// Writes metadata to the end of its block.
-fn write_metadata(session: &Session, primary: Span, metadata: &[u8]) -> Result<(), Error> {
+fn write_metadata(
+    small: &mut Gather<'_>,
+    primary: Span,
+    metadata: &[u8],
+) -> Result<(), Error> {
     if metadata.is_empty() {
         return Ok(());
     }
-    session.write_small(metadata_offset(primary, metadata), metadata)
+    small.write(metadata_offset(primary, metadata), metadata)
 }
 
 /// Where metadata lies in its block.
@@ -304,6 +313,7 @@ fn fill(
     plan: &Plan,
     tail_at: u64,
     tail: &[u8],
+    small: &mut Gather<'_>,
 ) -> Result<(), Error> {
     let base = written.primary.offset.0;
     if written.is_small {
@@ -312,7 +322,7 @@ fn fill(
         if let Some(place) = bytes.get_mut(tail_at as usize..) {
             place.copy_from_slice(tail);
         }
-        return session.write_small(written.primary.offset, &bytes);
+        return small.write(written.primary.offset, &bytes);
     }
     let alias = session.region.alias(written.primary)?;
     let mut rewritten = Vec::new();

@@ -32,6 +32,7 @@ use crate::local::Local;
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
 use crate::reservations::Reservations;
+use crate::unheld::Unheld;
 
 /// Pause between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -78,6 +79,7 @@ pub(crate) struct Session {
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
     pub(crate) reservations: Reservations,
+    pub(crate) unheld: Unheld,
     /// Events before this one are not of the client's namespace.
     pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
@@ -121,6 +123,7 @@ impl Session {
             blocks: HeldBlocks::default(),
             populator: Populator::default(),
             reservations: Reservations::default(),
+            unheld: Unheld::default(),
             uses: UseStamps::new(&region)?,
             region,
             reader,
@@ -237,6 +240,9 @@ impl Session {
         }
         self.reservations.renew(&link, deadline);
         *lock(&self.link) = Arc::clone(&link);
+        if self.note_successor() {
+            link.tell(RequestBody::ConfirmEarlier);
+        }
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(link)
     }
@@ -276,15 +282,19 @@ impl Session {
         held
     }
 
-    /// Lets go. When the object was deleted meanwhile, the node is told to look again.
+    /// Lets go.
     pub(crate) fn release(&self, held: Held) {
         if !self.is_own_process() {
             self.holds.abandon();
-            return;
         }
         let id = held.entry().id;
         drop(held);
-        if matches!(self.reader.by_id(id), Ok(None)) {
+        self.released(id);
+    }
+
+    /// An object was let go. When it was deleted meanwhile, the node is told to look again.
+    pub(crate) fn released(&self, id: ObjectId) {
+        if self.is_own_process() && matches!(self.reader.is_there(id), Ok(false)) {
             self.tell(RequestBody::Reclaim);
         }
     }
@@ -379,6 +389,7 @@ fn may_repeat(body: &RequestBody) -> bool {
         RequestBody::Grant { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
+            | RequestBody::ConfirmEarlier
             | RequestBody::Reclaim
             | RequestBody::Stats
             | RequestBody::Namespaces

@@ -186,6 +186,7 @@ impl Writer {
             *state = State::Sealed(held);
             return Ok(id);
         }
+        let _unheld = session.sealing();
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         match sealed {

@@ -159,7 +159,7 @@ impl Client {
                 py.detach(|| self.client.get(&target, timeout)).map_err(raise)?
             }
         };
-        outgoing::build(py, &object)
+        outgoing::build(py, object)
     }
 
     /// Like `put` for each, in one message to the node; all or none.
@@ -197,7 +197,7 @@ impl Client {
         let timeout = duration(timeout)?;
         let objects = py.detach(|| self.client.get_many(&targets, timeout)).map_err(raise)?;
         let values = PyList::empty(py);
-        for object in &objects {
+        for object in objects {
             values.append(outgoing::build(py, object)?)?;
         }
         Ok(values)

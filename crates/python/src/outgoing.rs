@@ -9,15 +9,15 @@ use farrow_capi::convert;
 use pyo3::prelude::*;
 
 /// The Python value of a held object.
-pub fn build<'py>(py: Python<'py>, object: &Object) -> PyResult<Bound<'py, PyAny>> {
+pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
     match object.kind() {
-        ObjectKind::Bytes => buffer(py, object.view().map_err(raise)?),
+        ObjectKind::Bytes => buffer(py, object.into_view().map_err(raise)?),
         ObjectKind::NdArray => {
             let (shape, data) = object.ndarray().map_err(raise)?;
             Numpy::get(py)?.build(&arrow_buffer(py, data)?, &shape)
         }
         kind => {
-            let exported = convert::rebuild(object)
+            let exported = convert::rebuild(&object)
                 .and_then(|arrow| convert::export(&arrow))
                 .map_err(raise)?;
             match kind {
@@ -37,8 +37,8 @@ fn arrow_buffer(py: Python<'_>, data: Buffer) -> PyResult<Bound<'_, PyAny>> {
 }
 
 fn buffer(py: Python<'_>, bytes: ObjectBytes) -> PyResult<Bound<'_, PyAny>> {
-    let (data, size) = (bytes.as_ptr().cast_mut(), bytes.len());
-    // SAFETY: `bytes` owns a hold on the object, so they stay mapped and unchanged while the
-    // buffer owns `bytes`; the buffer is read-only.
-    unsafe { shim::wrap_buffer(py, data, size, false, bytes) }
+    let (data, size, hold) = bytes.into_hold();
+    // SAFETY: the bytes stay mapped and unchanged while the hold is kept, which the buffer does; it
+    // is read-only.
+    unsafe { shim::wrap_shared(py, data, size, hold) }
 }

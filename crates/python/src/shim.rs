@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 /// The pyarrow class of an object: `fs_class` in `shim.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +219,29 @@ pub unsafe fn wrap_buffer<T: Send + 'static>(
     let owner = Box::into_raw(Box::new(owner)).cast::<c_void>();
     // SAFETY: the caller keeps the bytes good until the owner is dropped, which the buffer does.
     let made = unsafe { fs_wrap_buffer(data, size, is_mutable, owner, release_owner::<T>) };
+    object(py, made)
+}
+
+unsafe extern "C" fn release_shared<T>(owner: *mut c_void) {
+    // SAFETY: `owner` came from `Arc::into_raw` in `wrap_shared`, and the shim calls this once.
+    drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) });
+}
+
+/// A read-only pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
+///
+/// # Safety
+/// The bytes must stay readable until the last of the owners is dropped.
+pub unsafe fn wrap_shared<T: Send + Sync + 'static>(
+    py: Python<'_>,
+    data: *const u8,
+    size: usize,
+    owner: Arc<T>,
+) -> PyResult<Bound<'_, PyAny>> {
+    let size = i64::try_from(size).unwrap_or(0);
+    let owner = Arc::into_raw(owner).cast_mut().cast::<c_void>();
+    // SAFETY: as in `wrap_buffer`; nobody writes through a buffer that is not mutable.
+    let made =
+        unsafe { fs_wrap_buffer(data.cast_mut(), size, false, owner, release_shared::<T>) };
     object(py, made)
 }
 

@@ -136,6 +136,11 @@ impl Directory {
             .map_err(|reason| StoreError::Corrupt { slot, reason })
     }
 
+    /// How many slots an object can have.
+    pub(crate) fn vacant(&self) -> u32 {
+        self.layout.objects_max.saturating_sub(self.used) + self.free.len() as u32
+    }
+
     pub(crate) fn free_slots(&self) -> &[u32] {
         &self.free
     }

@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_memory::sync::{Ordering, fence};
-use farrow_memory::{Alias, Length, Offset, Region, Span};
+use farrow_memory::sync::Ordering;
+use farrow_memory::{Length, Offset, Region, Span};
 
 use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
+use crate::client_pages::ClientPages;
 use crate::control::{Control, word_of};
 use crate::entry::Sequence;
 use crate::error::StoreError;
@@ -28,10 +29,7 @@ const SHARE_OF_FREE: usize = 4;
 pub(crate) struct EntryArea {
     control: Control,
     layout: Layout,
-    /// The pages, writable for the home alone, which zeroes them where calls do not.
-    alias: Alias,
-    /// The data section can be read and written by system calls, not only mapped.
-    is_by_call: bool,
+    pages: ClientPages,
     /// Owner word of each page.
     owners: Vec<u32>,
     /// Namespace of each page that has an owner.
@@ -49,14 +47,11 @@ impl EntryArea {
         layout: Layout,
         clients: &BTreeSet<u32>,
     ) -> Result<Self, StoreError> {
-        let alias = control.region().alias(layout.entry_pages)?;
-        let is_by_call =
-            control.region().read_by_call(layout.entry_pages.offset, &mut [0; 8]).is_ok();
+        let pages = ClientPages::new(control.region(), layout.entry_pages)?;
         let mut area = Self {
             control,
             layout,
-            alias,
-            is_by_call,
+            pages,
             owners: vec![0; layout.entry_pages_max as usize],
             namespaces: vec![NamespaceId::DEFAULT; layout.entry_pages_max as usize],
             free: BTreeSet::new(),
@@ -88,7 +83,7 @@ impl EntryArea {
         let row = self.free.iter().zip(first..).take(most);
         let count = row.take_while(|(page, expected)| *page == expected).count() as u32;
         for page in first..first + count {
-            self.zero(page)?;
+            self.pages.zero(self.span_of(page))?;
             failpoint!("entry_page.zeroed");
             self.set_owner(page, client + 1, namespace)?;
             failpoint!("entry_page.owned");
@@ -229,14 +224,14 @@ impl EntryArea {
         Ok(())
     }
 
-    /// Copy a page out. By a system call where the fabric allows it, as hold blocks are read.
+    /// Copy a page out.
     pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u64>, StoreError> {
-        self.read(self.span_of(page))
+        self.pages.read(self.span_of(page))
     }
 
     /// Copy one entry out.
     pub(crate) fn read_entry(&self, number: u32) -> Result<[u64; CLIENT_ENTRY_WORDS], StoreError> {
-        let words = self.read(self.layout.client_entry_span(number))?;
+        let words = self.pages.read(self.layout.client_entry_span(number))?;
         Ok(words.first_chunk().copied().unwrap_or_default())
     }
 
@@ -277,34 +272,6 @@ impl EntryArea {
 
     fn page_of(&self, number: u32) -> usize {
         (number / self.layout.client_entries_in_page().max(1)) as usize
-    }
-
-    fn read(&self, span: Span) -> Result<Vec<u64>, StoreError> {
-        let region = self.control.region();
-        let count = (span.length.0 / 8) as usize;
-        let words = if self.is_by_call {
-            let mut bytes = vec![0; count * 8];
-            region.read_by_call(span.offset, &mut bytes)?;
-            bytes.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight)).collect()
-        } else {
-            let words = region.words(span)?;
-            (0..count).map(|i| words.load(i, Ordering::Acquire).unwrap_or(0)).collect()
-        };
-        fence(Ordering::Acquire);
-        Ok(words)
-    }
-
-    fn zero(&self, page: u32) -> Result<(), StoreError> {
-        let span = self.span_of(page);
-        if self.is_by_call {
-            let zeros = vec![0; span.length.0 as usize];
-            return Ok(self.control.region().write_by_call(span.offset, &zeros)?);
-        }
-        let words = self.alias.words_mut(span)?;
-        for i in 0..words.len() {
-            words.store(i, 0, Ordering::Release);
-        }
-        Ok(())
     }
 
     fn set_owner(

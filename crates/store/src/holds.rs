@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use farrow_memory::sync::{Ordering, fence};
-use farrow_memory::{Alias, Length, Offset, Span};
+use farrow_memory::{Length, Offset, Span};
 
+use crate::client_pages::ClientPages;
 use crate::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
@@ -22,10 +22,7 @@ use crate::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
 pub(crate) struct HoldArea {
     control: Control,
     layout: Layout,
-    /// The blocks, writable for the home alone, which zeroes them where calls do not.
-    alias: Alias,
-    /// The data section can be read and written by system calls, not only mapped.
-    is_by_call: bool,
+    pages: ClientPages,
     /// Owner of each block: client slot plus 1, or 0.
     owners: Vec<u32>,
     assigned: BTreeSet<u32>,
@@ -35,14 +32,11 @@ pub(crate) struct HoldArea {
 impl HoldArea {
     /// Take over the table as it lies in the region.
     pub(crate) fn open(control: Control, layout: Layout) -> Result<Self, StoreError> {
-        let alias = control.region().alias(layout.hold_blocks)?;
-        let is_by_call =
-            control.region().read_by_call(layout.hold_blocks.offset, &mut [0; 8]).is_ok();
+        let pages = ClientPages::new(control.region(), layout.hold_blocks)?;
         let mut area = Self {
             control,
             layout,
-            alias,
-            is_by_call,
+            pages,
             owners: vec![0; layout.hold_blocks_max as usize],
             assigned: BTreeSet::new(),
             free: BTreeSet::new(),
@@ -64,7 +58,7 @@ impl HoldArea {
     pub(crate) fn assign(&mut self, client: u32) -> Result<Span, StoreError> {
         let max = self.layout.hold_blocks_max;
         let block = *self.free.first().ok_or(StoreError::HoldBlocksExhausted { max })?;
-        self.zero(block)?;
+        self.pages.zero(self.span_of(block))?;
         failpoint!("hold_block.zeroed");
         self.set_owner(block, client + 1)?;
         failpoint!("hold_block.owned");
@@ -77,7 +71,7 @@ impl HoldArea {
     pub(crate) fn take_all(&mut self, client: u32) -> Result<u32, StoreError> {
         let blocks: Vec<u32> = self.blocks_of(client).collect();
         for block in &blocks {
-            self.zero(*block)?;
+            self.pages.zero(self.span_of(*block))?;
             failpoint!("client.leave.holds");
             self.set_owner(*block, 0)?;
             self.assigned.remove(block);
@@ -187,49 +181,13 @@ impl HoldArea {
 
     /// Show each slot of a block that may be in use to `see`, until it says false.
     fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
-        let mut words = vec![0; self.layout.page.0 as usize / 8];
-        self.read(block, &mut words)?;
+        let words = self.pages.read(self.span_of(block))?;
         let used = words.first().copied().unwrap_or(0).min(self.layout.hold_slots());
         let slots = words.iter().skip(HOLD_HEADER_WORDS as usize).take(used as usize);
         for value in slots {
             if !see(*value) {
                 break;
             }
-        }
-        Ok(())
-    }
-
-    /// Copy a block out. By a system call where the fabric allows it: a client could cut the file
-    /// short, and a load from behind its end would kill the home.
-    fn read(&self, block: u32, into: &mut [u64]) -> Result<(), StoreError> {
-        let span = self.span_of(block);
-        let region = self.control.region();
-        if self.is_by_call {
-            let mut bytes = vec![0; into.len() * 8];
-            region.read_by_call(span.offset, &mut bytes)?;
-            for (word, eight) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
-                *word = u64::from_le_bytes(*eight);
-            }
-        } else {
-            let words = region.words(span)?;
-            for (i, word) in into.iter_mut().enumerate() {
-                *word = words.load(i, Ordering::Relaxed).unwrap_or(0);
-            }
-        }
-        // What a reader did before it let go happened before the space is used again.
-        fence(Ordering::Acquire);
-        Ok(())
-    }
-
-    fn zero(&self, block: u32) -> Result<(), StoreError> {
-        let span = self.span_of(block);
-        if self.is_by_call {
-            let zeros = vec![0; span.length.0 as usize];
-            return Ok(self.control.region().write_by_call(span.offset, &zeros)?);
-        }
-        let words = self.alias.words_mut(span)?;
-        for i in 0..words.len() {
-            words.store(i, 0, Ordering::Release);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 
 mod blocks;
 mod client_entry;
+mod client_pages;
 mod clients;
 mod control;
 mod directory;

@@ -558,6 +558,22 @@ impl Reader {
         Ok(LocalLook::Sealed(Entry { namespace, ..entry }))
     }
 
+    /// Whether an object that was there can still be found. Cheaper than to find it.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn is_there(&self, id: ObjectId) -> Result<bool, StoreError> {
+        let Some(number) = self.layout().client_entry(id.slot()) else {
+            return self.is_sealed(id);
+        };
+        let life = life_of(self.word(self.layout().life(number, 0))?);
+        if life.generation() == id.generation() && is_open(life) {
+            return Ok(true);
+        }
+        // Perhaps the home took it over.
+        Ok(self.by_id(id)?.is_some())
+    }
+
     fn is_sealed(&self, id: ObjectId) -> Result<bool, StoreError> {
         if id.slot().0 >= self.layout().objects_max {
             return Ok(false);

@@ -12,6 +12,9 @@ use crate::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarg
 /// the region; beyond it only for what it needs at least.
 const AHEAD_PART: u64 = 16;
 
+/// Where the directory is full, this part of it is made free.
+const SLOTS_AHEAD_PART: u32 = 64;
+
 /// How objects are evicted, and how many were since the start.
 #[derive(Debug)]
 pub(super) struct Eviction {
@@ -59,6 +62,17 @@ impl NodeState {
             granted = self.home.grant(slot, min, want);
         }
         granted
+    }
+
+    /// A slot for an object of whatever size, where all are taken; more than one, since to choose
+    /// takes a look at all objects. False: there is none, or nothing may go.
+    pub(super) fn find_slot(&mut self) -> Result<bool, StoreError> {
+        let reclaimed = self.home.reclaim()?.objects > 0;
+        if reclaimed || self.spills.is_on() || !self.eviction.policy.is_automatic() {
+            return Ok(reclaimed);
+        }
+        let ahead = (self.home.layout().objects_max / SLOTS_AHEAD_PART).max(1);
+        Ok(self.evict_for(Need::Slots(ahead))?.objects > 0)
     }
 
     /// Evicts so many bytes or more, if there are so many that may go. Of the client's namespace

@@ -14,6 +14,7 @@ impl RequestBody {
             Self::Renew { .. } => "renew",
             Self::Seal { .. } => "seal",
             Self::Confirm { .. } => "confirm",
+            Self::ConfirmEarlier => "confirm_earlier",
             Self::Delete { .. } => "delete",
             Self::Wait { .. } => "wait",
             Self::HoldBlock => "hold_block",

@@ -1,7 +1,7 @@
 //! The requests of a client that has its place.
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest};
+use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
 
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::node::NodeState;
@@ -56,9 +56,14 @@ impl NodeState {
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Done)
             }
+            RequestBody::ConfirmEarlier => {
+                self.home.confirm_earlier(slot);
+                self.reclaim_soon(now_ms);
+                Ok(ReplyBody::Done)
+            }
             RequestBody::Delete { targets } => {
                 limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
-                let deleted = targets.iter().map(|target| self.delete(slot, target)).collect();
+                let deleted = self.delete(slot, &targets).map_err(store_error)?;
                 self.reclaim_soon(now_ms);
                 Ok(ReplyBody::Deleted(deleted))
             }
@@ -145,7 +150,13 @@ impl NodeState {
             name: name.as_deref(),
             is_reserved: item.is_reserved,
         };
-        let id = self.home.seal(slot, &request, wall_ns).map_err(store_error)?;
+        let mut sealed = self.home.seal(slot, &request, wall_ns);
+        if matches!(sealed, Err(StoreError::TooManyObjects { .. }))
+            && self.find_slot().map_err(store_error)?
+        {
+            sealed = self.home.seal(slot, &request, wall_ns);
+        }
+        let id = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
@@ -156,15 +167,35 @@ impl NodeState {
         Ok((id.hi, id.lo))
     }
 
-    fn delete(&mut self, slot: ClientSlot, target: &WireTarget) -> Result<(), WireError> {
-        let target = self.target_to_change(slot, target)?;
-        let spilled = self.home.find_spilled(store_target(&target)).map_err(store_error)?;
-        self.home.delete(store_target(&target)).map_err(store_error)?;
-        if let Some(entry) = spilled {
-            self.spills.forget_file(entry.id);
+    /// What each target is, if this client may delete it; then all of them at once, for one look
+    /// at the holds is long beside the rest.
+    fn delete(
+        &mut self,
+        slot: ClientSlot,
+        targets: &[WireTarget],
+    ) -> Result<Vec<Result<(), WireError>>, StoreError> {
+        let mut results: Vec<Result<(), WireError>> = Vec::with_capacity(targets.len());
+        let mut allowed = Vec::with_capacity(targets.len());
+        for target in targets {
+            let target = self.target_to_change(slot, target);
+            results.push(target.as_ref().map(|_| ()).map_err(Clone::clone));
+            allowed.extend(target);
         }
-        self.counts.deleted += 1;
-        Ok(())
+        let deleted = self.home.delete_many(allowed.iter().map(store_target))?;
+        let mut deleted = deleted.into_iter();
+        for result in results.iter_mut().filter(|result| result.is_ok()) {
+            match deleted.next() {
+                Some(Ok(deleted)) => {
+                    if deleted.was_spilled {
+                        self.spills.forget_file(deleted.id);
+                    }
+                    self.counts.deleted += 1;
+                }
+                Some(Err(error)) => *result = Err(store_error(error)),
+                None => {}
+            }
+        }
+        Ok(results)
     }
 
     pub(super) fn wait(

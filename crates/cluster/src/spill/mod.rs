@@ -10,21 +10,29 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use farrow_store::{ObjectId, RegionUid};
 use futures_util::StreamExt;
+use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
 pub(crate) use worker::Worker;
+
+/// A request to a bucket that failed is made again so often, and for so long: less than a step of
+/// a job may take, so that what is wrong is told.
+const RETRIES_MAX: usize = 4;
+const RETRY_MAX: Duration = Duration::from_secs(15);
 
 /// Where to spill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillTarget {
     /// A folder of a file system; made if it is not there.
     Folder(PathBuf),
-    /// What the crate `object_store` knows by a URL, as far as it is compiled in.
+    /// What the crate `object_store` knows by a URL, as far as it is compiled in: `s3:`, `file:`,
+    /// `memory:`.
     Url(Url),
 }
 
@@ -73,10 +81,10 @@ impl SpillStore {
                 Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), label })
             }
             SpillTarget::Url(url) => {
-                let (store, path) = object_store::parse_url(url).map_err(io::Error::other)?;
+                let (store, path) = open_url(url).map_err(io::Error::other)?;
                 let label = format!("{}/{region}", url.as_str().trim_end_matches('/'));
                 let prefix = path.join(region);
-                Ok(Self { store: Arc::from(store), prefix, folder: None, label })
+                Ok(Self { store, prefix, folder: None, label })
             }
         }
     }
@@ -104,6 +112,27 @@ impl SpillStore {
         }
         Ok(())
     }
+}
+
+/// A bucket takes its credentials, its region and its endpoint from `AWS_ACCESS_KEY_ID` and the
+/// like.
+fn open_url(
+    url: &Url,
+) -> object_store::Result<(Arc<dyn ObjectStore>, object_store::path::Path)> {
+    let (scheme, path) = ObjectStoreScheme::parse(url)?;
+    if scheme != ObjectStoreScheme::AmazonS3 {
+        let (store, path) = object_store::parse_url(url)?;
+        return Ok((Arc::from(store), path));
+    }
+    // Fails if there is one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let retry = RetryConfig {
+        max_retries: RETRIES_MAX,
+        retry_timeout: RETRY_MAX,
+        ..RetryConfig::default()
+    };
+    let bucket = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry).build()?;
+    Ok((Arc::new(bucket), path))
 }
 
 fn sweep_folder(folder: &Path, kept: &BTreeSet<String>) -> io::Result<()> {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{Region, sync};
 use farrow_store::ObjectId;
+use futures_util::StreamExt;
+use tokio::runtime::Runtime;
 
 use super::SpillStore;
 use super::file::STEP_MAX;
@@ -19,6 +21,9 @@ use crate::protocol::{SpillDone, SpillJob};
 
 /// How often a job that takes long looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// How long a bucket may take to answer when a node starts.
+const PROBE_MAX: Duration = Duration::from_secs(20);
 
 /// What a node that ends for good spends on removing its files.
 const PURGE_MAX: Duration = Duration::from_secs(10);
@@ -68,7 +73,7 @@ impl Worker {
         region: Arc<Region>,
         kept: &[ObjectId],
     ) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = runtime()?;
         let (wake, teller) = UnixStream::pair()?;
         wake.set_nonblocking(true)?;
         teller.set_nonblocking(true)?;
@@ -125,10 +130,33 @@ impl Drop for Worker {
     }
 }
 
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 impl SpillStore {
+    /// Sees that a bucket answers: a node that could not spill should not start. Costs one request.
+    pub(crate) fn probe(&self) -> io::Result<()> {
+        if self.folder.is_some() {
+            return Ok(());
+        }
+        let runtime = runtime()?;
+        let look = async {
+            let mut files = self.store.list(Some(&self.prefix));
+            tokio::time::timeout(PROBE_MAX, files.next()).await
+        };
+        let found = runtime.block_on(look);
+        runtime.shutdown_background();
+        match found {
+            Ok(Some(Err(error))) => Err(io::Error::other(error)),
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
     /// Removes all files of a region that is no more.
     pub(crate) fn purge(&self) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+        let runtime = runtime()?;
         let sweep = async { tokio::time::timeout(PURGE_MAX, self.sweep(&BTreeSet::new())).await };
         let swept = runtime.block_on(sweep);
         runtime.shutdown_background();

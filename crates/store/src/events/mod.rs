@@ -14,6 +14,7 @@ use crate::header::EVENTS_HEAD;
 use crate::ids::{NamespaceId, ObjectId, ObjectKind};
 use crate::layout::Layout;
 use crate::options::NAME_BYTES_MAX;
+use crate::seqlock::RecordReader;
 use ring::{EVENT_WORDS, Pulled, RingRead};
 pub(crate) use writer::EventRing;
 
@@ -203,8 +204,24 @@ impl RingRead for Mapped<'_> {
         self.head.load(0, Ordering::Acquire)
     }
 
-    fn load(&self, index: usize, order: Ordering) -> Option<u64> {
-        self.ring.load(index, order)
+    fn place(&self, first: usize) -> impl RecordReader {
+        Place { ring: &self.ring, first }
+    }
+}
+
+/// The words of one place.
+struct Place<'a> {
+    ring: &'a Words<'a>,
+    first: usize,
+}
+
+impl RecordReader for Place<'_> {
+    fn first(&self, order: Ordering) -> Option<u64> {
+        self.ring.load(self.first, order)
+    }
+
+    fn word(&self, index: usize) -> Option<u64> {
+        self.ring.load(self.first + index, Ordering::Relaxed)
     }
 }
 

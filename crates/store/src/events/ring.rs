@@ -8,7 +8,8 @@
 //!
 //! Written over two small traits, so that a model checker can stand in for mapped memory.
 
-use farrow_memory::sync::{Ordering, fence};
+use crate::failpoint;
+use crate::seqlock::{self, Copied, RecordReader, RecordWriter};
 
 /// Words of a place: 8, and a name of up to 256 bytes.
 pub(crate) const EVENT_WORDS: usize = 40;
@@ -17,31 +18,21 @@ pub(crate) const EVENT_WORDS: usize = 40;
 pub(crate) trait RingRead {
     /// How many events were ever published (acquire).
     fn head(&self) -> Option<u64>;
-    /// Word `index` of the ring.
-    fn load(&self, index: usize, order: Ordering) -> Option<u64>;
-    /// Loads before are done before loads after.
-    fn fence(&self) {
-        fence(Ordering::Acquire);
-    }
+    /// The place that starts at word `first` of the ring.
+    fn place(&self, first: usize) -> impl RecordReader;
 }
 
 /// What the writer stores.
 pub(crate) trait RingWrite {
     type Error;
-    /// Store word `index` of the ring, after everything stored before.
-    fn store(&self, index: usize, word: u64) -> Result<(), Self::Error>;
-    /// Store words from `index` on, in no order.
-    fn store_all(&self, index: usize, words: &[u64]) -> Result<(), Self::Error>;
+    /// The place that starts at word `first` of the ring.
+    fn place(&self, first: usize) -> impl RecordWriter<Error = Self::Error>;
     /// Store how many events were published, after everything stored before.
     fn store_head(&self, head: u64) -> Result<(), Self::Error>;
-    /// Stores before are seen before stores after.
-    fn fence(&self) {
-        fence(Ordering::Release);
-    }
 }
 
 /// First word of the place of event `number`.
-pub(crate) fn place<const WORDS: usize>(number: u64, capacity: u32) -> usize {
+pub(crate) fn first_word<const WORDS: usize>(number: u64, capacity: u32) -> usize {
     // A capacity of at most 2^20 places keeps the product far below 2^63.
     (number % u64::from(capacity.max(1))) as usize * WORDS
 }
@@ -53,13 +44,10 @@ pub(crate) fn draft<W: RingWrite, const WORDS: usize>(
     capacity: u32,
     words: &[u64; WORDS],
 ) -> Result<(), W::Error> {
-    let at = place::<WORDS>(number, capacity);
-    ring.store(at, 0)?;
-    crate::failpoint!("event.opened");
-    ring.fence();
+    let place = ring.place(first_word::<WORDS>(number, capacity));
     let (_, rest) = words.split_at(1);
-    ring.store_all(at + 1, rest)?;
-    crate::failpoint!("event.drafted");
+    seqlock::fill(&place, 0, rest)?;
+    failpoint!("event.drafted");
     Ok(())
 }
 
@@ -70,8 +58,8 @@ pub(crate) fn publish<W: RingWrite, const WORDS: usize>(
     capacity: u32,
 ) -> Result<(), W::Error> {
     let published = number.wrapping_add(1);
-    ring.store(place::<WORDS>(number, capacity), published)?;
-    crate::failpoint!("event.closed");
+    ring.place(first_word::<WORDS>(number, capacity)).store_first(published)?;
+    failpoint!("event.closed");
     ring.store_head(published)
 }
 
@@ -98,14 +86,8 @@ pub(crate) fn pull<const WORDS: usize>(
         return Some(Pulled::Nothing);
     }
     if head - number <= capacity.into() {
-        let at = place::<WORDS>(number, capacity);
-        let mut words = [0; WORDS];
-        words[0] = ring.load(at, Ordering::Acquire)?;
-        for (i, word) in words.iter_mut().enumerate().skip(1) {
-            *word = ring.load(at + i, Ordering::Relaxed)?;
-        }
-        ring.fence();
-        if words[0] == number + 1 && ring.load(at, Ordering::Relaxed)? == words[0] {
+        let place = ring.place(first_word::<WORDS>(number, capacity));
+        if let Copied::Words(words) = seqlock::copy(&place, |first| first == number + 1)? {
             return Some(Pulled::Words(words));
         }
     }

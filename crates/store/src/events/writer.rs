@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::failpoint;
 use crate::header::EVENTS_HEAD;
 use crate::layout::Layout;
+use crate::seqlock::RecordWriter;
 
 /// Drafts an event before a change, and publishes it afterwards. One draft at a time.
 #[derive(Debug)]
@@ -16,15 +17,30 @@ pub(crate) struct EventRing {
     head: u64,
 }
 
+/// The words of one place.
+struct Place<'a> {
+    ring: &'a EventRing,
+    first: usize,
+}
+
+impl RecordWriter for Place<'_> {
+    type Error = StoreError;
+
+    fn store_first(&self, word: u64) -> Result<(), StoreError> {
+        self.ring.control.store(word_at(&self.ring.layout, self.first), word)
+    }
+
+    fn store_rest(&self, words: &[u64]) -> Result<(), StoreError> {
+        failpoint!("event.opened");
+        self.ring.control.store_record(word_at(&self.ring.layout, self.first + 1), words)
+    }
+}
+
 impl RingWrite for EventRing {
     type Error = StoreError;
 
-    fn store(&self, index: usize, word: u64) -> Result<(), StoreError> {
-        self.control.store(word_at(&self.layout, index), word)
-    }
-
-    fn store_all(&self, index: usize, words: &[u64]) -> Result<(), StoreError> {
-        self.control.store_record(word_at(&self.layout, index), words)
+    fn place(&self, first: usize) -> impl RecordWriter<Error = StoreError> {
+        Place { ring: self, first }
     }
 
     fn store_head(&self, head: u64) -> Result<(), StoreError> {
@@ -59,13 +75,13 @@ impl EventRing {
     /// Nobody may take a draft that was not published for the event of a change that is about to be
     /// made without one.
     pub(crate) fn forget_draft(&self) -> Result<(), StoreError> {
-        let at = ring::place::<EVENT_WORDS>(self.head, self.layout.events_max) + NUMBER_WORD;
+        let at = ring::first_word::<EVENT_WORDS>(self.head, self.layout.events_max) + NUMBER_WORD;
         self.control.store(word_at(&self.layout, at), u64::MAX)
     }
 
     /// The draft that a home left which was killed before it published it.
     pub(crate) fn found_draft(&self) -> Result<Option<Event>, StoreError> {
-        let at = ring::place::<EVENT_WORDS>(self.head, self.layout.events_max);
+        let at = ring::first_word::<EVENT_WORDS>(self.head, self.layout.events_max);
         let words: [u64; EVENT_WORDS] = self.control.load_record(word_at(&self.layout, at))?;
         Ok(Event::decode(&words, self.head))
     }

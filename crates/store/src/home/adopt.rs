@@ -10,6 +10,7 @@ use farrow_memory::{Length, Populate, Span};
 
 use super::accounts::Accounts;
 use super::adopt_local;
+use super::keep::{self, Kept};
 use super::local::Locals;
 use super::settle::{Candidate, Fate, settle_grants};
 use super::{Home, Unfinished};
@@ -77,7 +78,7 @@ struct Survey {
 
 /// What the books need of the objects that stay.
 #[derive(Default)]
-struct Kept {
+struct Staying {
     objects: u32,
     names: Vec<(Span, NameHash, Slot)>,
     extras: BTreeMap<u32, Box<[Run]>>,
@@ -90,7 +91,7 @@ impl Home {
     pub(super) fn open(
         control: Control,
         is_new: bool,
-        unfinished: &Unfinished,
+        unfinished: Option<&Unfinished>,
     ) -> Result<(Self, AdoptReport), StoreError> {
         let header = Header::read(control.region())?;
         let layout = header.layout;
@@ -123,8 +124,9 @@ impl Home {
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
         let (of_clients, candidates): (Vec<_>, Vec<_>) =
             std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
-        let mut kept = keep(&mut directory, candidates, void)?;
-        keep_spilled(&directory, &survey.spilled, &mut kept)?;
+        let sealed_last = keep::sealed_last(&candidates);
+        let mut staying = store_fates(&mut directory, candidates, void)?;
+        stay_spilled(&directory, &survey.spilled, &mut staying)?;
         // Reversed, so that low slots are used first again.
         for (slot, sequence) in free.iter().rev() {
             directory.found_free(*slot, *sequence);
@@ -136,7 +138,7 @@ impl Home {
         let pins = Pins::open(control.clone(), layout, has_object)?;
         let mut home = Self {
             pins,
-            names: open_names(&control, &header, kept.names, is_new)?,
+            names: open_names(&control, &header, staying.names, is_new)?,
             holds: HoldArea::open(control.clone(), layout)?,
             events: EventRing::open(control.clone(), layout)?,
             now_ns: 0,
@@ -148,24 +150,27 @@ impl Home {
             grants,
             space,
             directory,
-            extras: kept.extras,
-            retiring: kept.retiring,
-            kept: BTreeMap::new(),
+            extras: staying.extras,
+            retiring: staying.retiring,
+            kept: Kept::default(),
             locals: Locals::new(area),
             accounts,
             namespaces,
             freed_bytes: 0,
             spilling: BTreeSet::new(),
-            spilled: kept.spilled,
+            spilled: staying.spilled,
             loading: BTreeMap::new(),
             restored_at: BTreeMap::new(),
-            objects: kept.objects,
+            objects: staying.objects,
             clients,
         };
         home.keep_locals(of_clients, locals)?;
         home.finish_event()?;
         // Before anything is freed: what was kept stays kept.
-        home.inherit(unfinished);
+        match unfinished {
+            Some(unfinished) => home.inherit(unfinished),
+            None => home.keep_in_doubt(sealed_last),
+        }
         home.finish_leaving(&known)?;
         home.reclaim()?;
         let report = AdoptReport {
@@ -268,12 +273,12 @@ fn survey_entries(
 }
 
 /// Store the fate of every object, and sort out what the books need of those that stay.
-fn keep(
+fn store_fates(
     directory: &mut Directory,
     candidates: Vec<Candidate>,
     mut void: Vec<Slot>,
-) -> Result<Kept, StoreError> {
-    let mut kept = Kept::default();
+) -> Result<Staying, StoreError> {
+    let mut staying = Staying::default();
     for candidate in candidates {
         let slot = candidate.slot;
         match candidate.fate {
@@ -285,34 +290,34 @@ fn keep(
             Fate::Retiring => {
                 let sequence = directory.sequence(slot)?;
                 directory.set_sequence(slot, sequence.with(State::Retiring))?;
-                kept.retiring.insert(slot.0);
+                staying.retiring.insert(slot.0);
             }
             Fate::Sealed => {
                 let sequence = directory.sequence(slot)?;
                 if sequence.state() == State::Leaving {
                     directory.set_sequence(slot, sequence.with(State::Sealed))?;
                 }
-                kept.objects += 1;
+                staying.objects += 1;
                 if !candidate.name.is_empty() {
-                    kept.names.push((candidate.name, candidate.name_hash, slot));
+                    staying.names.push((candidate.name, candidate.name_hash, slot));
                 }
             }
         }
         if !candidate.extra.is_empty() {
-            kept.extras.insert(slot.0, candidate.extra);
+            staying.extras.insert(slot.0, candidate.extra);
         }
     }
     for slot in void {
         directory.vacate(slot)?;
     }
-    Ok(kept)
+    Ok(staying)
 }
 
 /// Objects that are out of memory stay so; one that was coming back is again.
-fn keep_spilled(
+fn stay_spilled(
     directory: &Directory,
     spilled: &[(Entry, bool)],
-    kept: &mut Kept,
+    staying: &mut Staying,
 ) -> Result<(), StoreError> {
     for (entry, is_torn) in spilled {
         if *is_torn {
@@ -320,9 +325,9 @@ fn keep_spilled(
         }
         let slot = entry.id.slot();
         if !entry.name.is_empty() {
-            kept.names.push((entry.name, NameHash(entry.name_hash), slot));
+            staying.names.push((entry.name, NameHash(entry.name_hash), slot));
         }
-        kept.spilled.insert(slot.0, entry.size.0);
+        staying.spilled.insert(slot.0, entry.size.0);
     }
     Ok(())
 }

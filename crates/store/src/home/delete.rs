@@ -1,5 +1,7 @@
 //! Delete: an object can no longer be found at once; its memory comes back when nobody holds it.
 
+use std::collections::BTreeSet;
+
 use farrow_memory::Length;
 
 use super::Home;
@@ -11,6 +13,7 @@ use crate::failpoint;
 use crate::hash::NameHash;
 use crate::hazard::{self, Scan};
 use crate::ids::{ObjectId, Slot, Target};
+use crate::space::Run;
 
 /// What [`Home::delete`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +22,8 @@ pub struct Deleted {
     pub id: ObjectId,
     /// Whether nobody held it, so that its memory is free.
     pub freed_now: bool,
+    /// Whether it was out of memory: then its file is left.
+    pub was_spilled: bool,
     /// Bytes of its blocks. A block that another object shares is freed with the last of them.
     pub bytes: Length,
 }
@@ -43,28 +48,50 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`].
     pub fn delete(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
+        let mut results = self.delete_many([target])?;
+        let missing = || StoreError::NotFound { what: target.to_string() };
+        results.pop().unwrap_or_else(|| Err(missing()))
+    }
+
+    /// Delete several objects, with one look at the holds for all of them.
+    ///
+    /// # Errors
+    /// Memory that cannot be read. What is wrong with one object is in its own result.
+    pub fn delete_many<'a>(
+        &mut self,
+        targets: impl IntoIterator<Item = Target<'a>>,
+    ) -> Result<Vec<Result<Deleted, StoreError>>, StoreError> {
+        // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
+        // fences, looks at the entry. One of the two sees the other.
+        let mut results: Vec<_> = targets.into_iter().map(|one| self.withdraw(one)).collect();
+        let withdrawn = results.iter().flatten().filter(|deleted| !deleted.freed_now);
+        let unheld = self.unheld(withdrawn.map(|deleted| deleted.id.slot().0).collect())?;
+        failpoint!("delete.scanned");
+        for deleted in results.iter_mut().flatten().filter(|deleted| !deleted.freed_now) {
+            if unheld.contains(&deleted.id.slot().0) {
+                self.free_object(deleted.id.slot())?;
+                deleted.freed_now = true;
+            }
+        }
+        Ok(results)
+    }
+
+    /// End an object by the wish of a client. One that is out of memory is gone with that.
+    fn withdraw(&mut self, target: Target<'_>) -> Result<Deleted, StoreError> {
         if let Some(entry) = self.find_spilled(target)? {
             return self.delete_spilled(&entry);
         }
         let entry = match target {
             Target::Id(id) => match self.forwarded(id)? {
                 id if self.layout().client_entry(id.slot()).is_some() => {
-                    return self.delete_local(id);
+                    return self.retire_local(id);
                 }
                 id => self.find(Target::Id(id))?,
             },
             Target::Name(_) => self.find(target)?,
         };
-        let slot = entry.id.slot();
-        // Hazard-pointer order, the home's half: retire, fence, look at the holds. A reader claims,
-        // fences, looks at the entry. One of the two sees the other.
         let bytes = self.retire(&entry, EventKind::Deleted)?;
-        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
-        failpoint!("delete.scanned");
-        if freed_now {
-            self.free_object(slot)?;
-        }
-        Ok(Deleted { id: entry.id, freed_now, bytes })
+        Ok(Deleted { id: entry.id, freed_now: false, was_spilled: false, bytes })
     }
 
     /// End an object: it cannot be found any more, its name and its pin go, its blocks wait for the
@@ -77,11 +104,7 @@ impl Home {
         self.draft_event(why, entry, &String::from_utf8_lossy(&name))?;
         self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
         failpoint!("delete.retiring");
-        if !entry.name.is_empty() {
-            self.names.remove(NameHash(entry.name_hash), slot)?;
-            failpoint!("delete.unindexed");
-            self.names.erase(entry.name)?;
-        }
+        self.free_name(entry)?;
         self.publish_event()?;
         self.pins.set(slot, false)?;
         let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
@@ -93,6 +116,26 @@ impl Home {
         Ok(Length(runs.iter().map(|run| run.len()).sum()))
     }
 
+    /// Take the name out of an object that cannot be found any more.
+    pub(super) fn free_name(&mut self, entry: &Entry) -> Result<(), StoreError> {
+        if !entry.name.is_empty() {
+            self.names.remove(NameHash(entry.name_hash), entry.id.slot())?;
+            failpoint!("delete.unindexed");
+            self.names.erase(entry.name)?;
+        }
+        Ok(())
+    }
+
+    /// Let go of a block that retires; free it if it was the last to. Returns the bytes that became
+    /// free.
+    pub(super) fn release_block(&mut self, run: Run) -> Result<u64, StoreError> {
+        if !self.blocks.release(run).map_err(unknown_block)? {
+            return Ok(0);
+        }
+        self.free_run(run)?;
+        Ok(run.len())
+    }
+
     /// Free every retiring object that nobody holds any more. One pass over all holds.
     ///
     /// # Errors
@@ -102,21 +145,25 @@ impl Home {
         if self.retiring.is_empty() {
             return Ok(reclaimed);
         }
-        // An object that was taken over may be held under either of its slots.
-        let before = |slot: &u32| self.locals.taken.get(slot).copied();
-        let mut slots = self.retiring.clone();
-        slots.extend(self.retiring.iter().filter_map(before));
-        let held = hazard::claims_left(&Scan(|| self.holds.held_among(&slots)))?;
-        let is_free = |slot: &&u32| {
-            let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
-            !is_held && !self.kept.contains_key(slot) && !self.spilling.contains(slot)
-        };
-        let free: Vec<u32> = self.retiring.iter().filter(is_free).copied().collect();
-        for slot in free {
+        for slot in self.unheld(self.retiring.clone())? {
             reclaimed.bytes.0 += self.free_object(Slot(slot))?;
             reclaimed.objects += 1;
         }
         Ok(reclaimed)
+    }
+
+    /// Those of the retiring `slots` that nobody holds. One pass over all holds.
+    fn unheld(&self, mut slots: BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
+        // An object that was taken over may be held under either of its slots.
+        let before = |slot: &u32| self.locals.taken.get(slot).copied();
+        let mut looked_for = slots.clone();
+        looked_for.extend(slots.iter().filter_map(before));
+        let held = hazard::claims_left(&Scan(|| self.holds.held_among(&looked_for)))?;
+        slots.retain(|slot| {
+            let is_held = held.contains(slot) || before(slot).is_some_and(|b| held.contains(&b));
+            !is_held && !self.kept.contains(*slot) && !self.spilling.contains(slot)
+        });
+        Ok(slots)
     }
 
     /// Whether [`Home::reclaim`] may find something to do, now or later.
@@ -141,10 +188,7 @@ impl Home {
         self.forget_taken(slot)?;
         let mut bytes = 0;
         for run in runs {
-            if self.blocks.release(run).map_err(unknown_block)? {
-                self.free_run(run)?;
-                bytes += run.len();
-            }
+            bytes += self.release_block(run)?;
         }
         Ok(bytes)
     }

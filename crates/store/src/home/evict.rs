@@ -50,7 +50,7 @@ impl Home {
     }
 
     /// Evict objects in the order of `policy` until `need` is met. Where it cannot be met by all
-    /// of them, bytes are freed as far as they can be, and for a run nothing is.
+    /// of them, bytes and slots are freed as far as they can be, and for a run nothing is.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -63,7 +63,7 @@ impl Home {
         for _ in 0..ROUNDS_MAX {
             let left = match need {
                 Need::Bytes(asked) => Need::Bytes(Length(asked.0.saturating_sub(evicted.bytes.0))),
-                Need::Run(_) => need,
+                Need::Run(_) | Need::Slots(_) => need,
             };
             let victims = self.victims(policy, left)?;
             let mut has_refused = false;
@@ -99,6 +99,7 @@ impl Home {
         let is_met = match need {
             Need::Bytes(asked) => asked.0 == 0,
             Need::Run(asked) => self.space.largest() >= asked.0,
+            Need::Slots(asked) => self.directory.vacant() >= asked,
         };
         if is_met {
             return Ok(Vec::new());
@@ -108,9 +109,14 @@ impl Home {
         choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
         // What would be free, were they gone one after the other.
         let mut freed = 0;
+        let vacant = u64::from(self.directory.vacant());
         let mut space = self.space.clone();
         let mut gone: Vec<(ObjectId, Vec<Run>)> = Vec::new();
+        let has_slot = |id: ObjectId| self.layout().client_entry(id.slot()).is_none();
         for choice in choices {
+            if matches!(need, Need::Slots(_)) && !has_slot(choice.candidate.id) {
+                continue;
+            }
             let mut runs = Vec::with_capacity(choice.runs.len());
             for run in choice.runs {
                 if last_sharer(&mut shared, run) {
@@ -126,6 +132,7 @@ impl Home {
             gone.push((choice.candidate.id, runs));
             match need {
                 Need::Bytes(asked) if freed >= asked.0 => break,
+                Need::Slots(asked) if vacant + gone.len() as u64 >= asked.into() => break,
                 Need::Run(asked) if space.largest() >= asked.0 => {
                     let run = space.allocate(asked.0, 1);
                     let touches = |runs: &[Run]| {
@@ -185,7 +192,7 @@ impl Home {
     /// Whether something but a hold keeps an object from going.
     pub(super) fn is_protected(&self, slot: Slot) -> bool {
         self.pins.is_pinned(slot)
-            || self.kept.contains_key(&slot.0)
+            || self.kept.contains(slot.0)
             || self.spilling.contains(&slot.0)
     }
 

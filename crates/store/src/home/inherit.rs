@@ -1,7 +1,7 @@
 //! What a home knows that is not in the region, for a home that follows it in good order.
 //!
-//! After a kill it is lost: names reserved for objects in creation are free again, and objects
-//! that a creator goes on using are held by nobody until that creator has published its hold.
+//! After a kill it is lost: names reserved for objects in creation are free again, and more
+//! objects than need be are treated as held by their creators (see [`super::keep`]).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::Home;
 use crate::clients::ClientSlot;
 use crate::entry::State;
 use crate::error::StoreError;
-use crate::ids::{ObjectId, Slot, Target};
+use crate::ids::{ObjectId, Target};
 
 /// Books of a home beyond those in its region.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -29,8 +29,8 @@ impl Home {
         let reserved = self.reserved.iter().take(max);
         let mut kept = Vec::new();
         for (slot, client) in self.kept.iter().take(max) {
-            let generation = self.directory.sequence(Slot(*slot))?.generation();
-            kept.push((*client, ObjectId::new(self.header.uid, generation, Slot(*slot))));
+            let generation = self.directory.sequence(slot)?.generation();
+            kept.push((client, ObjectId::new(self.header.uid, generation, slot)));
         }
         Ok(Unfinished {
             reserved: reserved.map(|(name, client)| (*client, name.clone())).collect(),

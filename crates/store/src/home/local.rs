@@ -20,10 +20,9 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::grants::{run_of, span_of};
-use crate::hazard::{self, Scan};
 use crate::ids::{ObjectId, Slot, Target};
 use crate::space::Run;
-use crate::{Deleted, home::inside};
+use crate::{Deleted, home::outside};
 
 /// What the home remembers of client entries.
 #[derive(Debug)]
@@ -118,18 +117,8 @@ impl Home {
     pub fn unsealed_of(&mut self, client: ClientSlot) -> Result<Vec<Span>, StoreError> {
         let found = self.found(client.0)?;
         let blocks: Vec<Run> = found.into_iter().map(|(run, _)| run).collect();
-        let mut unsealed = Vec::new();
-        for run in self.grants.of(client.0) {
-            let mut at = run.start;
-            let end = Run { start: run.end, end: run.end };
-            for block in inside(&blocks, run).chain([end]) {
-                if at < block.start {
-                    unsealed.push(span_of(Run { start: at, end: block.start }));
-                }
-                at = block.end;
-            }
-        }
-        Ok(unsealed)
+        let grants = self.grants.of(client.0);
+        Ok(grants.flat_map(|run| outside(&blocks, run)).map(span_of).collect())
     }
 
     /// A client goes: its objects are the home's to keep, the rest of its grants is free. Returns
@@ -139,14 +128,9 @@ impl Home {
         let blocks: Vec<Run> = found.iter().map(|(run, _)| *run).collect();
         let mut granted = 0;
         for run in self.grants.take_all(client.0)? {
-            let mut at = run.start;
-            let end = Run { start: run.end, end: run.end };
-            for block in inside(&blocks, run).chain([end]) {
-                if at < block.start {
-                    self.free_run(Run { start: at, end: block.start })?;
-                    granted += block.start - at;
-                }
-                at = block.end;
+            for unsealed in outside(&blocks, run) {
+                self.free_run(unsealed)?;
+                granted += unsealed.len();
             }
         }
         for (run, number) in found {
@@ -177,8 +161,8 @@ impl Home {
         }
     }
 
-    /// Delete an object that a client has sealed by itself.
-    pub(super) fn delete_local(&mut self, id: ObjectId) -> Result<Deleted, StoreError> {
+    /// End an object that a client has sealed by itself.
+    pub(super) fn retire_local(&mut self, id: ObjectId) -> Result<Deleted, StoreError> {
         let not_found = || StoreError::NotFound { what: Target::Id(id).to_string() };
         let slot = id.slot();
         let number = self.layout().client_entry(slot).ok_or_else(not_found)?;
@@ -201,11 +185,7 @@ impl Home {
         self.blocks.retire(run, Part::Primary).map_err(unknown_block)?;
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
-        let freed_now = !hazard::claims_left(&Scan(|| self.is_held(slot)))?;
-        if freed_now {
-            self.free_local(slot)?;
-        }
-        Ok(Deleted { id, freed_now, bytes: Length(run.len()) })
+        Ok(Deleted { id, freed_now: false, was_spilled: false, bytes: Length(run.len()) })
     }
 
     /// Free a retiring object of a client's that nobody holds. Returns the bytes that became free.
@@ -219,11 +199,7 @@ impl Home {
         let Some(run) = run else {
             return Ok(0);
         };
-        if !self.blocks.release(run).map_err(unknown_block)? {
-            return Ok(0);
-        }
-        self.free_run(run)?;
-        Ok(run.len())
+        self.release_block(run)
     }
 
     /// Which client entry a slot is.
@@ -334,7 +310,7 @@ impl Home {
     /// Whether anybody holds the object in a slot, under this slot or the one it had before the
     /// home took it over. The caller has fenced.
     pub(super) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
-        let is_busy = self.kept.contains_key(&slot.0) || self.spilling.contains(&slot.0);
+        let is_busy = self.kept.contains(slot.0) || self.spilling.contains(&slot.0);
         if is_busy || self.holds.is_held(slot)? {
             return Ok(true);
         }

@@ -32,7 +32,7 @@ pub use inherit::Unfinished;
 pub(crate) use overview::HoldsByClient;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use seal::SealRequest;
-pub(crate) use settle::inside;
+pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
@@ -57,6 +57,7 @@ use crate::pins::Pins;
 use crate::space::{Run, SpaceAllocator};
 #[cfg(test)]
 use crate::tests::poison;
+use keep::Kept;
 use local::Locals;
 use restore::Loading;
 
@@ -107,7 +108,7 @@ pub struct Home {
     /// Slots of objects that wait for their last hold to go.
     retiring: BTreeSet<u32>,
     /// Slots of objects whose creator goes on using their memory and has not held them yet.
-    kept: BTreeMap<u32, ClientSlot>,
+    kept: Kept,
     /// Objects that clients have sealed by themselves.
     locals: Locals,
     /// Objects that may not be evicted.
@@ -167,7 +168,7 @@ impl Home {
             }
         }
         header.write(&control)?;
-        let (home, _) = Self::open(control, true, &Unfinished::default())?;
+        let (home, _) = Self::open(control, true, None)?;
         Ok(home)
     }
 
@@ -181,7 +182,7 @@ impl Home {
     /// [`StoreError::Inconsistent`] if the tables contradict each other in a way that no kill of
     /// a home can bring about.
     pub fn adopt(region: Arc<Region>) -> Result<(Self, AdoptReport), StoreError> {
-        Self::adopt_from(region, &Unfinished::default())
+        Self::open(Control::new(region), false, None)
     }
 
     /// As [`Home::adopt`], told by the former home what is not in the region.
@@ -192,7 +193,7 @@ impl Home {
         region: Arc<Region>,
         unfinished: &Unfinished,
     ) -> Result<(Self, AdoptReport), StoreError> {
-        Self::open(Control::new(region), false, unfinished)
+        Self::open(Control::new(region), false, Some(unfinished))
     }
 
     /// The mapped region.

@@ -134,9 +134,7 @@ impl Home {
         };
         for run in runs {
             self.blocks.retire(run, Part::Extra).map_err(unknown_block)?;
-            if self.blocks.release(run).map_err(unknown_block)? {
-                self.free_run(run)?;
-            }
+            self.release_block(run)?;
         }
         Ok(())
     }

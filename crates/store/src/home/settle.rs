@@ -252,6 +252,17 @@ pub(crate) fn inside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '
         .map(move |run| Run { start: run.start.max(within.start), end: run.end.min(within.end) })
 }
 
+/// What of `within` lies in none of `runs` (disjoint, in order).
+pub(crate) fn outside(runs: &[Run], within: Run) -> impl Iterator<Item = Run> + '_ {
+    let end = Run { start: within.end, end: within.end };
+    let mut at = within.start;
+    inside(runs, within).chain([end]).filter_map(move |run| {
+        let gap = Run { start: at, end: run.start };
+        at = run.end;
+        (gap.start < gap.end).then_some(gap)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,5 +349,14 @@ mod tests {
         let runs = [run(0, 2), run(4, 6), run(8, 10)];
         assert_eq!(inside(&runs, run(1, 9)).collect::<Vec<_>>(), [run(1, 2), run(4, 6), run(8, 9)]);
         assert_eq!(inside(&runs, run(2, 4)).count(), 0);
+    }
+
+    #[test]
+    fn parts_outside_are_what_is_left() {
+        let runs = [run(0, 2), run(4, 6), run(8, 10)];
+        assert_eq!(outside(&runs, run(1, 9)).collect::<Vec<_>>(), [run(2, 4), run(6, 8)]);
+        assert_eq!(outside(&runs, run(3, 12)).last(), Some(run(10, 12)));
+        assert_eq!(outside(&runs, run(4, 6)).count(), 0);
+        assert_eq!(outside(&[], run(4, 6)).collect::<Vec<_>>(), [run(4, 6)]);
     }
 }

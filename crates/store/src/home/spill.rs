@@ -15,7 +15,6 @@ use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
 use crate::grants::span_of;
-use crate::hash::NameHash;
 use crate::ids::{ObjectId, Target};
 use crate::spill_file::SpillHead;
 
@@ -103,10 +102,7 @@ impl Home {
         let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
         for (run, part) in runs.into_iter().zip(parts) {
             self.blocks.retire(run, part).map_err(unknown_block)?;
-            if self.blocks.release(run).map_err(unknown_block)? {
-                self.free_run(run)?;
-                bytes += run.len();
-            }
+            bytes += self.release_block(run)?;
         }
         failpoint!("spill.freed");
         Ok(Some(Length(bytes)))
@@ -160,15 +156,12 @@ impl Home {
         self.draft_event(EventKind::Deleted, entry, &String::from_utf8_lossy(&name))?;
         self.directory.vacate(slot)?;
         failpoint!("spill.deleted");
-        if !entry.name.is_empty() {
-            self.names.remove(NameHash(entry.name_hash), slot)?;
-            self.names.erase(entry.name)?;
-        }
+        self.free_name(entry)?;
         self.publish_event()?;
         self.pins.set(slot, false)?;
         self.spilled.remove(&slot.0);
         self.forget_taken(slot)?;
-        Ok(Deleted { id: entry.id, freed_now: true, bytes: Length(0) })
+        Ok(Deleted { id: entry.id, freed_now: true, was_spilled: true, bytes: Length(0) })
     }
 
     /// The blocks of an object as far as they were part of it at seal, and where they lay then.

@@ -94,7 +94,7 @@ impl Home {
         let held = self.holds.held()?;
         let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
         let pinned = self.blocks_of_slots(self.pins.iter())?;
-        let mut staying = self.blocks_of_slots(self.kept.keys().copied().map(Slot))?;
+        let mut staying = self.blocks_of_slots(self.kept.iter().map(|(slot, _)| slot))?;
         // A deleted object that is held keeps what it shares with others.
         staying.extend(self.blocks_of_slots(self.retiring.iter().copied().map(Slot))?);
         staying.extend(self.loading_runs());

@@ -1,13 +1,11 @@
 //! A home that publishes, changes and publishes again in one slot; a reader that looks it up.
 
-use std::convert::Infallible;
-
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::AtomicU64;
 use loom::thread;
 
-use super::{check, must_break};
-use crate::seqlock::{self, Copied, RecordReader, RecordWriter};
+use super::{Omission, Record, check, must_break};
+use crate::seqlock::{self, Copied, RecordWriter};
 
 const WORDS: usize = 3;
 /// State sealed, as the low bits of the first word say it here.
@@ -15,10 +13,7 @@ const SEALED: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    None,
-    WriterWithoutFence,
-    ReaderWithoutFence,
-    SealedRelaxed,
+    Order(Omission),
     SealedFirst,
 }
 
@@ -27,57 +22,25 @@ struct Slot {
     words: [AtomicU64; WORDS],
 }
 
-impl RecordWriter for Slot {
-    type Error = Infallible;
-
-    fn store_first(&self, word: u64) -> Result<(), Infallible> {
-        let order = match self.mutant {
-            Mutant::SealedRelaxed => Ordering::Relaxed,
-            _ => Ordering::Release,
+impl Slot {
+    fn record(&self) -> Record<'_> {
+        let omission = match self.mutant {
+            Mutant::Order(omission) => omission,
+            Mutant::SealedFirst => Omission::None,
         };
-        self.words[0].store(word, order);
-        Ok(())
-    }
-
-    fn store_rest(&self, words: &[u64]) -> Result<(), Infallible> {
-        for (at, word) in (1..).zip(words) {
-            self.words[at].store(*word, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn fence(&self) {
-        if self.mutant != Mutant::WriterWithoutFence {
-            fence(Ordering::Release);
-        }
-    }
-}
-
-impl RecordReader for Slot {
-    fn first(&self, order: Ordering) -> Option<u64> {
-        Some(self.words[0].load(order))
-    }
-
-    fn word(&self, index: usize) -> Option<u64> {
-        Some(self.words[index].load(Ordering::Relaxed))
-    }
-
-    fn fence(&self) {
-        if self.mutant != Mutant::ReaderWithoutFence {
-            fence(Ordering::Acquire);
-        }
+        Record { words: &self.words, omission }
     }
 }
 
 fn publish(slot: &Slot, life: u64) {
     let sealed = life * 8 + SEALED;
     let opened = if slot.mutant == Mutant::SealedFirst { sealed } else { life * 8 + 1 };
-    let Ok(()) = seqlock::fill(slot, opened, &[life * 100, life * 100 + 1]);
-    let Ok(()) = slot.store_first(sealed);
+    let Ok(()) = seqlock::fill(&slot.record(), opened, &[life * 100, life * 100 + 1]);
+    let Ok(()) = slot.record().store_first(sealed);
 }
 
 fn look(slot: &Slot) {
-    match seqlock::copy::<WORDS>(slot, |first| first & 7 == SEALED).expect("memory") {
+    match seqlock::copy::<WORDS>(&slot.record(), |first| first & 7 == SEALED).expect("memory") {
         Copied::Other | Copied::Changed => {}
         Copied::Words([first, one, other]) => {
             let life = first / 8;
@@ -93,35 +56,35 @@ fn model(mutant: Mutant) {
         thread::spawn(move || {
             publish(&slot, 1);
             // Retired, freed, and used for another object.
-            let Ok(()) = slot.store_first(8 + 4);
+            let Ok(()) = slot.record().store_first(8 + 4);
             publish(&slot, 2);
         })
     };
     look(&slot);
     look(&slot);
     home.join().expect("the home");
-    let found = seqlock::copy::<WORDS>(&*slot, |first| first & 7 == SEALED);
+    let found = seqlock::copy::<WORDS>(&slot.record(), |first| first & 7 == SEALED);
     assert_eq!(found, Some(Copied::Words([18, 200, 201])), "what was published is found");
 }
 
 #[test]
 fn no_entry_is_torn_in_any_life() {
-    check(|| model(Mutant::None));
+    check(|| model(Mutant::Order(Omission::None)));
 }
 
 #[test]
 fn a_writer_without_its_fence_is_caught() {
-    must_break("no fence between opening and filling", || model(Mutant::WriterWithoutFence));
+    must_break("no fence between opening and filling", || model(Mutant::Order(Omission::WriterFence)));
 }
 
 #[test]
 fn a_reader_without_its_fence_is_caught() {
-    must_break("no fence between copying and looking again", || model(Mutant::ReaderWithoutFence));
+    must_break("no fence between copying and looking again", || model(Mutant::Order(Omission::ReaderFence)));
 }
 
 #[test]
 fn a_publication_without_order_is_caught() {
-    must_break("state sealed, relaxed", || model(Mutant::SealedRelaxed));
+    must_break("state sealed, relaxed", || model(Mutant::Order(Omission::Release)));
 }
 
 #[test]

@@ -1,66 +1,25 @@
 //! A client that seals by itself, a home that ends lives, a reader: an entry is of one life.
 
-use std::convert::Infallible;
-
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-use super::{check, must_break};
-use crate::seqlock::{self, RecordReader, RecordWriter};
+use super::{Omission, Record, check, must_break};
+use crate::seqlock::{self, RecordWriter};
 
 const WORDS: usize = 2;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mutant {
-    None,
-    ClientWithoutFence,
-    ReaderWithoutFence,
-}
-
 struct Entry {
-    mutant: Mutant,
+    omission: Omission,
     /// Written by the home.
     life: AtomicU64,
     /// Written by the client.
     words: [AtomicU64; WORDS],
 }
 
-impl RecordWriter for Entry {
-    type Error = Infallible;
-
-    fn store_first(&self, word: u64) -> Result<(), Infallible> {
-        self.words[0].store(word, Ordering::Release);
-        Ok(())
-    }
-
-    fn store_rest(&self, words: &[u64]) -> Result<(), Infallible> {
-        for (at, word) in (1..).zip(words) {
-            self.words[at].store(*word, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-
-    fn fence(&self) {
-        if self.mutant != Mutant::ClientWithoutFence {
-            fence(Ordering::Release);
-        }
-    }
-}
-
-impl RecordReader for Entry {
-    fn first(&self, order: Ordering) -> Option<u64> {
-        Some(self.words[0].load(order))
-    }
-
-    fn word(&self, index: usize) -> Option<u64> {
-        Some(self.words[index].load(Ordering::Relaxed))
-    }
-
-    fn fence(&self) {
-        if self.mutant != Mutant::ReaderWithoutFence {
-            fence(Ordering::Acquire);
-        }
+impl Entry {
+    fn record(&self) -> Record<'_> {
+        Record { words: &self.words, omission: self.omission }
     }
 }
 
@@ -69,21 +28,21 @@ fn sealed(life: u64) -> u64 {
 }
 
 fn seal(entry: &Entry, life: u64) {
-    let Ok(()) = seqlock::fill(entry, life * 8 + 1, &[life * 100]);
-    let Ok(()) = entry.store_first(sealed(life));
+    let Ok(()) = seqlock::fill(&entry.record(), life * 8 + 1, &[life * 100]);
+    let Ok(()) = entry.record().store_first(sealed(life));
 }
 
 fn read(entry: &Entry) {
     let life = entry.life.load(Ordering::Acquire);
     let is_open = || entry.life.load(Ordering::Acquire) == life;
-    if let Some(words) = seqlock::copy_in_life::<WORDS>(entry, sealed(life), is_open) {
+    if let Some(words) = seqlock::copy_in_life::<WORDS>(&entry.record(), sealed(life), is_open) {
         assert_eq!(words, [sealed(life), life * 100], "an entry of two lives");
     }
 }
 
-fn model(mutant: Mutant) {
+fn model(omission: Omission) {
     let entry = Arc::new(Entry {
-        mutant,
+        omission,
         life: AtomicU64::new(1),
         words: [(); WORDS].map(|()| AtomicU64::new(0)),
     });
@@ -108,15 +67,15 @@ fn model(mutant: Mutant) {
 
 #[test]
 fn no_entry_is_of_two_lives() {
-    check(|| model(Mutant::None));
+    check(|| model(Omission::None));
 }
 
 #[test]
 fn a_client_without_its_fence_is_caught() {
-    must_break("no fence between opening and filling", || model(Mutant::ClientWithoutFence));
+    must_break("no fence between opening and filling", || model(Omission::WriterFence));
 }
 
 #[test]
 fn a_reader_without_its_fence_is_caught() {
-    must_break("no fence between copying and looking again", || model(Mutant::ReaderWithoutFence));
+    must_break("no fence between copying and looking again", || model(Omission::ReaderFence));
 }

@@ -10,7 +10,12 @@ mod hold;
 mod life;
 mod ring;
 
+use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::seqlock::{RecordReader, RecordWriter};
 
 /// Threads are taken off a processor so often at most, where an algorithm does not ask for it;
 /// errors that need more are rare, and each more costs an order of time.
@@ -27,4 +32,59 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
 fn must_break(mutant: &str, model: impl Fn() + Sync + Send + 'static) {
     let result = catch_unwind(AssertUnwindSafe(|| check(model)));
     assert!(result.is_err(), "the model does not see: {mutant}");
+}
+
+/// What a mutant leaves out of a record's order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Omission {
+    None,
+    WriterFence,
+    ReaderFence,
+    /// The first word is stored without an order.
+    Release,
+}
+
+/// Loom's words in the place of mapped memory.
+struct Record<'a> {
+    words: &'a [AtomicU64],
+    omission: Omission,
+}
+
+impl RecordWriter for Record<'_> {
+    type Error = Infallible;
+
+    fn store_first(&self, word: u64) -> Result<(), Infallible> {
+        let is_relaxed = self.omission == Omission::Release;
+        self.words[0].store(word, if is_relaxed { Ordering::Relaxed } else { Ordering::Release });
+        Ok(())
+    }
+
+    fn store_rest(&self, words: &[u64]) -> Result<(), Infallible> {
+        for (at, word) in (1..).zip(words) {
+            self.words[at].store(*word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn fence(&self) {
+        if self.omission != Omission::WriterFence {
+            fence(Ordering::Release);
+        }
+    }
+}
+
+impl RecordReader for Record<'_> {
+    fn first(&self, order: Ordering) -> Option<u64> {
+        Some(self.words[0].load(order))
+    }
+
+    fn word(&self, index: usize) -> Option<u64> {
+        Some(self.words[index].load(Ordering::Relaxed))
+    }
+
+    fn fence(&self) {
+        if self.omission != Omission::ReaderFence {
+            fence(Ordering::Acquire);
+        }
+    }
 }

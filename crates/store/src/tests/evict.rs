@@ -7,7 +7,8 @@ use crate::control::{Control, word_of};
 use crate::entry::{Sequence, State};
 use crate::layout::ENTRY_BYTES;
 use crate::{
-    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, SealRequest, Target, UseStamps, Whereabouts,
+    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, SealRequest, StoreError, Target, UseStamps,
+    Whereabouts,
 };
 
 const PAGE: u64 = 4096;
@@ -84,6 +85,23 @@ fn what_is_held_pinned_kept_or_being_written_stays() {
     home.confirm(client.slot, ids[2]);
     assert_eq!(home.stats().unwrap().evictable.0, 3 * PAGE);
     assert_eq!(evict(&mut home, u64::MAX), (3, 3 * PAGE));
+}
+
+#[test]
+fn a_full_directory_makes_room_for_objects() {
+    let world = World::new(small());
+    let count = world.options.objects_max;
+    let (mut home, client, ids) = full(&world, count.into());
+    let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();
+    let refused = client.put(&mut home, b"one more", None);
+    assert!(matches!(refused, Err(StoreError::TooManyObjects { .. })));
+    assert_eq!(home.evict_for(&Lru, Need::Slots(3)).unwrap().objects, 3);
+    assert_eq!(home.evict_for(&Lru, Need::Slots(3)).unwrap().objects, 0, "there are three");
+    let left = left(&world);
+    assert_eq!((left.len(), left.contains(&"0".to_owned())), (count as usize - 3, true));
+    client.put(&mut home, b"one more", None).unwrap();
+    assert_eq!(home.evict_for(&Lru, Need::Slots(count + 9)).unwrap().objects, count - 3);
+    drop(held);
 }
 
 #[test]

@@ -11,7 +11,9 @@ use super::support::{Client, World, small};
 use crate::entry::{Sequence, State};
 use crate::hash::{HashKey, NameHash};
 use crate::header::{Header, INDEX_TURN};
-use crate::{Generation, Home, Layout, RegionOptions, RegionUid, StoreError, Target};
+use crate::{
+    Generation, Home, Layout, RegionOptions, RegionUid, SealRequest, StoreError, Target,
+};
 
 #[test]
 fn a_slot_is_given_up_when_its_generations_are_used_up() {
@@ -111,6 +113,72 @@ fn an_object_kept_for_its_creator_outlives_its_deletion() {
     home.confirm(a.slot, ids[0]);
     assert_eq!(home.reclaim().unwrap().objects, 1);
     assert_eq!(home.client_leave(a.slot).unwrap().objects, 1);
+    home.check().unwrap();
+}
+
+#[test]
+fn what_was_sealed_last_outlives_a_kill_and_its_deletion() {
+    const SECOND: u64 = 1_000_000_000;
+    let world = World::new(small());
+    let mut home = world.create();
+    let (a, b) =
+        (Client::join(&world, &mut home).unwrap(), Client::join(&world, &mut home).unwrap());
+    let mut seal = |client: &Client, at_ns| {
+        let block = home.grant(client.slot, Length(128), Length(128)).unwrap();
+        home.seal(client.slot, &SealRequest::bytes(block, block.length, None), at_ns).unwrap()
+    };
+    let (old, first, second) = (seal(&a, SECOND), seal(&a, 20 * SECOND), seal(&a, 21 * SECOND));
+    let (gone, others) = (seal(&a, 21 * SECOND), seal(&b, 2 * SECOND));
+    // Deleted by somebody else before its creator could hold it.
+    home.keep_for(a.slot, gone);
+    assert!(!home.delete(Target::Id(gone)).unwrap().freed_now);
+    drop(home);
+
+    let mut home = world.adopt_in_doubt();
+    assert!(home.delete(Target::Id(old)).unwrap().freed_now);
+    for id in [first, second, others] {
+        assert_eq!(home.evict(id).unwrap(), None);
+        assert!(!home.delete(Target::Id(id)).unwrap().freed_now);
+    }
+    assert_eq!(home.reclaim().unwrap().objects, 0);
+    let held = a.reader.hold(&a.holds, Target::Id(second)).unwrap();
+    assert!(held.is_none(), "it was deleted, but its memory is there");
+    home.confirm(a.slot, first);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    // In the slot of the first one, and kept for a reason of its own.
+    let block = home.grant(a.slot, Length(128), Length(128)).unwrap();
+    let request = SealRequest::bytes(block, block.length, None);
+    let new = home.seal(a.slot, &request, 22 * SECOND).unwrap();
+    home.keep_for(a.slot, new);
+    home.confirm_earlier(a.slot);
+    assert!(!home.delete(Target::Id(new)).unwrap().freed_now);
+    assert_eq!(home.reclaim().unwrap().objects, 2, "the second one and the one that was gone");
+    assert_eq!(home.client_leave(b.slot).unwrap().objects, 1);
+    home.confirm(a.slot, new);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    home.check().unwrap();
+}
+
+#[test]
+fn several_objects_are_deleted_with_one_look_at_the_holds() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let a = Client::join(&world, &mut home).unwrap();
+    let named = a.put(&mut home, b"1", Some("named")).unwrap();
+    let held = a.put(&mut home, b"2", None).unwrap();
+    let block = home.grant(a.slot, Length(128), Length(128)).unwrap();
+    let pages = home.entry_pages(a.slot, 1).unwrap();
+    a.entries.add_pages(pages).unwrap();
+    let local = a.seal_local(block, 1).unwrap();
+    let hold = a.reader.hold(&a.holds, Target::Id(held)).unwrap().unwrap();
+    let targets = [Target::Name("named"), Target::Id(held), Target::Id(local), Target::Id(named)];
+    let results = home.delete_many(targets).unwrap();
+    let freed: Vec<_> = results.iter().map(|one| one.as_ref().map(|d| d.freed_now).ok()).collect();
+    assert_eq!(freed, [Some(true), Some(false), Some(true), None]);
+    drop(hold);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    home.client_leave(a.slot).unwrap();
+    assert_eq!(home.stats().unwrap().used.0, 0);
     home.check().unwrap();
 }
 

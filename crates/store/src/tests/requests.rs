@@ -2,7 +2,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use super::support::{Client, World, part, small, table};
+use super::support::{Client, World, all_come_back, part, small, table};
 use crate::{ClientSlot, ObjectId, ObjectKind, RegionOptions, SealRequest, StoreError, Target};
 
 #[test]
@@ -370,6 +370,7 @@ fn a_damaged_block_list_costs_that_object_and_nothing_else() {
     assert!(matches!(blocks, Err(StoreError::BlockListDamaged { .. })));
 
     let (mut home, report) = crate::Home::adopt(world.map(farrow_memory::Access::Home)).unwrap();
+    all_come_back(&mut home);
     assert_eq!(report.dropped.len(), 1);
     assert_eq!(report.dropped[0].id, Some(bad_id));
     assert_eq!((report.objects, report.retiring), (1, 1));

@@ -47,7 +47,15 @@ impl World {
         Home::create(self.map(Access::Home), &self.options, 1).unwrap()
     }
 
+    /// As after a kill, once all clients have come back and said that they hold what they use.
     pub(crate) fn adopt(&self) -> Home {
+        let mut home = self.adopt_in_doubt();
+        all_come_back(&mut home);
+        home
+    }
+
+    /// As after a kill.
+    pub(crate) fn adopt_in_doubt(&self) -> Home {
         let (home, report) = Home::adopt(self.map(Access::Home)).unwrap();
         assert_eq!(report.dropped, [], "dropped on adoption");
         home.check().unwrap();
@@ -57,6 +65,14 @@ impl World {
     pub(crate) fn reader(&self) -> Reader {
         Reader::open(self.map(Access::Client)).unwrap()
     }
+}
+
+/// Each client says that it holds what it uses.
+pub(crate) fn all_come_back(home: &mut Home) {
+    for client in home.clients().map(|record| record.client).collect::<Vec<_>>() {
+        home.confirm_earlier(client);
+    }
+    home.reclaim().unwrap();
 }
 
 /// What a client process would have.

@@ -1,0 +1,62 @@
+//! Small writes that lie side by side, made by one system call: that of each costs more than the
+//! copy of a thousand bytes.
+
+use farrow_memory::Offset;
+use farrow_store::BLOCK_BYTES;
+
+use crate::error::Error;
+use crate::session::Session;
+
+/// Bytes that are kept back at most.
+const GATHERED_BYTES_MAX: usize = 128 << 10;
+
+/// Writes into blocks that are this client's and not yet sealed.
+pub(crate) struct Gather<'a> {
+    session: &'a Session,
+    /// Where the first of the bytes belongs.
+    start: u64,
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl<'a> Gather<'a> {
+    /// For one object: each write is made at once.
+    pub(crate) fn nothing(session: &'a Session) -> Self {
+        Self { session, start: 0, bytes: Vec::new(), most: 0 }
+    }
+
+    /// For several objects: nothing is written before the [`Self::flush`].
+    pub(crate) fn neighbours(session: &'a Session) -> Self {
+        Self { most: GATHERED_BYTES_MAX, ..Self::nothing(session) }
+    }
+
+    /// Writes bytes to a block, now or later.
+    pub(crate) fn write(&mut self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
+        let end = self.start + self.bytes.len() as u64;
+        // The rest of a line belongs to the block that it began with. Beyond it may be another
+        // thread's.
+        let reach = end..=end.next_multiple_of(BLOCK_BYTES);
+        let is_next = !self.bytes.is_empty() && reach.contains(&offset.0);
+        let gap = if is_next { (offset.0 - end) as usize } else { 0 };
+        if !is_next || self.bytes.len() + gap + bytes.len() > self.most {
+            self.flush()?;
+            if bytes.len() >= self.most {
+                return self.session.write_small(offset, bytes);
+            }
+            self.start = offset.0;
+        } else {
+            self.bytes.resize(self.bytes.len() + gap, 0);
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Makes all writes that were kept back.
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        if !self.bytes.is_empty() {
+            self.session.write_small(Offset(self.start), &self.bytes)?;
+            self.bytes.clear();
+        }
+        Ok(())
+    }
+}
