@@ -41,6 +41,9 @@ class Node:
         self.flags = ["--socket", self.socket, "--memory-dir", str(self._memory()), *flags]
         if "--memory" not in flags:
             self.flags += ["--memory", MEMORY]
+        if not {"--evict", "--spill"} & set(flags):
+            # What does not fit is to be an error.
+            self.flags += ["--evict", "none"]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 

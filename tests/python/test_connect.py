@@ -188,3 +188,18 @@ def test_a_peer_that_speaks_nonsense(tmp_path: Path) -> None:
                 farrow.connect(path, timeout=5)
         thread.join(LIMIT_SECONDS)
         assert not thread.is_alive()
+
+
+def test_a_private_node_makes_room_for_what_is_new(alone: dict[str, str]) -> None:
+    script = """
+import farrow
+client = farrow.connect()
+half = client.stats()["capacity"] // 2
+kept = client.get(client.put(b"in use"))
+for name in "abcd":
+    client.put(bytes(half - (1 << 20)), name)
+print(client.list()["name"].to_pylist(), kept.to_pybytes(), client.stats()["eviction"])
+"""
+    out = run_python(script, env={**os.environ, **alone})
+    assert out.strip() == "[None, 'd'] b'in use' lru"
+    check_gone(alone)

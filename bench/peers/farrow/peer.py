@@ -17,7 +17,11 @@ class Peer:
 
     def server(self, directory: str, capacity: int) -> list[str]:
         """A node in /dev/shm like the others: left to itself it could mount huge pages."""
-        command = [sys.executable, "-m", "farrow.cli", "node", "--memory-dir", "/dev/shm"]
+        return [*self.own_server(directory, capacity), "--memory-dir", "/dev/shm"]
+
+    def own_server(self, directory: str, capacity: int) -> list[str]:
+        """A node that chooses its memory itself. What does not fit is to be an error."""
+        command = [sys.executable, "-m", "farrow.cli", "node", "--evict", "none"]
         return [*command, "--socket", f"{directory}/farrow.sock", "--memory", str(capacity)]
 
     def connect(self, directory: str) -> None:

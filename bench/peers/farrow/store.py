@@ -26,8 +26,8 @@ class Store:
         self._takes_names = False
 
     def server(self, directory: str, capacity: int) -> list[str]:
-        """A node, started as a user would."""
-        command: list[str] = self._peer.server(directory, capacity)
+        """A node, started as a user would: as root it takes a tmpfs with huge pages of its own."""
+        command: list[str] = self._peer.own_server(directory, capacity)
         return [*command, "--objects-max", str(_OBJECTS_MAX)]
 
     def connect(self, directory: str) -> None:

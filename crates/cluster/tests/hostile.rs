@@ -85,6 +85,10 @@ fn bytes_that_are_no_messages_cost_the_sender_its_connection() {
             let claimed = (noise.len() - 4) as u32;
             noise[..4].copy_from_slice(&claimed.to_le_bytes());
         }
+        if let Ok(Some(_)) = wire::decode::<Request>(&noise) {
+            // A message after all: perhaps the one that ends the node.
+            continue;
+        }
         // The daemon may close while we write.
         let _ = raw.stream.write_all(&noise);
         if round % 50 == 0 {

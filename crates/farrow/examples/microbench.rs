@@ -13,7 +13,7 @@ use arrow_buffer::Buffer;
 use arrow_schema::{Field, Schema};
 use farrow::arrow::{Decoded, Limits, Plan, Stamp};
 use farrow::{BatchData, Client, ConnectOptions, ObjectOptions, SchemaNode, Target, Value};
-use farrow_cluster::node::{MemorySource, Node, NodeOptions};
+use farrow_cluster::node::{EvictionKind, MemorySource, Node, NodeOptions};
 use farrow_memory::copy::CopyPlan;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Geometry, Length, Offset, Region, Span, page_bytes};
@@ -202,6 +202,7 @@ fn main() -> Anything {
     options.source = MemorySource::Shm { dir: memory_dir.unwrap_or(dir.path().to_owned()) };
     options.memory = Some(Length(1536 << 20));
     options.is_fresh = true;
+    options.eviction = EvictionKind::None;
     let node = Node::open(options.clone())?;
     let stopper = node.stopper()?;
     let thread = std::thread::spawn(move || node.run());

@@ -27,6 +27,7 @@ mod client;
 mod error;
 mod extents;
 mod gather;
+mod get;
 mod local;
 mod namespaces;
 mod object;

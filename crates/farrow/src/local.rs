@@ -5,7 +5,6 @@
 //! node says what is still so when the client comes back to it.
 
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_cluster::link::confused;
 use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem};
@@ -13,7 +12,7 @@ use farrow_memory::{Length, Span};
 use farrow_store::{EntryTable, Held, ObjectId, ObjectKind, SealRequest, StoreError};
 
 use crate::error::Error;
-use crate::session::{Session, lock, span};
+use crate::session::{Session, lock, span, wall_clock_ns};
 
 /// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries.
 const PAGES_MAX: u32 = 64;
@@ -106,9 +105,4 @@ fn add_pages(session: &Session) -> Result<(), Error> {
         Err(_) => state.pause = PAUSE,
     }
     added
-}
-
-fn wall_clock_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

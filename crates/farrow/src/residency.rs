@@ -18,17 +18,6 @@ const RETURNS_MAX: u32 = 16;
 const RESTORE_PATIENCE: Duration = Duration::from_secs(65);
 
 impl Client {
-    /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
-    /// there, or that [`Client::get`] would have to ask the node for it.
-    ///
-    /// # Errors
-    ///
-    /// The object or the region is damaged.
-    pub fn get_here(&self, target: &Target) -> Result<Option<Object>, Error> {
-        let held = self.session().hold_here(target)?;
-        held.map(|held| Object::new(self.session(), held)).transpose()
-    }
-
     /// Pins objects: they are never evicted, until [`Client::unpin`], their end, or that of the
     /// region. Pinning one twice changes nothing.
     ///

@@ -255,11 +255,20 @@ impl Session {
     /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but
     /// for a page of holds.
     pub(crate) fn hold_here(&self, target: &Target) -> Result<Option<Held>, Error> {
+        self.hold_here_at(target, wall_clock_ns())
+    }
+
+    /// As [`Self::hold_here`], at a time that was just asked for.
+    pub(crate) fn hold_here_at(
+        &self,
+        target: &Target,
+        now_ns: u64,
+    ) -> Result<Option<Held>, Error> {
         self.check_process()?;
         loop {
             match self.reader.hold(&self.holds, target.store()) {
                 Ok(Some(held)) => {
-                    self.uses.touch(held.entry().id.slot(), wall_clock_ns(), USE_GRAIN_NS);
+                    self.uses.touch(held.entry().id.slot(), now_ns, USE_GRAIN_NS);
                     return Ok(Some(held));
                 }
                 Ok(None) => return Ok(None),
@@ -367,7 +376,7 @@ impl Drop for Session {
 
 /// Nanoseconds since 1970, read without a system call in some 25 ns. A coarse clock would be behind
 /// that of the seals, and what was just used would seem older than what was sealed before.
-fn wall_clock_ns() -> u64 {
+pub(crate) fn wall_clock_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or_default();
     seconds.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())

@@ -37,6 +37,10 @@ impl Daemon {
         if is_tmpfs {
             arguments.extend(["--memory-dir".to_owned(), dir.path().to_str().unwrap().to_owned()]);
         }
+        if !more.iter().any(|word| ["--evict", "--spill"].contains(word)) {
+            // What does not fit is to be an error.
+            arguments.extend(["--evict".to_owned(), "none".to_owned()]);
+        }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
         let mut daemon = Self { dir, socket, arguments, child: None };
         daemon.restart();

@@ -6,7 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions};
-use farrow_cluster::node::{MemorySource, Node, NodeOptions, SpillTarget, Stopper};
+use farrow_cluster::node::{
+    EvictionKind, MemorySource, Node, NodeOptions, SpillTarget, Stopper,
+};
 use farrow_memory::Length;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,6 +38,8 @@ impl TestNode {
         options.memory = Some(Length(memory));
         options.source = MemorySource::Shm { dir: dir.path().to_owned() };
         options.is_preparing = false;
+        // What does not fit is to be an error.
+        options.eviction = EvictionKind::None;
         change(&mut options, dir.path());
         let node = Node::open(options.clone()).unwrap();
         let stopper = node.stopper().unwrap();

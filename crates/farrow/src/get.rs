@@ -1,0 +1,89 @@
+//! Finding objects, and waiting for them.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, Target, deadline_after, millis};
+use crate::error::Error;
+use crate::object::Object;
+use crate::session::wall_clock_ns;
+
+impl Client {
+    /// Finds and holds a sealed object; sends no message when it is there. Otherwise waits up
+    /// to `timeout` for a name to be sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another.
+    pub fn get(&self, target: &Target, timeout: Duration) -> Result<Object, Error> {
+        if let Some(object) = self.get_now(target)? {
+            return Ok(object);
+        }
+        if timeout.is_zero() {
+            return Err(Error::NotFound { what: target.to_string() });
+        }
+        let started = Instant::now();
+        let deadline = deadline_after(timeout);
+        loop {
+            self.wait_until(std::slice::from_ref(target), 1, deadline)?;
+            if let Some(object) = self.get_now(target)? {
+                return Ok(object);
+            }
+            if Instant::now() >= deadline {
+                let waited_ms = millis(started.elapsed());
+                return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
+            }
+            // Deleted between its seal and our look, or an id that will not come.
+            std::thread::sleep(Duration::from_millis(1).min(timeout));
+        }
+    }
+
+    /// As [`Self::get`] for each target, all within one `timeout`. What is missing is waited for
+    /// with one message.
+    ///
+    /// # Errors
+    ///
+    /// That of the first target that fails.
+    pub fn get_many(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Object>, Error> {
+        let deadline = deadline_after(timeout);
+        // One look at the clock for all: they are used at one time.
+        let now_ns = wall_clock_ns();
+        let get_now = |target: &Target| match self.session().hold_here_at(target, now_ns)? {
+            Some(held) => Object::new(self.session(), held).map(Some),
+            None => self.get_now(target),
+        };
+        let found: Vec<Option<Object>> =
+            targets.iter().map(get_now).collect::<Result<_, _>>()?;
+        let missing: Vec<Target> = targets
+            .iter()
+            .zip(&found)
+            .filter(|(_, found)| found.is_none())
+            .map(|(target, _)| target.clone())
+            .collect();
+        if !missing.is_empty() && !timeout.is_zero() {
+            self.wait_until(&missing, missing.len(), deadline)?;
+        }
+        // What did not come in time is looked for once more, and then is a timeout.
+        let least = Duration::from_millis(1).min(timeout);
+        let left = || deadline.saturating_duration_since(Instant::now()).max(least);
+        let all = targets.iter().zip(found);
+        all.map(|(target, found)| found.map_or_else(|| self.get(target, left()), Ok)).collect()
+    }
+
+    fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
+        match self.session().hold(target)? {
+            Some(held) => Object::new(self.session(), held).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
+    /// there, or that [`Client::get`] would have to ask the node for it.
+    ///
+    /// # Errors
+    ///
+    /// The object or the region is damaged.
+    pub fn get_here(&self, target: &Target) -> Result<Option<Object>, Error> {
+        let held = self.session().hold_here(target)?;
+        held.map(|held| Object::new(self.session(), held)).transpose()
+    }
+}
