@@ -38,16 +38,23 @@ enum Task {
     Unmap(Alias),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Populator {
+    /// With huge pages there are 512 times fewer faults, and to wake the thread costs more than
+    /// they do.
+    is_needed: bool,
     done: Mutex<BTreeSet<ObjectId>>,
 }
 
 impl Populator {
+    pub(crate) fn new(region: &Region) -> Self {
+        Self { is_needed: region.fabric().huge_page_bytes().is_none(), done: Mutex::default() }
+    }
+
     /// Starts on these blocks unless they were done before.
     pub(crate) fn start(&self, region: &Arc<Region>, id: ObjectId, blocks: &[Span]) {
         let bytes: u64 = blocks.iter().map(|block| block.length.0).sum();
-        if bytes < POPULATE_BYTES_MIN {
+        if bytes < POPULATE_BYTES_MIN || !self.is_needed {
             return;
         }
         {

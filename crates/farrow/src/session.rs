@@ -121,7 +121,7 @@ impl Session {
             arena: Arena::default(),
             pool: PoolCore::new(heap)?,
             blocks: HeldBlocks::default(),
-            populator: Populator::default(),
+            populator: Populator::new(&region),
             reservations: Reservations::default(),
             unheld: Unheld::default(),
             uses: UseStamps::new(&region)?,

@@ -9,7 +9,7 @@ use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_cluster::wire::{self, Hello, PROTOCOL_VERSION, Request, RequestBody};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
-use farrow_store::{Home, Layout, RegionOptions};
+use farrow_store::{Home, Layout, Lru, RegionOptions};
 use libfuzzer_sys::fuzz_target;
 
 thread_local! {
@@ -39,10 +39,13 @@ fn home() -> Home {
 
 fuzz_target!(|data: &[u8]| {
     let mut state = NodeState::new(home(), 0, 1, 1000, Vec::new(), 0, 0);
+    state.set_eviction_policy(Box::new(Lru));
     for session in 0..2 {
         let peer = PeerIdentity { pid: 10 + session as u32, start_time: 1, uid: 1000 };
         state.opened(SessionId(session), peer, 0);
-        let body = RequestBody::Hello(Hello { version: PROTOCOL_VERSION, resume: None });
+        let namespace = String::new();
+        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace };
+        let body = RequestBody::Hello(hello);
         let grant = RequestBody::Grant { min: 32768, want: 32768, wait_ms: 0 };
         let mut out = Vec::new();
         state.handle(SessionId(session), Request { seq: 0, body }, 0, 0, &mut out);

@@ -50,7 +50,7 @@ impl SpillTarget {
             return Ok(Self::Folder(PathBuf::from(text)));
         }
         let url = Url::parse(text).map_err(|error| error.to_string())?;
-        object_store::parse_url(&url).map_err(|error| error.to_string())?;
+        open_url(&url).map_err(|error| error.to_string())?;
         Ok(Self::Url(url))
     }
 }
