@@ -23,6 +23,11 @@ fn options() -> RegionOptions {
     options.clients_max = 4;
     options.grants_max = 16;
     options.hold_blocks_max = 8;
+    // Each run makes all tables anew.
+    options.client_objects_max = 84;
+    options.events_max = 32;
+    options.namespaces_max = 4;
+    options.name_bytes = Length(1 << 12);
     options
 }
 
