@@ -51,8 +51,7 @@ impl Client {
             Some(held) => Object::new(self.session(), held).map(Some),
             None => self.get_now(target),
         };
-        let found: Vec<Option<Object>> =
-            targets.iter().map(get_now).collect::<Result<_, _>>()?;
+        let found: Vec<Option<Object>> = targets.iter().map(get_now).collect::<Result<_, _>>()?;
         let missing: Vec<Target> = targets
             .iter()
             .zip(&found)

@@ -289,11 +289,7 @@ pub(crate) fn with_metadata(total: u64, metadata: &[u8]) -> u64 {
 }
 
 /// Writes metadata to the end of its block.
-fn write_metadata(
-    small: &mut Gather<'_>,
-    primary: Span,
-    metadata: &[u8],
-) -> Result<(), Error> {
+fn write_metadata(small: &mut Gather<'_>, primary: Span, metadata: &[u8]) -> Result<(), Error> {
     if metadata.is_empty() {
         return Ok(());
     }

@@ -259,11 +259,7 @@ impl Session {
     }
 
     /// As [`Self::hold_here`], at a time that was just asked for.
-    pub(crate) fn hold_here_at(
-        &self,
-        target: &Target,
-        now_ns: u64,
-    ) -> Result<Option<Held>, Error> {
+    pub(crate) fn hold_here_at(&self, target: &Target, now_ns: u64) -> Result<Option<Held>, Error> {
         self.check_process()?;
         loop {
             match self.reader.hold(&self.holds, target.store()) {

@@ -240,8 +240,7 @@ pub unsafe fn wrap_shared<T: Send + Sync + 'static>(
     let size = i64::try_from(size).unwrap_or(0);
     let owner = Arc::into_raw(owner).cast_mut().cast::<c_void>();
     // SAFETY: as in `wrap_buffer`; nobody writes through a buffer that is not mutable.
-    let made =
-        unsafe { fs_wrap_buffer(data.cast_mut(), size, false, owner, release_shared::<T>) };
+    let made = unsafe { fs_wrap_buffer(data.cast_mut(), size, false, owner, release_shared::<T>) };
     object(py, made)
 }
 

@@ -2,8 +2,8 @@
 
 use farrow_memory::{AccessError, BoundsError, Length, MapError, Span};
 
-use crate::ids::{ObjectId, Slot};
-use crate::options::NAMESPACE_NAME_BYTES_MAX;
+use crate::format::ids::{ObjectId, Slot};
+use crate::format::options::NAMESPACE_NAME_BYTES_MAX;
 
 /// These bytes are not a region that this program can use.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -9,72 +9,49 @@
 //! (`farrow-cluster`) owns a [`Home`]; the client (`farrow`) owns a [`Reader`].
 #![forbid(unsafe_code)]
 
-mod blocks;
-mod client_entry;
-mod client_pages;
-mod clients;
-mod control;
-mod directory;
-mod entry;
-mod entry_area;
-mod entry_table;
+mod books;
+mod client;
 mod error;
 mod events;
-mod eviction;
 #[cfg(any(test, feature = "failpoints"))]
 pub mod failpoints;
-mod grants;
-mod hash;
+mod format;
 mod hazard;
-mod header;
-mod hold_table;
-mod holds;
 mod home;
-mod ids;
-mod layout;
-mod metadata;
 #[cfg(test)]
 mod models;
-mod names;
-mod namespaces;
-mod options;
-mod pins;
-mod reader;
 mod seqlock;
-mod space;
-mod spill_file;
 #[cfg(test)]
 mod tests;
-mod uses;
 
-pub use blocks::Usage;
-pub use clients::{ClientRecord, ClientSlot, Joined};
-pub use entry::{Entry, encode_extra};
-pub use entry_table::EntryTable;
+pub use books::blocks::Usage;
+pub use books::clients::{ClientRecord, ClientSlot, Joined};
+pub use books::eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need, Within};
+pub use books::names::{check_name, full_name, own_name};
+pub use books::namespaces::{Namespace, NamespaceOptions};
+pub use books::space::{Run, SpaceAllocator, SpaceError};
+pub use client::entry_table::EntryTable;
+pub use client::hold_table::{Held, HoldTable};
+pub use client::reader::{Listed, Place, Reader, Whereabouts};
+pub use client::uses::UseStamps;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
-pub use eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need, Within};
-pub use header::FORMAT_VERSION;
-pub use hold_table::{Held, HoldTable};
+pub use format::entry::{Entry, encode_extra};
+pub use format::header::FORMAT_VERSION;
+pub use format::ids::{
+    Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
+};
+pub use format::layout::Layout;
+pub use format::metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};
+pub use format::options::{
+    BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,
+    NAMESPACES_MAX, OBJECTS_MAX, RECORDS_MAX, RegionOptions, WRITERS_MAX,
+};
+pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Reclaimed,
     SealRequest, SpillPlan, StoreStats, Unfinished,
 };
-pub use ids::{
-    Generation, InvalidObjectId, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot, Target,
-};
-pub use layout::Layout;
-pub use metadata::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, Metadata, MetadataError};
-pub use names::{check_name, full_name, own_name};
-pub use namespaces::{Namespace, NamespaceOptions};
-pub use options::{
-    BLOCK_BYTES, CAPACITY_MAX, HUGE_GRANT_BYTES, NAME_BYTES_MAX, NAMESPACE_NAME_BYTES_MAX,
-    NAMESPACES_MAX, OBJECTS_MAX, RECORDS_MAX, RegionOptions, WRITERS_MAX,
-};
-pub use reader::{Listed, Place, Reader, Whereabouts};
-pub use space::{Run, SpaceAllocator, SpaceError};
-pub use spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
-pub use uses::UseStamps;
 
 /// Pass a named place where a test may kill. Nothing outside of tests.
 macro_rules! failpoint {

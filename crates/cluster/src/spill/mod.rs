@@ -116,9 +116,7 @@ impl SpillStore {
 
 /// A bucket takes its credentials, its region and its endpoint from `AWS_ACCESS_KEY_ID` and the
 /// like.
-fn open_url(
-    url: &Url,
-) -> object_store::Result<(Arc<dyn ObjectStore>, object_store::path::Path)> {
+fn open_url(url: &Url) -> object_store::Result<(Arc<dyn ObjectStore>, object_store::path::Path)> {
     let (scheme, path) = ObjectStoreScheme::parse(url)?;
     if scheme != ObjectStoreScheme::AmazonS3 {
         let (store, path) = object_store::parse_url(url)?;

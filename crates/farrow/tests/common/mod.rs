@@ -6,9 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions};
-use farrow_cluster::node::{
-    EvictionKind, MemorySource, Node, NodeOptions, SpillTarget, Stopper,
-};
+use farrow_cluster::node::{EvictionKind, MemorySource, Node, NodeOptions, SpillTarget, Stopper};
 use farrow_memory::Length;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);

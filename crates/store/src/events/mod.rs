@@ -8,12 +8,12 @@ use std::sync::Arc;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
-use crate::entry::Entry;
 use crate::error::StoreError;
-use crate::header::EVENTS_HEAD;
-use crate::ids::{NamespaceId, ObjectId, ObjectKind};
-use crate::layout::Layout;
-use crate::options::NAME_BYTES_MAX;
+use crate::format::entry::Entry;
+use crate::format::header::EVENTS_HEAD;
+use crate::format::ids::{NamespaceId, ObjectId, ObjectKind};
+use crate::format::layout::Layout;
+use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::RecordReader;
 use ring::{EVENT_WORDS, Pulled, RingRead};
 pub(crate) use writer::EventRing;

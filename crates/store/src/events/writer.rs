@@ -2,11 +2,11 @@
 
 use super::ring::{self, EVENT_WORDS, RingWrite};
 use super::{Event, NUMBER_WORD, word_at};
-use crate::control::Control;
+use crate::books::control::Control;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::header::EVENTS_HEAD;
-use crate::layout::Layout;
+use crate::format::header::EVENTS_HEAD;
+use crate::format::layout::Layout;
 use crate::seqlock::RecordWriter;
 
 /// Drafts an event before a change, and publishes it afterwards. One draft at a time.

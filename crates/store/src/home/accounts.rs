@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::blocks::{Account, Usage};
-use crate::clients::{ClientRecord, ClientSlot};
-use crate::entry::Entry;
-use crate::ids::NamespaceId;
+use crate::books::blocks::{Account, Usage};
+use crate::books::clients::{ClientRecord, ClientSlot};
+use crate::format::entry::Entry;
+use crate::format::ids::NamespaceId;
 
 /// The account of each client that is there.
 #[derive(Debug)]

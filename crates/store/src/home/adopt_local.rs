@@ -9,18 +9,18 @@ use super::Home;
 use super::accounts::Accounts;
 use super::adopt::Dropped;
 use super::settle::{Candidate, Fate, settle_blocks};
-use crate::blocks::{Account, Block};
-use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
-use crate::directory::Directory;
-use crate::entry::{Sequence, State};
-use crate::entry_area::EntryArea;
+use crate::books::blocks::{Account, Block};
+use crate::books::directory::Directory;
+use crate::books::entry_area::EntryArea;
+use crate::books::grants::{Found, Grants, run_of};
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::grants::{Found, Grants, run_of};
-use crate::hash::NameHash;
-use crate::header::Header;
-use crate::ids::{Generation, ObjectId, Slot};
-use crate::space::Run;
+use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
+use crate::format::entry::{Sequence, State};
+use crate::format::hash::NameHash;
+use crate::format::header::Header;
+use crate::format::ids::{Generation, ObjectId, Slot};
 
 /// Creator of an object whose client went: nobody's grants may overlap it.
 const NOBODY: u32 = u32::MAX;

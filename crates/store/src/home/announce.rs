@@ -4,11 +4,11 @@
 //! made, and publishes the draft if it was, so that no event is lost and none is told twice.
 
 use super::Home;
-use crate::entry::{Entry, State};
+use crate::books::names::own_name;
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
-use crate::ids::Slot;
-use crate::names::own_name;
+use crate::format::entry::{Entry, State};
+use crate::format::ids::Slot;
 
 impl Home {
     /// What time it is: nanoseconds since 1970. Events bear the time that was said last.

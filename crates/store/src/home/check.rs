@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
-use crate::entry::State;
-use crate::grants::span_of;
-use crate::ids::Slot;
-use crate::space::Run;
+use crate::books::grants::span_of;
+use crate::books::space::Run;
+use crate::format::entry::State;
+use crate::format::ids::Slot;
 
 impl Home {
     /// Check every invariant: each byte of the heap has one owner, the sums are right, neighbours

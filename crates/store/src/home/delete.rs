@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::blocks::{NoBlock, Part};
-use crate::entry::{Entry, State};
+use crate::books::blocks::{NoBlock, Part};
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::hash::NameHash;
+use crate::format::entry::{Entry, State};
+use crate::format::hash::NameHash;
+use crate::format::ids::{ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
-use crate::ids::{ObjectId, Slot, Target};
-use crate::space::Run;
 
 /// What [`Home::delete`] did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,16 +10,16 @@ use farrow_memory::Length;
 use farrow_memory::sync::{Ordering, fence};
 
 use super::Home;
-use crate::blocks::Block;
-use crate::entry::{Entry, State};
+use crate::books::blocks::Block;
+use crate::books::eviction::{Candidate, Evicted, EvictionPolicy, Need};
+use crate::books::space::Run;
+use crate::client::uses;
 use crate::error::StoreError;
 use crate::events::EventKind;
-use crate::eviction::{Candidate, Evicted, EvictionPolicy, Need};
 use crate::failpoint;
+use crate::format::entry::{Entry, State};
+use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
 use crate::hazard::{self, Scan};
-use crate::ids::{NamespaceId, ObjectId, Slot, Target};
-use crate::space::Run;
-use crate::uses;
 
 /// An object that may be held between the choice and its turn is replaced by another so often.
 const ROUNDS_MAX: u32 = 4;
@@ -191,9 +191,7 @@ impl Home {
 
     /// Whether something but a hold keeps an object from going.
     pub(super) fn is_protected(&self, slot: Slot) -> bool {
-        self.pins.is_pinned(slot)
-            || self.kept.contains(slot.0)
-            || self.spilling.contains(&slot.0)
+        self.pins.is_pinned(slot) || self.kept.contains(slot.0) || self.spilling.contains(&slot.0)
     }
 
     /// Everything that may go, and for each block that several objects share how many of those

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 use super::Home;
-use crate::clients::ClientSlot;
-use crate::entry::State;
+use crate::books::clients::ClientSlot;
 use crate::error::StoreError;
-use crate::ids::{ObjectId, Target};
+use crate::format::entry::State;
+use crate::format::ids::{ObjectId, Target};
 
 /// Books of a home beyond those in its region.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Home;
 use super::settle::{Candidate, Fate};
-use crate::clients::ClientSlot;
-use crate::ids::{ObjectId, Slot};
+use crate::books::clients::ClientSlot;
+use crate::format::ids::{ObjectId, Slot};
 
 /// A client that runs holds what it has sealed within microseconds; one that is paused between
 /// seal and hold seals nothing meanwhile. So this is counted back from the last seal of each.

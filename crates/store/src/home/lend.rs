@@ -5,14 +5,14 @@ use std::collections::hash_map::Entry as MapEntry;
 use farrow_memory::{Length, Span};
 
 use super::{Home, Reclaimed};
-use crate::clients::{ClientRecord, ClientSlot, Joined};
+use crate::books::clients::{ClientRecord, ClientSlot, Joined};
+use crate::books::grants::{run_of, span_of};
+use crate::books::names::own_name;
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::grants::{run_of, span_of};
-use crate::ids::{NamespaceId, Target};
-use crate::names::own_name;
-use crate::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
-use crate::space::Run;
+use crate::format::ids::{NamespaceId, Target};
+use crate::format::options::{BLOCK_BYTES, HUGE_GRANT_BYTES};
 
 impl Home {
     /// Take in a client, into the default namespace. `start_time` tells its process from a later one with the same pid.

@@ -11,17 +11,17 @@ use farrow_memory::{Length, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::blocks::{Account, Part};
-use crate::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
-use crate::clients::ClientSlot;
-use crate::entry::{Entry, Sequence, State};
-use crate::entry_area::EntryArea;
+use crate::books::blocks::{Account, Part};
+use crate::books::clients::ClientSlot;
+use crate::books::entry_area::EntryArea;
+use crate::books::grants::{run_of, span_of};
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::grants::{run_of, span_of};
-use crate::ids::{ObjectId, Slot, Target};
-use crate::space::Run;
+use crate::format::client_entry::{CLIENT_ENTRY_WORDS, decode, is_open};
+use crate::format::entry::{Entry, Sequence, State};
+use crate::format::ids::{ObjectId, Slot, Target};
 use crate::{Deleted, home::outside};
 
 /// What the home remembers of client entries.

@@ -36,25 +36,25 @@ pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
 pub use stats::StoreStats;
 
-use crate::blocks::Blocks;
-use crate::clients::{ClientSlot, ClientTable, random};
-use crate::control::Control;
-use crate::directory::Directory;
-use crate::entry::Entry;
+use crate::books::blocks::Blocks;
+use crate::books::clients::{ClientSlot, ClientTable, random};
+use crate::books::control::Control;
+use crate::books::directory::Directory;
+use crate::books::grants::Grants;
+use crate::books::holds::HoldArea;
+use crate::books::names::Names;
+use crate::books::namespaces::NamespaceTable;
+use crate::books::pins::Pins;
+use crate::books::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::events::EventRing;
 use crate::failpoint;
-use crate::grants::Grants;
-use crate::hash::HashKey;
-use crate::header::{Header, MAGIC_MAKING};
-use crate::holds::HoldArea;
-use crate::ids::{ObjectId, RegionUid, Slot};
-use crate::layout::Layout;
-use crate::names::Names;
-use crate::namespaces::NamespaceTable;
-use crate::options::RegionOptions;
-use crate::pins::Pins;
-use crate::space::{Run, SpaceAllocator};
+use crate::format::entry::Entry;
+use crate::format::hash::HashKey;
+use crate::format::header::{Header, MAGIC_MAKING};
+use crate::format::ids::{ObjectId, RegionUid, Slot};
+use crate::format::layout::Layout;
+use crate::format::options::RegionOptions;
 #[cfg(test)]
 use crate::tests::poison;
 use keep::Kept;
@@ -228,7 +228,7 @@ impl Home {
 
     /// All blocks of the object in `slot`.
     fn runs_of(&self, slot: Slot, entry: &Entry) -> Result<Vec<Run>, StoreError> {
-        let primary = crate::grants::run_of(entry.primary)
+        let primary = crate::books::grants::run_of(entry.primary)
             .ok_or(StoreError::Corrupt { slot, reason: "primary block leaves 64 bits" })?;
         let extra = self.extras.get(&slot.0).map(AsRef::as_ref).unwrap_or_default();
         Ok(std::iter::once(primary).chain(extra.iter().copied()).collect())

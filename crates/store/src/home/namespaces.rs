@@ -3,12 +3,12 @@
 use farrow_memory::Length;
 
 use super::Home;
-use crate::blocks::Usage;
-use crate::clients::ClientSlot;
+use crate::books::blocks::Usage;
+use crate::books::clients::ClientSlot;
+use crate::books::names::check_full_name;
+use crate::books::namespaces::{Namespace, NamespaceOptions};
 use crate::error::StoreError;
-use crate::ids::{NamespaceId, ObjectId, Slot, Target};
-use crate::names::check_full_name;
-use crate::namespaces::{Namespace, NamespaceOptions};
+use crate::format::ids::{NamespaceId, ObjectId, Slot, Target};
 
 /// So many names an error repeats.
 const NAMES_TOLD_MAX: usize = 64;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::Length;
 
 use super::Home;
-use crate::clients::ClientRecord;
+use crate::books::clients::ClientRecord;
+use crate::books::space::Run;
 use crate::error::StoreError;
-use crate::ids::Slot;
-use crate::space::Run;
+use crate::format::ids::Slot;
 
 /// Most cells of a picture of the heap.
 pub const HEAP_CELLS_MAX: u32 = 4096;

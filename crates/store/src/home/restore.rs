@@ -9,15 +9,15 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::blocks::Part;
-use crate::entry::{Entry, State, encode_extra};
+use crate::books::blocks::Part;
+use crate::books::grants::span_of;
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
-use crate::grants::span_of;
-use crate::ids::{ObjectId, ObjectKind, Target};
-use crate::options::BLOCK_BYTES;
-use crate::space::Run;
-use crate::spill_file::SpillHead;
+use crate::format::entry::{Entry, State, encode_extra};
+use crate::format::ids::{ObjectId, ObjectKind, Target};
+use crate::format::options::BLOCK_BYTES;
+use crate::format::spill_file::SpillHead;
 
 /// Memory for an object that is coming back.
 #[derive(Debug)]

@@ -3,18 +3,18 @@
 use farrow_memory::{Length, Span};
 
 use super::Home;
-use crate::blocks::Part;
-use crate::clients::{ClientRecord, ClientSlot};
-use crate::directory::Vacancy;
-use crate::entry::{Entry, encode_extra};
+use crate::books::blocks::Part;
+use crate::books::clients::{ClientRecord, ClientSlot};
+use crate::books::directory::Vacancy;
+use crate::books::grants::{Carving, run_of};
+use crate::books::names::own_name;
+use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::grants::{Carving, run_of};
-use crate::ids::{ObjectId, ObjectKind, Slot, Target};
-use crate::names::own_name;
-use crate::options::NAME_BYTES_MAX;
-use crate::space::Run;
+use crate::format::entry::{Entry, encode_extra};
+use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
+use crate::format::options::NAME_BYTES_MAX;
 
 /// What a client says of the object it has finished. None of it is believed unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl Home {
     ) -> Result<Option<ObjectId>, StoreError> {
         let pid = self.clients.get(client)?.pid;
         for slot in (0..self.directory.used()).map(Slot) {
-            if self.directory.sequence(slot)?.state() != crate::entry::State::Sealed {
+            if self.directory.sequence(slot)?.state() != crate::format::entry::State::Sealed {
                 continue;
             }
             let entry = self.directory.entry(slot)?;
@@ -297,7 +297,7 @@ impl Home {
                 (id.slot(), Some(id))
             }
         };
-        if self.directory.sequence(slot)?.state() != crate::entry::State::Sealed {
+        if self.directory.sequence(slot)?.state() != crate::format::entry::State::Sealed {
             return Err(not_found());
         }
         let entry = self.directory.entry(slot)?;

@@ -11,15 +11,15 @@ use std::collections::BTreeSet;
 use farrow_memory::{Offset, Span};
 
 use super::adopt::Dropped;
-use crate::blocks::{Account, Block};
-use crate::control::Control;
+use crate::books::blocks::{Account, Block};
+use crate::books::control::Control;
+use crate::books::grants::{Found, Grants};
+use crate::books::space::Run;
 use crate::error::StoreError;
-use crate::grants::{Found, Grants};
-use crate::hash::NameHash;
-use crate::ids::{ObjectId, Slot};
-use crate::layout::Layout;
-use crate::options::BLOCK_BYTES;
-use crate::space::Run;
+use crate::format::hash::NameHash;
+use crate::format::ids::{ObjectId, Slot};
+use crate::format::layout::Layout;
+use crate::format::options::BLOCK_BYTES;
 
 /// Rounds of settling, each of which drops what lost in the one before. Each object that loses is
 /// out of the next round, so two are enough but for objects that share blocks; more mean trouble.

@@ -9,14 +9,14 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::{Deleted, unknown_block};
-use crate::blocks::Part;
-use crate::entry::{Entry, State, decode_list};
+use crate::books::blocks::Part;
+use crate::books::grants::span_of;
 use crate::error::StoreError;
 use crate::events::EventKind;
 use crate::failpoint;
-use crate::grants::span_of;
-use crate::ids::{ObjectId, Target};
-use crate::spill_file::SpillHead;
+use crate::format::entry::{Entry, State, decode_list};
+use crate::format::ids::{ObjectId, Target};
+use crate::format::spill_file::SpillHead;
 
 /// An object may come back so often; then it stays.
 const RESIDENCY_MAX: u32 = (1 << 29) - 1;
@@ -144,7 +144,7 @@ impl Home {
     /// # Errors
     /// Memory that cannot be read.
     pub fn spilled_ids(&self) -> Result<Vec<ObjectId>, StoreError> {
-        let slots = self.spilled.keys().copied().map(crate::ids::Slot);
+        let slots = self.spilled.keys().copied().map(crate::format::ids::Slot);
         slots.map(|slot| self.directory.entry(slot).map(|entry| entry.id)).collect()
     }
 

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use farrow_memory::Length;
 
 use super::Home;
-use crate::entry::State;
+use crate::books::space::Run;
 use crate::error::StoreError;
-use crate::ids::Slot;
-use crate::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
-use crate::space::Run;
+use crate::format::entry::State;
+use crate::format::ids::Slot;
+use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 
 /// How full a region is. `capacity = used + granted + retiring + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

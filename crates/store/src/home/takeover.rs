@@ -5,10 +5,10 @@
 //! good, and whoever holds either holds the object: nobody ever misses it.
 
 use super::Home;
-use crate::entry::{Entry, State};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::ids::{ObjectId, Slot, Target};
+use crate::format::entry::{Entry, State};
+use crate::format::ids::{ObjectId, Slot, Target};
 
 impl Home {
     /// Give an object an entry in the directory if it has none. Returns the id it has there: the

@@ -74,12 +74,16 @@ fn no_entry_is_torn_in_any_life() {
 
 #[test]
 fn a_writer_without_its_fence_is_caught() {
-    must_break("no fence between opening and filling", || model(Mutant::Order(Omission::WriterFence)));
+    must_break("no fence between opening and filling", || {
+        model(Mutant::Order(Omission::WriterFence))
+    });
 }
 
 #[test]
 fn a_reader_without_its_fence_is_caught() {
-    must_break("no fence between copying and looking again", || model(Mutant::Order(Omission::ReaderFence)));
+    must_break("no fence between copying and looking again", || {
+        model(Mutant::Order(Omission::ReaderFence))
+    });
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn a_forged_list_with_a_good_checksum_takes_nothing_from_others() {
     // crc32c is no signature: write other blocks and mend the checksum by trying four bytes. The
     // blocks lie across the victim's primary block, and across what is granted to nobody.
     let forged = [part(victim.primary, 0, 128 * 2), part(victim.primary, 16384, 128)];
-    let mut bytes = crate::entry::encode_extra(&forged);
+    let mut bytes = crate::format::entry::encode_extra(&forged);
     bytes.resize(list.length.0 as usize, 0);
     bytes[32..40].copy_from_slice(&(victim.primary.offset.0 + 32768).to_le_bytes());
     let wanted = entry.extra_crc;

@@ -181,7 +181,7 @@ proptest! {
         let ring = home.layout().events.offset;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         region.write(ring, &bytes).unwrap();
-        region.write(crate::header::EVENTS_HEAD, &head.to_le_bytes()).unwrap();
+        region.write(crate::format::header::EVENTS_HEAD, &head.to_le_bytes()).unwrap();
         let mut cursor = world.reader().events(next).unwrap();
         for _ in 0..3 {
             let _: Option<Seen> = cursor.advance().unwrap();

@@ -3,9 +3,9 @@
 use farrow_memory::{Length, Span};
 
 use super::support::{Client, World, part, small, table};
-use crate::control::{Control, word_of};
-use crate::entry::{Sequence, State};
-use crate::layout::ENTRY_BYTES;
+use crate::books::control::{Control, word_of};
+use crate::format::entry::{Sequence, State};
+use crate::format::layout::ENTRY_BYTES;
 use crate::{
     ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, SealRequest, StoreError, Target, UseStamps,
     Whereabouts,

@@ -5,8 +5,8 @@
 use farrow_memory::{Access, Length, Offset, Span};
 
 use super::support::{Client, World, part, table};
-use crate::hash::HashKey;
-use crate::header::Header;
+use crate::format::hash::HashKey;
+use crate::format::header::Header;
 use crate::{
     FormatError, Home, Layout, NamespaceId, NamespaceOptions, ObjectId, Reader, RegionOptions,
     RegionUid, SealRequest, StoreError, Target,

@@ -8,12 +8,10 @@ use farrow_memory::device::DeviceFabric;
 use farrow_memory::{Access, CoherenceClass, Fabric, Length, Offset};
 
 use super::support::{Client, World, small};
-use crate::entry::{Sequence, State};
-use crate::hash::{HashKey, NameHash};
-use crate::header::{Header, INDEX_TURN};
-use crate::{
-    Generation, Home, Layout, RegionOptions, RegionUid, SealRequest, StoreError, Target,
-};
+use crate::format::entry::{Sequence, State};
+use crate::format::hash::{HashKey, NameHash};
+use crate::format::header::{Header, INDEX_TURN};
+use crate::{Generation, Home, Layout, RegionOptions, RegionUid, SealRequest, StoreError, Target};
 
 #[test]
 fn a_slot_is_given_up_when_its_generations_are_used_up() {

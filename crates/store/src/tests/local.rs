@@ -4,8 +4,8 @@ use farrow_memory::{Access, Length, Offset, Span};
 use proptest::prelude::*;
 
 use super::support::{Client, World, part, small, table};
-use crate::client_entry::{CLIENT_ENTRY_WORDS, encode};
-use crate::entry::{Sequence, State};
+use crate::format::client_entry::{CLIENT_ENTRY_WORDS, encode};
+use crate::format::entry::{Sequence, State};
 use crate::{
     Entry, Generation, Home, Metadata, ObjectId, RegionOptions, SealRequest, StoreError, Target,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Fabric, Length, Offset, Region, Span};
 
-use crate::entry::encode_extra;
+use crate::format::entry::encode_extra;
 use crate::{
     BLOCK_BYTES, ClientSlot, EntryTable, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader,
     RegionOptions, SealRequest, StoreError, full_name,

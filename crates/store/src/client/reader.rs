@@ -5,22 +5,24 @@ use std::sync::Arc;
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
-use crate::client_entry::{FORWARD_WORD, decode, is_open, life_of};
-use crate::control::word_of;
-use crate::entry::{ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_list};
-use crate::entry_area::{namespace_of_page, split};
+use crate::books::control::word_of;
+use crate::books::entry_area::{namespace_of_page, split};
+use crate::books::names::{full_name, own_name, probe};
+use crate::client::hold_table::{Held, HoldTable};
+use crate::client::uses::stamp;
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
-use crate::hash::NameHash;
-use crate::header::{Header, INDEX_TURN, SLOTS_USED};
-use crate::hold_table::{Held, HoldTable};
-use crate::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
-use crate::layout::{ENTRY_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
-use crate::metadata::{METADATA_BYTES_MAX, Metadata};
-use crate::names::{full_name, own_name, probe};
-use crate::options::NAME_BYTES_MAX;
+use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
+use crate::format::entry::{
+    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_list,
+};
+use crate::format::hash::NameHash;
+use crate::format::header::{Header, INDEX_TURN, SLOTS_USED};
+use crate::format::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
+use crate::format::layout::{ENTRY_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
+use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
+use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
-use crate::uses::stamp;
 
 /// How often a lookup starts again when the directory changes under it. Each time, the object it
 /// looked for was away for a moment, so giving up with "not there" is true.

@@ -5,9 +5,9 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::ids::{ObjectId, ObjectKind};
-use crate::metadata::METADATA_BYTES_MAX;
-use crate::options::{BLOCK_BYTES, CAPACITY_MAX};
+use crate::format::ids::{ObjectId, ObjectKind};
+use crate::format::metadata::METADATA_BYTES_MAX;
+use crate::format::options::{BLOCK_BYTES, CAPACITY_MAX};
 
 /// The one version this program knows.
 pub const SPILL_VERSION: u32 = 1;

@@ -36,14 +36,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farrow_memory::sync::{AtomicBool, Ordering};
 use farrow_memory::{Alias, Length, Offset, Region, Span};
 
-use crate::client_entry::life_of;
-use crate::control::word_of;
-use crate::entry::{Entry, SEQUENCE_WORD, Sequence, State};
+use crate::books::control::word_of;
 use crate::error::StoreError;
+use crate::format::client_entry::life_of;
+use crate::format::entry::{Entry, SEQUENCE_WORD, Sequence, State};
+use crate::format::header::Header;
+use crate::format::ids::Slot;
+use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
 use crate::hazard;
-use crate::header::Header;
-use crate::ids::Slot;
-use crate::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
 
 /// Locks that readers of different objects spread over. A power of two; some times the cores of a
 /// small machine.

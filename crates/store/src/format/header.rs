@@ -3,11 +3,11 @@
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Geometry, Length, Offset, Region, Section, Span, page_bytes};
 
-use crate::control::Control;
+use crate::books::control::Control;
 use crate::error::{FormatError, StoreError};
-use crate::hash::HashKey;
-use crate::ids::RegionUid;
-use crate::layout::{HEADER_BYTES, Layout};
+use crate::format::hash::HashKey;
+use crate::format::ids::RegionUid;
+use crate::format::layout::{HEADER_BYTES, Layout};
 
 /// The version of the format that this program reads and writes.
 pub const FORMAT_VERSION: u32 = 2;
@@ -189,7 +189,7 @@ fn checksum(words: &[u64; HEADER_WORDS]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::RegionOptions;
+    use crate::format::options::RegionOptions;
     use proptest::prelude::*;
 
     fn header() -> Header {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use farrow_memory::Length;
 
-use crate::ids::{NamespaceId, ObjectId};
+use crate::format::ids::{NamespaceId, ObjectId};
 
 /// An object that may go: sealed, not held, not pinned, not kept for its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Region, Span};
 
-use crate::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
-use crate::client_pages::ClientPages;
-use crate::control::{Control, word_of};
-use crate::entry::Sequence;
+use crate::books::client_pages::ClientPages;
+use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::ids::NamespaceId;
-use crate::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
+use crate::format::client_entry::{CLIENT_ENTRY_WORDS, FORWARD_WORD, life_of};
+use crate::format::entry::Sequence;
+use crate::format::ids::NamespaceId;
+use crate::format::layout::{CLIENT_ENTRY_BYTES, ENTRY_OWNER_BYTES, Layout};
 
 /// Owner word of a page whose client went, and whose objects the home keeps. Client slots plus 1
 /// are far below.
@@ -216,7 +216,10 @@ impl EntryArea {
     pub(crate) fn end_life(&self, number: u32) -> Result<(), StoreError> {
         let life = self.life(number)?;
         // Of the very last life, state free means closed.
-        self.set_life(number, life.next_life().unwrap_or(life.with(crate::entry::State::Free)))?;
+        self.set_life(
+            number,
+            life.next_life().unwrap_or(life.with(crate::format::entry::State::Free)),
+        )?;
         if self.forward(number)? != 0 {
             failpoint!("life.ended");
             self.set_forward(number, 0)?;

@@ -7,10 +7,10 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::control::word_of;
-use crate::entry::{Entry, EntryFault, Sequence, State};
-use crate::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
-use crate::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
+use crate::books::control::word_of;
+use crate::format::entry::{Entry, EntryFault, Sequence, State};
+use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
+use crate::format::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
 
 /// Words of a client entry.
 pub(crate) const CLIENT_ENTRY_WORDS: usize = 12;
@@ -128,8 +128,8 @@ fn checksum(words: &[u64; CLIENT_ENTRY_WORDS]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Generation;
-    use crate::options::RegionOptions;
+    use crate::format::ids::Generation;
+    use crate::format::options::RegionOptions;
     use proptest::prelude::*;
 
     const UID: RegionUid = RegionUid(77);

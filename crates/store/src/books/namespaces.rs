@@ -3,12 +3,12 @@
 //! The default namespace has number 0, no record, no name and no limits. Record `n` is that of
 //! number `n + 1`. A record is written while its state says free, and is there from one store on.
 
-use crate::control::{Control, word_of};
+use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::ids::NamespaceId;
-use crate::layout::{Layout, NAMESPACE_BYTES};
-use crate::options::{NAMESPACE_NAME_BYTES_MAX, WRITERS_MAX};
+use crate::format::ids::NamespaceId;
+use crate::format::layout::{Layout, NAMESPACE_BYTES};
+use crate::format::options::{NAMESPACE_NAME_BYTES_MAX, WRITERS_MAX};
 
 const RECORD_WORDS: usize = (NAMESPACE_BYTES / 8) as usize;
 const STATE_WORD: u64 = 0;

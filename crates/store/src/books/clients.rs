@@ -1,10 +1,10 @@
 //! The client table: who is joined, so that a home that comes back knows whom to watch.
 
-use crate::control::{Control, word_of};
+use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::ids::NamespaceId;
-use crate::layout::{CLIENT_BYTES, Layout};
+use crate::format::ids::NamespaceId;
+use crate::format::layout::{CLIENT_BYTES, Layout};
 
 /// A place in the client table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::client_pages::ClientPages;
-use crate::control::{Control, word_of};
+use crate::books::client_pages::ClientPages;
+use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
+use crate::format::ids::Slot;
+use crate::format::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
 use crate::home::HoldsByClient;
-use crate::ids::Slot;
-use crate::layout::{HOLD_HEADER_WORDS, HOLD_OWNER_BYTES, Layout};
 
 /// The hold-block table and the blocks.
 #[derive(Debug)]

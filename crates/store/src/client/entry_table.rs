@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Alias, Length, Offset, Region, Span, WordsMut};
 
-use crate::client_entry::{encode, is_open, life_of};
-use crate::clients::ClientSlot;
-use crate::entry::{Entry, State};
-use crate::entry_area::namespace_of_page;
+use crate::books::clients::ClientSlot;
+use crate::books::entry_area::namespace_of_page;
+use crate::client::hold_table::{Held, HoldTable};
 use crate::error::StoreError;
-use crate::header::Header;
-use crate::hold_table::{Held, HoldTable};
+use crate::format::client_entry::{encode, is_open, life_of};
+use crate::format::entry::{Entry, State};
+use crate::format::header::Header;
+use crate::format::ids::{Generation, NamespaceId, ObjectId};
 use crate::home::SealRequest;
-use crate::ids::{Generation, NamespaceId, ObjectId};
 use crate::seqlock::{self, RecordWriter};
 
 /// Lives looked at in one search for entries that can be used again: some 8 KiB of them. With

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Alias, Length, Region, Span};
 
-use crate::control::word_of;
+use crate::books::control::word_of;
 use crate::error::StoreError;
-use crate::header::Header;
-use crate::ids::Slot;
-use crate::layout::{Layout, USE_BYTES};
+use crate::format::header::Header;
+use crate::format::ids::Slot;
+use crate::format::layout::{Layout, USE_BYTES};
 
 /// The home reads so many bytes of the table at once.
 const PIECE_BYTES: usize = 64 << 10;

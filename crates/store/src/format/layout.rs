@@ -4,7 +4,7 @@
 use farrow_memory::{Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
 use crate::error::FormatError;
-use crate::options::{
+use crate::format::options::{
     BLOCK_BYTES, CAPACITY_MAX, NAME_GRAIN_BYTES, NAMESPACES_MAX, OBJECTS_MAX, RECORDS_MAX,
     RegionOptions,
 };

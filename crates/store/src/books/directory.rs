@@ -2,13 +2,13 @@
 
 use farrow_memory::{Offset, Span};
 
-use crate::control::{Control, word_of};
-use crate::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::books::control::{Control, word_of};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::header::SLOTS_USED;
-use crate::ids::{RegionUid, Slot};
-use crate::layout::{ENTRY_BYTES, Layout};
+use crate::format::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::format::header::SLOTS_USED;
+use crate::format::ids::{RegionUid, Slot};
+use crate::format::layout::{ENTRY_BYTES, Layout};
 use crate::seqlock::{self, RecordWriter};
 
 #[derive(Debug)]

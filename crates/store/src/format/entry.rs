@@ -6,10 +6,10 @@
 
 use farrow_memory::{Length, Offset, Span};
 
-use crate::ids::{Generation, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
-use crate::layout::Layout;
-use crate::metadata::METADATA_BYTES_MAX;
-use crate::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
+use crate::format::ids::{Generation, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
+use crate::format::layout::Layout;
+use crate::format::metadata::METADATA_BYTES_MAX;
+use crate::format::options::{BLOCK_BYTES, NAME_GRAIN_BYTES};
 
 /// Words of an entry.
 pub(crate) const ENTRY_WORDS: usize = 16;
@@ -408,7 +408,7 @@ fn decode_extra(bytes: &[u8], layout: &Layout) -> Result<Vec<Span>, EntryFault> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::RegionOptions;
+    use crate::format::options::RegionOptions;
     use proptest::prelude::*;
 
     const UID: RegionUid = RegionUid(77);

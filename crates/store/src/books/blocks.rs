@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use farrow_memory::Length;
 
-use crate::ids::NamespaceId;
-use crate::space::Run;
+use crate::books::space::Run;
+use crate::format::ids::NamespaceId;
 
 /// One block. It is free again when both counts are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -15,15 +15,15 @@ use std::borrow::Cow;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Span, Words, WordsMut};
 
-use crate::control::Control;
+use crate::books::control::Control;
+use crate::books::space::{Run, SpaceAllocator};
 use crate::error::StoreError;
 use crate::failpoint;
-use crate::hash::{HashKey, NameHash};
-use crate::header::INDEX_TURN;
-use crate::ids::Slot;
-use crate::layout::Layout;
-use crate::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
-use crate::space::{Run, SpaceAllocator};
+use crate::format::hash::{HashKey, NameHash};
+use crate::format::header::INDEX_TURN;
+use crate::format::ids::Slot;
+use crate::format::layout::Layout;
+use crate::format::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
 
 /// A place that was used; not 0, so that probes go on.
 const TOMBSTONE: u64 = 1 << 32;
