@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
@@ -16,7 +17,6 @@ from conftest import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from conftest import Node
 
@@ -109,3 +109,5 @@ def test_a_node_without_its_bucket_does_not_start(bucket: Bucket, tmp_path: Path
     assert ended.returncode == 1
     assert "s3://nowhere" in ended.stderr
     assert "NoSuchBucket" in ended.stderr
+    # Nor has it mounted memory that nobody would unmount.
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()

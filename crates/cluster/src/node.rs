@@ -312,6 +312,10 @@ impl Node {
     pub fn open_with(options: NodeOptions, switch: StopSwitch) -> Result<Self, NodeError> {
         let started = Instant::now();
         check_socket_path(&options.socket)?;
+        if let Some(target) = &options.spill {
+            // Before there is memory that would be left behind.
+            target.probe().map_err(failed(format!("reach {target}")))?;
+        }
         paths::prepare_socket_dir(&options.socket)
             .map_err(failed(format!("the folder of {}", options.socket.display())))?;
         let region_name = paths::region_name(&options.socket);
@@ -489,7 +493,6 @@ fn start_spill(target: &SpillTarget, state: &mut NodeState) -> Result<Worker, No
     let region = Arc::clone(home.region());
     let open = || format!("the spill files of region {}", home.uid());
     let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
-    store.probe().map_err(failed(format!("reach {}", store.label())))?;
     let kept = home.spilled_ids()?;
     let label = store.label().to_owned();
     let worker = Worker::start(store, region, &kept).map_err(failed("the spill thread"))?;

@@ -5,6 +5,7 @@ mod file;
 mod worker;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -55,6 +56,15 @@ impl SpillTarget {
     }
 }
 
+impl fmt::Display for SpillTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(dir) => dir.display().fmt(f),
+            Self::Url(url) => url.fmt(f),
+        }
+    }
+}
+
 /// The files of one region.
 #[derive(Debug, Clone)]
 pub(crate) struct SpillStore {
@@ -71,11 +81,11 @@ impl SpillStore {
         let region = format!("{:016x}", uid.0);
         match target {
             SpillTarget::Folder(dir) => {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                make_folder(dir)?;
                 let dir = dir.canonicalize()?;
                 let store = LocalFileSystem::new_with_prefix(&dir).map_err(io::Error::other)?;
                 let folder = dir.join(&region);
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+                make_folder(&folder)?;
                 let label = folder.display().to_string();
                 let prefix = object_store::path::Path::from(region);
                 Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), label })
@@ -112,6 +122,10 @@ impl SpillStore {
         }
         Ok(())
     }
+}
+
+fn make_folder(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 /// A bucket takes its credentials, its region and its endpoint from `AWS_ACCESS_KEY_ID` and the

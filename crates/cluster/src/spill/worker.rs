@@ -15,8 +15,8 @@ use farrow_store::ObjectId;
 use futures_util::StreamExt;
 use tokio::runtime::Runtime;
 
-use super::SpillStore;
 use super::file::STEP_MAX;
+use super::{SpillStore, SpillTarget, make_folder, open_url};
 use crate::protocol::{SpillDone, SpillJob};
 
 /// How often a job that takes long looks whether it is to stop.
@@ -134,15 +134,18 @@ fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-impl SpillStore {
-    /// Sees that a bucket answers: a node that could not spill should not start. Costs one request.
+impl SpillTarget {
+    /// Sees that a folder can be had, or that a bucket answers: a node that could not spill should
+    /// not start. Costs one request.
     pub(crate) fn probe(&self) -> io::Result<()> {
-        if self.folder.is_some() {
-            return Ok(());
-        }
+        let url = match self {
+            Self::Folder(dir) => return make_folder(dir),
+            Self::Url(url) => url,
+        };
+        let (store, prefix) = open_url(url).map_err(io::Error::other)?;
         let runtime = runtime()?;
         let look = async {
-            let mut files = self.store.list(Some(&self.prefix));
+            let mut files = store.list(Some(&prefix));
             tokio::time::timeout(PROBE_MAX, files.next()).await
         };
         let found = runtime.block_on(look);
@@ -153,7 +156,9 @@ impl SpillStore {
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
+}
 
+impl SpillStore {
     /// Removes all files of a region that is no more.
     pub(crate) fn purge(&self) -> io::Result<()> {
         let runtime = runtime()?;
