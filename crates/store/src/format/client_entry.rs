@@ -9,6 +9,7 @@ use farrow_memory::{Length, Offset, Span};
 
 use crate::books::control::word_of;
 use crate::format::entry::{Entry, EntryFault, Sequence, State};
+use crate::format::hash::crc_of_words;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::format::layout::{CLIENT_ENTRY_BYTES, LIFE_BYTES, Layout};
 
@@ -118,11 +119,7 @@ pub(crate) fn decode(
 
 /// crc32c of the 88 bytes before the checksum.
 fn checksum(words: &[u64; CLIENT_ENTRY_WORDS]) -> u64 {
-    let mut bytes = [0u8; CHECKSUM_WORD * 8];
-    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *chunk = word.to_le_bytes();
-    }
-    u64::from(crc32c::crc32c(&bytes))
+    crc_of_words::<{ CHECKSUM_WORD * 8 }>(words)
 }
 
 #[cfg(test)]

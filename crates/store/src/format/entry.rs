@@ -6,6 +6,7 @@
 
 use farrow_memory::{Length, Offset, Span};
 
+use crate::format::hash::crc_of_words;
 use crate::format::ids::{Generation, NamespaceId, ObjectId, ObjectKind, RegionUid, Slot};
 use crate::format::layout::Layout;
 use crate::format::metadata::METADATA_BYTES_MAX;
@@ -353,11 +354,7 @@ impl Entry {
 
 /// crc32c of the 120 bytes before the checksum.
 fn checksum(words: &[u64; ENTRY_WORDS]) -> u64 {
-    let mut bytes = [0u8; CHECKSUM_WORD * 8];
-    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
-        *chunk = word.to_le_bytes();
-    }
-    u64::from(crc32c::crc32c(&bytes))
+    crc_of_words::<{ CHECKSUM_WORD * 8 }>(words)
 }
 
 /// A list of extra blocks as it lies behind a descriptor, for the client that writes it.

@@ -65,6 +65,15 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
+/// CRC-32C of the first so many bytes of words, as they lie in memory.
+pub(crate) fn crc_of_words<const BYTES: usize>(words: &[u64]) -> u64 {
+    let mut bytes = [0u8; BYTES];
+    for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *chunk = word.to_le_bytes();
+    }
+    u64::from(crc32c::crc32c(&bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -30,8 +30,14 @@ impl Home {
         EventCursor::new(self.region().clone(), *self.layout(), next)
     }
 
-    /// Before a change of an object with this full name: write the event. The one drafted before is forgotten unless
-    /// it was published.
+    /// Before a change of an object that has its name by now: write the event.
+    pub(super) fn draft_event_of(&self, kind: EventKind, entry: &Entry) -> Result<(), StoreError> {
+        let name = self.name_of(entry)?;
+        self.draft_event(kind, entry, &String::from_utf8_lossy(&name))
+    }
+
+    /// Before a change of an object with this full name: write the event. The one drafted before
+    /// is forgotten unless it was published.
     pub(super) fn draft_event(
         &self,
         kind: EventKind,

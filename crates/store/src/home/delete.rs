@@ -100,17 +100,13 @@ impl Home {
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, entry)?;
         let sequence = self.directory.sequence(slot)?;
-        let name = self.name_of(entry)?;
-        self.draft_event(why, entry, &String::from_utf8_lossy(&name))?;
+        self.draft_event_of(why, entry)?;
         self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
         failpoint!("delete.retiring");
         self.free_name(entry)?;
         self.publish_event()?;
         self.pins.set(slot, false)?;
-        let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
-        for (run, part) in runs.iter().zip(parts) {
-            self.blocks.retire(*run, part).map_err(unknown_block)?;
-        }
+        self.retire_blocks(&runs)?;
         self.objects = self.objects.saturating_sub(1);
         self.retiring.insert(slot.0);
         Ok(Length(runs.iter().map(|run| run.len()).sum()))
@@ -124,6 +120,20 @@ impl Home {
             self.names.erase(entry.name)?;
         }
         Ok(())
+    }
+
+    /// The blocks of an object, the primary one first, wait for its end.
+    pub(super) fn retire_blocks(&mut self, runs: &[Run]) -> Result<(), StoreError> {
+        let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
+        for (run, part) in runs.iter().zip(parts) {
+            self.blocks.retire(*run, part).map_err(unknown_block)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::release_block`] for each.
+    pub(super) fn release_blocks(&mut self, runs: &[Run]) -> Result<u64, StoreError> {
+        runs.iter().try_fold(0, |bytes, run| Ok(bytes + self.release_block(*run)?))
     }
 
     /// Let go of a block that retires; free it if it was the last to. Returns the bytes that became
@@ -186,11 +196,7 @@ impl Home {
         self.retiring.remove(&slot.0);
         self.restored_at.remove(&slot.0);
         self.forget_taken(slot)?;
-        let mut bytes = 0;
-        for run in runs {
-            bytes += self.release_block(run)?;
-        }
-        Ok(bytes)
+        self.release_blocks(&runs)
     }
 }
 

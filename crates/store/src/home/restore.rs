@@ -102,8 +102,7 @@ impl Home {
             }
         };
         let slot = id.slot();
-        let name = self.name_of(&entry)?;
-        self.draft_event(EventKind::Restored, &entry, &String::from_utf8_lossy(&name))?;
+        self.draft_event_of(EventKind::Restored, &entry)?;
         self.directory.replace(&entry, State::Sealed)?;
         self.publish_event()?;
         self.spilled.remove(&slot.0);

@@ -8,8 +8,7 @@
 use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
-use super::delete::{Deleted, unknown_block};
-use crate::books::blocks::Part;
+use super::delete::Deleted;
 use crate::books::grants::span_of;
 use crate::error::StoreError;
 use crate::events::EventKind;
@@ -88,8 +87,7 @@ impl Home {
             return Ok(None);
         }
         let runs = self.runs_of(slot, &entry)?;
-        let name = self.name_of(&entry)?;
-        self.draft_event(EventKind::Spilled, &entry, &String::from_utf8_lossy(&name))?;
+        self.draft_event_of(EventKind::Spilled, &entry)?;
         let sequence = self.directory.sequence(slot)?;
         self.directory.set_sequence(slot, sequence.with(State::Spilled))?;
         failpoint!("spill.spilled");
@@ -98,12 +96,8 @@ impl Home {
         self.restored_at.remove(&slot.0);
         self.objects = self.objects.saturating_sub(1);
         self.spilled.insert(slot.0, entry.size.0);
-        let mut bytes = 0;
-        let parts = std::iter::once(Part::Primary).chain(std::iter::repeat(Part::Extra));
-        for (run, part) in runs.into_iter().zip(parts) {
-            self.blocks.retire(run, part).map_err(unknown_block)?;
-            bytes += self.release_block(run)?;
-        }
+        self.retire_blocks(&runs)?;
+        let bytes = self.release_blocks(&runs)?;
         failpoint!("spill.freed");
         Ok(Some(Length(bytes)))
     }
@@ -152,8 +146,7 @@ impl Home {
     /// slot is free at once.
     pub(super) fn delete_spilled(&mut self, entry: &Entry) -> Result<Deleted, StoreError> {
         let slot = entry.id.slot();
-        let name = self.name_of(entry)?;
-        self.draft_event(EventKind::Deleted, entry, &String::from_utf8_lossy(&name))?;
+        self.draft_event_of(EventKind::Deleted, entry)?;
         self.directory.vacate(slot)?;
         failpoint!("spill.deleted");
         self.free_name(entry)?;

@@ -19,7 +19,7 @@ use super::support::{Client, World, part, table};
 use crate::failpoints;
 use crate::{
     ClientSlot, EventCursor, EventKind, Held, Home, Listed, Lru, Namespace, NamespaceOptions, Need,
-    ObjectId, SealRequest, Seen, StoreError, Target, UseStamps, Whereabouts, full_name,
+    ObjectId, SealRequest, Seen, StoreError, StoreStats, Target, UseStamps, Whereabouts, full_name,
 };
 
 const GRAIN: u64 = 128;
@@ -630,10 +630,7 @@ impl Model {
         let id = *self.objects.keys().nth(i).unwrap();
         let stays = self.is_held(id) || self.pinned.contains(&id);
         let before = self.home().stats().unwrap();
-        // It may need an entry in the directory, and that of a grant, to go.
-        let is_tight = before.objects + before.objects_retiring + before.objects_spilled
-            >= before.objects_max
-            || before.grants_max - before.grants < 2;
+        let is_tight = is_tight(&before);
         match self.home().evict(id).unwrap() {
             Some(bytes) => {
                 assert!(!stays, "{id} went though it may not");
@@ -694,9 +691,7 @@ impl Model {
         let id = *self.objects.keys().nth(i).unwrap();
         let stays = self.is_held(id) || self.pinned.contains(&id);
         let before = self.home().stats().unwrap();
-        let is_tight = before.objects + before.objects_retiring + before.objects_spilled
-            >= before.objects_max
-            || before.grants_max - before.grants < 2;
+        let is_tight = is_tight(&before);
         let home = self.home.as_mut().unwrap();
         let written = File::of(home, id);
         let new = written.as_ref().map_or(id, |file| file.head.id);
@@ -1062,6 +1057,12 @@ impl Model {
             }
         }
     }
+}
+
+/// Whether an object may lack the entry in the directory, or that of a grant, which it takes to go.
+fn is_tight(stats: &StoreStats) -> bool {
+    stats.objects + stats.objects_retiring + stats.objects_spilled >= stats.objects_max
+        || stats.grants_max - stats.grants < 2
 }
 
 fn choose(n: usize, of: usize) -> Option<usize> {
