@@ -41,7 +41,7 @@ mod units;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
 pub use fabric::passed::{PassedFabric, PassedParts};
-pub use fabric::{CoherenceClass, Fabric, FabricKind, device, mount, shm};
+pub use fabric::{CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, device, mount, shm};
 pub use process::process_id;
 pub use region::alias::Alias;
 pub use region::sealed::SealedBytes;

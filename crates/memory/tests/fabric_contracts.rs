@@ -23,3 +23,11 @@ mod passed_memfd {
 mod passed_device {
     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::PASSED_DEVICE);
 }
+
+mod incoherent_64 {
+    farrow_testkit::fabric_contracts!(farrow_testkit::fabric::INCOHERENT_64);
+}
+
+mod incoherent_128 {
+    farrow_testkit::fabric_contracts!(farrow_testkit::fabric::INCOHERENT_128);
+}

@@ -94,9 +94,32 @@ impl DeviceFabric {
         geometry: Geometry,
         coherence: CoherenceClass,
     ) -> Result<PassedFabric, FabricError> {
+        Self::of_another(path, file_offset, geometry, coherence, false)
+    }
+
+    /// Opens a region that another node lends, to pass it to clients: they write in what that node
+    /// grants to them. Takes no lock.
+    ///
+    /// # Errors
+    /// As [`DeviceFabric::inspect`].
+    pub fn join(
+        path: &Path,
+        file_offset: u64,
+        geometry: Geometry,
+        coherence: CoherenceClass,
+    ) -> Result<PassedFabric, FabricError> {
+        Self::of_another(path, file_offset, geometry, coherence, true)
+    }
+
+    fn of_another(
+        path: &Path,
+        file_offset: u64,
+        geometry: Geometry,
+        coherence: CoherenceClass,
+        is_writing: bool,
+    ) -> Result<PassedFabric, FabricError> {
         files::check_geometry(geometry, file_offset)?;
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || match rustix::fs::open(path, flags, Mode::empty()) {
+        let open = |mode| match rustix::fs::open(path, mode | OFlags::CLOEXEC, Mode::empty()) {
             Err(Errno::NOENT) => Err(FabricError::NotFound { path: path.to_owned() }),
             opened => opened.map_err(|errno| system("open", path, errno)),
         };
@@ -104,10 +127,10 @@ impl DeviceFabric {
             kind: FabricKind::Device,
             coherence,
             geometry,
-            control_read: open()?,
+            control_read: open(OFlags::RDONLY)?,
             control_file_offset: file_offset,
-            data_read: open()?,
-            data_write: None,
+            data_read: open(OFlags::RDONLY)?,
+            data_write: is_writing.then(|| open(OFlags::RDWR)).transpose()?,
             data_file_offset: file_offset + geometry.control.0,
         })
     }

@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 
-use crate::units::{Geometry, Length, Section};
+use crate::units::{Geometry, Length, Section, Span};
 
 mod files;
 
@@ -78,4 +78,34 @@ pub trait Fabric: Send + Sync + Debug {
 
     /// The huge page the mount or device offers, or `None` if it offers none or says nothing.
     fn huge_page_bytes(&self) -> Option<Length>;
+
+    /// What publishes and refreshes in place of this CPU's cache instructions. For simulated nodes,
+    /// whose caches are not those of this machine; memory has none.
+    fn maintenance(&self) -> Option<&dyn Maintenance> {
+        None
+    }
+}
+
+/// Publish and refresh of a fabric with caches of its own. Spans lie in the region.
+pub trait Maintenance {
+    /// Bytes of the lines that it moves: a power of two.
+    fn line_bytes(&self) -> u32;
+
+    /// Brings the lines around a span to memory. Returns how many there are.
+    fn publish(&self, span: Span) -> u64;
+
+    /// Brings dirty lines around a span to memory, then all of them from there. Returns how many
+    /// there are.
+    fn refresh(&self, span: Span) -> u64;
+}
+
+/// Where a process runs, as seen from the home of a region. Between the two lies what the
+/// coherence class speaks of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Proximity {
+    /// On the home's node: each sees at once what the other stores, on every fabric.
+    #[default]
+    Local,
+    /// On another node.
+    Remote,
 }

@@ -81,6 +81,19 @@ impl ShmFabric {
     /// # Errors
     /// As [`ShmFabric::open`], but never [`FabricError::Locked`].
     pub fn inspect(dir: &Path, name: &str) -> Result<PassedFabric, FabricError> {
+        Self::of_another(dir, name, false)
+    }
+
+    /// Opens a region that another node lends, to pass it to clients: they write in what that node
+    /// grants to them. Takes no lock.
+    ///
+    /// # Errors
+    /// As [`ShmFabric::inspect`].
+    pub fn join(dir: &Path, name: &str) -> Result<PassedFabric, FabricError> {
+        Self::of_another(dir, name, true)
+    }
+
+    fn of_another(dir: &Path, name: &str, is_writing: bool) -> Result<PassedFabric, FabricError> {
         files::check_name(name)?;
         let (control, control_length) = open_section(&section_path(dir, name, Section::Control))?;
         let (data, data_length) = open_section(&section_path(dir, name, Section::Data))?;
@@ -91,7 +104,7 @@ impl ShmFabric {
             control_read: control.reader,
             control_file_offset: 0,
             data_read: data.reader,
-            data_write: None,
+            data_write: is_writing.then_some(data.writer),
             data_file_offset: 0,
         })
     }

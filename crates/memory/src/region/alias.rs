@@ -13,7 +13,6 @@ use super::{Populate, Region, failure, words};
 use crate::copy::parallel::{PART_BYTES, share};
 use crate::copy::{self, CopyPlan, CopyReport};
 use crate::error::{AccessError, MapError};
-use crate::fabric::CoherenceClass;
 use crate::mapping::{self, Mapping};
 use crate::sync::Ordering;
 use crate::units::{Length, Offset, Span, page_bytes};
@@ -146,14 +145,15 @@ impl Alias {
     /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
     pub fn write_published(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(from.len()));
-        if self.region.fabric().coherence_class() == CoherenceClass::Coherent {
+        if !self.region.is_node_local() {
             self.write_large(offset, from)?;
             return Ok(self.region.publish(span)?);
         }
         let plan = CopyPlan::automatic();
         let stream_bytes_min = plan.stream_bytes_min.min(PUBLISHED_STREAM_BYTES_MIN);
         let report = self.write_as(offset, from, CopyPlan { stream_bytes_min, ..plan })?;
-        if !report.is_nontemporal {
+        // A simulated cache sees no difference between the two kinds of stores.
+        if !report.is_nontemporal || self.region.fabric().maintenance().is_some() {
             return Ok(self.region.publish(span)?);
         }
         for part in report.cached_ends(span) {

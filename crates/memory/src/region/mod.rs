@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::mm::Advice;
@@ -10,7 +11,7 @@ use rustix::mm::Advice;
 use crate::cache;
 use crate::copy::{self, CopyPlan};
 use crate::error::{AccessError, BoundsError, MapError};
-use crate::fabric::{CoherenceClass, Fabric, FabricKind};
+use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
 use crate::mapping::{self, Mapping};
 use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
@@ -61,6 +62,10 @@ pub struct Counters {
     pub publish_calls: u64,
     /// Calls of refresh.
     pub refresh_calls: u64,
+    /// Time that publish took, in nanoseconds. 0 on a coherent fabric.
+    pub publish_ns: u64,
+    /// Time that refresh took, in nanoseconds. 0 on a coherent fabric.
+    pub refresh_ns: u64,
     /// Bytes mapped writable now, over the window and by aliases.
     pub mapped_writable_bytes: u64,
 }
@@ -71,6 +76,8 @@ struct CounterCells {
     refreshed_lines: AtomicU64,
     publish_calls: AtomicU64,
     refresh_calls: AtomicU64,
+    publish_ns: AtomicU64,
+    refresh_ns: AtomicU64,
     alias_bytes: AtomicU64,
 }
 
@@ -82,6 +89,9 @@ pub struct Region {
     access: Access,
     geometry: Geometry,
     is_at_wish: bool,
+    is_node_local: bool,
+    /// Node-local, and its home is on another node.
+    is_remote: bool,
     is_huge_advised: AtomicBool,
     writable: Mutex<WritableRanges>,
     counters: CounterCells,
@@ -98,6 +108,19 @@ impl Region {
         fabric: Arc<dyn Fabric>,
         access: Access,
         wish: Option<Address>,
+    ) -> Result<Self, MapError> {
+        Self::map_from(fabric, access, wish, Proximity::Local)
+    }
+
+    /// As [`Region::map`], by a process that may be on another node than the home.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn map_from(
+        fabric: Arc<dyn Fabric>,
+        access: Access,
+        wish: Option<Address>,
+        proximity: Proximity,
     ) -> Result<Self, MapError> {
         let geometry = fabric.geometry();
         let length = geometry.total();
@@ -122,12 +145,15 @@ impl Region {
             unsafe { window.put_file(span.offset.0, fd, file_offset, span.length, is_writable) }
                 .map_err(|errno| failure("mmap", span, errno))?;
         }
+        let is_node_local = fabric.coherence_class() == CoherenceClass::NodeLocal;
         Ok(Self {
             window,
             fabric,
             access,
             geometry,
             is_at_wish,
+            is_node_local,
+            is_remote: is_node_local && proximity == Proximity::Remote,
             is_huge_advised: AtomicBool::new(false),
             writable: Mutex::new(WritableRanges::default()),
             counters: CounterCells::default(),
@@ -169,6 +195,26 @@ impl Region {
     #[must_use]
     pub fn is_at_wish(&self) -> bool {
         self.is_at_wish
+    }
+
+    /// Must stores be published to be seen by other nodes?
+    #[inline]
+    #[must_use]
+    pub fn is_node_local(&self) -> bool {
+        self.is_node_local
+    }
+
+    /// Must this process refresh what the home writes, and publish what the home reads?
+    #[inline]
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.is_remote
+    }
+
+    /// Bytes of the cache lines that publish and refresh act on.
+    #[must_use]
+    pub fn line_bytes(&self) -> u32 {
+        self.fabric.maintenance().map_or_else(cache::line_bytes, |caches| caches.line_bytes())
     }
 
     /// Does the span lie in the region?
@@ -285,14 +331,11 @@ impl Region {
     pub fn publish(&self, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        match self.fabric.coherence_class() {
-            CoherenceClass::Coherent => fence(Ordering::SeqCst),
-            CoherenceClass::NodeLocal => {
-                let start = self.window.pointer(span.offset.0);
-                // SAFETY: the span was checked, and all of the region is mapped.
-                let lines = unsafe { cache::publish_lines(start, span.length.as_usize()) };
-                self.counters.published_lines.fetch_add(lines, Ordering::Relaxed);
-            }
+        if self.is_node_local {
+            let cells = (&self.counters.published_lines, &self.counters.publish_ns);
+            self.maintain(span, Upkeep::Publish, cells);
+        } else {
+            fence(Ordering::SeqCst);
         }
         Ok(())
     }
@@ -305,16 +348,60 @@ impl Region {
     pub fn refresh(&self, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
-        match self.fabric.coherence_class() {
-            CoherenceClass::Coherent => fence(Ordering::SeqCst),
-            CoherenceClass::NodeLocal => {
-                let start = self.window.pointer(span.offset.0);
-                // SAFETY: the span was checked, and all of the region is mapped.
-                let lines = unsafe { cache::refresh_lines(start, span.length.as_usize()) };
-                self.counters.refreshed_lines.fetch_add(lines, Ordering::Relaxed);
-            }
+        if self.is_node_local {
+            let cells = (&self.counters.refreshed_lines, &self.counters.refresh_ns);
+            self.maintain(span, Upkeep::Refresh, cells);
+        } else {
+            fence(Ordering::SeqCst);
         }
         Ok(())
+    }
+
+    /// Publishes what the home reads, where the home is on another node of a node-local region.
+    /// Elsewhere nothing, not even a fence.
+    ///
+    /// # Errors
+    /// As [`Region::publish`].
+    #[inline]
+    pub fn publish_if_remote(&self, span: Span) -> Result<(), BoundsError> {
+        if self.is_remote { self.publish(span) } else { Ok(()) }
+    }
+
+    /// Refreshes what the home writes, where the home is on another node of a node-local region.
+    /// Elsewhere nothing, not even a fence.
+    ///
+    /// # Errors
+    /// As [`Region::refresh`].
+    #[inline]
+    pub fn refresh_if_remote(&self, span: Span) -> Result<(), BoundsError> {
+        if self.is_remote { self.refresh(span) } else { Ok(()) }
+    }
+
+    /// Refreshes what clients write, who may be on any node: on every node of a node-local region.
+    /// Elsewhere nothing, not even a fence.
+    ///
+    /// # Errors
+    /// As [`Region::refresh`].
+    #[inline]
+    pub fn refresh_if_node_local(&self, span: Span) -> Result<(), BoundsError> {
+        if self.is_node_local { self.refresh(span) } else { Ok(()) }
+    }
+
+    /// Acts on the lines of a span that was checked.
+    #[cold]
+    fn maintain(&self, span: Span, what: Upkeep, (lines, ns): (&AtomicU64, &AtomicU64)) {
+        let begin = Instant::now();
+        let (start, length) = (self.window.pointer(span.offset.0), span.length.as_usize());
+        let count = match (self.fabric.maintenance(), what) {
+            (Some(caches), Upkeep::Publish) => caches.publish(span),
+            (Some(caches), Upkeep::Refresh) => caches.refresh(span),
+            // SAFETY: the span was checked, and all of the region is mapped.
+            (None, Upkeep::Publish) => unsafe { cache::publish_lines(start, length) },
+            // SAFETY: as above.
+            (None, Upkeep::Refresh) => unsafe { cache::refresh_lines(start, length) },
+        };
+        lines.fetch_add(count, Ordering::Relaxed);
+        ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// What it did so far.
@@ -331,6 +418,8 @@ impl Region {
             refreshed_lines: load(&self.counters.refreshed_lines),
             publish_calls: load(&self.counters.publish_calls),
             refresh_calls: load(&self.counters.refresh_calls),
+            publish_ns: load(&self.counters.publish_ns),
+            refresh_ns: load(&self.counters.refresh_ns),
             mapped_writable_bytes: window + control + load(&self.counters.alias_bytes),
         }
     }
@@ -441,6 +530,13 @@ impl fmt::Debug for Region {
             .field("fabric", &self.fabric.describe())
             .finish_non_exhaustive()
     }
+}
+
+/// What is done to cache lines.
+#[derive(Clone, Copy)]
+enum Upkeep {
+    Publish,
+    Refresh,
 }
 
 /// Can a region of this length start there?

@@ -137,6 +137,16 @@ impl<'a> WordsMut<'a> {
         true
     }
 
+    /// Stores `new` into word `index` if it holds `current`, sequentially consistent; `false` if it
+    /// does not, or behind the end. Between nodes no fabric is asked for this.
+    #[inline]
+    pub fn replace(&self, index: usize, current: u64, new: u64) -> bool {
+        let order = Ordering::SeqCst;
+        self.words
+            .word(index)
+            .is_some_and(|word| word.compare_exchange(current, new, order, order).is_ok())
+    }
+
     /// Stores 0 into every word, relaxed.
     pub fn clear(&self) {
         for index in 0..self.len() {
@@ -255,6 +265,7 @@ mod tests {
         assert_eq!(words.load(3, Ordering::Relaxed), None);
         assert!(words.store(0, 9, Ordering::Acquire));
         assert!(!words.store(3, 9, Ordering::Release));
+        assert!(words.replace(1, 2, 5) && !words.replace(1, 2, 6) && !words.replace(3, 0, 1));
         assert_eq!(words.words().slice(0, 3).unwrap().load(0, Ordering::Release), Some(9));
         assert!(words.words().slice(1, 3).is_none());
         assert!(words.words().slice(usize::MAX, 2).is_none());

@@ -3,8 +3,7 @@
 use farrow_memory::copy::{self, CopyPlan};
 use farrow_memory::sync::Ordering;
 use farrow_memory::{
-    AccessError, BoundsError, CoherenceClass, Length, MapError, Offset, Populate, Span, cache,
-    page_bytes,
+    AccessError, BoundsError, CoherenceClass, Length, MapError, Offset, Populate, Span, page_bytes,
 };
 
 use super::{Backend, data_pages, geometry};
@@ -179,7 +178,7 @@ pub fn calls_and_maps_agree(backend: &Backend) {
 pub fn lines_are_maintained_only_where_needed(backend: &Backend) {
     let made = (backend.make)(geometry());
     let client = made.map_client();
-    let line = u64::from(cache::line_bytes());
+    let line = u64::from(client.line_bytes());
     let span = Span::new(Offset(data_pages(1, 1).offset.0 + 1), Length(4 * line));
     client.publish(span).unwrap();
     client.refresh(span).unwrap();

@@ -10,11 +10,14 @@ use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Access, CoherenceClass, Fabric, FabricError, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Region, Section, Span, page_bytes,
+    PassedParts, Proximity, Region, Section, Span, page_bytes,
 };
 use tempfile::TempDir;
 
+use crate::incoherent::{Cluster, NodeFabric, Settings};
+
 pub mod access;
+pub mod coherence;
 pub mod mapping;
 pub mod protection;
 
@@ -39,6 +42,8 @@ pub struct Made {
     pub home: Arc<dyn Fabric>,
     /// As a client has it.
     pub client: Arc<dyn Fabric>,
+    /// As a client on another node has it, where the back end has nodes; else as a client.
+    pub other: Arc<dyn Fabric>,
     /// A directory to be removed, for one.
     pub keep: Box<dyn Any + Send + Sync>,
 }
@@ -61,6 +66,20 @@ impl Made {
     pub fn map_client(&self) -> Arc<Region> {
         let region = Region::map(Arc::clone(&self.client), Access::Client, None);
         Arc::new(region.expect("map as client"))
+    }
+
+    /// Maps it as a client on another node, anywhere.
+    #[must_use]
+    pub fn map_other(&self) -> Arc<Region> {
+        let fabric = Arc::clone(&self.other);
+        let region = Region::map_from(fabric, Access::Client, None, Proximity::Remote);
+        Arc::new(region.expect("map as client of another node"))
+    }
+
+    /// One fabric for everybody.
+    fn shared(fabric: Arc<dyn Fabric>, keep: Box<dyn Any + Send + Sync>) -> Self {
+        let (client, other) = (Arc::clone(&fabric), Arc::clone(&fabric));
+        Self { home: fabric, client, other, keep }
     }
 }
 
@@ -101,7 +120,7 @@ pub const SHM_FILES: Backend = Backend {
         let dir = shared_dir();
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::create(dir.path(), "region", geometry).expect("create"));
-        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
+        Made::shared(fabric, Box::new(dir))
     },
 };
 
@@ -111,7 +130,7 @@ pub const MEMFD: Backend = Backend {
     make: |geometry| {
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::memfd("region", geometry).expect("memfd"));
-        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(()) }
+        Made::shared(fabric, Box::new(()))
     },
 };
 
@@ -120,7 +139,7 @@ pub const DEVICE: Backend = Backend {
     name: "device",
     make: |geometry| {
         let (fabric, dir) = device(geometry, CoherenceClass::Coherent);
-        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
+        Made::shared(fabric, Box::new(dir))
     },
 };
 
@@ -129,7 +148,7 @@ pub const DEVICE_NODE_LOCAL: Backend = Backend {
     name: "device, node-local",
     make: |geometry| {
         let (fabric, dir) = device(geometry, CoherenceClass::NodeLocal);
-        Made { home: Arc::clone(&fabric), client: fabric, keep: Box::new(dir) }
+        Made::shared(fabric, Box::new(dir))
     },
 };
 
@@ -138,8 +157,8 @@ pub const PASSED_MEMFD: Backend = Backend {
     name: "passed memfd",
     make: |geometry| {
         let made = (MEMFD.make)(geometry);
-        let client = pass(&*made.home, CoherenceClass::Coherent).expect("pass");
-        Made { client: Arc::new(client), ..made }
+        let pass = || Arc::new(pass(&*made.home, CoherenceClass::Coherent).expect("pass"));
+        Made { client: pass(), other: pass(), ..made }
     },
 };
 
@@ -148,10 +167,25 @@ pub const PASSED_DEVICE: Backend = Backend {
     name: "passed device, node-local",
     make: |geometry| {
         let made = (DEVICE_NODE_LOCAL.make)(geometry);
-        let client = pass(&*made.home, CoherenceClass::NodeLocal).expect("pass");
-        Made { client: Arc::new(client), ..made }
+        let pass = || Arc::new(pass(&*made.home, CoherenceClass::NodeLocal).expect("pass"));
+        Made { client: pass(), other: pass(), ..made }
     },
 };
+
+/// Simulated nodes with lines of 64 B: home and client on one, the other client on another.
+pub const INCOHERENT_64: Backend =
+    Backend { name: "incoherent, lines of 64 B", make: |geometry| incoherent(geometry, 64) };
+
+/// The same with lines of 128 B.
+pub const INCOHERENT_128: Backend =
+    Backend { name: "incoherent, lines of 128 B", make: |geometry| incoherent(geometry, 128) };
+
+fn incoherent(geometry: Geometry, line_bytes: u32) -> Made {
+    let cluster = Cluster::new(geometry, 2, Settings { line_bytes, ..Settings::default() });
+    let node = |node| -> Arc<dyn Fabric> { Arc::<NodeFabric>::clone(cluster.node(node)) };
+    let (home, client, other) = (node(0), node(0), node(1));
+    Made { home, client, other, keep: Box::new(cluster) }
+}
 
 fn device(geometry: Geometry, coherence: CoherenceClass) -> (Arc<dyn Fabric>, TempDir) {
     let dir = shared_dir();
@@ -195,6 +229,8 @@ macro_rules! fabric_contracts {
             access: nothing_outside_is_reached, words_are_whole, only_what_is_writable_is_written,
                 an_alias_shows_in_the_window, large_writes_arrive, calls_and_maps_agree,
                 lines_are_maintained_only_where_needed;
+            coherence: what_is_published_arrives, neighbours_keep_their_lines,
+                what_is_not_written_is_not_written_back, words_are_never_torn;
             protection: a_client_cannot_write_by_construction, a_home_cannot_write_data,
                 a_sealed_range_is_read_only_by_construction, a_retired_range_is_read_only_at_once,
                 a_writer_keeps_its_range_writable, maps_merge_again, protection_wants_data_pages;
