@@ -25,6 +25,8 @@ pub const ALL: &[&str] = &[
     "client.leave.holds",
     "client.leave.grant",
     "client.leave.done",
+    "cluster.keep.filled",
+    "cluster.tell.filled",
     "namespace.record",
     "namespace.created",
     "namespace.dropped",

@@ -11,6 +11,7 @@
 
 mod books;
 mod client;
+pub mod coherence;
 mod error;
 mod events;
 #[cfg(any(test, feature = "failpoints"))]
@@ -25,7 +26,8 @@ mod seqlock;
 mod tests;
 
 pub use books::blocks::Usage;
-pub use books::clients::{ClientRecord, ClientSlot, Joined};
+pub use books::clients::{ClientRecord, ClientSlot, Guest, Joined, Newcomer};
+pub use books::cluster::CLUSTER_BYTES_MAX;
 pub use books::eviction::{ByHand, Candidate, Evicted, EvictionPolicy, Lru, Need, Within};
 pub use books::names::{check_name, full_name, own_name};
 pub use books::namespaces::{Namespace, NamespaceOptions};
@@ -34,6 +36,7 @@ pub use client::entry_table::EntryTable;
 pub use client::hold_table::{Held, HoldTable};
 pub use client::reader::{Listed, Place, Reader, Whereabouts};
 pub use client::uses::UseStamps;
+pub use coherence::clean;
 pub use error::{FormatError, StoreError};
 pub use events::{Event, EventCursor, EventKind, Seen};
 pub use format::entry::{Entry, encode_extra};
@@ -49,8 +52,8 @@ pub use format::options::{
 };
 pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use home::{
-    AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Reclaimed,
-    SealRequest, SpillPlan, StoreStats, Unfinished,
+    AdoptReport, ClientShare, Deleted, Dropped, HEAP_CELLS_MAX, HeapCell, Home, Quarantined,
+    Reclaimed, SealRequest, SpillPlan, StoreStats, Unfinished,
 };
 
 /// Pass a named place where a test may kill. Nothing outside of tests.

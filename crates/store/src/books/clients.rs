@@ -20,6 +20,28 @@ pub struct Joined {
     pub nonce: u64,
 }
 
+/// The node on which a client runs that is not of the home's own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Guest {
+    /// What the daemon knows that node by, in all lives of both.
+    pub node: u64,
+}
+
+/// Who joins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Newcomer {
+    /// Its process.
+    pub pid: u32,
+    /// Start time of that process: tells it from a later one with the same pid.
+    pub start_time: u64,
+    /// Its user.
+    pub uid: u32,
+    /// The namespace it is to be in.
+    pub namespace: NamespaceId,
+    /// `None`: it runs on the home's own node.
+    pub guest: Option<Guest>,
+}
+
 /// A client as the table tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClientRecord {
@@ -36,6 +58,8 @@ pub struct ClientRecord {
     pub nonce: u64,
     /// The namespace it is in.
     pub namespace: NamespaceId,
+    /// `None`: it runs on the home's own node.
+    pub guest: Option<Guest>,
 }
 
 const STATE_WORD: u64 = 0;
@@ -69,6 +93,7 @@ impl ClientTable {
                 uid: (words[1] >> 32) as u32,
                 nonce: words[3],
                 namespace: NamespaceId(words[4] as u16),
+                guest: (words[4] >> 16 & 1 == 1).then_some(Guest { node: words[5] }),
             };
             table.joined.push((words[0] != FREE).then_some(record));
             match words[0] {
@@ -81,26 +106,23 @@ impl ClientTable {
         Ok(table)
     }
 
-    pub(crate) fn join(
-        &mut self,
-        pid: u32,
-        start_time: u64,
-        uid: u32,
-        namespace: NamespaceId,
-    ) -> Result<Joined, StoreError> {
+    pub(crate) fn join(&mut self, newcomer: &Newcomer) -> Result<Joined, StoreError> {
+        let Newcomer { pid, start_time, uid, namespace, guest } = *newcomer;
         let max = self.layout.clients_max;
         let slot = *self.free.last().ok_or(StoreError::TooManyClients { max })?;
         let nonce = random()?;
         let client = ClientSlot(slot);
         let who = u64::from(pid) | u64::from(uid) << 32;
-        self.control
-            .store_record(self.word(client, 1), &[who, start_time, nonce, namespace.0.into()])?;
+        let whence = u64::from(namespace.0) | u64::from(guest.is_some()) << 16;
+        let node = guest.map_or(0, |guest| guest.node);
+        let record = [who, start_time, nonce, whence, node];
+        self.control.store_record(self.word(client, 1), &record)?;
         failpoint!("client.join.record");
         self.set_state(client, JOINED)?;
         failpoint!("client.join.state");
         self.free.pop();
         if let Some(place) = self.joined.get_mut(slot as usize) {
-            *place = Some(ClientRecord { client, pid, start_time, uid, nonce, namespace });
+            *place = Some(ClientRecord { client, pid, start_time, uid, nonce, namespace, guest });
         }
         Ok(Joined { client, nonce })
     }

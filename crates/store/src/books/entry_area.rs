@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::sync::Ordering;
-use farrow_memory::{Length, Offset, Region, Span};
+use farrow_memory::{Length, Offset, Proximity, Region, Span};
 
 use crate::books::client_pages::ClientPages;
 use crate::books::control::{Control, word_of};
@@ -68,6 +68,11 @@ impl EntryArea {
             }
         }
         Ok(area)
+    }
+
+    /// Where the process of a client runs.
+    pub(crate) fn set_proximity(&mut self, client: u32, proximity: Proximity) {
+        self.pages.set_proximity(client, proximity);
     }
 
     /// Assign at most `count` pages in a row to a client, all zero. At least one.
@@ -229,12 +234,13 @@ impl EntryArea {
 
     /// Copy a page out.
     pub(crate) fn read_page(&self, page: u32) -> Result<Vec<u64>, StoreError> {
-        self.pages.read(self.span_of(page))
+        self.pages.read(self.span_of(page), self.client_of_page(page))
     }
 
     /// Copy one entry out.
     pub(crate) fn read_entry(&self, number: u32) -> Result<[u64; CLIENT_ENTRY_WORDS], StoreError> {
-        let words = self.pages.read(self.layout.client_entry_span(number))?;
+        let words =
+            self.pages.read(self.layout.client_entry_span(number), self.client_of(number))?;
         Ok(words.first_chunk().copied().unwrap_or_default())
     }
 
@@ -333,7 +339,9 @@ pub(crate) fn namespace_of_page(
     page: u32,
 ) -> Result<NamespaceId, StoreError> {
     let at = word_of(layout.entry_owners, ENTRY_OWNER_BYTES, page, 0);
-    let words = region.words(Span::new(at, Length(8)))?;
+    let span = Span::new(at, Length(8));
+    region.refresh_if_remote(span)?;
+    let words = region.words(span)?;
     let unreachable = || StoreError::unreachable_word("entry-page table", page.into());
     words.load(0, Ordering::Acquire).map(|word| split(word).1).ok_or_else(unreachable)
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use farrow_memory::{Length, Offset, Span};
+use farrow_memory::{Length, Offset, Proximity, Span};
 
 use crate::books::client_pages::ClientPages;
 use crate::books::control::{Control, word_of};
@@ -27,6 +27,8 @@ pub(crate) struct HoldArea {
     owners: Vec<u32>,
     assigned: BTreeSet<u32>,
     free: BTreeSet<u32>,
+    /// Clients whose holds count no more, though their blocks are not free yet.
+    silent: BTreeSet<u32>,
 }
 
 impl HoldArea {
@@ -40,6 +42,7 @@ impl HoldArea {
             owners: vec![0; layout.hold_blocks_max as usize],
             assigned: BTreeSet::new(),
             free: BTreeSet::new(),
+            silent: BTreeSet::new(),
         };
         for (block, owner) in (0..).zip(area.owners.iter_mut()) {
             let at = word_of(layout.hold_owners, HOLD_OWNER_BYTES, block, 0);
@@ -52,6 +55,16 @@ impl HoldArea {
             }
         }
         Ok(area)
+    }
+
+    /// Where the process of a client runs.
+    pub(crate) fn set_proximity(&mut self, client: u32, proximity: Proximity) {
+        self.pages.set_proximity(client, proximity);
+    }
+
+    /// A client holds nothing any more. Its blocks stay its own until [`Self::take_all`].
+    pub(crate) fn silence(&mut self, client: u32) {
+        self.silent.insert(client);
     }
 
     /// Assign one more block to a client, all zero.
@@ -69,6 +82,8 @@ impl HoldArea {
 
     /// Take all blocks of a client, and so its holds. Returns how many blocks.
     pub(crate) fn take_all(&mut self, client: u32) -> Result<u32, StoreError> {
+        self.silent.remove(&client);
+        self.pages.set_proximity(client, Proximity::Remote);
         let blocks: Vec<u32> = self.blocks_of(client).collect();
         for block in &blocks {
             self.pages.zero(self.span_of(*block))?;
@@ -93,9 +108,9 @@ impl HoldArea {
     /// Whether any client holds directory slot `slot`. The caller has fenced.
     pub(crate) fn is_held(&self, slot: Slot) -> Result<bool, StoreError> {
         let wanted = u64::from(slot.0) + 1;
-        for block in &self.assigned {
+        for block in self.counted() {
             let mut found = false;
-            self.scan(*block, |value| {
+            self.scan(block, |value| {
                 found = value == wanted;
                 !found
             })?;
@@ -109,8 +124,8 @@ impl HoldArea {
     /// Which of `slots` are held, in one pass over all blocks. The caller has fenced.
     pub(crate) fn held_among(&self, slots: &BTreeSet<u32>) -> Result<BTreeSet<u32>, StoreError> {
         let mut held = BTreeSet::new();
-        for block in &self.assigned {
-            self.scan(*block, |value| {
+        for block in self.counted() {
+            self.scan(block, |value| {
                 let slot = value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok());
                 if let Some(slot) = slot.filter(|slot| slots.contains(slot)) {
                     held.insert(slot);
@@ -124,8 +139,8 @@ impl HoldArea {
     /// Every slot that is held, in one pass. What no client writes who keeps the rules is left out.
     pub(crate) fn held(&self) -> Result<BTreeSet<u32>, StoreError> {
         let mut held = BTreeSet::new();
-        for block in &self.assigned {
-            self.scan(*block, |value| {
+        for block in self.counted() {
+            self.scan(block, |value| {
                 held.extend(value.checked_sub(1).and_then(|slot| u32::try_from(slot).ok()));
                 true
             })?;
@@ -136,8 +151,8 @@ impl HoldArea {
     /// How many slots of all blocks are in use.
     pub(crate) fn count(&self) -> Result<u64, StoreError> {
         let mut count = 0;
-        for block in &self.assigned {
-            self.scan(*block, |value| {
+        for block in self.counted() {
+            self.scan(block, |value| {
                 count += u64::from(value != 0);
                 true
             })?;
@@ -148,9 +163,9 @@ impl HoldArea {
     /// Directory slots that each client holds.
     pub(crate) fn by_client(&self) -> Result<HoldsByClient, StoreError> {
         let mut holds = HoldsByClient::new();
-        for block in &self.assigned {
-            let slots = holds.entry(self.owner_of(*block).unwrap_or(u32::MAX)).or_default();
-            self.scan(*block, |value| {
+        for block in self.counted() {
+            let slots = holds.entry(self.owner_of(block).unwrap_or(u32::MAX)).or_default();
+            self.scan(block, |value| {
                 slots.extend(value.checked_sub(1));
                 true
             })?;
@@ -181,8 +196,17 @@ impl HoldArea {
 
     /// Show each slot of a block that may be in use to `see`, until it says false.
     fn scan(&self, block: u32, mut see: impl FnMut(u64) -> bool) -> Result<(), StoreError> {
-        let words = self.pages.read(self.span_of(block))?;
-        let used = words.first().copied().unwrap_or(0).min(self.layout.hold_slots());
+        let (mut span, owner) = (self.span_of(block), self.owner_of(block));
+        let used =
+            |words: &[u64]| words.first().copied().unwrap_or(0).min(self.layout.hold_slots());
+        if self.pages.is_far(owner) {
+            // Only the lines that tell of something: a refresh costs for each. The number of slots
+            // was published before a claim behind it, so what it leaves out is claimed too late.
+            let head = self.pages.read(Span::new(span.offset, Length(8)), owner)?;
+            span.length = Length((HOLD_HEADER_WORDS + used(&head)) * 8);
+        }
+        let words = self.pages.read(span, owner)?;
+        let used = used(&words);
         let slots = words.iter().skip(HOLD_HEADER_WORDS as usize).take(used as usize);
         for value in slots {
             if !see(*value) {
@@ -190,6 +214,12 @@ impl HoldArea {
             }
         }
         Ok(())
+    }
+
+    /// Blocks whose holds count.
+    fn counted(&self) -> impl Iterator<Item = u32> + '_ {
+        let blocks = self.assigned.iter().copied();
+        blocks.filter(|block| self.owner_of(*block).is_none_or(|one| !self.silent.contains(&one)))
     }
 
     fn set_owner(&mut self, block: u32, owner: u32) -> Result<(), StoreError> {

@@ -3,6 +3,7 @@
 pub(crate) mod blocks;
 pub(crate) mod client_pages;
 pub(crate) mod clients;
+pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod directory;
 pub(crate) mod entry_area;

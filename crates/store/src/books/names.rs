@@ -28,6 +28,9 @@ use crate::format::options::{NAME_BYTES_MAX, NAME_GRAIN_BYTES};
 /// A place that was used; not 0, so that probes go on.
 const TOMBSTONE: u64 = 1 << 32;
 
+/// Places in the shortest cache line there is, of 64 B.
+const LINE_PLACES: usize = 8;
+
 /// Between the name of a namespace and that of an object in it.
 const NAMESPACE_END: char = '\0';
 
@@ -77,15 +80,19 @@ pub(crate) fn check_full_name(namespace: &str, full: &str) -> Result<(), StoreEr
 }
 
 /// Show `see` the slots whose names may have this hash, in probe order, until it finds what it
-/// looks for. At most one round of the table.
+/// looks for. At most one round of the table. `refresh` is told of each place that begins a line.
 pub(crate) fn probe<T, E>(
     index: &Words<'_>,
     hash: NameHash,
+    refresh: impl Fn(usize) -> Result<(), E>,
     mut see: impl FnMut(usize, Slot) -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
     let mask = index.len().wrapping_sub(1);
     for step in 0..index.len() {
         let at = (hash.0 as usize).wrapping_add(step) & mask;
+        if step == 0 || at.is_multiple_of(LINE_PLACES) {
+            refresh(at)?;
+        }
         // Acquire: a place that was cleared for a new turn shows that the old one is over.
         match index.load(at, Ordering::Acquire) {
             None | Some(0) => return Ok(None),
@@ -158,7 +165,7 @@ impl Names {
         mut is_it: impl FnMut(Slot) -> Result<bool, StoreError>,
     ) -> Result<Option<(usize, Slot)>, StoreError> {
         let words = self.control.region().words(self.active())?;
-        probe(&words, hash, |at, slot| Ok(is_it(slot)?.then_some((at, slot))))
+        probe(&words, hash, |_| Ok(()), |at, slot| Ok(is_it(slot)?.then_some((at, slot))))
     }
 
     /// Take room for a name and write it there. Nobody knows of it yet.

@@ -11,6 +11,9 @@
 //! home ends a life by storing the life, and only then opens the next one, which the client loads
 //! before step 1: so a reader that sees a word of the next life sees, at its second look, that its
 //! own is over. A client that is killed before step 3 leaves an entry that nobody reads.
+//!
+//! On a node-local region the entry is published before step 3, and its first line after it. A
+//! reader on another node may have lines of different age: the checksum tells, and it looks again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -128,6 +131,9 @@ impl EntryTable {
         let before = (span.offset.0 - layout.entry_pages.offset.0) / layout.page.0;
         let pages = span.length.0 / layout.page.0;
         let alias = self.region.alias(span)?;
+        // The home made the pages zero; what this node has of them may be older, and would go back to
+        // memory with the first entry.
+        self.region.refresh_if_remote(span)?;
         let used = vec![0; pages as usize * in_page as usize];
         let (row, places) = (books.rows.len(), used.len());
         let namespace = namespace_of_page(&self.region, layout, before as u32)?;
@@ -266,7 +272,9 @@ impl EntryTable {
             return Ok(None);
         };
         let at = self.header.layout.life(row.first + place as u32, 0);
-        let words = self.region.words(Span::new(at, Length(8)))?;
+        let span = Span::new(at, Length(8));
+        self.region.refresh_if_remote(span)?;
+        let words = self.region.words(span)?;
         // Acquire: what is stored into the entry is stored after its last life was over.
         let word = words.load(0, Ordering::Acquire);
         let life = life_of(word.ok_or_else(|| StoreError::unreachable_word("life table", at.0))?);

@@ -26,6 +26,10 @@
 //! reader has read, it has read before the space is used again. A sequence never repeats, so the
 //! slot's next life cannot be taken for this one.
 //!
+//! On a node-local region a client of another node publishes its claim before the fence and refreshes
+//! the word it loads after it; the home publishes its store before its fence and refreshes the claims
+//! after it. Memory has one order of what is published, so the argument stays as it is.
+//!
 //! Several threads, and several handles, of one client share a claim: it is counted here. The lock
 //! of a shard is held over a few loads and stores of mapped memory and over no system call.
 
@@ -142,6 +146,9 @@ impl HoldTable {
         let block = Arc::new(self.region.alias(span)?);
         // The first claim should not wait for the page.
         block.populate()?;
+        // The home made it zero; what this node has of it may be older, and would go back to memory
+        // with the first claim.
+        self.region.refresh_if_remote(span)?;
         let mut pool = lock(&self.pool);
         let number = pool.blocks.len();
         pool.blocks.push(BlockCounts::default());
@@ -304,7 +311,9 @@ impl HoldTable {
             Some(number) => self.layout.life(number, 0),
             None => word_of(self.layout.directory, ENTRY_BYTES, slot.0, SEQUENCE_WORD),
         };
-        let words = self.region.words(Span::new(at, Length(8)))?;
+        let span = Span::new(at, Length(8));
+        self.region.refresh_if_remote(span)?;
+        let words = self.region.words(span)?;
         // Acquire: what is read of the object afterwards is read afterwards.
         let word = words.load(0, Ordering::Acquire);
         let word = word.ok_or_else(|| StoreError::unreachable_word("directory", at.0))?;
@@ -342,12 +351,11 @@ impl Place {
 
     fn store_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
         let at = Offset(self.block.span().offset.0 + word * 8);
-        let words = self.block.words_mut(Span::new(at, Length(8)))?;
-        if words.store(0, value, Ordering::Release) {
-            Ok(())
-        } else {
-            Err(StoreError::unreachable_word("hold block", word))
+        let span = Span::new(at, Length(8));
+        if !self.block.words_mut(span)?.store(0, value, Ordering::Release) {
+            return Err(StoreError::unreachable_word("hold block", word));
         }
+        Ok(self.block.region().publish_if_remote(span)?)
     }
 }
 

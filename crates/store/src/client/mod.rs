@@ -3,4 +3,5 @@
 pub(crate) mod entry_table;
 pub(crate) mod hold_table;
 pub(crate) mod reader;
+pub(crate) mod refreshed;
 pub(crate) mod uses;

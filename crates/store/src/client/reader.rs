@@ -5,11 +5,14 @@ use std::sync::Arc;
 use farrow_memory::sync::{Ordering, fence};
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
+use crate::books::cluster;
 use crate::books::control::word_of;
 use crate::books::entry_area::{namespace_of_page, split};
 use crate::books::names::{full_name, own_name, probe};
 use crate::client::hold_table::{Held, HoldTable};
+use crate::client::refreshed::Refreshed;
 use crate::client::uses::stamp;
+use crate::coherence::TORN_MAX;
 use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
@@ -19,7 +22,7 @@ use crate::format::entry::{
 use crate::format::hash::NameHash;
 use crate::format::header::{Header, INDEX_TURN, SLOTS_USED};
 use crate::format::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
-use crate::format::layout::{ENTRY_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
+use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
@@ -36,6 +39,8 @@ pub struct Reader {
     namespace: NamespaceId,
     /// Its name.
     namespace_name: Arc<str>,
+    /// What was refreshed, on a node-local region.
+    refreshed: Arc<Refreshed>,
 }
 
 /// One line of a listing.
@@ -102,7 +107,9 @@ impl Reader {
     /// [`FormatError`], by what is wrong.
     pub fn open(region: Arc<Region>) -> Result<Self, FormatError> {
         let header = Header::read(&region)?;
-        Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name: "".into() })
+        let refreshed = Arc::default();
+        let namespace_name = "".into();
+        Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name, refreshed })
     }
 
     /// The same in a namespace: names are those of its objects, and lists tell of them alone.
@@ -146,18 +153,21 @@ impl Reader {
         let directory = self.region.words(self.layout().directory)?;
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
-            let index = self.region.words(self.layout().index[(turn & 1) as usize])?;
+            let table = self.layout().index[(turn & 1) as usize];
+            let index = self.region.words(table)?;
             let mut has_changed = false;
-            let found = probe(&index, hash, |_, slot| match self.look(&directory, slot)? {
-                Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
-                    Ok::<_, StoreError>(Some(entry))
-                }
-                Look::Changed => {
-                    has_changed = true;
-                    Ok(None)
-                }
-                _ => Ok(None),
-            })?;
+            let fresh = |place| self.fresh_place(table, place);
+            let found =
+                probe(&index, hash, fresh, |_, slot| match self.look(&directory, slot)? {
+                    Look::Sealed(entry) if self.is_named(&directory, &entry, name)? => {
+                        Ok::<_, StoreError>(Some(entry))
+                    }
+                    Look::Changed => {
+                        has_changed = true;
+                        Ok(None)
+                    }
+                    _ => Ok(None),
+                })?;
             if let Some(entry) = found {
                 return Ok(Some(entry));
             }
@@ -205,7 +215,8 @@ impl Reader {
         }
     }
 
-    /// Find an object and hold it, so that it stays until [`Held`] is dropped.
+    /// Find an object and hold it, so that it stays until [`Held`] is dropped. On a node-local
+    /// region its bytes are refreshed, since any node may have written them: once in this process.
     ///
     /// # Errors
     /// As [`Reader::lookup`], and [`StoreError::HoldsExhausted`].
@@ -219,10 +230,35 @@ impl Reader {
                 return Ok(None);
             };
             if let Some(held) = table.hold(&entry)? {
+                if self.region.is_node_local() {
+                    self.refresh_payload(&held)?;
+                }
                 return Ok(Some(held));
             }
         }
         Ok(None)
+    }
+
+    /// Refresh all bytes of an object that is held, if this process has not done so yet and has to:
+    /// for who held it by [`HoldTable::hold`]. Whether it was done now.
+    ///
+    /// # Errors
+    /// As [`Reader::blocks`].
+    pub fn refresh_payload(&self, held: &Held) -> Result<bool, StoreError> {
+        if !self.region.is_node_local() {
+            return Ok(false);
+        }
+        let entry = held.entry();
+        if self.refreshed.contains(entry) {
+            return Ok(false);
+        }
+        // The list of the others lies in the primary block.
+        self.region.refresh(entry.primary)?;
+        for block in self.blocks(entry)?.into_iter().skip(1) {
+            self.region.refresh(block)?;
+        }
+        self.refreshed.insert(entry);
+        Ok(true)
     }
 
     /// Where an object is. For who did not find it: one that is about to be evicted, and perhaps
@@ -250,7 +286,7 @@ impl Reader {
                 if id.slot().0 >= self.layout().objects_max {
                     return Ok(Whereabouts::Nowhere);
                 }
-                let sequence = Sequence(load(&directory, id.slot(), 0, Ordering::Acquire)?);
+                let sequence = self.sequence(&directory, id.slot(), Ordering::Acquire)?;
                 let is_it = sequence.generation() == id.generation();
                 Ok(if is_it { self.place_of(sequence, id.slot()) } else { Whereabouts::Nowhere })
             }
@@ -267,12 +303,14 @@ impl Reader {
         let hash = NameHash::of(self.header.key, name.as_bytes());
         for _ in 0..ROUNDS_MAX {
             let turn = self.word(INDEX_TURN)?;
-            let index = self.region.words(self.layout().index[(turn & 1) as usize])?;
-            let found = probe(&index, hash, |_, slot| {
+            let table = self.layout().index[(turn & 1) as usize];
+            let index = self.region.words(table)?;
+            let fresh = |place| self.fresh_place(table, place);
+            let found = probe(&index, hash, fresh, |_, slot| {
                 if slot.0 >= self.layout().objects_max {
                     return Ok(None);
                 }
-                let sequence = Sequence(load(directory, slot, 0, Ordering::Acquire)?);
+                let sequence = self.sequence(directory, slot, Ordering::Acquire)?;
                 let place = self.place_of(sequence, slot);
                 let is_it = place != Whereabouts::Nowhere
                     && self.has_name(directory, slot, sequence, name)?;
@@ -307,6 +345,7 @@ impl Reader {
         sequence: Sequence,
         name: &str,
     ) -> Result<bool, StoreError> {
+        self.region.refresh_if_remote(self.entry_span(slot))?;
         let length = load(directory, slot, NAME_LENGTH_WORD, Ordering::Relaxed)? >> 8 & 0xff;
         let at = Offset(load(directory, slot, NAME_WORD, Ordering::Relaxed)?);
         let span = Span::new(at, Length(length));
@@ -317,10 +356,27 @@ impl Reader {
         let Some(found) = buffer.get_mut(..name.len()) else {
             return Ok(false);
         };
+        self.region.refresh_if_remote(span)?;
         self.region.copy_out(at, found)?;
         fence(Ordering::Acquire);
-        let now = Sequence(load(directory, slot, 0, Ordering::Relaxed)?);
+        let now = self.sequence(directory, slot, Ordering::Relaxed)?;
         Ok(found == name.as_bytes() && now.generation() == sequence.generation())
+    }
+
+    /// The number of what the home tells its clients: it changes with it. 0: nothing yet. One load.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn told_number(&self) -> Result<u64, StoreError> {
+        cluster::told_number(&self.region, self.layout())
+    }
+
+    /// What the home tells its clients, and its number; `None`: nothing yet.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn told(&self) -> Result<Option<(u64, Vec<u8>)>, StoreError> {
+        cluster::told(&self.region, self.layout())
     }
 
     /// All blocks of an object, the primary one first. The caller holds the object.
@@ -350,6 +406,7 @@ impl Reader {
         entry.validate(self.layout()).map_err(corrupt)?;
         let list = entry.extra_list().ok_or_else(|| corrupt("its block list leaves 64 bits"))?;
         let mut bytes = vec![0; list.length.0 as usize];
+        self.region.refresh_if_node_local(list)?;
         self.region.copy_out(list.offset, &mut bytes)?;
         let (stored, computed) = (entry.extra_crc, crc32c::crc32c(&bytes));
         if stored != computed {
@@ -380,6 +437,7 @@ impl Reader {
         }
         let span = entry.metadata().ok_or_else(|| corrupt("its metadata leaves its block"))?;
         let mut bytes = vec![0; span.length.0 as usize];
+        self.region.refresh_if_node_local(span)?;
         self.region.copy_out(span.offset, &mut bytes)?;
         // Without a hold the memory may be another object's by now.
         let directory = self.region.words(self.layout().directory)?;
@@ -387,7 +445,7 @@ impl Reader {
         let is_there = match self.layout().client_entry(entry.id.slot()) {
             Some(_) => self.is_still(&directory, entry)?,
             None => {
-                let now = Sequence(load(&directory, entry.id.slot(), 0, Ordering::Relaxed)?);
+                let now = self.sequence(&directory, entry.id.slot(), Ordering::Relaxed)?;
                 now == entry.sequence() || now == entry.sequence().with(State::Leaving)
             }
         };
@@ -443,6 +501,7 @@ impl Reader {
         if !prefix.is_empty() {
             return Ok(());
         }
+        self.region.refresh_if_remote(self.layout().entry_owners)?;
         let owners = self.region.words(self.layout().entry_owners)?;
         let in_page = self.layout().client_entries_in_page();
         for page in 0..self.layout().entry_pages_max {
@@ -507,12 +566,23 @@ impl Reader {
         let Some(entry) = directory.slice(first, ENTRY_WORDS) else {
             return Ok(Look::None);
         };
+        if self.region.is_remote() {
+            return whole(|| {
+                self.region.refresh(self.entry_span(slot))?;
+                self.look_once(entry, slot)
+            });
+        }
+        self.look_once(entry, slot)
+    }
+
+    #[inline]
+    fn look_once(&self, entry: Words<'_>, slot: Slot) -> Result<Look, StoreError> {
         let is_object = |word| {
             let state = Sequence(word).state();
             matches!(state, State::Sealed | State::Leaving | State::Spilled | State::Restoring)
         };
         let copied = seqlock::copy::<ENTRY_WORDS>(&EntryWords(entry), is_object);
-        match copied.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))? {
+        match copied.ok_or_else(|| StoreError::unreachable_word("directory", slot.0.into()))? {
             Copied::Other => Ok(Look::None),
             Copied::Changed => Ok(Look::Changed),
             // Its other words are being written.
@@ -531,9 +601,22 @@ impl Reader {
     /// Copy an entry that a client wrote out, and see that it and its life were the same before
     /// and after.
     fn look_local(&self, number: u32) -> Result<LocalLook, StoreError> {
+        if self.region.is_node_local() {
+            return whole(|| self.look_local_once(number));
+        }
+        self.look_local_once(number)
+    }
+
+    #[inline]
+    fn look_local_once(&self, number: u32) -> Result<LocalLook, StoreError> {
         let layout = self.layout();
-        let lives = self.region.words(Span::new(layout.life(number, 0), Length(LIFE_BYTES)))?;
-        let life_word = || lives.load(0, Ordering::Acquire).unwrap_or_default();
+        let life_span = Span::new(layout.life(number, 0), Length(LIFE_BYTES));
+        let lives = self.region.words(life_span)?;
+        let life_word = || {
+            // It lies in the region, as `words` has seen.
+            let _ = self.region.refresh_if_remote(life_span);
+            lives.load(0, Ordering::Acquire).unwrap_or_default()
+        };
         let life = life_of(life_word());
         let to = lives.load(FORWARD_WORD as usize, Ordering::Acquire).unwrap_or_default();
         if to != 0 && matches!(life.state(), State::Free | State::Leaving) {
@@ -546,7 +629,9 @@ impl Reader {
         if !is_open(life) {
             return Ok(LocalLook::None);
         }
-        let entry = self.region.words(layout.client_entry_span(number))?;
+        let span = layout.client_entry_span(number);
+        self.region.refresh_if_node_local(span)?;
+        let entry = self.region.words(span)?;
         let sequence = life.with(State::Sealed).0;
         let is_still = || life_of(life_word()) == life;
         let Some(words) = seqlock::copy_in_life(&EntryWords(entry), sequence, is_still) else {
@@ -581,7 +666,7 @@ impl Reader {
             return Ok(false);
         }
         let directory = self.region.words(self.layout().directory)?;
-        let sequence = Sequence(load(&directory, id.slot(), 0, Ordering::Acquire)?);
+        let sequence = self.sequence(&directory, id.slot(), Ordering::Acquire)?;
         Ok(sequence.state() == State::Sealed && sequence.generation() == id.generation())
     }
 
@@ -600,6 +685,7 @@ impl Reader {
         let Some(found) = buffer.get_mut(..name.len()) else {
             return Ok(false);
         };
+        self.region.refresh_if_remote(entry.name)?;
         self.region.copy_out(entry.name.offset, found)?;
         Ok(found == name.as_bytes() && self.is_still(directory, entry)?)
     }
@@ -611,9 +697,10 @@ impl Reader {
         entry: &Entry,
     ) -> Result<Option<String>, StoreError> {
         let mut bytes = vec![0; entry.name.length.0 as usize];
+        self.region.refresh_if_remote(entry.name)?;
         self.region.copy_out(entry.name.offset, &mut bytes)?;
         fence(Ordering::Acquire);
-        let now = Sequence(load(directory, entry.id.slot(), 0, Ordering::Relaxed)?);
+        let now = self.sequence(directory, entry.id.slot(), Ordering::Relaxed)?;
         let is_there = !matches!(now.state(), State::Free | State::Writing | State::Retiring);
         if !is_there || now.generation() != entry.id.generation() {
             return Ok(None);
@@ -631,15 +718,59 @@ impl Reader {
         }
         let first = entry.id.slot().0 as usize * ENTRY_WORDS;
         let words = directory.slice(first, ENTRY_WORDS);
+        self.region
+            .refresh_if_remote(Span::new(self.entry_span(entry.id.slot()).offset, Length(8)))?;
         let is_still =
             words.and_then(|words| seqlock::is_still(&EntryWords(words), entry.sequence().0));
         is_still.ok_or_else(|| StoreError::unreachable_word("directory", first as u64))
     }
 
+    /// The sequence of a slot that is there, as it is now.
+    fn sequence(
+        &self,
+        directory: &Words<'_>,
+        slot: Slot,
+        order: Ordering,
+    ) -> Result<Sequence, StoreError> {
+        self.region.refresh_if_remote(Span::new(self.entry_span(slot).offset, Length(8)))?;
+        load(directory, slot, 0, order).map(Sequence)
+    }
+
+    fn entry_span(&self, slot: Slot) -> Span {
+        let at = word_of(self.layout().directory, ENTRY_BYTES, slot.0, 0);
+        Span::new(at, Length(ENTRY_BYTES))
+    }
+
+    /// Refresh the line of a place of a name index.
+    #[inline]
+    fn fresh_place(&self, table: Span, place: usize) -> Result<(), StoreError> {
+        if self.region.is_remote() {
+            let at = Offset(table.offset.0 + place as u64 * INDEX_BYTES);
+            self.region.refresh(Span::new(at, Length(INDEX_BYTES)))?;
+        }
+        Ok(())
+    }
+
+    #[inline]
     fn word(&self, at: Offset) -> Result<u64, StoreError> {
-        let words = self.region.words(Span::new(at, Length(8)))?;
+        let span = Span::new(at, Length(8));
+        self.region.refresh_if_remote(span)?;
+        let words = self.region.words(span)?;
         words.load(0, Ordering::Acquire).ok_or_else(|| StoreError::unreachable_word("header", at.0))
     }
+}
+
+/// What a look shows that fetches all lines of an entry: if they were of different age, the next.
+#[cold]
+fn whole<T>(look: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let mut seen = look();
+    for _ in 0..TORN_MAX {
+        match seen {
+            Err(StoreError::Corrupt { .. }) => seen = look(),
+            _ => break,
+        }
+    }
+    seen
 }
 
 fn load(directory: &Words<'_>, slot: Slot, word: u64, order: Ordering) -> Result<u64, StoreError> {

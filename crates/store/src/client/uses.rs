@@ -5,6 +5,9 @@
 //! about which no promise is made: whatever lies there is a number, and a wrong number makes an
 //! object go earlier or later than it should. An object is never taken to be unused since before
 //! its seal, so a word that is left of an earlier life of the slot means nothing.
+//!
+//! Between nodes that are not coherent no two may write a line. So on a node-local region only clients
+//! on the home's node leave stamps: what is used from other nodes alone counts as used at its seal.
 
 use std::sync::Arc;
 
@@ -23,29 +26,37 @@ const PIECE_BYTES: usize = 64 << 10;
 /// A client's hand on the table.
 #[derive(Debug)]
 pub struct UseStamps {
-    table: Alias,
+    /// None: this client leaves no stamps.
+    table: Option<Alias>,
 }
 
 impl UseStamps {
-    /// Map the table of a region writable.
+    /// Map the table of a region writable, unless the region is node-local and its home on another
+    /// node.
     ///
     /// # Errors
     /// [`StoreError::Format`] if `region` is none, [`StoreError::Map`] if it cannot be mapped.
     pub fn new(region: &Arc<Region>) -> Result<Self, StoreError> {
         let layout = Header::read(region)?.layout;
+        if region.is_remote() {
+            return Ok(Self { table: None });
+        }
         let pages = layout.uses.outward(layout.page.0).ok_or(StoreError::BadSpan {
             span: layout.uses,
             reason: "the use table leaves 64 bits",
         })?;
-        Ok(Self { table: region.alias(pages)? })
+        Ok(Self { table: Some(region.alias(pages)?) })
     }
 
     /// The object in `slot` is used now: nanoseconds since 1970. No store when it was used less than
     /// `grain_ns` ago, so that readers of one object share its line.
     pub fn touch(&self, slot: Slot, now_ns: u64, grain_ns: u64) {
-        let at = word_of(self.table.span(), USE_BYTES, slot.0, 0);
+        let Some(table) = &self.table else {
+            return;
+        };
+        let at = word_of(table.span(), USE_BYTES, slot.0, 0);
         // A slot beyond the table has no stamp; there is nothing to do about it here.
-        if let Ok(words) = self.table.words_mut(Span::new(at, Length(USE_BYTES)))
+        if let Ok(words) = table.words_mut(Span::new(at, Length(USE_BYTES)))
             && words
                 .load(0, Ordering::Relaxed)
                 .is_some_and(|last| now_ns.abs_diff(last) >= grain_ns)

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Offset, Region, Span, Words};
 
+use crate::coherence::TORN_MAX;
 use crate::error::StoreError;
 use crate::format::entry::Entry;
 use crate::format::header::EVENTS_HEAD;
 use crate::format::ids::{NamespaceId, ObjectId, ObjectKind};
-use crate::format::layout::Layout;
+use crate::format::layout::{EVENT_BYTES, Layout};
 use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::RecordReader;
 use ring::{EVENT_WORDS, Pulled, RingRead};
@@ -188,6 +189,8 @@ pub struct EventCursor {
 
 /// The ring in a mapped region.
 struct Mapped<'a> {
+    region: &'a Region,
+    events: Span,
     head: Words<'a>,
     ring: Words<'a>,
 }
@@ -195,16 +198,20 @@ struct Mapped<'a> {
 impl<'a> Mapped<'a> {
     fn new(region: &'a Region, layout: &Layout) -> Result<Self, StoreError> {
         let head = region.words(Span::new(EVENTS_HEAD, Length(8)))?;
-        Ok(Self { head, ring: region.words(layout.events)? })
+        Ok(Self { region, events: layout.events, head, ring: region.words(layout.events)? })
     }
 }
 
 impl RingRead for Mapped<'_> {
     fn head(&self) -> Option<u64> {
+        self.region.refresh_if_remote(Span::new(EVENTS_HEAD, Length(8))).ok()?;
         self.head.load(0, Ordering::Acquire)
     }
 
     fn place(&self, first: usize) -> impl RecordReader {
+        let at = Offset(self.events.offset.0.saturating_add(first as u64 * 8));
+        // A place outside of the region is found out by the loads.
+        let _ = self.region.refresh_if_remote(Span::new(at, Length(EVENT_BYTES)));
         Place { ring: &self.ring, first }
     }
 }
@@ -246,8 +253,15 @@ impl EventCursor {
     pub fn advance(&mut self) -> Result<Option<Seen>, StoreError> {
         let mapped = Mapped::new(&self.region, &self.layout)?;
         let number = self.next;
-        let pulled =
-            ring::pull(&mapped, number, self.layout.events_max).ok_or_else(unreachable_ring)?;
+        let pull =
+            || ring::pull(&mapped, number, self.layout.events_max).ok_or_else(unreachable_ring);
+        let mut pulled = pull()?;
+        for _ in 0..if self.region.is_remote() { TORN_MAX } else { 0 } {
+            match &pulled {
+                Pulled::Words(words) if Event::decode(words, number).is_none() => pulled = pull()?,
+                _ => break,
+            }
+        }
         match pulled {
             Pulled::Nothing => Ok(None),
             Pulled::Lapped(oldest) => {

@@ -10,7 +10,7 @@ use crate::format::ids::RegionUid;
 use crate::format::layout::{HEADER_BYTES, Layout};
 
 /// The version of the format that this program reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// First word of a region: "FARROWRG".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
@@ -18,7 +18,7 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"FARROWRG");
 pub(crate) const MAGIC_MAKING: u64 = u64::from_le_bytes(*b"FARRMAKE");
 
 /// Words of the part that is written once, with its checksum in the last.
-pub(crate) const HEADER_WORDS: usize = 50;
+pub(crate) const HEADER_WORDS: usize = 52;
 const CHECKSUM_WORD: usize = HEADER_WORDS - 1;
 /// First word of the (offset, length) pairs of the tables.
 const TABLES_WORD: usize = 17;
@@ -80,6 +80,8 @@ impl Header {
             return Err(FormatError::Truncated { needed: Length(HEADER_BYTES), found });
         }
         let span = Span::new(Offset(0), Length(HEADER_WORDS as u64 * 8));
+        // No word outside of the region: the length was looked at.
+        let _ = region.refresh_if_remote(span);
         let words = region.words(span).map_err(|error| FormatError::Access(error.to_string()))?;
         let mut copy = [0; HEADER_WORDS];
         for (i, word) in copy.iter_mut().enumerate() {
@@ -133,10 +135,11 @@ impl Header {
             pins: table(9),
             events: table(10),
             namespaces: table(11),
-            hold_blocks: table(12),
-            entry_pages: table(13),
-            uses: table(14),
-            heap: table(15),
+            cluster: table(12),
+            hold_blocks: table(13),
+            entry_pages: table(14),
+            uses: table(15),
+            heap: table(16),
         };
         layout.validate()?;
         Ok(Self {
@@ -226,7 +229,7 @@ mod tests {
         assert_eq!(Header::decode(&other), Err(FormatError::BadMagic { found: 0 }));
         let mut other = words;
         other[1] += 1;
-        let expected = Err(FormatError::OtherVersion { found: 3, known: 2 });
+        let expected = Err(FormatError::OtherVersion { found: 4, known: 3 });
         assert_eq!(Header::decode(&other), expected);
         assert_eq!(Header::decode(&signed(other)), expected);
         let mut other = words;

@@ -36,6 +36,11 @@ pub(crate) const EVENT_BYTES: u64 = 320;
 pub(crate) const NAMESPACE_BYTES: u64 = 128;
 /// Bytes of the word that says when an object was last used.
 pub(crate) const USE_BYTES: u64 = 8;
+/// Bytes of each of the three parts of the cluster table: a view of 64 members of 1.5 KiB each, and
+/// as much again in reserve.
+pub(crate) const CLUSTER_PART_BYTES: u64 = 192 << 10;
+/// Parts of the cluster table: what the node keeps for itself, twice, and what it tells clients.
+pub(crate) const CLUSTER_PARTS: u64 = 3;
 /// Objects of which one word of the pin table tells.
 pub(crate) const PINS_IN_WORD: u32 = 64;
 
@@ -46,7 +51,7 @@ const HUGE_CAPACITY_MIN: u64 = 32 * HUGE_PAGE_BYTES_USUAL.0;
 const ENTRY_PAGES_MAX: u32 = OBJECTS_MAX / 42 + 1;
 
 /// Parts of a region besides the header.
-pub(crate) const TABLES: usize = 16;
+pub(crate) const TABLES: usize = 17;
 
 /// One part of a region.
 #[derive(Clone, Copy, Debug)]
@@ -116,6 +121,8 @@ pub struct Layout {
     pub events: Span,
     /// Namespace records.
     pub namespaces: Span,
+    /// What the node knows of its cluster.
+    pub cluster: Span,
     /// Hold blocks, the first part of the data section.
     pub hold_blocks: Span,
     /// Pages of entries that clients write.
@@ -158,6 +165,7 @@ impl Layout {
         let pins = place(u64::from(options.objects_max.div_ceil(PINS_IN_WORD)) * 8, BLOCK_BYTES);
         let events = place(u64::from(options.events_max) * EVENT_BYTES, BLOCK_BYTES);
         let namespaces = place(u64::from(options.namespaces_max) * NAMESPACE_BYTES, BLOCK_BYTES);
+        let cluster = place(CLUSTER_PARTS * CLUSTER_PART_BYTES, BLOCK_BYTES);
         let control = place(0, section_grain).offset;
         let hold_blocks = place(u64::from(options.hold_blocks_max) * page, page);
         let entry_pages = place(u64::from(entry_pages_max) * page, page);
@@ -185,6 +193,7 @@ impl Layout {
             pins,
             events,
             namespaces,
+            cluster,
             hold_blocks,
             entry_pages,
             uses,
@@ -238,6 +247,7 @@ impl Layout {
                 self.namespaces,
                 records(self.namespaces_max, NAMESPACE_BYTES),
             ),
+            control("cluster table", self.cluster, CLUSTER_PARTS * CLUSTER_PART_BYTES),
             data("hold blocks", self.hold_blocks, records(self.hold_blocks_max, page)),
             data("entry pages", self.entry_pages, records(self.entry_pages_max, page)),
             data("use table", self.uses, (objects + client_entries) * USE_BYTES),

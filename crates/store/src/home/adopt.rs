@@ -143,6 +143,7 @@ impl Home {
             events: EventRing::open(control.clone(), layout)?,
             now_ns: 0,
             blocks: Blocks::from_sorted(blocks),
+            quarantined: BTreeSet::new(),
             reserved: HashMap::new(),
             control,
             header,
@@ -367,6 +368,7 @@ fn candidate(
     // `Entry::decode` has seen that the list lies in the primary block.
     let list = entry.extra_list().unwrap_or_default();
     let mut bytes = vec![0; list.length.0 as usize];
+    control.region().refresh(list)?;
     control.region().copy_out(list.offset, &mut bytes)?;
     let found = if crc32c::crc32c(&bytes) == entry.extra_crc {
         decode_list(&bytes, entry, &header.layout).map(|(extra, _)| extra)

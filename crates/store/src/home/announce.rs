@@ -16,6 +16,12 @@ impl Home {
         self.now_ns = now_ns;
     }
 
+    /// The time that was said last.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// How many events were ever published.
     #[must_use]
     pub fn events_head(&self) -> u64 {

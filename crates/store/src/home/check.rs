@@ -138,7 +138,7 @@ impl Home {
 
     fn check_sums(&self) -> Result<(), String> {
         let stats = self.stats().map_err(|error| error.to_string())?;
-        let parts = [stats.used, stats.granted, stats.retiring, stats.free];
+        let parts = [stats.used, stats.granted, stats.retiring, stats.quarantine, stats.free];
         let sum: u64 = parts.iter().map(|part| part.0).sum();
         if sum != stats.capacity.0 {
             return Err(format!("{parts:?} sum to {sum} B, capacity is {}", stats.capacity));

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use super::Home;
 use crate::books::clients::ClientSlot;
+use crate::books::cluster;
 use crate::error::StoreError;
 use crate::format::entry::State;
 use crate::format::ids::{ObjectId, Target};
@@ -21,6 +22,31 @@ pub struct Unfinished {
 }
 
 impl Home {
+    /// Keep bytes beyond the end of this home: those of the last call are found by the next one,
+    /// whenever this one was killed.
+    ///
+    /// # Errors
+    /// [`StoreError::Inconsistent`] for more than [`CLUSTER_BYTES_MAX`](crate::CLUSTER_BYTES_MAX).
+    pub fn keep_for_cluster(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        cluster::keep(&self.control, self.layout(), bytes)
+    }
+
+    /// What was kept last; `None`: nothing.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn kept_for_cluster(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        cluster::kept(&self.control, self.layout())
+    }
+
+    /// Tell clients bytes, which they find by [`Reader::told`](crate::Reader::told).
+    ///
+    /// # Errors
+    /// As [`Home::keep_for_cluster`].
+    pub fn tell_clients(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        cluster::tell(&self.control, self.layout(), bytes)
+    }
+
     /// What the next home of this region is to be told, at most `max` names and as many objects.
     ///
     /// # Errors

@@ -2,10 +2,10 @@
 
 use std::collections::hash_map::Entry as MapEntry;
 
-use farrow_memory::{Length, Span};
+use farrow_memory::{Length, Proximity, Span};
 
 use super::{Home, Reclaimed};
-use crate::books::clients::{ClientRecord, ClientSlot, Joined};
+use crate::books::clients::{ClientRecord, ClientSlot, Joined, Newcomer};
 use crate::books::grants::{run_of, span_of};
 use crate::books::names::own_name;
 use crate::books::space::Run;
@@ -25,25 +25,21 @@ impl Home {
         start_time: u64,
         uid: u32,
     ) -> Result<Joined, StoreError> {
-        self.client_join_in(NamespaceId::DEFAULT, pid, start_time, uid)
+        let (namespace, guest) = (NamespaceId::DEFAULT, None);
+        self.client_join_as(&Newcomer { pid, start_time, uid, namespace, guest })
     }
 
-    /// As [`Home::client_join`], into a namespace, in which it stays.
+    /// As [`Home::client_join`], into a namespace, in which it stays, and from any node.
     ///
     /// # Errors
     /// As [`Home::client_join`]; [`StoreError::Inconsistent`] for a namespace that is not there.
-    pub fn client_join_in(
-        &mut self,
-        namespace: NamespaceId,
-        pid: u32,
-        start_time: u64,
-        uid: u32,
-    ) -> Result<Joined, StoreError> {
+    pub fn client_join_as(&mut self, newcomer: &Newcomer) -> Result<Joined, StoreError> {
+        let namespace = newcomer.namespace;
         if self.namespaces.get(namespace).is_none() {
             return Err(StoreError::Inconsistent(format!("no namespace {}", namespace.0)));
         }
-        let joined = self.clients.join(pid, start_time, uid, namespace)?;
-        self.accounts.open(joined.client, pid, namespace);
+        let joined = self.clients.join(newcomer)?;
+        self.accounts.open(joined.client, newcomer.pid, namespace);
         Ok(joined)
     }
 
@@ -58,7 +54,7 @@ impl Home {
         nonce: u64,
         pid: u32,
     ) -> Result<(), StoreError> {
-        let record = self.clients.get(client)?;
+        let record = self.present(client)?;
         if (record.nonce, record.pid) != (nonce, pid) {
             return Err(StoreError::NoSuchClient { slot: client.0 });
         }
@@ -72,8 +68,10 @@ impl Home {
     /// # Errors
     /// [`StoreError::NoSuchClient`].
     pub fn client_leave(&mut self, client: ClientSlot) -> Result<Reclaimed, StoreError> {
+        self.present(client)?;
         self.clients.begin_leave(client)?;
         failpoint!("client.leave.state");
+        self.locals.area.set_proximity(client.0, Proximity::Remote);
         let hold_blocks = self.holds.take_all(client.0)?;
         let granted = self.locals_leave(client)?;
         self.reserved.retain(|_, owner| *owner != client);
@@ -105,7 +103,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::HoldBlocksExhausted`] with the limit.
     pub fn hold_block(&mut self, client: ClientSlot) -> Result<Span, StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         self.holds.assign(client.0)
     }
 
@@ -127,7 +125,7 @@ impl Home {
         min: Length,
         want: Length,
     ) -> Result<Span, StoreError> {
-        self.clients.get(client)?;
+        self.present(client)?;
         if !self.grants.has_free_record() {
             return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
         }
@@ -186,6 +184,25 @@ impl Home {
                 Ok(())
             }
         }
+    }
+
+    /// Whether an object has this full name, in memory or out of it.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn has_name(&self, name: &str) -> Result<bool, StoreError> {
+        self.slot_of_name(name).map(|slot| slot.is_some())
+    }
+
+    /// Full names that clients reserved.
+    pub fn reserved_names(&self) -> impl Iterator<Item = &str> {
+        self.reserved.keys().map(String::as_str)
+    }
+
+    /// Whether a client reserved this full name.
+    #[must_use]
+    pub fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.contains_key(name)
     }
 
     /// Let go of a name that the client reserved. One that it did not is left alone.

@@ -62,7 +62,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::EntryPagesExhausted`] with the limit, [`StoreError::NoSuchClient`].
     pub fn entry_pages(&mut self, client: ClientSlot, count: u32) -> Result<Span, StoreError> {
-        let namespace = self.clients.get(client)?.namespace;
+        let namespace = self.present(client)?.namespace;
         self.locals.area.assign(client.0, namespace, count)
     }
 

@@ -13,6 +13,7 @@ mod lend;
 mod local;
 mod namespaces;
 mod overview;
+mod quarantine;
 mod restore;
 mod seal;
 mod settle;
@@ -31,6 +32,7 @@ pub use delete::{Deleted, Reclaimed};
 pub use inherit::Unfinished;
 pub(crate) use overview::HoldsByClient;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
+pub use quarantine::Quarantined;
 pub use seal::SealRequest;
 pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
@@ -127,6 +129,8 @@ pub struct Home {
     namespaces: NamespaceTable,
     /// Bytes that became free since this home was opened.
     freed_bytes: u64,
+    /// Clients that went, and whose memory waits for their nodes.
+    quarantined: BTreeSet<ClientSlot>,
     /// Names of objects in creation.
     reserved: HashMap<String, ClientSlot>,
 }

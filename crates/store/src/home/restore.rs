@@ -82,7 +82,8 @@ impl Home {
         Ok(blocks)
     }
 
-    /// The bytes of an object are in memory, as its file has them: it can be held again.
+    /// The bytes of an object are in memory, as its file has them, and published: it can be held
+    /// again.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] if it was deleted meanwhile; memory that cannot be written. The
@@ -174,10 +175,13 @@ impl Home {
             entry.extra_crc = crc32c::crc32c(&list);
             let place = entry.extra_list().unwrap_or_default();
             entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
-            self.region().write_by_call(start, descriptor)?;
-            self.region().write_by_call(place.offset, &list)?;
             let at_end = entry.metadata().unwrap_or_default();
-            self.region().write_by_call(at_end.offset, metadata)?;
+            for (at, bytes) in
+                [(start, descriptor), (place.offset, &*list), (at_end.offset, metadata)]
+            {
+                self.region().write_by_call(at, bytes)?;
+                self.region().publish(Span::new(at, Length(bytes.len() as u64)))?;
+            }
         }
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         Ok(entry)

@@ -182,7 +182,7 @@ impl Home {
         request: &SealRequest<'_>,
         now_ns: u64,
     ) -> Result<Plan, StoreError> {
-        let ClientRecord { pid: creator_pid, namespace, .. } = *self.clients.get(client)?;
+        let ClientRecord { pid: creator_pid, namespace, .. } = *self.present(client)?;
         if let Some(name) = request.name {
             self.check_name_for(client, name, request.is_reserved)?;
         }
@@ -222,6 +222,7 @@ impl Home {
         }
         let list = entry.extra_list().unwrap_or_default();
         let mut found = vec![0; list.length.0 as usize];
+        self.region().refresh(list)?;
         self.region().copy_out(list.offset, &mut found)?;
         if found != encode_extra(extra) || crc32c::crc32c(&found) != entry.extra_crc {
             let reason = "the list of extra blocks in memory is not the one in the request";

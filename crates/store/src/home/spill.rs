@@ -26,7 +26,7 @@ pub struct SpillPlan {
     /// The first bytes of the file.
     pub head: SpillHead,
     /// Where the parts lie that follow: descriptor, metadata, blocks. They stay as they are until
-    /// [`Home::finish_spill`] or [`Home::cancel_spill`].
+    /// [`Home::finish_spill`] or [`Home::cancel_spill`]. Refresh them before they are read.
     pub parts: Vec<Span>,
 }
 
@@ -168,6 +168,7 @@ impl Home {
         if entry.is_relocated {
             let list = entry.extra_list().unwrap_or_default();
             let mut bytes = vec![0; list.length.0 as usize];
+            self.region().refresh(list)?;
             self.region().copy_out(list.offset, &mut bytes)?;
             let (stored, computed) = (entry.extra_crc, crc32c::crc32c(&bytes));
             if stored != computed {

@@ -11,7 +11,7 @@ use crate::format::entry::State;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, USE_BYTES};
 
-/// How full a region is. `capacity = used + granted + retiring + free`, to the byte.
+/// How full a region is. `capacity = used + granted + retiring + quarantine + free`, to the byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreStats {
@@ -21,6 +21,8 @@ pub struct StoreStats {
     pub used: Length,
     /// Bytes granted to clients and not yet sealed.
     pub granted: Length,
+    /// Bytes that were granted to clients of other nodes which went without having cleaned them.
+    pub quarantine: Length,
     /// Bytes of deleted objects that somebody still holds.
     pub retiring: Length,
     /// Bytes free.
@@ -91,6 +93,7 @@ impl Home {
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         let layout = self.layout();
         let free = self.space.free_bytes();
+        let quarantine = self.quarantined_bytes();
         let held = self.holds.held()?;
         let held = self.blocks_of_slots(held.into_iter().map(Slot))?;
         let pinned = self.blocks_of_slots(self.pins.iter())?;
@@ -105,7 +108,8 @@ impl Home {
         Ok(StoreStats {
             capacity: layout.heap.length,
             used: Length(self.blocks.sealed_bytes()),
-            granted: Length(self.grants.bytes()),
+            granted: Length(self.grants.bytes().saturating_sub(quarantine)),
+            quarantine: Length(quarantine),
             retiring: Length(self.blocks.retiring_bytes()),
             free: Length(free),
             fragmented: Length(free - self.space.interior_bytes()),

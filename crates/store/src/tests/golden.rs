@@ -1,5 +1,5 @@
-//! Version 2, to the byte: a region made by today's code is the one written down in
-//! `golden_v2.txt`, and that one can be opened. If this fails, either the code is wrong or the
+//! Version 3, to the byte: a region made by today's code is the one written down in
+//! `golden_v3.txt`, and that one can be opened. If this fails, either the code is wrong or the
 //! format has another version number.
 
 use farrow_memory::{Access, Length, Offset, Span};
@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Words that are not 0, one a line: offset and value. Lines with `#` say what follows.
-const GOLDEN: &str = include_str!("golden_v2.txt");
+const GOLDEN: &str = include_str!("golden_v3.txt");
 
 /// The nonces of clients are random. Word 3 of records 0 and 1 of the client table.
 const NONCES: [u64; 2] = [4096 + 24, 4096 + 64 + 24];
@@ -145,13 +145,13 @@ fn another_version_is_refused_with_both_numbers() {
     let _made = make(&world);
     let region = world.map(Access::Home);
     region.write(Offset(8), &7u32.to_le_bytes()).unwrap();
-    let expected = FormatError::OtherVersion { found: 7, known: 2 };
+    let expected = FormatError::OtherVersion { found: 7, known: 3 };
     assert_eq!(Reader::open(world.map(Access::Client)).unwrap_err(), expected);
     match Home::adopt(world.map(Access::Home)) {
         Err(StoreError::Format(found)) => assert_eq!(found, expected),
         other => panic!("{other:?}"),
     }
-    assert_eq!(expected.to_string(), "region format version 7; this program knows version 2");
+    assert_eq!(expected.to_string(), "region format version 7; this program knows version 3");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
+use super::cluster::kill_while_telling;
 use super::model::{Model, Op};
 use super::support::{Client, World, part, small};
 use crate::failpoints;
@@ -144,6 +145,7 @@ fn a_kill_at_any_failpoint_loses_nothing_and_leaks_nothing() {
         seen.extend(kill_while_making());
         seen.extend(kill_while_a_leave_is_finished());
         seen.extend(kill_while_an_entry_is_refused());
+        seen.extend(kill_while_telling());
     });
     let missed: Vec<_> = failpoints::ALL.iter().filter(|name| !seen.contains(**name)).collect();
     assert!(missed.is_empty(), "never killed at {missed:?}");

@@ -1,6 +1,7 @@
 //! Tests of home and readers together, over real mapped memory.
 
 mod accounts;
+mod cluster;
 mod damage;
 mod events;
 mod evict;
@@ -12,7 +13,9 @@ mod local;
 mod local_races;
 mod model;
 mod namespaces;
+mod nodes;
 pub(crate) mod poison;
+mod quarantine;
 mod races;
 mod requests;
 mod spill;

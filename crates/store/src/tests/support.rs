@@ -7,8 +7,8 @@ use farrow_memory::{Access, Fabric, Length, Offset, Region, Span};
 
 use crate::format::entry::encode_extra;
 use crate::{
-    BLOCK_BYTES, ClientSlot, EntryTable, HoldTable, Home, Layout, ObjectId, ObjectKind, Reader,
-    RegionOptions, SealRequest, StoreError, full_name,
+    BLOCK_BYTES, ClientSlot, EntryTable, HoldTable, Home, Layout, Newcomer, ObjectId, ObjectKind,
+    Reader, RegionOptions, SealRequest, StoreError, full_name,
 };
 
 /// A region whose home can be thrown away and opened again.
@@ -96,7 +96,13 @@ impl Client {
         namespace: &str,
     ) -> Result<Self, StoreError> {
         let id = home.namespace(namespace)?.id;
-        let joined = home.client_join_in(id, 42, 7, 1000)?;
+        let joined = home.client_join_as(&Newcomer {
+            pid: 42,
+            start_time: 7,
+            uid: 1000,
+            namespace: id,
+            guest: None,
+        })?;
         let block = match home.hold_block(joined.client) {
             Ok(block) => block,
             Err(error) => {

@@ -1,0 +1,99 @@
+//! What a node keeps beyond its end and tells its clients: whole after a kill at any step.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use farrow_memory::Access;
+
+use super::support::{Client, World, small};
+use crate::{CLUSTER_BYTES_MAX, Guest, Home, NamespaceId, Newcomer, StoreError, failpoints};
+
+struct Killed;
+
+/// Run until the failpoint, which must be passed.
+fn kill_at<T>(name: &'static str, run: impl FnOnce() -> T) {
+    failpoints::set_local(Some(Box::new(move |at| {
+        if at == name {
+            resume_unwind(Box::new(Killed));
+        }
+    })));
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    failpoints::set_local(None);
+    assert!(ended.is_err(), "{name} was not passed");
+}
+
+fn adopt(world: &World) -> Home {
+    Home::adopt(world.map(Access::Home)).unwrap().0
+}
+
+#[test]
+fn what_was_kept_last_is_found_by_the_next_home() {
+    let world = World::new(small());
+    let mut home = world.create();
+    assert_eq!(home.kept_for_cluster().unwrap(), None);
+    for text in ["one", "two", "", "four"] {
+        home.keep_for_cluster(text.as_bytes()).unwrap();
+        assert_eq!(adopt(&world).kept_for_cluster().unwrap().unwrap(), text.as_bytes());
+    }
+}
+
+/// Kill a home while it keeps, and while it tells: what was said before is there, or the new.
+pub(super) fn kill_while_telling() -> BTreeSet<&'static str> {
+    let world = World::new(small());
+    let mut home = world.create();
+    for round in 0..5_u8 {
+        home.keep_for_cluster(&[round; 40]).unwrap();
+        kill_at("cluster.keep.filled", || home.keep_for_cluster(&[99; 400]));
+        home = adopt(&world);
+        assert_eq!(home.kept_for_cluster().unwrap().unwrap(), [round; 40]);
+        home.tell_clients(&[round; 40]).unwrap();
+        kill_at("cluster.tell.filled", || home.tell_clients(&[99; 400]));
+        home = adopt(&world);
+        assert_eq!(world.reader().told().unwrap(), None, "it was being changed");
+    }
+    BTreeSet::from(["cluster.keep.filled", "cluster.tell.filled"])
+}
+
+#[test]
+fn clients_see_what_is_told_whole_or_not_at_all() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    assert_eq!((client.reader.told_number().unwrap(), client.reader.told().unwrap()), (0, None));
+    home.tell_clients(b"first").unwrap();
+    let (number, bytes) = client.reader.told().unwrap().unwrap();
+    assert_eq!((number, &*bytes), (client.reader.told_number().unwrap(), &b"first"[..]));
+    kill_at("cluster.tell.filled", || home.tell_clients(b"second"));
+    assert_eq!(client.reader.told().unwrap(), None, "it was being changed");
+    assert_ne!(client.reader.told_number().unwrap(), number);
+    let mut home = adopt(&world);
+    home.tell_clients(b"third").unwrap();
+    let (next, bytes) = client.reader.told().unwrap().unwrap();
+    assert!(next > number);
+    assert_eq!(bytes, b"third");
+}
+
+#[test]
+fn more_than_fits_is_refused_and_changes_nothing() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let most = vec![7; CLUSTER_BYTES_MAX as usize];
+    home.keep_for_cluster(&most).unwrap();
+    let more = vec![8; CLUSTER_BYTES_MAX as usize + 1];
+    assert!(matches!(home.keep_for_cluster(&more), Err(StoreError::Inconsistent(_))));
+    assert_eq!(home.kept_for_cluster().unwrap().unwrap(), most);
+}
+
+#[test]
+fn a_client_of_another_node_is_known_as_such_after_a_restart() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let guest = Some(Guest { node: u64::MAX });
+    let namespace = NamespaceId::DEFAULT;
+    let newcomer = Newcomer { pid: 5, start_time: 6, uid: 7, namespace, guest };
+    let slot = home.client_join_as(&newcomer).unwrap().client;
+    let own = home.client_join(8, 9, 10).unwrap().client;
+    let home = adopt(&world);
+    assert_eq!(home.client(slot).unwrap().guest, guest);
+    assert_eq!(home.client(own).unwrap().guest, None);
+}

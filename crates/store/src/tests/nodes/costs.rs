@@ -1,0 +1,107 @@
+//! What coherence costs: lines where they are needed, once, and nothing on a coherent region.
+
+use std::sync::Arc;
+
+use farrow_memory::{Access, Counters, Length, Proximity, Region, Span};
+use farrow_testkit::incoherent::{Cluster, Settings};
+
+use super::world::options;
+use crate::tests::support::{Client, World, small};
+use crate::{HoldTable, Home, Layout, Reader, SealRequest, Target, UseStamps};
+
+const BYTES: u64 = 4096;
+
+/// A name and a block of one page, sealed by a client of the home's node.
+fn sealed(home: &mut Home, region: &Region) -> Span {
+    let client = home.client_join(1, 1, 0).unwrap().client;
+    let page = home.grant(client, Length(BYTES), Length(BYTES)).unwrap();
+    region.publish(page).unwrap();
+    home.seal(client, &SealRequest::bytes(page, page.length, Some("n")), 5).unwrap();
+    page
+}
+
+struct Looker {
+    reader: Reader,
+    holds: Arc<HoldTable>,
+}
+
+impl Looker {
+    fn new(home: &mut Home, region: Arc<Region>) -> Self {
+        let client = home.client_join(2, 1, 0).unwrap().client;
+        let block = home.hold_block(client).unwrap();
+        let holds = Arc::new(HoldTable::new(Arc::clone(&region), &[block]).unwrap());
+        Self { reader: Reader::open(region).unwrap(), holds }
+    }
+
+    /// Refreshed and published lines of one hold and its end.
+    fn hold(&self) -> (u64, u64) {
+        let counters = || self.reader.region().counters();
+        let before = counters();
+        drop(self.reader.hold(&self.holds, Target::Name("n")).unwrap().unwrap());
+        let after = counters();
+        (
+            after.refreshed_lines - before.refreshed_lines,
+            after.published_lines - before.published_lines,
+        )
+    }
+}
+
+#[test]
+fn an_object_is_refreshed_once() {
+    for line_bytes in [64, 128] {
+        let layout = Layout::new(&options()).unwrap();
+        let settings = Settings { line_bytes, acts: 0, seed: 1 };
+        let cluster = Cluster::new(layout.geometry, 2, settings);
+        let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
+        sealed(&mut home, &cluster.map(0, Access::Client));
+        let payload = BYTES / u64::from(line_bytes);
+
+        // On the home's node: the bytes, since any node may have written them, and nothing else.
+        let near = Looker::new(&mut home, cluster.map(0, Access::Client));
+        assert_eq!((near.hold(), near.hold()), ((payload, 0), (0, 0)));
+        // On another: header, index, name and entry each time; number of slots, claim and its end.
+        let far = Looker::new(&mut home, cluster.map(1, Access::Client));
+        let (first, published) = far.hold();
+        let (again, published_again) = far.hold();
+        assert_eq!(first - again, payload);
+        assert!((5..=16).contains(&again), "{again} lines");
+        assert_eq!((published, published_again), (3, 2));
+        // A process of the same node that did not do it does it.
+        let other = Looker { reader: Reader::open(cluster.map(1, Access::Client)).unwrap(), ..far };
+        assert!(other.hold().0 >= payload);
+    }
+}
+
+#[test]
+fn a_coherent_region_is_neither_published_nor_refreshed_by_its_readers() {
+    let world = World::new(small());
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    client.put(&mut home, b"bytes", Some("n")).unwrap();
+    let region =
+        Region::map_from(Arc::clone(&world.fabric), Access::Client, None, Proximity::Remote);
+    for region in [world.map(Access::Client), Arc::new(region.unwrap())] {
+        let looker = Looker::new(&mut home, region);
+        assert_eq!(looker.hold(), (0, 0));
+        assert!(looker.reader.list("").unwrap().len() == 1);
+        let Counters { publish_calls, refresh_calls, .. } = looker.reader.region().counters();
+        assert_eq!((publish_calls, refresh_calls), (0, 0));
+    }
+}
+
+/// Stamps are the one table with more than one writer: between nodes there must be one.
+#[test]
+fn clients_of_other_nodes_leave_no_stamps() {
+    let layout = Layout::new(&options()).unwrap();
+    let cluster = Cluster::new(layout.geometry, 2, Settings::default());
+    let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
+    sealed(&mut home, &cluster.map(0, Access::Client));
+    for (node, is_left) in [(1, false), (0, true)] {
+        let region = cluster.map(node, Access::Client);
+        let entry = Reader::open(Arc::clone(&region)).unwrap().find("n").unwrap().unwrap();
+        UseStamps::new(&region).unwrap().touch(entry.id.slot(), 1_000_000, 1);
+        assert_eq!(cluster.node(node).caches().dirty_lines(layout.uses) > 0, is_left);
+        let listed = Reader::open(cluster.map(0, Access::Client)).unwrap().list("").unwrap();
+        assert_eq!(listed[0].last_use_ns == 1_000_000, is_left);
+    }
+}

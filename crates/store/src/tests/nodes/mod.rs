@@ -1,0 +1,158 @@
+//! Three nodes over memory that is coherent inside a node only: random creates, holds, reads,
+//! deletes, crashes and reuse, with a demon in every cache. What is sealed must be found and whole
+//! everywhere, what is gone nowhere, and no byte may be lost. Each mistake that the four rules are
+//! there to prevent must be caught.
+
+mod actor;
+mod costs;
+mod turns;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use farrow_memory::Access;
+
+use actor::{Actor, Outcome, check_bytes, text};
+use world::{Area, Mutant, World};
+
+use crate::{HoldTable, Reader, Target, clean};
+
+/// The home and two clients.
+const NODES: u32 = 3;
+/// Steps of each.
+const STEPS: u32 = 40;
+/// A mutant must be caught by one of so many seeds.
+const MUTANT_SEEDS: u64 = 1000;
+
+/// Seeds of each run without a mistake: more by the environment.
+fn seeds() -> std::ops::Range<u64> {
+    let read = |name, default| {
+        std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(default)
+    };
+    let first = read("FARROW_FIRST_SEED", 0);
+    first..first + read("FARROW_SEEDS", 150)
+}
+
+fn run(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<()> {
+    let world = World::new(seed, line_bytes, NODES, mutant);
+    std::thread::scope(|scope| {
+        for node in 0..NODES {
+            let world = &world;
+            scope.spawn(move || {
+                let _part = world.turns.take_part(node as usize);
+                let act = AssertUnwindSafe(|| Actor::new(world, node, seed).run(STEPS));
+                let outcome = catch_unwind(act).unwrap_or_else(|_| Err("a panic".to_owned()));
+                if let Err(fault) = outcome {
+                    world.fail(fault);
+                }
+            });
+        }
+    });
+    match world.fault() {
+        Some(fault) => Err(fault),
+        None => look_around(&world),
+    }
+}
+
+/// When all have gone: nothing waits, and what is sealed is there for everybody.
+fn look_around(world: &World) -> Outcome<()> {
+    for grave in world.registry(|registry| std::mem::take(&mut registry.graves)) {
+        clean(&world.cluster.map(grave.node, Access::Client), &grave.spans).map_err(text)?;
+        world.home(|home| home.release_quarantine(grave.client)).map_err(text)?;
+    }
+    world.home(|home| home.reclaim()).map_err(text)?;
+    world.home(|home| home.check())?;
+    let stats = world.home(|home| home.stats()).map_err(text)?;
+    let left = (stats.retiring.0, stats.granted.0, stats.quarantine.0, stats.holds, stats.clients);
+    if left != (0, 0, 0, 0, 0) {
+        return Err(format!("retiring, granted, quarantine, holds, clients: {left:?}"));
+    }
+    let live = world.registry(|registry| registry.live.clone());
+    if live.len() as u32 != stats.objects {
+        return Err(format!("{} objects are left, not {}", stats.objects, live.len()));
+    }
+    world.cluster.disturb(500);
+    for node in 0..NODES {
+        let reader = Reader::open(world.cluster.map(node, Access::Client)).map_err(text)?;
+        let block = world.home(|home| {
+            let client = home.client_join(1, node.into(), 0)?.client;
+            home.hold_block(client)
+        });
+        let block = block.map_err(text)?;
+        let holds = HoldTable::new(Arc::clone(reader.region()), &[block]).map_err(text)?;
+        let holds = Arc::new(holds);
+        for known in &live {
+            let held = reader.hold(&holds, Target::Id(known.id)).map_err(text)?;
+            let held = held.ok_or_else(|| format!("{} is not there in the end", known.id))?;
+            check_bytes(&reader, &held)?;
+        }
+    }
+    Ok(())
+}
+
+fn must_pass(line_bytes: u32) {
+    for seed in seeds() {
+        if let Err(fault) = run(seed, line_bytes, None) {
+            panic!("lines of {line_bytes} B, seed {seed}: {fault}");
+        }
+    }
+}
+
+fn must_be_caught(mutant: Mutant) {
+    for line_bytes in [64, 128] {
+        let caught = (0..MUTANT_SEEDS)
+            .find_map(|seed| run(seed, line_bytes, Some(mutant)).err().map(|fault| (seed, fault)));
+        let Some((seed, fault)) = caught else {
+            panic!("lines of {line_bytes} B: {mutant:?} is not caught by {MUTANT_SEEDS} seeds");
+        };
+        println!("{mutant:?}, lines of {line_bytes} B: caught by seed {seed}: {fault}");
+    }
+}
+
+#[test]
+fn no_reader_sees_a_wrong_byte_with_lines_of_64() {
+    must_pass(64);
+}
+
+#[test]
+fn no_reader_sees_a_wrong_byte_with_lines_of_128() {
+    must_pass(128);
+}
+
+#[test]
+fn no_publish_after_write_is_caught() {
+    use Area::{Directory, EntryPages, Events, Header, Heap, Holds, Index, Lives, Names};
+    for area in [Heap, Holds, EntryPages, Directory, Index, Names, Lives, Events, Header] {
+        must_be_caught(Mutant::NoPublish(area));
+    }
+}
+
+#[test]
+fn no_refresh_before_read_is_caught() {
+    use Area::{Directory, EntryPages, Events, Header, Heap, Holds, Index, Lives, Names};
+    for area in [Heap, Holds, EntryPages, Directory, Index, Names, Lives, Events, Header] {
+        must_be_caught(Mutant::NoRefresh(area));
+    }
+    must_be_caught(Mutant::NoRefreshByOthers(EntryPages));
+}
+
+#[test]
+fn header_before_payload_is_caught() {
+    must_be_caught(Mutant::HeaderBeforePayload);
+}
+
+#[test]
+fn two_objects_on_one_line_are_caught() {
+    must_be_caught(Mutant::TwoObjectsOnOneLine);
+}
+
+#[test]
+fn reuse_without_quarantine_is_caught() {
+    must_be_caught(Mutant::ReuseWithoutQuarantine);
+}
+
+#[test]
+fn release_without_clean_is_caught() {
+    must_be_caught(Mutant::ReleaseWithoutClean);
+}

@@ -1,0 +1,196 @@
+//! A region over simulated nodes, its home, and what must be true of its objects.
+
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+
+use farrow_memory::{Access, Length, Region, Span};
+use farrow_testkit::incoherent::{Call, Cluster, Settings, Upkeep, Watch};
+
+use super::turns::Turns;
+use crate::format::hash::HashKey;
+use crate::format::header::Header;
+use crate::format::ids::RegionUid;
+use crate::{ClientSlot, Home, Layout, ObjectId, RegionOptions};
+
+/// Deleted objects that are looked for.
+const GONE_MAX: usize = 16;
+
+/// What a protocol with a mistake does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mutant {
+    /// Nobody publishes this part of the region.
+    NoPublish(Area),
+    /// Nobody refreshes this part of the region.
+    NoRefresh(Area),
+    /// The home refreshes it, clients of other nodes do not.
+    NoRefreshByOthers(Area),
+    /// An object is sealed first and its bytes are published afterwards.
+    HeaderBeforePayload,
+    /// Clients of two nodes write in one line.
+    TwoObjectsOnOneLine,
+    /// What a lost client could write is free at once.
+    ReuseWithoutQuarantine,
+    /// What goes back to the home may have dirty lines.
+    ReleaseWithoutClean,
+}
+
+/// Parts of a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Area {
+    Header,
+    Directory,
+    Index,
+    Names,
+    Lives,
+    Events,
+    Holds,
+    EntryPages,
+    Heap,
+    Other,
+}
+
+impl Area {
+    pub(super) fn of(layout: &Layout, span: Span) -> Self {
+        let parts = [
+            (layout.directory, Self::Directory),
+            (layout.index[0], Self::Index),
+            (layout.index[1], Self::Index),
+            (layout.names, Self::Names),
+            (layout.lives, Self::Lives),
+            (layout.events, Self::Events),
+            (layout.hold_blocks, Self::Holds),
+            (layout.entry_pages, Self::EntryPages),
+            (layout.heap, Self::Heap),
+        ];
+        let start = Span::new(span.offset, Length(0));
+        let found =
+            parts.iter().find(|(part, _)| part.contains(start) && part.end() != Some(span.offset));
+        match found {
+            Some((_, area)) => *area,
+            None if span.offset.0 < layout.clients.offset.0 => Self::Header,
+            None => Self::Other,
+        }
+    }
+}
+
+/// An object that was sealed.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) id: ObjectId,
+    pub(super) name: Option<String>,
+    /// Somebody has begun to delete it.
+    pub(super) is_leaving: bool,
+}
+
+/// What a client left in quarantine, and its node.
+#[derive(Clone, Debug)]
+pub(super) struct Grave {
+    pub(super) client: ClientSlot,
+    pub(super) node: u32,
+    pub(super) spans: Vec<Span>,
+}
+
+/// What everybody knows without any memory.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) live: Vec<Known>,
+    pub(super) gone: Vec<ObjectId>,
+    pub(super) graves: Vec<Grave>,
+    pub(super) names: u32,
+    /// The name of the object that is being sealed, or was last.
+    pub(super) coming: Option<String>,
+    fault: Option<String>,
+}
+
+impl Registry {
+    pub(super) fn bury(&mut self, id: ObjectId) {
+        self.live.retain(|known| known.id != id);
+        self.gone.push(id);
+        if self.gone.len() > GONE_MAX {
+            self.gone.remove(0);
+        }
+    }
+
+    /// Whether it must be found.
+    pub(super) fn is_live(&self, id: ObjectId) -> bool {
+        self.live.iter().any(|known| known.id == id && !known.is_leaving)
+    }
+}
+
+/// Options so small that memory, slots and pages are soon used again.
+pub(super) fn options() -> RegionOptions {
+    RegionOptions {
+        capacity: Length(8 << 12),
+        objects_max: 12,
+        clients_max: 12,
+        hold_blocks_max: 12,
+        grants_max: 32,
+        name_bytes: Length(16 * 32),
+        client_objects_max: 42 * 10,
+        events_max: 256,
+        namespaces_max: 2,
+    }
+}
+
+/// Everything that the actors share.
+pub(super) struct World {
+    pub(super) cluster: Cluster,
+    pub(super) turns: Arc<Turns>,
+    pub(super) mutant: Option<Mutant>,
+    pub(super) home_region: Arc<Region>,
+    home: Mutex<Home>,
+    registry: Mutex<Registry>,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, line_bytes: u32, nodes: u32, mutant: Option<Mutant>) -> Self {
+        let layout = Layout::new(&options()).unwrap();
+        let settings = Settings { line_bytes, acts: 3, seed };
+        let cluster = Cluster::new(layout.geometry, nodes, settings);
+        let turns = Turns::new(nodes as usize, seed);
+        let home_region = cluster.map(0, Access::Home);
+        let header =
+            Header { uid: RegionUid(7), key: HashKey([seed, 3]), created_at_ns: 1, layout };
+        let home = Home::create_as(Arc::clone(&home_region), header).unwrap();
+        let passing = Arc::clone(&turns);
+        let watch: Watch = Arc::new(move |call: Call| {
+            passing.may_pass();
+            let area = Area::of(&layout, call.span);
+            let left_out = match call.what {
+                Upkeep::Publish => Mutant::NoPublish(area),
+                Upkeep::Refresh => Mutant::NoRefresh(area),
+            };
+            let by_others = call.node != 0
+                && call.what == Upkeep::Refresh
+                && mutant == Some(Mutant::NoRefreshByOthers(area));
+            mutant != Some(left_out) && !by_others
+        });
+        cluster.watch(&watch);
+        let home = Mutex::new(home);
+        let registry = Mutex::default();
+        Self { cluster, turns, mutant, home_region, home, registry }
+    }
+
+    /// Ask the home, as a message would: one at a time.
+    pub(super) fn home<T>(&self, act: impl FnOnce(&mut Home) -> T) -> T {
+        loop {
+            match self.home.try_lock() {
+                Ok(mut home) => return act(&mut home),
+                Err(TryLockError::Poisoned(home)) => return act(&mut home.into_inner()),
+                Err(TryLockError::WouldBlock) => self.turns.must_pass(),
+            }
+        }
+    }
+
+    pub(super) fn registry<T>(&self, act: impl FnOnce(&mut Registry) -> T) -> T {
+        act(&mut self.registry.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The first fault is told; all actors stop.
+    pub(super) fn fail(&self, what: String) {
+        self.registry(|registry| registry.fault.get_or_insert(what).len());
+    }
+
+    pub(super) fn fault(&self) -> Option<String> {
+        self.registry(|registry| registry.fault.clone())
+    }
+}
