@@ -1,0 +1,338 @@
+//! Certificates of a cluster: its own authority, and one certificate for each node.
+//!
+//! The authority is a folder with `ca.pem` and `ca.key`. A node needs `ca.pem`, `NAME.pem` and
+//! `NAME.key`; `ca.key` stays where the certificates are made. A node is known by the name
+//! `NAME.farrow.internal` in its certificate ([`CERTIFICATE_DOMAIN`]), wherever it runs. The
+//! names and addresses of its host are there too, for those who call it without knowing its name.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! let dir = std::env::temp_dir().join(format!("farrow-certs-{}", std::process::id()));
+//! let day = Duration::from_secs(86_400);
+//! farrow_cluster::certs::init(&dir, 3650 * day)?;
+//! let files = farrow_cluster::certs::issue(&dir, "a", &["10.0.0.1".into()], 365 * day)?;
+//! assert!(files.key.ends_with("a.key"));
+//! # std::fs::remove_dir_all(&dir)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod name;
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use time::OffsetDateTime;
+use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
+
+pub use name::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeName, NodeNameError};
+
+/// Longest time for which something is certified: 20 years.
+pub const VALIDITY_MAX: Duration = Duration::from_secs(20 * 366 * 86_400);
+
+/// Most hosts in one certificate: a certificate is sent with each connection.
+pub const HOSTS_MAX: usize = 64;
+
+/// Certificates are good from a while before they were made: clocks of machines differ.
+const CLOCKS_DIFFER: time::Duration = time::Duration::minutes(5);
+
+/// The subject of each authority. What tells them apart is the key.
+const AUTHORITY: &str = "Farrow cluster authority";
+
+/// Why certificates were not made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertsError {
+    /// The file is there already, and is not written over.
+    #[error("{} is there already", .0.display())]
+    Exists(PathBuf),
+    /// A file cannot be read or written.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The name is not one of a node.
+    #[error(transparent)]
+    Name(#[from] NodeNameError),
+    /// Neither an address nor a name of a host, or a name that stands for a node.
+    #[error("{0:?} is neither an address nor a DNS name of a host")]
+    Host(String),
+    /// Too many hosts.
+    #[error("{count} hosts, at most {HOSTS_MAX} go into one certificate")]
+    TooManyHosts {
+        /// How many there were.
+        count: usize,
+    },
+    /// Not a time to certify something for.
+    #[error("valid for {seconds} s: 1 s to {} s can be had", VALIDITY_MAX.as_secs())]
+    Validity {
+        /// What was asked for.
+        seconds: u64,
+    },
+    /// The files of the authority are damaged, or not made by [`init`], or no pair.
+    #[error("{}: no authority made by `farrow certs init`: {reason}", path.display())]
+    Authority {
+        /// The file that cannot be used.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// No key or certificate could be made.
+    #[error("making a certificate: {0}")]
+    Make(String),
+}
+
+/// What a node needs beside the certificate of the authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFiles {
+    /// Its certificate, in PEM.
+    pub certificate: PathBuf,
+    /// Its key, in PEM (PKCS #8), for its owner only.
+    pub key: PathBuf,
+}
+
+/// Makes an authority in a folder: `ca.pem`, and `ca.key` with mode 0600.
+///
+/// # Errors
+///
+/// One of the files is there or cannot be written, or the time is no good.
+pub fn init(dir: &Path, validity: Duration) -> Result<(), CertsError> {
+    let (begin, end) = period(validity)?;
+    let made = |error: rcgen::Error| CertsError::Make(error.to_string());
+    let key = KeyPair::generate().map_err(made)?;
+    let mut params = authority();
+    (params.not_before, params.not_after) = (begin, end);
+    let certificate = params.self_signed(&key).map_err(made)?;
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| CertsError::File { path: dir.to_owned(), error })?;
+    write_pair(&dir.join("ca.pem"), &certificate.pem(), &dir.join("ca.key"), &key)
+}
+
+/// Certifies a node by the authority in a folder: `NAME.pem`, and `NAME.key` with mode 0600.
+///
+/// `hosts` are addresses and DNS names at which it is called by those who do not know its name.
+///
+/// # Errors
+///
+/// One of the files is there or cannot be written, the authority cannot be read, or the name, a
+/// host or the time is no good.
+pub fn issue(
+    dir: &Path,
+    node_name: &str,
+    hosts: &[String],
+    validity: Duration,
+) -> Result<NodeFiles, CertsError> {
+    let name: NodeName = node_name.parse()?;
+    // Its files would be those of the authority.
+    if name.as_str() == "ca" {
+        return Err(CertsError::Exists(dir.join("ca.pem")));
+    }
+    let (begin, end) = period(validity)?;
+    let (certificate, key) = sign(dir, &name, hosts, begin, end)?;
+    check_chain(&dir.join("ca.pem"), certificate.der())?;
+    let files = NodeFiles {
+        certificate: dir.join(format!("{name}.pem")),
+        key: dir.join(format!("{name}.key")),
+    };
+    write_pair(&files.certificate, &certificate.pem(), &files.key, &key)?;
+    Ok(files)
+}
+
+/// A key and its certificate, for any time.
+pub(crate) fn sign(
+    dir: &Path,
+    name: &NodeName,
+    hosts: &[String],
+    begin: OffsetDateTime,
+    end: OffsetDateTime,
+) -> Result<(Certificate, KeyPair), CertsError> {
+    if hosts.len() > HOSTS_MAX {
+        return Err(CertsError::TooManyHosts { count: hosts.len() });
+    }
+    if let Some(host) = hosts.iter().find(|host| !is_host(host)) {
+        return Err(CertsError::Host(host.chars().take(300).collect()));
+    }
+    let made = |error: rcgen::Error| CertsError::Make(error.to_string());
+    let mut names = vec![name.certificate_name()];
+    names.extend_from_slice(hosts);
+    let mut params = CertificateParams::new(names).map_err(made)?;
+    (params.not_before, params.not_after) = (begin, end);
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name.as_str());
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages =
+        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    let issuer = Issuer::new(authority(), read_key(&dir.join("ca.key"))?);
+    let key = KeyPair::generate().map_err(made)?;
+    let certificate = params.signed_by(&key, &issuer).map_err(made)?;
+    Ok((certificate, key))
+}
+
+fn authority() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn period(validity: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertsError> {
+    let wrong = || CertsError::Validity { seconds: validity.as_secs() };
+    if validity < Duration::from_secs(1) || validity > VALIDITY_MAX {
+        return Err(wrong());
+    }
+    let now = OffsetDateTime::now_utc();
+    let validity = time::Duration::try_from(validity).map_err(|_| wrong())?;
+    now.checked_add(validity).map(|end| (now - CLOCKS_DIFFER, end)).ok_or_else(wrong)
+}
+
+/// An address, or a name that stands for no node: who may name a host may not name another node.
+fn is_host(host: &str) -> bool {
+    let is_node = || host.to_ascii_lowercase().trim_end_matches('.').ends_with(CERTIFICATE_DOMAIN);
+    host.parse::<IpAddr>().is_ok() || (ServerName::try_from(host).is_ok() && !is_node())
+}
+
+fn read_key(path: &Path) -> Result<KeyPair, CertsError> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| CertsError::File { path: path.to_owned(), error })?;
+    KeyPair::from_pem(&text).map_err(|error| no_authority(path, error))
+}
+
+fn no_authority(path: &Path, reason: impl ToString) -> CertsError {
+    CertsError::Authority { path: path.to_owned(), reason: reason.to_string() }
+}
+
+/// That a node that knows the authority will let the new one in.
+fn check_chain(ca: &Path, certificate: &CertificateDer<'_>) -> Result<(), CertsError> {
+    let root = CertificateDer::from_pem_file(ca).map_err(|error| no_authority(ca, error))?;
+    let anchor = anchor_from_trusted_cert(&root).map_err(|error| no_authority(ca, error))?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+    EndEntityCert::try_from(certificate)
+        .and_then(|certificate| {
+            let now = UnixTime::since_unix_epoch(since);
+            let usage = KeyUsage::client_auth();
+            certificate
+                .verify_for_usage(algorithms.all, &[anchor], &[], now, usage, None, None)
+                .map(|_| ())
+        })
+        .map_err(|error| no_authority(ca, error))
+}
+
+/// Both files or none.
+fn write_pair(
+    certificate: &Path,
+    certificate_pem: &str,
+    key: &Path,
+    key_pair: &KeyPair,
+) -> Result<(), CertsError> {
+    if certificate.exists() {
+        return Err(CertsError::Exists(certificate.to_owned()));
+    }
+    write_new(key, key_pair.serialize_pem().as_bytes(), 0o600)?;
+    write_new(certificate, certificate_pem.as_bytes(), 0o644).inspect_err(|_| {
+        let _ = fs::remove_file(key);
+    })
+}
+
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), CertsError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::AlreadyExists => CertsError::Exists(path.to_owned()),
+        _ => CertsError::File { path: path.to_owned(), error },
+    };
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.map_err(|error| {
+        let _ = fs::remove_file(path);
+        failed(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn folder() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        init(dir.path(), DAY).unwrap();
+        dir
+    }
+
+    #[test]
+    fn keys_are_for_their_owner_and_nothing_is_written_over() {
+        let dir = folder();
+        let files = issue(dir.path(), "a", &["10.0.0.1".into(), "a.example".into()], DAY).unwrap();
+        for key in [&dir.path().join("ca.key"), &files.key] {
+            assert_eq!(fs::metadata(key).unwrap().mode() & 0o777, 0o600);
+        }
+        let before = fs::read(dir.path().join("ca.key")).unwrap();
+        assert!(matches!(init(dir.path(), DAY), Err(CertsError::Exists(_))));
+        assert!(matches!(issue(dir.path(), "a", &[], DAY), Err(CertsError::Exists(_))));
+        assert!(matches!(issue(dir.path(), "ca", &[], DAY), Err(CertsError::Exists(_))));
+        assert_eq!(fs::read(dir.path().join("ca.key")).unwrap(), before);
+        // A certificate whose key was taken away is not given a second one.
+        fs::remove_file(&files.key).unwrap();
+        assert!(matches!(issue(dir.path(), "a", &[], DAY), Err(CertsError::Exists(_))));
+        assert!(!files.key.exists());
+    }
+
+    #[test]
+    fn names_hosts_and_times_are_checked() {
+        let dir = folder();
+        for name in ["", "A", "../a", "a.b", "*"] {
+            let error = issue(dir.path(), name, &[], DAY).unwrap_err();
+            assert!(matches!(error, CertsError::Name(_)), "{error}");
+        }
+        for host in ["", "a b", "*.example", "b.farrow.internal", "B.Farrow.Internal", "1.2.3.4:5"]
+        {
+            let error = issue(dir.path(), "a", &[host.into()], DAY).unwrap_err();
+            assert!(matches!(error, CertsError::Host(_)), "{host}: {error}");
+        }
+        let many = vec!["x".to_owned(); HOSTS_MAX + 1];
+        let error = issue(dir.path(), "a", &many, DAY).unwrap_err();
+        assert!(matches!(error, CertsError::TooManyHosts { .. }), "{error}");
+        for validity in [Duration::ZERO, VALIDITY_MAX + DAY] {
+            let error = issue(dir.path(), "a", &[], validity).unwrap_err();
+            assert!(matches!(error, CertsError::Validity { .. }), "{error}");
+        }
+        issue(dir.path(), "a", &["::1".into(), "host".into()], VALIDITY_MAX).unwrap();
+    }
+
+    #[test]
+    fn an_authority_whose_files_do_not_belong_together_certifies_nobody() {
+        let (dir, other) = (folder(), folder());
+        fs::copy(other.path().join("ca.key"), dir.path().join("ca.key")).unwrap();
+        let error = issue(dir.path(), "a", &[], DAY).unwrap_err();
+        assert!(matches!(error, CertsError::Authority { .. }), "{error}");
+        assert!(!dir.path().join("a.key").exists());
+        fs::write(dir.path().join("ca.key"), "no key").unwrap();
+        let error = issue(dir.path(), "a", &[], DAY).unwrap_err();
+        assert!(matches!(error, CertsError::Authority { .. }), "{error}");
+        fs::remove_file(dir.path().join("ca.key")).unwrap();
+        let error = issue(dir.path(), "a", &[], DAY).unwrap_err();
+        assert!(matches!(error, CertsError::File { .. }), "{error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! Where peers listen, and the numbers that calls and seats are known by.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::certs::NodeName;
+
+/// Where a peer listens and, if it is known, who it has to be: `[NAME@]HOST:PORT`.
+///
+/// With certificates a peer without a name has to be certified for HOST, one with a name for that
+/// name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PeerAddress {
+    pub(crate) name: Option<NodeName>,
+    /// An address or a DNS name, an IPv6 address without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// A text that is no address of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address of a node: [NAME@]HOST:PORT")]
+pub(crate) struct PeerAddressError(String);
+
+impl FromStr for PeerAddress {
+    type Err = PeerAddressError;
+
+    fn from_str(text: &str) -> Result<Self, PeerAddressError> {
+        let parse = || {
+            let (name, rest) = match text.split_once('@') {
+                Some((name, rest)) => (Some(name.parse().ok()?), rest),
+                None => (None, text),
+            };
+            let (host, port) = rest.rsplit_once(':')?;
+            let host = match host.strip_prefix('[') {
+                Some(inner) => inner.strip_suffix(']')?,
+                None if host.contains(':') => return None,
+                None => host,
+            };
+            let port = port.parse().ok().filter(|port| *port != 0)?;
+            (!host.is_empty()).then(|| Self { name, host: host.to_owned(), port })
+        };
+        parse().ok_or_else(|| PeerAddressError(text.chars().take(300).collect()))
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.name {
+            write!(f, "{name}@")?;
+        }
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// One seat, on this node. Seats that others take here have the uppermost bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SeatId(u64);
+
+impl SeatId {
+    const INCOMING: u64 = 1 << 63;
+
+    /// A seat on another node, by a number that the caller chooses; the uppermost bit is ignored.
+    pub(crate) const fn outgoing(number: u64) -> Self {
+        Self(number & !Self::INCOMING)
+    }
+
+    pub(super) const fn incoming(number: u64) -> Self {
+        Self(number | Self::INCOMING)
+    }
+
+    /// Whether another node's client uses memory here.
+    pub(crate) const fn is_incoming(self) -> bool {
+        self.0 & Self::INCOMING != 0
+    }
+}
+
+/// A question of another node that waits for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct AskedToken(pub(super) u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_the_same() {
+        for text in ["a@10.0.0.1:7000", "host.example:1", "[::1]:65535", "b@[fe80::1]:7"] {
+            assert_eq!(text.parse::<PeerAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", ":1", "a:0", "a", "::1:7", "A@b:1", "a@:1", "[::1:7", "a:65536"] {
+            assert!(text.parse::<PeerAddress>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn seats_of_both_sides_never_have_the_same_number() {
+        assert_ne!(SeatId::incoming(7), SeatId::outgoing(7));
+        assert!(SeatId::incoming(7).is_incoming());
+        assert!(!SeatId::outgoing(u64::MAX).is_incoming());
+    }
+}

@@ -1,0 +1,130 @@
+//! The three calls of `node.proto`, as the calling node has them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_memory::sync::{AtomicU64, Ordering};
+use prost::bytes::Bytes;
+use tonic::{Request, Status, Streaming};
+
+use super::address::SeatId;
+use super::error::{PeerError, shorten};
+use super::limits::{PeerLimits, PeerTimes, Place, VERSION};
+use super::link::{Lane, Link, Live};
+use super::outbox::{Frames, Outbox};
+use super::pb::{Frame, Letter, Open, Question};
+use super::queue::{EventQueue, Left};
+use super::tls::Tls;
+use super::{PeerAnswer, PeerEvent, SeatProcess, seat};
+use crate::certs::NodeName;
+
+/// How long a node may take to say that a seat is taken: it answers when it has read one frame.
+const SEAT_TAKEN_MAX: Duration = Duration::from_secs(2);
+
+/// This node, as the caller of others.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) name: NodeName,
+    pub(super) incarnation: AtomicU64,
+    pub(super) limits: PeerLimits,
+    pub(super) times: PeerTimes,
+    pub(super) tls: Option<Tls>,
+    pub(super) events: Arc<EventQueue>,
+}
+
+impl Client {
+    fn from(&self) -> String {
+        self.name.to_string()
+    }
+
+    fn incarnation(&self) -> u64 {
+        self.incarnation.load(Ordering::Relaxed)
+    }
+
+    pub(super) async fn tell(self: Arc<Self>, link: Arc<Link>, body: Bytes, _place: Place) {
+        let call = async {
+            let live = link.connection(&self, Lane::Letters).await?;
+            let (from, incarnation) = (self.from(), self.incarnation());
+            let letter = Letter { version: VERSION, from, incarnation, body };
+            live.client().tell(letter).await?;
+            Ok::<(), PeerError>(())
+        };
+        match tokio::time::timeout(self.times.tell, call).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(address = %link.address, %error, "a letter is lost"),
+            Err(_) => tracing::debug!(address = %link.address, "a letter was not taken in time"),
+        }
+    }
+
+    pub(super) async fn ask(
+        self: Arc<Self>,
+        token: u64,
+        link: Arc<Link>,
+        body: Bytes,
+        deadline: Duration,
+        place: Place,
+    ) {
+        let call = async {
+            let live = link.connection(&self, Lane::Work).await?;
+            let (from, incarnation) = (self.from(), self.incarnation());
+            let question = Question { version: VERSION, from, incarnation, body };
+            let mut request = Request::new(question);
+            request.set_timeout(deadline);
+            let answer = live.client().ask(request).await?.into_inner();
+            Ok(PeerAnswer { from: live.peer, body: answer.body })
+        };
+        let deadline_ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+        let result = match tokio::time::timeout(deadline, call).await {
+            Ok(Err(PeerError::Refused { code: tonic::Code::DeadlineExceeded, .. })) | Err(_) => {
+                Err(PeerError::Deadline { deadline_ms })
+            }
+            Ok(result) => result,
+        };
+        let answered = PeerEvent::Answered { token, result };
+        self.events.push_with(Left::Event(answered), Some(place));
+    }
+
+    pub(super) async fn take_seat(
+        self: Arc<Self>,
+        link: Arc<Link>,
+        seat: SeatId,
+        process: SeatProcess,
+        outbox: Arc<Outbox>,
+        place: Place,
+    ) {
+        let call = async {
+            let live = link.connection(&self, Lane::Work).await?;
+            Ok::<_, PeerError>(self.open(live, process, &outbox, &place).await?)
+        };
+        let reason = match tokio::time::timeout(SEAT_TAKEN_MAX, call).await {
+            Ok(Ok(frames)) => {
+                let (events, bytes_max) = (Arc::clone(&self.events), self.limits.seat_bytes_max);
+                return seat::pump(seat, frames, outbox, events, bytes_max).await;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} ms", SEAT_TAKEN_MAX.as_millis()),
+        };
+        outbox.abort();
+        let reason = shorten(&reason);
+        let ended = PeerEvent::SeatEnded { seat, is_process_gone: None, reason };
+        self.events.push_with(Left::Event(ended), Some(place));
+    }
+
+    async fn open(
+        &self,
+        live: Live,
+        process: SeatProcess,
+        outbox: &Arc<Outbox>,
+        place: &Place,
+    ) -> Result<Streaming<Frame>, Status> {
+        let SeatProcess { pid, start_time, uid } = process;
+        let open = Open { version: VERSION, from: self.from(), pid, start_time, uid };
+        let frames = Frames {
+            open: Some(open),
+            outbox: Arc::clone(outbox),
+            events: Arc::clone(&self.events),
+            _place: place.clone(),
+        };
+        Ok(live.client().seat(frames).await?.into_inner())
+    }
+}

@@ -1,0 +1,195 @@
+//! How much a peer may ask for. What is beyond is refused, so that others are still served.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_memory::sync::{AtomicBool, Ordering};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+use crate::certs::NodeName;
+use crate::wire::FRAME_BYTES_MAX;
+
+/// Version of the protocol between nodes.
+pub(crate) const VERSION: u32 = 1;
+
+pub(crate) use crate::protocol::membership::LETTER_BYTES_MAX;
+
+/// Longest body of a question and of an answer: that of a frame of the client protocol.
+pub(crate) const ASK_BYTES_MAX: usize = FRAME_BYTES_MAX;
+
+/// Most bytes in one frame of a seat: the longest frame of a client with its head, and some room.
+pub(crate) const SEAT_FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
+
+/// What a message has around its body: a name, numbers and their tags.
+pub(super) const AROUND_BYTES_MAX: usize = 1 << 10;
+
+/// How much is let in at once. The defaults are for tens of nodes with tens of clients each.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerLimits {
+    /// Connections in all. A quarter of the 1024 descriptors that a process has by default.
+    pub(crate) connections_max: usize,
+    /// Connections that one node may have: two are used, and two old pairs may not have been found
+    /// dead yet. What is not read yet may take 64 MiB of each.
+    pub(crate) connections_per_node_max: usize,
+    /// Connections from one address that have not said who they are: two of each of 16 nodes on
+    /// one machine that start at once, twice.
+    pub(crate) strangers_per_address_max: usize,
+    /// Letters in work of, and under way to, one peer: what comes within a deadline at 60 a second.
+    pub(crate) letters_max: usize,
+    /// Questions in work of, and under way to, one peer. Each may keep two bodies of 4 MiB.
+    pub(crate) asks_max: usize,
+    /// Seats of, and at, one peer: as many clients of one node may use memory of one other. Each
+    /// may keep 5 MiB, a frame and what was not taken.
+    pub(crate) seats_max: usize,
+    /// Calls of one peer in a second; as many may come at once after a second without. At 50 us each
+    /// a quarter of the transport's thread. Frames of a seat are not counted: they wait instead.
+    pub(crate) calls_per_second: u32,
+    /// Bytes of a seat that were read and not taken, and that were given and not sent. Beyond, the
+    /// stream is not read, and [`super::Peers::send`] gives the bytes back.
+    pub(crate) seat_bytes_max: usize,
+    /// Letters that wait to be taken by the event loop, of all peers.
+    pub(crate) letters_waiting_max: usize,
+}
+
+impl Default for PeerLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 256,
+            connections_per_node_max: 6,
+            strangers_per_address_max: 64,
+            letters_max: 32,
+            asks_max: 32,
+            seats_max: 64,
+            calls_per_second: 5_000,
+            seat_bytes_max: 1 << 20,
+            letters_waiting_max: 1024,
+        }
+    }
+}
+
+/// Times of the transport.
+#[derive(Debug, Clone)]
+pub(crate) struct PeerTimes {
+    /// For a letter, from here to the receipt.
+    pub(crate) tell: Duration,
+    /// For a connection with TLS. Half a lease of one second, so that a dead address costs less
+    /// than a lease.
+    pub(crate) connect: Duration,
+    /// A connection on which nothing came for so long is asked whether it lives,
+    pub(crate) keep_alive_interval: Duration,
+    /// and is dead when it says nothing for so long.
+    pub(crate) keep_alive_timeout: Duration,
+}
+
+impl Default for PeerTimes {
+    fn default() -> Self {
+        Self {
+            tell: Duration::from_millis(500),
+            connect: Duration::from_millis(500),
+            keep_alive_interval: Duration::from_millis(300),
+            keep_alive_timeout: Duration::from_millis(300),
+        }
+    }
+}
+
+/// Fills up with time, is emptied by calls.
+#[derive(Debug)]
+struct Bucket {
+    calls: f64,
+    at: Instant,
+}
+
+/// What one peer has under way here. With certificates a node has one for all its connections, else
+/// each connection has its own.
+#[derive(Debug)]
+pub(super) struct Account {
+    bucket: Mutex<Bucket>,
+    calls_per_second: f64,
+    pub(super) letters: Arc<Semaphore>,
+    pub(super) asks: Arc<Semaphore>,
+    pub(super) seats: Arc<Semaphore>,
+    pub(super) connections: Arc<Semaphore>,
+}
+
+impl Account {
+    pub(super) fn new(limits: &PeerLimits) -> Self {
+        let calls = f64::from(limits.calls_per_second);
+        Self {
+            // Not full: to come again must not be worth more than to wait.
+            bucket: Mutex::new(Bucket { calls: calls / 10.0, at: Instant::now() }),
+            calls_per_second: calls,
+            letters: Arc::new(Semaphore::new(limits.letters_max)),
+            asks: Arc::new(Semaphore::new(limits.asks_max)),
+            seats: Arc::new(Semaphore::new(limits.seats_max)),
+            connections: Arc::new(Semaphore::new(limits.connections_per_node_max)),
+        }
+    }
+
+    /// Whether one more call is within the rate.
+    pub(super) fn take_call(&self, now: Instant) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = now.saturating_duration_since(bucket.at).as_secs_f64();
+        bucket.at = now;
+        bucket.calls =
+            (bucket.calls + passed * self.calls_per_second).min(self.calls_per_second.max(1.0));
+        if bucket.calls < 1.0 {
+            return false;
+        }
+        bucket.calls -= 1.0;
+        true
+    }
+}
+
+/// One connection from a peer.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) account: Arc<Account>,
+    /// By the certificate; without TLS by the first call, which nobody vouches for.
+    name: OnceLock<NodeName>,
+    /// Made a call that was let in.
+    is_known: AtomicBool,
+}
+
+impl Caller {
+    pub(super) fn new(account: Arc<Account>, name: Option<NodeName>) -> Self {
+        let caller = Self { account, name: OnceLock::new(), is_known: AtomicBool::new(false) };
+        if let Some(name) = name {
+            let _ = caller.name.set(name);
+        }
+        caller
+    }
+
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    /// Checks what a message says first: its version and who sends it.
+    pub(super) fn check(&self, version: u32, from: &str) -> Result<NodeName, Status> {
+        if version != VERSION {
+            let text = format!("version {version} of the protocol, this node speaks {VERSION}");
+            return Err(Status::failed_precondition(text));
+        }
+        let from: NodeName =
+            from.parse().map_err(|error| Status::invalid_argument(format!("{error}")))?;
+        let name = self.name.get_or_init(|| from.clone());
+        if *name != from {
+            let text = format!("this connection is of node {name}, the message of node {from}");
+            return Err(Status::permission_denied(text));
+        }
+        self.is_known.store(true, Ordering::Relaxed);
+        Ok(from)
+    }
+}
+
+/// A place within a limit, kept as long as the call.
+#[derive(Debug, Clone)]
+pub(super) struct Place(
+    #[expect(dead_code, reason = "given back on drop")] Arc<OwnedSemaphorePermit>,
+);
+
+impl Place {
+    pub(super) fn take(of: &Arc<Semaphore>) -> Option<Self> {
+        Arc::clone(of).try_acquire_owned().ok().map(|permit| Self(Arc::new(permit)))
+    }
+}

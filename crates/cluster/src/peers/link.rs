@@ -1,0 +1,233 @@
+//! Connections to one peer: made when needed, again after a while when that failed.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::{Mutex, Semaphore};
+use tonic::body::Body;
+use tower_service::Service;
+
+use super::address::PeerAddress;
+use super::calls::Client;
+use super::error::{PeerError, shorten};
+use super::limits::{AROUND_BYTES_MAX, PeerLimits, SEAT_FRAME_BYTES_MAX};
+use super::pb::node_client::NodeClient;
+use super::tls::Wire;
+use crate::certs::NodeName;
+
+/// Calls under way on one connection: all that the default limits allow one node, and some.
+pub(super) const STREAMS_MAX: u32 = 256;
+
+/// What a peer may send ahead on one call: what 10 Gbit/s carry in 0.2 ms. The window of the
+/// connection is that of all calls, so that a seat that is not read holds up no other call.
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+
+/// Longest headers; those of a call are some 300 B.
+pub(super) const HEADERS_BYTES_MAX: u32 = 8 << 10;
+
+/// After a failure the next connection waits so long, twice as long after each further one.
+const REST_MIN: Duration = Duration::from_millis(50);
+const REST_MAX: Duration = Duration::from_secs(1);
+
+/// What goes over a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lane {
+    /// Signs of life: never behind bulk.
+    Letters,
+    /// Questions and seats.
+    Work,
+}
+
+/// A connection that stands.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    sender: SendRequest<Body>,
+    /// Who answers, by its certificate.
+    pub(super) peer: Option<NodeName>,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    live: Option<Live>,
+    /// When a connection was last made.
+    made: Option<Instant>,
+    failures: u32,
+    failed: Option<(Instant, PeerError)>,
+}
+
+/// One peer as this node reaches it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) address: PeerAddress,
+    pub(super) letters: Arc<Semaphore>,
+    pub(super) asks: Arc<Semaphore>,
+    pub(super) seats: Arc<Semaphore>,
+    lanes: [Mutex<LaneState>; 2],
+}
+
+impl Link {
+    pub(super) fn new(address: PeerAddress, limits: &PeerLimits) -> Self {
+        Self {
+            address,
+            letters: Arc::new(Semaphore::new(limits.letters_max)),
+            asks: Arc::new(Semaphore::new(limits.asks_max)),
+            seats: Arc::new(Semaphore::new(limits.seats_max)),
+            lanes: Default::default(),
+        }
+    }
+
+    /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+        client: &Arc<Client>,
+        lane: Lane,
+    ) -> Result<Live, PeerError> {
+        let [letters, work] = &self.lanes;
+        let state = match lane {
+            Lane::Letters => letters,
+            Lane::Work => work,
+        };
+        if let Ok(state) = state.try_lock()
+            && let Some(known) = state.known(self)
+        {
+            return known;
+        }
+        let (link, client) = (Arc::clone(self), Arc::clone(client));
+        let attempt = tokio::spawn(async move {
+            let [letters, work] = &link.lanes;
+            let mut state = match lane {
+                Lane::Letters => letters.lock().await,
+                Lane::Work => work.lock().await,
+            };
+            match state.known(&link) {
+                Some(known) => known,
+                None => state.note(link.connect(&client).await),
+            }
+        });
+        attempt.await.unwrap_or_else(|error| Err(self.unreachable(error)))
+    }
+
+    async fn connect(&self, client: &Client) -> Result<Live, PeerError> {
+        match tokio::time::timeout(client.times.connect, self.try_connect(client)).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                let connect_ms = client.times.connect.as_millis();
+                Err(self.unreachable(format_args!("no connection within {connect_ms} ms")))
+            }
+        }
+    }
+
+    async fn try_connect(&self, client: &Client) -> Result<Live, PeerError> {
+        let found = tokio::net::lookup_host((self.address.host.as_str(), self.address.port));
+        let mut last = self.unreachable("the name has no address");
+        for to in found.await.map_err(|error| self.unreachable(error))? {
+            if client.tls.is_none() && !to.ip().is_loopback() {
+                last = PeerError::NotSecured { address: self.address.to_string() };
+                continue;
+            }
+            match self.connect_to(to, client).await {
+                Ok(live) => return Ok(live),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn connect_to(&self, to: SocketAddr, client: &Client) -> Result<Live, PeerError> {
+        let stream = TcpStream::connect(to).await.map_err(|error| self.unreachable(error))?;
+        let _ = stream.set_nodelay(true);
+        let (wire, peer): (Box<dyn Wire>, _) = match &client.tls {
+            Some(tls) => {
+                let (wire, name) = tls.connect(stream, &self.address).await?;
+                (wire, Some(name))
+            }
+            None => (Box::new(stream), None),
+        };
+        let (sender, connection) = Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(STREAM_WINDOW_BYTES * STREAMS_MAX)
+            .max_header_list_size(HEADERS_BYTES_MAX)
+            .keep_alive_interval(client.times.keep_alive_interval)
+            .keep_alive_timeout(client.times.keep_alive_timeout)
+            .keep_alive_while_idle(true)
+            .handshake(TokioIo::new(wire))
+            .await
+            .map_err(|error| self.unreachable(error))?;
+        let address = self.address.clone();
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%address, %error, "a connection ended");
+            }
+        });
+        Ok(Live { sender, peer })
+    }
+
+    pub(super) fn unreachable(&self, reason: impl fmt::Display) -> PeerError {
+        let reason = shorten(&reason.to_string());
+        PeerError::Unreachable { address: self.address.to_string(), reason }
+    }
+}
+
+impl LaneState {
+    /// A connection that stands, or why none is tried yet.
+    fn known(&self, link: &Link) -> Option<Result<Live, PeerError>> {
+        if let Some(live) = self.live.as_ref().filter(|live| !live.sender.is_closed()) {
+            return Some(Ok(live.clone()));
+        }
+        // A node that refuses a certificate says so only after the handshake, by closing.
+        if self.made.is_some_and(|made| made.elapsed() < REST_MIN) {
+            return Some(Err(link.unreachable("the connection ended as soon as it was made")));
+        }
+        let (at, error) = self.failed.as_ref()?;
+        let rest = REST_MIN.saturating_mul(1 << self.failures.min(10)).min(REST_MAX);
+        (at.elapsed() < rest).then(|| Err(error.clone()))
+    }
+
+    fn note(&mut self, result: Result<Live, PeerError>) -> Result<Live, PeerError> {
+        match &result {
+            Ok(live) => {
+                let (live, made) = (Some(live.clone()), Some(Instant::now()));
+                *self = Self { live, made, failures: 0, failed: None };
+            }
+            Err(error) => {
+                self.live = None;
+                self.failures = self.failures.saturating_add(1);
+                self.failed = Some((Instant::now(), error.clone()));
+            }
+        }
+        result
+    }
+}
+
+impl Live {
+    pub(super) fn client(&self) -> NodeClient<Self> {
+        // The name in it goes nowhere: the connection stands.
+        let origin = http::Uri::from_static("http://node.farrow.internal");
+        NodeClient::with_origin(self.clone(), origin)
+            .max_decoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+            .max_encoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+    }
+}
+
+impl Service<http::Request<Body>> for Live {
+    type Response = http::Response<Incoming>;
+    type Error = hyper::Error;
+    type Future =
+        std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, hyper::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), hyper::Error>> {
+        self.sender.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(self.sender.send_request(request))
+    }
+}

@@ -1,0 +1,369 @@
+//! How daemons reach each other: gRPC, on one thread of its own. Nothing is decided here. The event
+//! loop gives messages and takes what came; neither ever waits for the other.
+//!
+//! Letters have a connection of their own to each peer, so that no table, question or seat is ahead
+//! of a sign of life.
+
+mod address;
+mod calls;
+mod error;
+mod limits;
+mod link;
+mod outbox;
+mod queue;
+mod seat;
+mod serve;
+mod service;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+/// What `build.rs` makes of `proto/farrow/v1/node.proto`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    rust_2018_idioms,
+    clippy::pedantic,
+    clippy::all,
+    reason = "generated code; the messages are documented in the .proto file"
+)]
+mod pb {
+    include!(concat!(env!("OUT_DIR"), "/farrow.v1.rs"));
+}
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farrow_memory::sync::{AtomicU64, Ordering};
+use prost::bytes::Bytes;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+pub(crate) use address::{AskedToken, PeerAddress, SeatId};
+pub(crate) use error::{PeerError, StartError};
+pub(crate) use limits::{PeerLimits, PeerTimes};
+pub(crate) use seat::SeatBytes;
+pub use tls::PeerTls;
+
+use crate::certs::NodeName;
+use calls::Client;
+use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Place};
+use link::Link;
+use outbox::Outbox;
+use queue::{EventQueue, Left};
+
+/// Most addresses that are remembered; those with nothing under way are forgotten beyond.
+const LINKS_MAX: usize = 1024;
+
+/// How many threads may wait for the machine's resolver of names, which knows no deadline.
+const RESOLVERS_MAX: usize = 4;
+
+/// What peers are started with.
+#[derive(Debug, Clone)]
+pub(crate) struct PeersOptions {
+    /// This node.
+    pub(crate) name: NodeName,
+    /// Which life of this node it is.
+    pub(crate) incarnation: u64,
+    /// Where to listen; port 0 lets the kernel choose.
+    pub(crate) listen: SocketAddr,
+    /// Certificates. Without them only loopback, and only if it is allowed.
+    pub(crate) tls: Option<PeerTls>,
+    /// Speak plain text on loopback.
+    pub(crate) is_plaintext_allowed: bool,
+    pub(crate) limits: PeerLimits,
+    pub(crate) times: PeerTimes,
+}
+
+/// The client that takes a seat on another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeatProcess {
+    pub(crate) pid: u32,
+    /// In clock ticks since the boot of its machine.
+    pub(crate) start_time: u64,
+    pub(crate) uid: u32,
+}
+
+/// What another node answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PeerAnswer {
+    /// Who, by its certificate; none without TLS.
+    pub(crate) from: Option<NodeName>,
+    pub(crate) body: Bytes,
+}
+
+/// What came from peers.
+#[derive(Debug)]
+pub(crate) enum PeerEvent {
+    /// A letter. Without TLS nobody vouches for `from`; this holds for all events.
+    Told { from: NodeName, incarnation: u64, body: Bytes },
+    /// A question; [`Peers::answer`] it within the asking node's deadline.
+    Asked { token: AskedToken, from: NodeName, incarnation: u64, body: Bytes },
+    /// What became of [`Peers::ask`]; exactly one for each.
+    Answered { token: u64, result: Result<PeerAnswer, PeerError> },
+    /// A client of another node wants to use memory here.
+    SeatOpened { seat: SeatId, from: NodeName, process: SeatProcess },
+    /// Bytes of the client protocol, in order.
+    SeatData { seat: SeatId, bytes: SeatBytes },
+    /// There is room again, after [`Peers::send`] gave bytes back.
+    SeatWritable { seat: SeatId },
+    /// The last event of a seat, unless this side ended it. `is_process_gone` is none when the
+    /// stream broke: the client may live and read.
+    SeatEnded { seat: SeatId, is_process_gone: Option<bool>, reason: String },
+}
+
+/// What the event loop keeps of questions and seats.
+#[derive(Debug, Default)]
+struct Kept {
+    links: BTreeMap<PeerAddress, Arc<Link>>,
+    asked: BTreeMap<AskedToken, oneshot::Sender<Bytes>>,
+    seats: BTreeMap<SeatId, Arc<Outbox>>,
+}
+
+/// The event loop's end of the transport.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// Can be read when events wait.
+    pub(crate) wake: OwnedFd,
+    local_address: SocketAddr,
+    client: Arc<Client>,
+    events: Arc<EventQueue>,
+    kept: Mutex<Kept>,
+    runtime: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Peers {
+    /// Listens, then starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// Nobody can listen at the address, the certificates do not fit, or there are none and plain
+    /// text is not allowed or would leave the machine.
+    pub(crate) fn start(options: PeersOptions) -> Result<Self, StartError> {
+        let tls = tls::choose(&options)?;
+        let address = options.listen;
+        let failed = |error| StartError::Listen { address, error };
+        let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let local_address = listener.local_addr().map_err(failed)?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(RESOLVERS_MAX)
+            .build()
+            .map_err(failed)?;
+        let events = Arc::new(EventQueue::new(options.limits.letters_waiting_max).map_err(failed)?);
+        let wake = events.wake().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let client = Arc::new(Client {
+            name: options.name,
+            incarnation: AtomicU64::new(options.incarnation),
+            limits: options.limits.clone(),
+            times: options.times.clone(),
+            tls: tls.clone(),
+            events: Arc::clone(&events),
+        });
+        let listener = {
+            let _inside = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(failed)?
+        };
+        let server = serve::Server::new(tls, options.limits, options.times, Arc::clone(&events));
+        let (stop, stopped) = oneshot::channel();
+        let work = move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = server.accept(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+            runtime.shutdown_background();
+        };
+        let thread =
+            std::thread::Builder::new().name("farrow-peers".into()).spawn(work).map_err(failed)?;
+        let (kept, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
+        Ok(Self { wake, local_address, client, events, kept, runtime: handle, stop, thread })
+    }
+
+    /// Where this node listens.
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        self.local_address
+    }
+
+    /// Says another incarnation in messages from now on.
+    pub(crate) fn set_incarnation(&self, incarnation: u64) {
+        self.client.incarnation.store(incarnation, Ordering::Relaxed);
+    }
+
+    /// Sends a letter. It is lost without a word when the peer does not take it in time, or when as
+    /// many as are allowed are under way.
+    pub(crate) fn tell(&self, address: &PeerAddress, body: Bytes) {
+        if body.len() > LETTER_BYTES_MAX {
+            tracing::error!(bytes = body.len(), max = LETTER_BYTES_MAX, "a letter is too long");
+            return;
+        }
+        let link = self.link(address);
+        let Some(place) = Place::take(&link.letters) else {
+            tracing::debug!(%address, "a letter is dropped: too many are under way");
+            return;
+        };
+        self.runtime.spawn(Arc::clone(&self.client).tell(link, body, place));
+    }
+
+    /// Asks another node; the answer comes as [`PeerEvent::Answered`] with the token.
+    ///
+    /// # Errors
+    ///
+    /// The question is too long, or too many are under way to this peer; then no event comes.
+    pub(crate) fn ask(
+        &self,
+        token: u64,
+        address: &PeerAddress,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<(), PeerError> {
+        if body.len() > ASK_BYTES_MAX {
+            return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
+        }
+        let link = self.link(address);
+        let place = Place::take(&link.asks)
+            .ok_or(PeerError::Busy { what: "questions", max: self.client.limits.asks_max })?;
+        self.runtime.spawn(Arc::clone(&self.client).ask(token, link, body, deadline, place));
+        Ok(())
+    }
+
+    /// Answers a question. One that nobody waits for any more is no error.
+    ///
+    /// # Errors
+    ///
+    /// The answer is too long; the question still waits.
+    pub(crate) fn answer(&self, token: AskedToken, body: Bytes) -> Result<(), PeerError> {
+        if body.len() > ASK_BYTES_MAX {
+            return Err(PeerError::TooLarge { bytes: body.len(), max: ASK_BYTES_MAX });
+        }
+        if let Some(reply) = self.kept().asked.remove(&token) {
+            let _ = reply.send(body);
+        }
+        Ok(())
+    }
+
+    /// Takes a seat on another node, with a number that was not used before. Bytes can be sent at
+    /// once; if there is no seat [`PeerEvent::SeatEnded`] comes.
+    ///
+    /// # Errors
+    ///
+    /// The number is in use, or too many seats are; then no event comes.
+    pub(crate) fn open_seat(
+        &self,
+        seat: SeatId,
+        address: &PeerAddress,
+        process: SeatProcess,
+    ) -> Result<(), PeerError> {
+        let link = self.link(address);
+        let mut kept = self.kept();
+        if seat.is_incoming() || kept.seats.contains_key(&seat) {
+            return Err(PeerError::SeatTaken);
+        }
+        let place = Place::take(&link.seats)
+            .ok_or(PeerError::Busy { what: "seats", max: self.client.limits.seats_max })?;
+        let outbox = Outbox::new(seat, self.client.limits.seat_bytes_max);
+        kept.seats.insert(seat, Arc::clone(&outbox));
+        self.runtime.spawn(Arc::clone(&self.client).take_seat(link, seat, process, outbox, place));
+        Ok(())
+    }
+
+    /// Sends bytes of the client protocol, from either side. Those of a seat that ended are dropped.
+    ///
+    /// # Errors
+    ///
+    /// The bytes, when as much waits already: [`PeerEvent::SeatWritable`] says when there is room.
+    pub(crate) fn send(&self, seat: SeatId, bytes: Bytes) -> Result<(), Bytes> {
+        match self.kept().seats.get(&seat) {
+            Some(outbox) => outbox.push(bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a seat back, from either side, behind what was sent; no event of it comes any more. The
+    /// peer has a second to read the rest.
+    pub(crate) fn end_seat(&self, seat: SeatId, is_process_gone: bool) {
+        if let Some(outbox) = self.kept().seats.remove(&seat) {
+            outbox.end(is_process_gone);
+        }
+    }
+
+    /// Forgets a peer that is no member any more: its connections end when nothing is under way.
+    pub(crate) fn forget(&self, address: &PeerAddress) {
+        self.kept().links.remove(address);
+    }
+
+    /// What came since. Clears the wake.
+    pub(crate) fn events(&self) -> impl Iterator<Item = PeerEvent> + use<> {
+        let waiting = self.events.take();
+        let mut kept = self.kept();
+        let mut events = Vec::with_capacity(waiting.len());
+        for (left, _place) in waiting {
+            events.extend(kept.take(left));
+        }
+        events.into_iter()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self, address: &PeerAddress) -> Arc<Link> {
+        let mut kept = self.kept();
+        if let Some(link) = kept.links.get(address) {
+            return Arc::clone(link);
+        }
+        if kept.links.len() >= LINKS_MAX {
+            kept.links.retain(|_, link| Arc::strong_count(link) > 1);
+        }
+        let link = Arc::new(Link::new(address.clone(), &self.client.limits));
+        kept.links.insert(address.clone(), Arc::clone(&link));
+        link
+    }
+}
+
+impl Kept {
+    /// What of it the event loop is told.
+    fn take(&mut self, left: Left) -> Option<PeerEvent> {
+        match left {
+            Left::Asked(event, token, reply) => {
+                self.asked.insert(token, reply);
+                Some(event)
+            }
+            Left::AskGone(token) => {
+                self.asked.remove(&token);
+                None
+            }
+            Left::Opened(event, seat, outbox) => {
+                self.seats.insert(seat, outbox);
+                Some(event)
+            }
+            Left::Event(event) => match &event {
+                PeerEvent::SeatData { seat, .. } | PeerEvent::SeatWritable { seat } => {
+                    self.seats.contains_key(seat).then_some(event)
+                }
+                PeerEvent::SeatEnded { seat, .. } => self.seats.remove(seat).map(|_| event),
+                _ => Some(event),
+            },
+        }
+    }
+}
+
+impl Drop for Peers {
+    /// Cuts all connections. Ends within the current step of the thread: no task there blocks.
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

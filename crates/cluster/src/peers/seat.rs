@@ -1,0 +1,98 @@
+//! The frames of one seat on their way in; the same on both sides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::{Status, Streaming};
+
+use super::PeerEvent;
+use super::address::SeatId;
+use super::error::shorten;
+use super::limits::SEAT_FRAME_BYTES_MAX;
+use super::outbox::Outbox;
+use super::pb::{Frame, frame::Kind};
+use super::queue::{EventQueue, Left};
+
+/// What a frame costs of a seat's bytes at least, so that a million empty ones are not for free.
+const FRAME_COST_MIN: usize = 256;
+
+/// How long a seat that ended waits for the other side to see it, before its stream is cut.
+const END_GRACE: Duration = Duration::from_secs(1);
+
+/// Bytes of a seat. They count as read and not taken until this is dropped: who keeps it stops the
+/// peer.
+#[derive(Debug)]
+pub(crate) struct SeatBytes {
+    pub(crate) bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+/// Why a seat ended, and whether the client's process is dead, if the other side said so.
+struct Ended(Option<bool>, String);
+
+impl Ended {
+    fn broken(reason: impl Into<String>) -> Self {
+        Self(None, reason.into())
+    }
+}
+
+/// Reads a seat until it ends.
+pub(super) async fn pump(
+    seat: SeatId,
+    mut frames: Streaming<Frame>,
+    outbox: Arc<Outbox>,
+    events: Arc<EventQueue>,
+    bytes_max: usize,
+) {
+    let ended = tokio::select! {
+        ended = read(seat, &mut frames, &events, bytes_max) => Some(ended),
+        () = outbox.is_ended.notified() => None,
+    };
+    if let Some(Ended(is_process_gone, reason)) = ended {
+        if is_process_gone.is_none() {
+            outbox.abort();
+        }
+        let reason = shorten(&reason);
+        events.push(Left::Event(PeerEvent::SeatEnded { seat, is_process_gone, reason }));
+        outbox.end(false);
+    }
+    let rest = async { while let Ok(Some(_)) = frames.message().await {} };
+    let _ = tokio::time::timeout(END_GRACE, rest).await;
+    outbox.abort();
+}
+
+async fn read(
+    seat: SeatId,
+    frames: &mut Streaming<Frame>,
+    events: &EventQueue,
+    bytes_max: usize,
+) -> Ended {
+    let room = Arc::new(Semaphore::new(bytes_max));
+    loop {
+        let bytes = match frames.message().await {
+            Ok(Some(Frame { kind: Some(Kind::Data(bytes)) })) => bytes,
+            Ok(Some(Frame { kind: Some(Kind::End(end)) })) => {
+                return Ended(Some(end.is_process_gone), "given back".to_owned());
+            }
+            Ok(Some(_)) => return Ended::broken("a frame that does not belong here"),
+            Ok(None) => return Ended::broken("the stream stopped without an end"),
+            Err(status) => return Ended::broken(words(&status)),
+        };
+        if bytes.len() > SEAT_FRAME_BYTES_MAX {
+            return Ended::broken(format!("{} B in one frame", bytes.len()));
+        }
+        let cost = bytes.len().max(FRAME_COST_MIN).min(bytes_max);
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        let Ok(_room) = Arc::clone(&room).acquire_many_owned(cost).await else {
+            return Ended::broken("closed");
+        };
+        let bytes = SeatBytes { bytes, _room };
+        events.push(Left::Event(PeerEvent::SeatData { seat, bytes }));
+    }
+}
+
+pub(super) fn words(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}

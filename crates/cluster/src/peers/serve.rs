@@ -1,0 +1,234 @@
+//! Connections from other nodes: who is let in, and what is refused before it is read.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farrow_memory::sync::AtomicU64;
+use hyper::body::Incoming;
+use hyper::service::Service as HyperService;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tonic::body::Body;
+use tower_service::Service as _;
+
+use super::limits::{
+    AROUND_BYTES_MAX, Account, Caller, LETTER_BYTES_MAX, PeerLimits, PeerTimes, Place,
+    SEAT_FRAME_BYTES_MAX,
+};
+use super::link::{HEADERS_BYTES_MAX, STREAM_WINDOW_BYTES, STREAMS_MAX};
+use super::pb::node_server::NodeServer;
+use super::queue::EventQueue;
+use super::service::Service;
+use super::tls::{Tls, Wire};
+use crate::certs::NodeName;
+
+/// How long a connection may take until its first call is let in.
+const STRANGER_MAX: Duration = Duration::from_secs(2);
+
+/// How long the listener rests when the process has no descriptors left.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+/// How long a call over the limit waits for its refusal: a peer that does not stop gets as many as
+/// it has streams in that time, instead of all of the thread.
+const REFUSAL_REST: Duration = Duration::from_millis(50);
+
+type Response = http::Response<Body>;
+
+/// All connections from others.
+pub(super) struct Server {
+    tls: Option<Tls>,
+    limits: PeerLimits,
+    times: PeerTimes,
+    /// Letters are limited before they are read, so they have a service of their own.
+    letters: NodeServer<Service>,
+    work: NodeServer<Service>,
+    connections: Arc<Semaphore>,
+    strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
+    accounts: Mutex<BTreeMap<NodeName, Weak<Account>>>,
+}
+
+impl Server {
+    pub(super) fn new(
+        tls: Option<Tls>,
+        limits: PeerLimits,
+        times: PeerTimes,
+        events: Arc<EventQueue>,
+    ) -> Arc<Self> {
+        let (asked, seats) = (AtomicU64::new(0), AtomicU64::new(0));
+        let service = Arc::new(Service { events, limits: limits.clone(), asked, seats });
+        let letters = NodeServer::from_arc(Arc::clone(&service))
+            .max_decoding_message_size(LETTER_BYTES_MAX + AROUND_BYTES_MAX);
+        let work = NodeServer::from_arc(service)
+            .max_decoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX)
+            .max_encoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX);
+        let connections = Arc::new(Semaphore::new(limits.connections_max));
+        let (strangers, accounts) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { tls, limits, times, letters, work, connections, strangers, accounts })
+    }
+
+    /// Accepts connections for good.
+    pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            let (stream, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a node is not let in");
+                    tokio::time::sleep(ACCEPT_REST).await;
+                    continue;
+                }
+            };
+            let places =
+                Place::take(&self.connections).zip(Place::take(&self.strangers_of(from.ip())));
+            match places {
+                Some((place, stranger)) => {
+                    tokio::spawn(Arc::clone(&self).serve(stream, from, place, stranger));
+                }
+                None => tracing::debug!(%from, "a node is not let in: too many connections"),
+            }
+        }
+    }
+
+    fn strangers_of(&self, from: IpAddr) -> Arc<Semaphore> {
+        let places = || Semaphore::new(self.limits.strangers_per_address_max);
+        shared(&self.strangers, from, places, self.limits.connections_max)
+    }
+
+    /// One account for all connections of a certified node.
+    fn account_of(&self, name: Option<&NodeName>) -> Arc<Account> {
+        match name {
+            Some(name) => {
+                let account = || Account::new(&self.limits);
+                shared(&self.accounts, name.clone(), account, self.limits.connections_max)
+            }
+            None => Arc::new(Account::new(&self.limits)),
+        }
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        from: SocketAddr,
+        place: Place,
+        stranger: Place,
+    ) {
+        let until = tokio::time::Instant::now() + STRANGER_MAX;
+        let _ = stream.set_nodelay(true);
+        let (wire, name) = match tokio::time::timeout_at(until, self.shake(stream)).await {
+            Ok(Ok(shaken)) => shaken,
+            Ok(Err(error)) => return tracing::info!(%from, %error, "a node is not let in"),
+            Err(_) => return tracing::debug!(%from, "a connection said nothing"),
+        };
+        let account = self.account_of(name.as_ref());
+        let Some(_of_node) = Place::take(&account.connections) else {
+            return tracing::debug!(%from, ?name, "a node is not let in: it has enough connections");
+        };
+        let caller = Arc::new(Caller::new(account, name));
+        let gate = Gate { server: Arc::clone(&self), caller: Arc::clone(&caller) };
+        let mut connection = pin!(self.http().serve_connection(TokioIo::new(wire), gate));
+        let ended = tokio::time::timeout_at(until, connection.as_mut()).await;
+        drop(stranger);
+        let ended = match ended {
+            Ok(ended) => ended,
+            Err(_) if caller.is_known() => connection.await,
+            Err(_) => return tracing::debug!(%from, "a connection asked for nothing"),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%from, %error, "a connection ended");
+        }
+        drop(place);
+    }
+
+    async fn shake(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(Box<dyn Wire>, Option<NodeName>), std::io::Error> {
+        match &self.tls {
+            Some(tls) => tls.accept(stream).await.map(|(wire, name)| (wire, Some(name))),
+            None => Ok((Box::new(stream), None)),
+        }
+    }
+
+    fn http(&self) -> hyper::server::conn::http2::Builder<TokioExecutor> {
+        let mut http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(STREAM_WINDOW_BYTES * STREAMS_MAX)
+            .max_header_list_size(HEADERS_BYTES_MAX)
+            .keep_alive_interval(self.times.keep_alive_interval)
+            .keep_alive_timeout(self.times.keep_alive_timeout);
+        http
+    }
+}
+
+/// One value for each key as long as somebody has it; beyond `keys_max` those of nobody are dropped.
+fn shared<K: Ord, V>(
+    map: &Mutex<BTreeMap<K, Weak<V>>>,
+    key: K,
+    make: impl FnOnce() -> V,
+    keys_max: usize,
+) -> Arc<V> {
+    let mut map = map.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(value) = map.get(&key).and_then(Weak::upgrade) {
+        return value;
+    }
+    if map.len() >= keys_max {
+        map.retain(|_, value| value.strong_count() > 0);
+    }
+    let value = Arc::new(make());
+    map.insert(key, Arc::downgrade(&value));
+    value
+}
+
+/// Stands before the service on one connection: counts calls before they are read.
+struct Gate {
+    server: Arc<Server>,
+    caller: Arc<Caller>,
+}
+
+impl Gate {
+    /// The service for a request, with its place within the limits.
+    fn admit(&self, path: &str) -> Result<(NodeServer<Service>, Place), Status> {
+        let account = &self.caller.account;
+        let (service, places, what) = match path {
+            "/farrow.v1.Node/Tell" => (&self.server.letters, &account.letters, "letters"),
+            "/farrow.v1.Node/Ask" => (&self.server.work, &account.asks, "questions"),
+            "/farrow.v1.Node/Seat" => (&self.server.work, &account.seats, "seats"),
+            _ => return Err(Status::unimplemented("no such call")),
+        };
+        if !account.take_call(Instant::now()) {
+            let text = format!("more than {} calls a second", self.server.limits.calls_per_second);
+            return Err(Status::resource_exhausted(text));
+        }
+        let place = Place::take(places)
+            .ok_or_else(|| Status::resource_exhausted(format!("too many {what} of this node")))?;
+        Ok((service.clone(), place))
+    }
+}
+
+impl HyperService<http::Request<Incoming>> for Gate {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, mut request: http::Request<Incoming>) -> Self::Future {
+        match self.admit(request.uri().path()) {
+            Ok((mut service, place)) => {
+                request.extensions_mut().insert(Arc::clone(&self.caller));
+                request.extensions_mut().insert(place);
+                service.call(request)
+            }
+            Err(status) => Box::pin(async move {
+                tokio::time::sleep(REFUSAL_REST).await;
+                Ok(status.into_http())
+            }),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The three calls of `node.proto`, as the called node has them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_memory::sync::{AtomicU64, Ordering};
+use futures_util::StreamExt;
+use futures_util::stream::Map;
+use tokio::sync::oneshot;
+use tonic::{Extensions, Request, Response, Status, Streaming};
+
+use super::address::{AskedToken, SeatId};
+use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
+use super::outbox::{Frames, Outbox};
+use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
+use super::queue::{EventQueue, Left};
+use super::{PeerEvent, SeatProcess, seat};
+
+/// Longest that a question is kept, whatever its deadline.
+const ASK_MAX: Duration = Duration::from_secs(60);
+
+/// How long a seat may take to say who takes it.
+const OPEN_MAX: Duration = Duration::from_secs(1);
+
+/// One for all connections.
+#[derive(Debug)]
+pub(super) struct Service {
+    pub(super) events: Arc<EventQueue>,
+    pub(super) limits: PeerLimits,
+    pub(super) asked: AtomicU64,
+    pub(super) seats: AtomicU64,
+}
+
+/// Takes a question back when nobody waits for its answer any more.
+struct Asking<'a> {
+    events: &'a EventQueue,
+    token: AskedToken,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.events.push(Left::AskGone(self.token));
+    }
+}
+
+#[tonic::async_trait]
+impl node_server::Node for Service {
+    type SeatStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
+
+    async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
+        let (caller, _place) = admitted(request.extensions())?;
+        let Letter { version, from, incarnation, body } = request.into_inner();
+        let from = caller.check(version, &from)?;
+        if body.len() > LETTER_BYTES_MAX {
+            return Err(too_long(body.len(), LETTER_BYTES_MAX));
+        }
+        let place = Place::take(&self.events.letters)
+            .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
+        let event = PeerEvent::Told { from, incarnation, body };
+        self.events.push_with(Left::Event(event), Some(place));
+        Ok(Response::new(Receipt {}))
+    }
+
+    async fn ask(&self, request: Request<Question>) -> Result<Response<Answer>, Status> {
+        let (caller, place) = admitted(request.extensions())?;
+        let deadline = match request.metadata().get("grpc-timeout") {
+            Some(text) => text
+                .to_str()
+                .ok()
+                .and_then(read_timeout)
+                .ok_or_else(|| Status::invalid_argument("grpc-timeout cannot be read"))?,
+            None => ASK_MAX,
+        };
+        let Question { version, from, incarnation, body } = request.into_inner();
+        let from = caller.check(version, &from)?;
+        if body.len() > ASK_BYTES_MAX {
+            return Err(too_long(body.len(), ASK_BYTES_MAX));
+        }
+        let token = AskedToken(self.asked.fetch_add(1, Ordering::Relaxed));
+        let (reply, answer) = oneshot::channel();
+        let event = PeerEvent::Asked { token, from, incarnation, body };
+        self.events.push_with(Left::Asked(event, token, reply), Some(place));
+        let _asking = Asking { events: &self.events, token };
+        match tokio::time::timeout(deadline.min(ASK_MAX), answer).await {
+            Ok(Ok(body)) => Ok(Response::new(Answer { body })),
+            Ok(Err(_)) => Err(Status::unavailable("the question was not answered")),
+            Err(_) => Err(Status::deadline_exceeded("not answered in time")),
+        }
+    }
+
+    async fn seat(
+        &self,
+        request: Request<Streaming<Frame>>,
+    ) -> Result<Response<Self::SeatStream>, Status> {
+        let (caller, place) = admitted(request.extensions())?;
+        let mut frames = request.into_inner();
+        let open = match tokio::time::timeout(OPEN_MAX, frames.message()).await {
+            Ok(first) => match first?.and_then(|frame| frame.kind) {
+                Some(Kind::Open(open)) => open,
+                _ => {
+                    return Err(Status::invalid_argument("the first frame does not open the seat"));
+                }
+            },
+            Err(_) => return Err(Status::deadline_exceeded("nobody took the seat")),
+        };
+        let from = caller.check(open.version, &open.from)?;
+        let process = SeatProcess { pid: open.pid, start_time: open.start_time, uid: open.uid };
+        let seat = SeatId::incoming(self.seats.fetch_add(1, Ordering::Relaxed));
+        let bytes_max = self.limits.seat_bytes_max;
+        let outbox = Outbox::new(seat, bytes_max);
+        let event = PeerEvent::SeatOpened { seat, from, process };
+        let opened = Left::Opened(event, seat, Arc::clone(&outbox));
+        self.events.push_with(opened, Some(place.clone()));
+        let events = Arc::clone(&self.events);
+        let pump = seat::pump(seat, frames, Arc::clone(&outbox), events, bytes_max);
+        let out =
+            Frames { open: None, outbox, events: Arc::clone(&self.events), _place: place.clone() };
+        tokio::spawn(async move {
+            pump.await;
+            drop(place);
+        });
+        Ok(Response::new(out.map(Ok)))
+    }
+}
+
+/// What the gate put beside the request.
+fn admitted(extensions: &Extensions) -> Result<(Arc<Caller>, Place), Status> {
+    let caller = extensions.get::<Arc<Caller>>().cloned();
+    caller
+        .zip(extensions.get::<Place>().cloned())
+        .ok_or_else(|| Status::internal("a call that did not pass the gate"))
+}
+
+fn too_long(bytes: usize, max: usize) -> Status {
+    Status::invalid_argument(format!("{bytes} B in a body, at most {max} B"))
+}
+
+/// `grpc-timeout`: up to eight digits and a unit (gRPC over HTTP/2, "Timeout").
+fn read_timeout(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(count * 3600),
+        "M" => Duration::from_secs(count * 60),
+        "S" => Duration::from_secs(count),
+        "m" => Duration::from_millis(count),
+        "u" => Duration::from_micros(count),
+        "n" => Duration::from_nanos(count),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_grpc_writes_them() {
+        assert_eq!(read_timeout("500m"), Some(Duration::from_millis(500)));
+        assert_eq!(read_timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        for text in ["", "m", "5", "5s", "123456789m", "-1S", "+1S", "1.5S", "1\u{e9}", "\u{e9}"] {
+            assert_eq!(read_timeout(text), None, "{text}");
+        }
+    }
+}

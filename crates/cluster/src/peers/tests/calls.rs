@@ -1,0 +1,117 @@
+//! Letters and questions between two that mean well.
+
+use super::*;
+
+#[test]
+fn a_letter_arrives_with_who_and_which_life() {
+    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
+    assert_eq!(b.told(), ("a".parse().unwrap(), 7, Bytes::from_static(b"alive")));
+    a.peers.set_incarnation(8);
+    a.peers.tell(&b.address(), Bytes::new());
+    assert_eq!(b.told().1, 8);
+}
+
+#[test]
+fn a_question_of_four_mebibytes_gets_an_answer_of_four_mebibytes() {
+    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    let (there, back) = (pattern(0, ASK_BYTES_MAX), pattern(9, ASK_BYTES_MAX));
+    a.peers.ask(1, &b.address(), there.clone().into(), LIMIT).unwrap();
+    let (token, from, body) = b.asked();
+    assert_eq!((from.as_str(), body == there), ("a", true));
+    b.peers.answer(token, back.clone().into()).unwrap();
+    let answer = a.answered(1).unwrap();
+    assert_eq!((answer.from, answer.body == back), (None, true));
+}
+
+#[test]
+fn what_is_too_long_is_refused_here() {
+    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    let long = Bytes::from(vec![0; ASK_BYTES_MAX + 1]);
+    let too_large = PeerError::TooLarge { bytes: ASK_BYTES_MAX + 1, max: ASK_BYTES_MAX };
+    assert_eq!(a.peers.ask(1, &b.address(), long.clone(), LIMIT), Err(too_large.clone()));
+    a.peers.ask(2, &b.address(), Bytes::new(), LIMIT).unwrap();
+    let (token, ..) = b.asked();
+    assert_eq!(b.peers.answer(token, long), Err(too_large));
+}
+
+#[test]
+fn a_question_without_an_answer_ends_at_its_deadline_on_both_sides() {
+    let (mut a, mut b) = (Node::new("a"), Node::new("b"));
+    a.peers.ask(1, &b.address(), Bytes::new(), Duration::from_millis(300)).unwrap();
+    let (token, ..) = b.asked();
+    assert_eq!(a.answered(1), Err(PeerError::Deadline { deadline_ms: 300 }));
+    let until = Instant::now() + LIMIT;
+    while b.peers.kept().asked.contains_key(&token) {
+        assert!(Instant::now() < until, "the question is kept for good");
+        b.wait(Instant::now() + Duration::from_millis(10));
+    }
+    b.peers.answer(token, Bytes::from_static(b"late")).unwrap();
+    a.ask_through(&mut b, 2);
+}
+
+#[test]
+fn nobody_at_the_address_is_said_at_once_and_to_every_asker() {
+    let mut a = Node::new("a");
+    let gone = Node::new("b").address();
+    for token in 0..3 {
+        a.peers.ask(token, &gone, Bytes::new(), LIMIT).unwrap();
+    }
+    for token in 0..3 {
+        let error = a.answered(token).unwrap_err();
+        assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
+    }
+    a.peers.tell(&gone, Bytes::new());
+}
+
+#[test]
+fn more_questions_than_are_allowed_are_refused_and_places_come_back() {
+    let mut options = options("a");
+    options.limits.asks_max = 2;
+    let (mut a, mut b) = (Node::with(options), Node::new("b"));
+    for token in 0..2 {
+        a.peers.ask(token, &b.address(), Bytes::new(), LIMIT).unwrap();
+    }
+    let busy = PeerError::Busy { what: "questions", max: 2 };
+    assert_eq!(a.peers.ask(2, &b.address(), Bytes::new(), LIMIT), Err(busy));
+    let (token, ..) = b.asked();
+    b.peers.answer(token, Bytes::new()).unwrap();
+    let done = a.next(|event| match event {
+        PeerEvent::Answered { token, .. } => Some(*token),
+        _ => None,
+    });
+    assert!(done.1 < 2);
+    a.peers.ask(3, &b.address(), Bytes::new(), LIMIT).unwrap();
+}
+
+#[test]
+fn to_end_waits_for_nobody() {
+    let (a, mut b) = (Node::new("a"), Node::new("b"));
+    a.peers.ask(1, &b.address(), Bytes::new(), LIMIT).unwrap();
+    a.peers.open_seat(SeatId::outgoing(1), &b.address(), PROCESS).unwrap();
+    b.asked();
+    let (seat, ..) = b.opened();
+    drop(a);
+    assert_eq!(b.ended(seat).0, None);
+}
+
+#[test]
+fn plain_text_is_for_loopback_and_only_when_asked_for() {
+    let start = |options| Peers::start(options).map(|_| ()).unwrap_err();
+    let mut no = options("a");
+    no.is_plaintext_allowed = false;
+    let error = start(no);
+    assert!(matches!(error, StartError::NoCertificates), "{error}");
+    assert!(error.to_string().contains("is_plaintext_allowed"), "{error}");
+    let mut wide = options("a");
+    wide.listen = "0.0.0.0:0".parse().unwrap();
+    let error = start(wide);
+    assert!(matches!(error, StartError::PlaintextOffLoopback { .. }), "{error}");
+    assert!(error.to_string().contains("tls"), "{error}");
+    let mut a = Node::new("a");
+    a.peers.ask(1, &"192.0.2.1:7000".parse().unwrap(), Bytes::new(), LIMIT).unwrap();
+    let error = a.answered(1).unwrap_err();
+    assert!(matches!(error, PeerError::NotSecured { .. }), "{error}");
+    a.peers.open_seat(SeatId::outgoing(1), &"192.0.2.1:7000".parse().unwrap(), PROCESS).unwrap();
+    assert_eq!(a.ended(SeatId::outgoing(1)).0, None);
+}

@@ -1,0 +1,280 @@
+//! Peers that are broken, or want to do harm.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::stream;
+use tonic::{Code, Request, Status};
+
+use super::*;
+use crate::peers::limits::{SEAT_FRAME_BYTES_MAX, VERSION};
+use crate::peers::pb::{End, Frame, Letter, Open, Question, frame::Kind};
+
+fn letter(version: u32, from: &str, bytes: usize) -> Letter {
+    Letter { version, from: from.into(), incarnation: 1, body: vec![0; bytes].into() }
+}
+
+fn open(version: u32, from: &str) -> Kind {
+    Kind::Open(Open { version, from: from.into(), pid: 1, start_time: 1, uid: 1 })
+}
+
+/// The status with which a seat with these frames ends.
+async fn seat(calls: &mut NodeClient<Live>, kinds: Vec<Option<Kind>>) -> Option<Status> {
+    let frames = kinds.into_iter().map(|kind| Frame { kind });
+    match calls.seat(stream::iter(frames)).await {
+        Ok(answer) => {
+            let mut answer = answer.into_inner();
+            while let Some(frame) = answer.message().await.transpose() {
+                if let Err(status) = frame {
+                    return Some(status);
+                }
+            }
+            None
+        }
+        Err(status) => Some(status),
+    }
+}
+
+#[test]
+fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
+    let mut b = Node::new("b");
+    runtime().block_on(async {
+        let raw = Raw::new(b.peers.local_address());
+        let mut calls = raw.calls().await.unwrap();
+        let refused = calls.tell(letter(2, "raw", 1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("version 2"), "{refused}");
+        let refused = calls.tell(letter(VERSION, "No Name", 1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+        // The connection is of `raw` from now on.
+        let refused = calls.tell(letter(VERSION, "other", 1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        let question = Question { version: 0, ..Question::default() };
+        let refused = calls.ask(question.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        let question = Question { version: VERSION, from: "other".into(), ..question };
+        assert_eq!(calls.ask(question).await.unwrap_err().code(), Code::PermissionDenied);
+        let refused = seat(&mut calls, vec![Some(open(9, "raw"))]).await.unwrap();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        let refused = seat(&mut calls, vec![Some(open(VERSION, "other"))]).await.unwrap();
+        assert_eq!(refused.code(), Code::PermissionDenied);
+    });
+    assert_eq!(b.told().0.as_str(), "raw");
+    let mut honest = Node::new("a");
+    honest.ask_through(&mut b, 1);
+    assert!(b.waiting.is_empty(), "{:?}", b.waiting);
+}
+
+#[test]
+fn what_is_too_long_or_out_of_order_ends_its_call_and_nothing_else() {
+    let mut b = Node::new("b");
+    runtime().block_on(async {
+        let raw = Raw::new(b.peers.local_address());
+        let mut calls = raw.calls().await.unwrap().max_encoding_message_size(64 << 20);
+        let long = calls.tell(letter(VERSION, "raw", LETTER_BYTES_MAX + 1)).await.unwrap_err();
+        assert_eq!(long.code(), Code::InvalidArgument);
+        let long = calls.tell(letter(VERSION, "raw", 1 << 20)).await.unwrap_err();
+        assert_eq!(long.code(), Code::OutOfRange, "refused by its length, before it is read");
+        let body = vec![0; ASK_BYTES_MAX + 1].into();
+        let question = Question { version: VERSION, from: "raw".into(), incarnation: 1, body };
+        assert_eq!(calls.ask(question).await.unwrap_err().code(), Code::InvalidArgument);
+        let mut request = Request::new(Question::default());
+        request.metadata_mut().insert("grpc-timeout", "soon".parse().unwrap());
+        assert_eq!(calls.ask(request).await.unwrap_err().code(), Code::InvalidArgument);
+        let data = || Some(Kind::Data(Bytes::from_static(b"x")));
+        for first in [None, data(), Some(Kind::End(End::default()))] {
+            let refused = seat(&mut calls, vec![first]).await.unwrap();
+            assert_eq!(refused.code(), Code::InvalidArgument);
+        }
+        assert!(seat(&mut calls, vec![]).await.is_some());
+        let long = Some(Kind::Data(vec![0; SEAT_FRAME_BYTES_MAX + 1].into()));
+        for second in [None, Some(open(VERSION, "raw")), long] {
+            seat(&mut calls, vec![Some(open(VERSION, "raw")), second]).await;
+        }
+    });
+    for _ in 0..3 {
+        let (id, ..) = b.opened();
+        assert_eq!(b.ended(id).0, None);
+    }
+    Node::new("a").ask_through(&mut b, 1);
+}
+
+#[test]
+fn garbage_and_silence_on_the_port_hurt_nobody() {
+    let mut b = Node::new("b");
+    let connect = || TcpStream::connect(b.peers.local_address()).unwrap();
+    let mut garbage = Vec::new();
+    for seed in 0..10_u32 {
+        let mut stream = connect();
+        let bytes: Vec<u8> =
+            (0..4096_u32).map(|at| ((at ^ seed).wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let _ = stream.write_all(&bytes);
+        garbage.push(stream);
+    }
+    // The preface of HTTP/2, then nonsense; then a client of HTTP/1; then nothing at all.
+    for text in ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense", "GET / HTTP/1.1\r\n\r\n", ""] {
+        let mut stream = connect();
+        let _ = stream.write_all(text.as_bytes());
+        garbage.push(stream);
+    }
+    Node::new("a").ask_through(&mut b, 1);
+    for stream in garbage {
+        assert!(is_closed(stream), "a stranger may stay");
+    }
+    Node::new("a").ask_through(&mut b, 2);
+    assert!(b.waiting.is_empty(), "{:?}", b.waiting);
+}
+
+#[test]
+fn a_body_that_is_no_message_gets_a_status() {
+    let mut b = Node::new("b");
+    runtime().block_on(async {
+        let raw = Raw::new(b.peers.local_address());
+        // A frame as a letter: its tags mean something else there.
+        let mut live = raw.link.connection(&raw.client, Lane::Work).await.unwrap();
+        for (path, body) in [
+            ("/farrow.v1.Node/Tell", &b"\0\0\0\0\x03\xff\xff\xff"[..]),
+            ("/farrow.v1.Node/Tell", b"\x01\0\0\0\x03abc"),
+            ("/farrow.v1.Node/Ask", b"\0\xff\xff\xff\xff"),
+            ("/farrow.v1.Node/Ask", b"\0"),
+            ("/farrow.v1.Node/Seat", b"\0\0\0\0\x02\x0a\x7f"),
+            ("/farrow.v1.Node/Other", b""),
+        ] {
+            let body = tonic::body::Body::new(Once(Some(Bytes::from_static(body))));
+            let uri = format!("http://node.farrow.internal{path}");
+            let request = http::Request::post(uri)
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .body(body)
+                .unwrap();
+            let answer = tower_service::Service::call(&mut live, request).await.unwrap();
+            let status = answer.headers().get("grpc-status").map(|code| code.to_str().unwrap());
+            assert!(status.is_some_and(|code| code != "0"), "{path}: {answer:?}");
+        }
+    });
+    Node::new("a").ask_through(&mut b, 1);
+    assert!(b.waiting.is_empty(), "{:?}", b.waiting);
+}
+
+/// A body of one piece.
+struct Once(Option<Bytes>);
+
+impl hyper::body::Body for Once {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, Status>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(hyper::body::Frame::data(bytes))))
+    }
+}
+
+#[test]
+fn a_flood_is_refused_and_others_are_served() {
+    let mut limits = options("b");
+    limits.limits.calls_per_second = 100;
+    let mut b = Node::with(limits);
+    let to = b.peers.local_address();
+    let (stop, is_stopped) = std::sync::mpsc::channel::<()>();
+    let flood = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let raw = Raw::new(to);
+            let calls = raw.calls().await.unwrap();
+            let (mut taken, mut refused) = (0, 0_usize);
+            while is_stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                let tells = (0..200).map(|_| {
+                    let mut calls = calls.clone();
+                    async move { calls.tell(letter(VERSION, "raw", 10)).await }
+                });
+                for result in futures_util::future::join_all(tells).await {
+                    match result {
+                        Ok(_) => taken += 1,
+                        Err(status) => {
+                            assert_eq!(status.code(), Code::ResourceExhausted);
+                            refused += usize::from(status.message().contains("calls a second"));
+                        }
+                    }
+                }
+            }
+            (taken, refused)
+        })
+    });
+    let mut a = Node::new("a");
+    for token in 0..5 {
+        a.ask_through(&mut b, token);
+        a.peers.tell(&b.address(), Bytes::from_static(b"alive"));
+        b.next(|event| {
+            matches!(event, PeerEvent::Told { from, .. } if from.as_str() == "a").then_some(())
+        });
+    }
+    // At least one round of the flood is over.
+    let until = Instant::now() + LIMIT;
+    while Instant::now() < until && b.waiting.len() < 10 {
+        b.wait(Instant::now() + Duration::from_millis(10));
+    }
+    drop(stop);
+    let (taken, refused) = flood.join().unwrap();
+    assert!(taken > 0 && refused > taken, "{taken} taken, {refused} refused");
+}
+
+#[test]
+fn letters_that_nobody_takes_are_refused_beyond_their_limit() {
+    let mut few = options("b");
+    few.limits.letters_waiting_max = 3;
+    let mut b = Node::with(few);
+    runtime().block_on(async {
+        let raw = Raw::new(b.peers.local_address());
+        let mut calls = raw.calls().await.unwrap();
+        for _ in 0..3 {
+            calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+        }
+        let refused = calls.tell(letter(VERSION, "raw", 1)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        b.told();
+        calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
+    });
+}
+
+#[test]
+fn connections_beyond_the_limits_are_closed_and_those_that_stand_go_on() {
+    let mut few = options("b");
+    few.limits.strangers_per_address_max = 3;
+    let mut b = Node::with(few);
+    let mut a = Node::new("a");
+    a.ask_through(&mut b, 1);
+    let mut strangers: Vec<_> =
+        (0..8).map(|_| TcpStream::connect(b.peers.local_address()).unwrap()).collect();
+    let last = strangers.pop().unwrap();
+    assert!(is_closed(last));
+    a.ask_through(&mut b, 2);
+    for stranger in strangers {
+        assert!(is_closed(stranger));
+    }
+    // Their places came back.
+    Node::new("c").ask_through(&mut b, 3);
+}
+
+#[test]
+fn a_server_that_talks_nonsense_is_an_error_here() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address: PeerAddress = listener.local_addr().unwrap().to_string().parse().unwrap();
+    let server = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 100]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nnonsense");
+        }
+    });
+    let mut a = Node::new("a");
+    a.peers.ask(1, &address, Bytes::new(), LIMIT).unwrap();
+    assert!(a.answered(1).is_err());
+    a.peers.tell(&address, Bytes::new());
+    server.join().unwrap();
+    let mut b = Node::new("b");
+    a.ask_through(&mut b, 2);
+}

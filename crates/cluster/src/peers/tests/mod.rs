@@ -1,0 +1,207 @@
+//! The transport over real sockets of this machine.
+
+mod calls;
+mod hostile;
+mod links;
+mod seats;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::sync::AtomicU64;
+use prost::bytes::Bytes;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::calls::Client;
+use super::link::{Lane, Link, Live};
+use super::pb::node_client::NodeClient;
+use super::queue::EventQueue;
+use super::*;
+
+/// A test that waits for so long has failed.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A node with its event loop's part, driven by the test.
+struct Node {
+    peers: Peers,
+    waiting: Vec<PeerEvent>,
+}
+
+fn options(name: &str) -> PeersOptions {
+    // A slow machine must not look like a dead one.
+    let times = PeerTimes {
+        tell: Duration::from_secs(5),
+        connect: Duration::from_secs(5),
+        keep_alive_interval: Duration::from_secs(5),
+        keep_alive_timeout: Duration::from_secs(5),
+    };
+    PeersOptions {
+        name: name.parse().unwrap(),
+        incarnation: 7,
+        listen: "127.0.0.1:0".parse().unwrap(),
+        tls: None,
+        is_plaintext_allowed: true,
+        limits: PeerLimits::default(),
+        times,
+    }
+}
+
+impl Node {
+    fn new(name: &str) -> Self {
+        Self::with(options(name))
+    }
+
+    fn with(options: PeersOptions) -> Self {
+        Self { peers: Peers::start(options).unwrap(), waiting: Vec::new() }
+    }
+
+    fn address(&self) -> PeerAddress {
+        self.peers.local_address().to_string().parse().unwrap()
+    }
+
+    /// The first event that is wanted; others are kept.
+    fn next<T>(&mut self, wanted: impl Fn(&PeerEvent) -> Option<T>) -> (PeerEvent, T) {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let found =
+                self.waiting.iter().enumerate().find_map(|(at, event)| Some((at, wanted(event)?)));
+            if let Some((at, found)) = found {
+                return (self.waiting.remove(at), found);
+            }
+            assert!(Instant::now() < until, "only {:?}", self.waiting);
+            self.wait(until);
+        }
+    }
+
+    fn wait(&mut self, until: Instant) {
+        let rest = until.saturating_duration_since(Instant::now());
+        let rest = Timespec::try_from(rest).unwrap();
+        let mut fds = [PollFd::new(&self.peers.wake, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&rest)).unwrap();
+        self.waiting.extend(self.peers.events());
+    }
+
+    fn told(&mut self) -> (NodeName, u64, Bytes) {
+        self.next(|event| match event {
+            PeerEvent::Told { from, incarnation, body } => {
+                Some((from.clone(), *incarnation, body.clone()))
+            }
+            _ => None,
+        })
+        .1
+    }
+
+    fn asked(&mut self) -> (AskedToken, NodeName, Bytes) {
+        self.next(|event| match event {
+            PeerEvent::Asked { token, from, incarnation, body } => {
+                assert_eq!(*incarnation, 7);
+                Some((*token, from.clone(), body.clone()))
+            }
+            _ => None,
+        })
+        .1
+    }
+
+    fn answered(&mut self, token: u64) -> Result<PeerAnswer, PeerError> {
+        self.next(|event| match event {
+            PeerEvent::Answered { token: of, result } if *of == token => Some(result.clone()),
+            _ => None,
+        })
+        .1
+    }
+
+    fn opened(&mut self) -> (SeatId, NodeName, SeatProcess) {
+        self.next(|event| match event {
+            PeerEvent::SeatOpened { seat, from, process } => Some((*seat, from.clone(), *process)),
+            _ => None,
+        })
+        .1
+    }
+
+    fn ended(&mut self, seat: SeatId) -> (Option<bool>, String) {
+        self.next(|event| match event {
+            PeerEvent::SeatEnded { seat: of, is_process_gone, reason } if *of == seat => {
+                Some((*is_process_gone, reason.clone()))
+            }
+            _ => None,
+        })
+        .1
+    }
+
+    fn data(&mut self, seat: SeatId) -> SeatBytes {
+        let is_data = |event: &PeerEvent| matches!(event, PeerEvent::SeatData { seat: of, .. } if *of == seat);
+        match self.next(|event| is_data(event).then_some(())).0 {
+            PeerEvent::SeatData { bytes, .. } => bytes,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// Bytes of a seat up to a count.
+    fn read(&mut self, seat: SeatId, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while bytes.len() < count {
+            bytes.extend_from_slice(&self.data(seat).bytes);
+        }
+        bytes
+    }
+
+    /// Asks and has it answered: the two can still speak with each other.
+    fn ask_through(&mut self, other: &mut Self, token: u64) {
+        self.peers.ask(token, &other.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
+        let (asked, _, body) = other.asked();
+        other.peers.answer(asked, body).unwrap();
+        assert_eq!(self.answered(token).unwrap().body, &b"?"[..]);
+    }
+}
+
+const PROCESS: SeatProcess = SeatProcess { pid: 42, start_time: 4242, uid: 1000 };
+
+/// Bytes in which a piece that is lost, doubled or moved shows.
+fn pattern(from: usize, count: usize) -> Vec<u8> {
+    let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)).wrapping_mul(31) as u8;
+    (from..from + count).map(byte).collect()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A client with no manners: the calls as they are, with any content.
+struct Raw {
+    client: Arc<Client>,
+    link: Arc<Link>,
+}
+
+impl Raw {
+    fn new(to: SocketAddr) -> Self {
+        Self::with(options("raw"), &to.to_string())
+    }
+
+    fn with(options: PeersOptions, to: &str) -> Self {
+        let tls = tls::choose_tls(&options);
+        let events = Arc::new(EventQueue::new(1).unwrap());
+        let link = Arc::new(Link::new(to.parse().unwrap(), &options.limits));
+        let PeersOptions { name, limits, times, .. } = options;
+        let incarnation = AtomicU64::new(0);
+        Self { client: Arc::new(Client { name, incarnation, limits, times, tls, events }), link }
+    }
+
+    async fn calls(&self) -> Result<NodeClient<Live>, PeerError> {
+        Ok(self.link.connection(&self.client, Lane::Work).await?.client())
+    }
+}
+
+/// Reads until the other side closes, with a limit.
+fn is_closed(mut stream: std::net::TcpStream) -> bool {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    loop {
+        match io::Read::read(&mut stream, &mut [0; 4096]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+}
