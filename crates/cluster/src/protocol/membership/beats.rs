@@ -1,0 +1,288 @@
+//! Signs of life: who is heard, who vouches for whom, and what to say to those who missed much.
+
+use super::letter::{Beat, Body, ClashError, Output, Reach, Sender};
+use super::state::{Membership, Peer};
+use super::types::{ClusterId, Epoch, NodeNumber, NodeSet};
+use super::view::View;
+
+/// Own beats that are remembered: those of two leases, and some out of turn.
+const SENT_MAX: usize = 16;
+
+/// How long, in leases, a node without the lease waits for the members that it knows before it
+/// believes a stranger that they went on without it. A guess.
+const STRANGER_LEASES: u64 = 8;
+
+/// One probe in so many goes to those that left by themselves. A guess.
+const LEFT_LEASES: u64 = 8;
+
+impl Membership {
+    /// When a life was last heard, or could have been.
+    pub(super) fn heard_ms(&self, peer: &Peer) -> u64 {
+        peer.heard_ms.max(self.woke_ms)
+    }
+
+    /// How long a peer is silent, as far as it may be held against it.
+    pub(super) fn silent_ms(&self, peer: &Peer) -> u64 {
+        self.now_ms - self.heard_ms(peer).max(self.installed_ms)
+    }
+
+    pub(super) fn heard(&mut self, number: NodeNumber) {
+        let now_ms = self.now_ms;
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        peer.heard_ms = now_ms;
+        if peer.reach != Reach::Live {
+            peer.reach = Reach::Live;
+            self.out.push(Output::Reach { number, state: Reach::Live });
+        }
+    }
+
+    /// Finds out who has been silent for a lease.
+    pub(super) fn look_around(&mut self) {
+        let lease_ms = self.options.lease_ms;
+        let silent: Vec<NodeNumber> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.reach == Reach::Live)
+            .filter(|(_, peer)| self.now_ms - self.heard_ms(peer) >= lease_ms)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in silent {
+            if let Some(peer) = self.peers.get_mut(&number) {
+                peer.reach = Reach::Suspect;
+                self.out.push(Output::Reach { number, state: Reach::Suspect });
+            }
+        }
+    }
+
+    /// Whether this node vouches for others: not once it accepted a next view.
+    pub(super) fn may_vouch(&self) -> bool {
+        self.kept.accepted.is_none() && !self.is_moving
+    }
+
+    pub(super) fn beat_when_due(&mut self) {
+        if self.kept.view.is_none() || self.now_ms < self.next_beat_ms {
+            return;
+        }
+        self.next_beat_ms = self.now_ms + self.options.lease_ms / 4;
+        self.beat = self.beat.wrapping_add(1);
+        if self.sent.len() >= SENT_MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((self.beat, self.now_ms));
+        if self.may_vouch() {
+            self.self_acked_ms = Some(self.now_ms);
+            self.renew_lease();
+        }
+        let numbers: Vec<NodeNumber> = self.peers.keys().copied().collect();
+        for number in numbers {
+            self.send_beat(number, !self.has_lease(self.now_ms));
+        }
+    }
+
+    fn send_beat(&mut self, number: NodeNumber, is_urgent: bool) {
+        let Some(peer) = self.peers.get(&number) else { return };
+        let (ack, address) = (peer.vouched, peer.address.clone());
+        let is_leaving = self.kept.is_leaving;
+        let beat = Beat { beat: self.beat, ack, is_urgent, is_leaving };
+        self.send(&address, Body::Beat(beat));
+    }
+
+    /// Looks for those that were excluded.
+    pub(super) fn probe_when_due(&mut self) {
+        let Some(view) = &self.kept.view else { return };
+        if self.now_ms < self.next_probe_ms {
+            return;
+        }
+        self.next_probe_ms = self.now_ms + self.options.lease_ms;
+        // Who left may be back too, and not know where: a founder asks nobody.
+        self.probes = self.probes.wrapping_add(1);
+        let is_for_all = self.probes.is_multiple_of(LEFT_LEASES);
+        let lost = view.former.iter().filter(|former| is_for_all || !former.has_left);
+        let addresses: Vec<String> = lost.map(|former| former.address.clone()).collect();
+        for address in addresses {
+            self.send(&address, Body::Probe { is_answer: false });
+        }
+    }
+
+    pub(super) fn beaten(
+        &mut self,
+        from: &Sender,
+        cluster: Option<ClusterId>,
+        epoch: Epoch,
+        beat: Beat,
+    ) {
+        self.met(from, cluster, epoch, true);
+        let Some(view) = &self.kept.view else { return };
+        if cluster != Some(view.cluster) {
+            return;
+        }
+        let is_same_epoch = epoch == view.epoch;
+        let Some(number) = self.peer_of(from) else { return };
+        let (now_ms, may_vouch) = (self.now_ms, self.may_vouch());
+        let sent = self.sent.iter().find(|(sent, _)| Some(*sent) == beat.ack);
+        let sent_ms = sent.map(|(_, sent_ms)| *sent_ms);
+        #[cfg(test)]
+        let sent_ms = match self.is_mutant(super::state::Mutant::LeaseFromReceipt) {
+            true => sent_ms.map(|_| now_ms),
+            false => sent_ms,
+        };
+        let Some(peer) = self.peers.get_mut(&number) else { return };
+        let is_news = beat.is_leaving && !peer.has_left;
+        peer.has_left |= beat.is_leaving;
+        if !is_same_epoch {
+            return;
+        }
+        if may_vouch && !peer.has_left {
+            peer.granted_ms = now_ms;
+            peer.vouched = Some(beat.beat);
+        }
+        peer.acked_ms = peer.acked_ms.max(sent_ms);
+        let is_answer_due = beat.is_urgent && now_ms - peer.urgent_ms >= self.options.lease_ms / 16;
+        if is_answer_due {
+            peer.urgent_ms = now_ms;
+        }
+        self.renew_lease();
+        if is_answer_due {
+            self.send_beat(number, false);
+        }
+        if beat.is_leaving && self.kept.is_leaving && self.peers.values().all(|p| p.has_left) {
+            self.end(None);
+        } else if is_news {
+            self.propose_when_due();
+        }
+    }
+
+    /// The lease lasts from the sending of the latest beat that a quorum vouched for.
+    fn renew_lease(&mut self) {
+        let Some(view) = &self.kept.view else { return };
+        let (electorate, mut votes) = (view.numbers(), NodeSet::default());
+        let peers = self.peers.iter().map(|(number, peer)| (peer.acked_ms, *number));
+        let own = self.number().map(|number| (self.self_acked_ms, number));
+        let mut acks: Vec<(u64, NodeNumber)> =
+            peers.chain(own).filter_map(|(at_ms, number)| Some((at_ms?, number))).collect();
+        acks.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
+        for (at_ms, number) in acks {
+            votes.insert(number);
+            if self.is_quorum(electorate, votes) {
+                // Clocks of two machines run apart by less than one part in a thousand; and
+                // each of the two times is cut to whole milliseconds.
+                let lasts_ms = self.options.lease_ms - self.options.lease_ms / 32 - 1;
+                self.lease_until_ms = self.lease_until_ms.max(at_ms + lasts_ms);
+                return;
+            }
+        }
+    }
+
+    /// Somebody wrote that is, or is not, where this node is.
+    pub(super) fn met(
+        &mut self,
+        from: &Sender,
+        cluster: Option<ClusterId>,
+        epoch: Epoch,
+        is_question: bool,
+    ) {
+        let Some(theirs) = cluster else { return };
+        let Some(view) = &self.kept.view else {
+            self.joining.hint(&from.address, &self.options.address);
+            return;
+        };
+        if theirs == view.cluster {
+            if epoch < view.epoch {
+                self.tell(from);
+            } else if epoch > view.epoch && is_question && view.named(&from.name).is_some() {
+                self.send(&from.address, Body::Probe { is_answer: false });
+            }
+            return;
+        }
+        if self.mark_gone(from, cluster) {
+            return;
+        }
+        self.tell(from);
+        if is_question {
+            self.send(&from.address, Body::Probe { is_answer: true });
+        }
+    }
+
+    /// Notes that the life that the view has of this name is over. Ends the own one too if the
+    /// view can decide nothing any more; says whether.
+    pub(super) fn mark_gone(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
+        let Some(view) = &self.kept.view else { return false };
+        let Some(member) = view.named(&from.name) else { return false };
+        let is_elsewhere = cluster.is_some() && cluster != Some(view.cluster);
+        let is_gone = member.incarnation < from.incarnation
+            || member.incarnation == from.incarnation && is_elsewhere;
+        let electorate = view.numbers();
+        if let Some(peer) = self.peers.get_mut(&member.number) {
+            peer.is_gone |= is_gone;
+        }
+        let gone = self.peers.iter().filter(|(_, peer)| peer.is_gone).map(|(n, _)| *n).collect();
+        if is_gone && !electorate.is_quorum(electorate.without(gone)) {
+            self.end(None);
+            return true;
+        }
+        false
+    }
+
+    /// A view came that the writer says is agreed on.
+    pub(super) fn decided(&mut self, from: &Sender, view: View, is_live: bool) {
+        if view.number_of_sender(from).is_none() && !self.is_known(from) {
+            return;
+        }
+        let is_in_it = view.number_of(&self.options.name, self.kept.incarnation).is_some();
+        let Some(own) = &self.kept.view else {
+            if is_in_it {
+                self.install(view);
+            } else {
+                for member in &view.members {
+                    self.joining.hint(&member.address, &self.options.address);
+                }
+                self.joining.told_ms = Some(self.now_ms);
+            }
+            return;
+        };
+        if own.cluster != view.cluster {
+            self.told_of_another(from, &view, is_live);
+        } else if view.epoch > own.epoch {
+            if self.is_known(from) {
+                self.install(view);
+            } else {
+                // A stranger may not lead this node on; but when all whom it knows are away for
+                // long, it may say that this life is over.
+                let patience_ms = STRANGER_LEASES * self.options.lease_ms;
+                let last_ms = self.lease_until_ms.max(self.installed_ms).max(self.woke_ms);
+                if self.now_ms.saturating_sub(last_ms) >= patience_ms {
+                    self.end(Some(&view));
+                }
+            }
+        }
+    }
+
+    /// Whether the name is one of the view, in the same or a later life.
+    fn is_known(&self, from: &Sender) -> bool {
+        let member = self.kept.view.as_ref().and_then(|view| view.named(&from.name));
+        member.is_some_and(|member| member.incarnation <= from.incarnation)
+    }
+
+    /// Of two clusters of one configuration the smaller one gives way, node by node: so does a
+    /// founder that forgot what it had founded. A node is of their configuration if it would ask
+    /// one of them for a way in; or if it would ask nobody, and was one of them.
+    fn told_of_another(&mut self, from: &Sender, theirs: &View, is_live: bool) {
+        if self.mark_gone(from, Some(theirs.cluster)) {
+            return;
+        }
+        let Some(own) = &self.kept.view else { return };
+        let weight = |view: &View| (view.members.len(), std::cmp::Reverse(view.cluster.0));
+        let asked = self.joining.others(&self.options.address);
+        let is_one_of_them = match asked.is_empty() {
+            true => theirs.last_life(&self.options.name).is_some(),
+            false => theirs.members.iter().any(|member| asked.contains(&member.address)),
+        };
+        if is_one_of_them && is_live && weight(theirs) > weight(own) {
+            self.end(Some(theirs));
+            return;
+        }
+        let (name, address) = (from.name.clone(), from.address.clone());
+        let (own, theirs) = (own.cluster, theirs.cluster);
+        self.clash(ClashError::OtherCluster { name, address, own, theirs });
+    }
+}

@@ -1,0 +1,321 @@
+//! The consensus on the next view: this node as a voter, and as the one who proposes.
+
+use std::collections::BTreeSet;
+
+use super::letter::{Ballot, Body, Sender};
+use super::proposal::Proposal;
+use super::state::Membership;
+use super::types::{Epoch, NodeNumber, NodeSet};
+use super::view::View;
+
+/// Highest round of a ballot that is followed: there is always a higher one.
+const ROUND_MAX: u64 = u64::MAX / 2;
+
+impl Membership {
+    /// Who decides on the next view.
+    fn electorate(&self) -> NodeSet {
+        match &self.kept.view {
+            Some(view) => view.numbers(),
+            None => self.joining.places(),
+        }
+    }
+
+    fn voter(&self, from: &Sender) -> Option<NodeNumber> {
+        match &self.kept.view {
+            Some(view) => view.number_of_sender(from),
+            None => self.joining.place_of(&from.address),
+        }
+    }
+
+    pub(super) fn own_voter(&self) -> Option<NodeNumber> {
+        match &self.kept.view {
+            Some(_) => self.number(),
+            None => self.joining.place_of(&self.options.address),
+        }
+    }
+
+    /// Where the other voters are, but for those that have been silent for long.
+    pub(super) fn voter_addresses(&self) -> Vec<String> {
+        let lease_ms = self.options.lease_ms;
+        match &self.kept.view {
+            Some(_) => {
+                let live = self.peers.values().filter(|peer| self.silent_ms(peer) < lease_ms);
+                live.map(|peer| peer.address.clone()).collect()
+            }
+            None => self.joining.others(&self.options.address),
+        }
+    }
+
+    pub(super) fn is_quorum(&self, electorate: NodeSet, votes: NodeSet) -> bool {
+        #[cfg(test)]
+        if self.is_mutant(super::state::Mutant::HalfIsQuorum) {
+            return electorate.and(votes).len() * 2 >= electorate.len();
+        }
+        match &self.kept.view {
+            Some(_) => electorate.is_quorum(votes),
+            // Of the addresses that shall found a cluster, nobody has agreed which is the first.
+            None => electorate.is_majority(votes),
+        }
+    }
+
+    /// Whether this node may take part in excluding a member.
+    fn may_exclude(&self, number: NodeNumber, is_adopted: bool) -> bool {
+        #[cfg(test)]
+        if self.is_mutant(super::state::Mutant::ExcludesTheLiving) {
+            return true;
+        }
+        let lease_ms = self.options.lease_ms;
+        let vouched_ms = |at_ms: u64| self.now_ms - at_ms.max(self.installed_ms);
+        match self.peers.get(&number) {
+            Some(peer) if peer.has_left => true,
+            // Others accepted it, so it may be decided: it must only outlast the lease.
+            Some(peer) if is_adopted => vouched_ms(peer.granted_ms) >= lease_ms,
+            Some(peer) => self.silent_ms(peer) >= lease_ms,
+            None if self.kept.is_leaving => true,
+            None => is_adopted && vouched_ms(self.self_acked_ms.unwrap_or(0)) >= lease_ms,
+        }
+    }
+
+    /// Those of a set whom this node would not exclude.
+    fn spares(&self, without: NodeSet, is_adopted: bool) -> NodeSet {
+        let numbers = NodeNumber::all().filter(|number| without.has(*number));
+        numbers.filter(|number| !self.may_exclude(*number, is_adopted)).collect()
+    }
+
+    /// Whether a letter of the consensus is about the view that this node votes on next.
+    fn is_due(&mut self, from: &Sender, epoch: Epoch, electorate: u64) -> bool {
+        let own = self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch);
+        if electorate == self.kept.electorate && epoch == own {
+            return self.voter(from).is_some();
+        }
+        if epoch < own {
+            self.tell(from);
+        }
+        false
+    }
+
+    pub(super) fn prepare(
+        &mut self,
+        from: Sender,
+        epoch: Epoch,
+        ballot: Ballot,
+        electorate: u64,
+        without: NodeSet,
+    ) {
+        let is_own = ballot.name == from.name && ballot.round <= ROUND_MAX;
+        if !is_own || !self.is_due(&from, epoch, electorate) {
+            return;
+        }
+        self.round_seen = self.round_seen.max(ballot.round);
+        let without = without.and(self.electorate());
+        let hears = match self.kept.view {
+            Some(_) => self.spares(without, false),
+            None => NodeSet::default(),
+        };
+        let promised = self.kept.promised.clone().filter(|promised| *promised > ballot);
+        if promised.is_some() || !hears.is_empty() {
+            self.send(&from.address, Body::Nack { ballot, promised, hears });
+            return;
+        }
+        self.kept.promised = Some(ballot.clone());
+        self.is_unkept = true;
+        let accepted = self.kept.accepted.clone();
+        self.send(&from.address, Body::Promise { ballot, accepted });
+    }
+
+    pub(super) fn accept(
+        &mut self,
+        from: Sender,
+        epoch: Epoch,
+        ballot: Ballot,
+        electorate: u64,
+        value: View,
+        is_adopted: bool,
+    ) {
+        let is_own = ballot.name == from.name && ballot.round <= ROUND_MAX;
+        if !is_own || !self.is_due(&from, epoch, electorate) || !self.is_possible(&from, &value) {
+            return;
+        }
+        self.round_seen = self.round_seen.max(ballot.round);
+        let promised = self.kept.promised.clone().filter(|promised| *promised > ballot);
+        let hears = self.hears(&value, is_adopted);
+        if promised.is_some() || !hears.is_empty() {
+            // Whatever was accepted must be decided some day: let leases end until it can be.
+            self.is_moving |= is_adopted;
+            self.send(&from.address, Body::Nack { ballot, promised, hears });
+            return;
+        }
+        self.kept.promised = Some(ballot.clone());
+        self.kept.accepted = Some((ballot.clone(), value));
+        self.is_unkept = true;
+        self.send(&from.address, Body::Accepted { ballot });
+    }
+
+    /// Whether the value is one that this node could vote for.
+    fn is_possible(&self, from: &Sender, value: &View) -> bool {
+        match &self.kept.view {
+            Some(view) => view.may_precede(value),
+            None => {
+                value.is_sound()
+                    && value.epoch == Epoch(1)
+                    && value.number_of_sender(from).is_some()
+                    && value.number_of(&self.options.name, self.kept.incarnation).is_some()
+            }
+        }
+    }
+
+    fn hears(&self, value: &View, is_adopted: bool) -> NodeSet {
+        let Some(view) = &self.kept.view else { return NodeSet::default() };
+        self.spares(view.dropped_by(value), is_adopted)
+    }
+
+    /// Whether a vote is for the proposal under way, from somebody whose vote was not counted.
+    fn is_vote(&self, from: &Sender, ballot: &Ballot, is_accepting: bool) -> Option<NodeNumber> {
+        let number = self.voter(from)?;
+        let proposal = self.proposal.as_ref()?;
+        // Before the first view one name could speak for two addresses.
+        let is_twice = |(n, name, _): &(NodeNumber, _, _)| *name == from.name && *n != number;
+        let is_it = proposal.ballot == *ballot
+            && proposal.is_accepting == is_accepting
+            && !proposal.voters.iter().any(is_twice);
+        is_it.then_some(number)
+    }
+
+    pub(super) fn promised(
+        &mut self,
+        from: &Sender,
+        epoch: Epoch,
+        ballot: &Ballot,
+        accepted: Option<(Ballot, View)>,
+    ) {
+        if epoch != self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch) {
+            return;
+        }
+        let Some(number) = self.is_vote(from, ballot, false) else { return };
+        let accepted = accepted.filter(|(_, value)| match &self.kept.view {
+            Some(view) => view.may_precede(value),
+            // A value without one of the lives that vote was accepted by a life that is over.
+            None => self.is_possible(from, value),
+        });
+        let Some(proposal) = &mut self.proposal else { return };
+        proposal.votes.insert(number);
+        proposal.voters.push((number, from.name.clone(), from.incarnation));
+        let is_higher = |(ballot, _): &(Ballot, View)| {
+            proposal.best.as_ref().is_none_or(|(best, _)| best < ballot)
+        };
+        if accepted.as_ref().is_some_and(is_higher) {
+            proposal.best = accepted;
+        }
+        self.count_votes();
+    }
+
+    pub(super) fn accepted(&mut self, from: &Sender, epoch: Epoch, ballot: &Ballot) {
+        if epoch != self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch) {
+            return;
+        }
+        let Some(number) = self.is_vote(from, ballot, true) else { return };
+        let Some(proposal) = &mut self.proposal else { return };
+        proposal.votes.insert(number);
+        proposal.voters.push((number, from.name.clone(), from.incarnation));
+        self.count_votes();
+    }
+
+    pub(super) fn refused_vote(
+        &mut self,
+        from: &Sender,
+        ballot: &Ballot,
+        promised: Option<Ballot>,
+        hears: NodeSet,
+    ) {
+        let Some(number) = self.voter(from) else { return };
+        let (now_ms, lease_ms) = (self.now_ms, self.options.lease_ms);
+        let electorate = self.electorate();
+        let Some(proposal) = self.proposal.as_mut().filter(|p| p.ballot == *ballot) else {
+            return;
+        };
+        proposal.refused.insert(number);
+        let refused = proposal.refused;
+        for (_, peer) in self.peers.iter_mut().filter(|(number, _)| hears.has(**number)) {
+            // At first a matter of milliseconds; then a link that is cut on one way.
+            let is_again =
+                peer.spared_until_ms > 0 && now_ms - peer.spared_until_ms.min(now_ms) < lease_ms;
+            let spared_ms = if is_again { lease_ms / 2 } else { lease_ms / 8 };
+            peer.spared_until_ms = peer.spared_until_ms.max(now_ms + spared_ms);
+        }
+        if let Some(promised) = promised.filter(|promised| promised.round <= ROUND_MAX) {
+            self.round_seen = self.round_seen.max(promised.round);
+        }
+        if !self.is_quorum(electorate, electorate.without(refused)) {
+            self.proposal = None;
+            self.next_try_ms = now_ms + lease_ms / 16 + self.jitter_ms(lease_ms / 8);
+        }
+    }
+
+    /// Goes on when a quorum has spoken.
+    pub(super) fn count_votes(&mut self) {
+        let Some(proposal) = &self.proposal else { return };
+        if !self.is_quorum(self.electorate(), proposal.votes) {
+            return;
+        }
+        if proposal.is_accepting {
+            self.decide();
+        } else {
+            self.begin_accepting();
+        }
+    }
+
+    fn begin_accepting(&mut self) {
+        let Some(own) = self.own_voter() else { return };
+        let is_founding = self.kept.view.is_none();
+        let (name, incarnation) = (self.options.name.clone(), self.kept.incarnation);
+        let Some(proposal) = &mut self.proposal else { return };
+        let best = proposal.best.take();
+        // Who forgot that it took part in founding may have others found again: those clusters
+        // have two ids, and the one whose members are gone is given up.
+        let is_usable = |view: &View| {
+            let mut voters = proposal.voters.iter();
+            !is_founding || voters.all(|(_, name, life)| view.number_of(name, *life).is_some())
+        };
+        if let Some((_, value)) = best.filter(|(_, value)| is_usable(value)) {
+            proposal.value = value;
+            proposal.is_adopted = true;
+        }
+        proposal.is_accepting = true;
+        proposal.votes = [own].into_iter().collect();
+        proposal.voters = vec![(own, name, incarnation)];
+        let (ballot, value) = (proposal.ballot.clone(), proposal.value.clone());
+        let is_adopted = proposal.is_adopted;
+        if !self.hears(&value, is_adopted).is_empty() || self.kept.promised != Some(ballot.clone())
+        {
+            self.is_moving |= is_adopted;
+            self.proposal = None;
+            self.next_try_ms = self.now_ms + self.options.lease_ms / 8;
+            return;
+        }
+        self.kept.accepted = Some((ballot.clone(), value.clone()));
+        self.is_unkept = true;
+        let electorate = self.kept.electorate;
+        for address in self.voter_addresses() {
+            let (ballot, value) = (ballot.clone(), value.clone());
+            self.send(&address, Body::Accept { ballot, electorate, value, is_adopted });
+        }
+        self.count_votes();
+    }
+
+    /// A quorum accepted: so it is, and all who are in it or were before shall know.
+    fn decide(&mut self) {
+        let Some(Proposal { value, .. }) = self.proposal.take() else { return };
+        let mut addresses: BTreeSet<String> =
+            self.peers.values().map(|peer| peer.address.clone()).collect();
+        addresses.extend(value.members.iter().map(|member| member.address.clone()));
+        if self.kept.view.is_none() {
+            addresses.extend(self.joining.others(&self.options.address));
+        }
+        addresses.remove(&self.options.address);
+        self.install(value.clone());
+        let is_live = self.has_lease(self.now_ms);
+        for address in addresses {
+            self.send(&address, Body::Decided { view: value.clone(), is_live });
+        }
+    }
+}

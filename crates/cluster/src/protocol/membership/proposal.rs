@@ -1,0 +1,182 @@
+//! What this node would change, and when it is its turn to propose it.
+
+use super::letter::{Ballot, Body, Reach};
+use super::state::Membership;
+use super::types::{Incarnation, NodeName, NodeNumber, NodeSet};
+use super::view::{Candidate, View};
+
+/// A proposal of this node that is under way.
+#[derive(Debug)]
+pub(super) struct Proposal {
+    pub(super) ballot: Ballot,
+    /// The view to be proposed unless a voter had accepted another.
+    pub(super) value: View,
+    pub(super) is_adopted: bool,
+    pub(super) is_accepting: bool,
+    /// Who promised, then who accepted.
+    pub(super) votes: NodeSet,
+    /// Whose votes, when a view cannot say so yet.
+    pub(super) voters: Vec<(NodeNumber, NodeName, Incarnation)>,
+    /// Who will not promise this.
+    pub(super) refused: NodeSet,
+    pub(super) best: Option<(Ballot, View)>,
+    pub(super) deadline_ms: u64,
+}
+
+/// A change that this node would make.
+pub(super) struct Wish {
+    pub(super) value: View,
+    pub(super) without: NodeSet,
+    /// This node accepted it already, and does not know what became of it.
+    pub(super) is_unfinished: bool,
+}
+
+impl Membership {
+    /// Proposes what is to be changed, if it is this node's turn.
+    pub(super) fn propose_when_due(&mut self) {
+        let lease_ms = self.options.lease_ms;
+        if let Some(proposal) = &self.proposal {
+            if self.now_ms < proposal.deadline_ms {
+                return;
+            }
+            self.proposal = None;
+            self.next_try_ms = self.now_ms + self.jitter_ms(lease_ms / 8);
+        }
+        let wish = match &self.kept.view {
+            Some(view) => self.next_view(view),
+            None => self.first_view(),
+        };
+        let Some(wish) = wish else {
+            self.wish_since_ms = None;
+            return;
+        };
+        let since_ms = *self.wish_since_ms.get_or_insert(self.now_ms);
+        // The first of those that live; another one when it does not see what this node sees. What
+        // somebody accepted keeps that one from vouching for others, so it is not left for long.
+        let delay_ms = match wish.is_unfinished {
+            true => lease_ms / 8 + self.rank() * lease_ms / 16,
+            false => self.rank() * lease_ms / 2,
+        };
+        self.next_try_ms = self.next_try_ms.max(since_ms + delay_ms);
+        if self.now_ms >= self.next_try_ms {
+            self.start(wish);
+        }
+    }
+
+    /// How many would propose before this node.
+    fn rank(&self) -> u64 {
+        let lower = match self.number() {
+            Some(own) => self
+                .peers
+                .range(..own)
+                .filter(|(_, peer)| peer.reach == Reach::Live && !peer.has_left)
+                .count(),
+            None => self.joining.place_of(&self.options.address).map_or(0, |own| {
+                self.present().into_iter().filter(|(place, _)| *place < own).count()
+            }),
+        };
+        lower as u64
+    }
+
+    /// Who lives, as far as this node hears, itself among them.
+    fn live(&self) -> NodeSet {
+        let live = self.peers.iter().filter(|(_, peer)| peer.reach == Reach::Live);
+        live.map(|(number, _)| *number).chain(self.number()).collect()
+    }
+
+    fn next_view(&self, view: &View) -> Option<Wish> {
+        if !self.is_quorum(view.numbers(), self.live()) {
+            return None;
+        }
+        let unfinished = || {
+            let (_, value) = self.kept.accepted.clone()?;
+            Some(Wish { value, without: NodeSet::default(), is_unfinished: true })
+        };
+        // Who leaves changes nothing, unless nobody else is there to.
+        let mut others = self.peers.values();
+        let is_leaving = self.kept.is_leaving;
+        if is_leaving && others.any(|peer| peer.reach == Reach::Live && !peer.has_left) {
+            return unfinished();
+        }
+        let (left, silent, is_half_silent) = self.absent();
+        let without = NodeSet(left.0 | silent.0);
+        // A change of the view gives the silent ones another lease, so newcomers wait for them.
+        let joins = match is_leaving || is_half_silent && without.is_empty() {
+            true => Vec::new(),
+            false => self.joins(view, without),
+        };
+        let value = view.next(without, left, &joins);
+        if value.members.is_empty() || value.members == view.members {
+            return unfinished();
+        }
+        Some(Wish { value, without, is_unfinished: false })
+    }
+
+    /// Who left, whose silence lasts long enough, and whether somebody's soon will.
+    fn absent(&self) -> (NodeSet, NodeSet, bool) {
+        let lease_ms = self.options.lease_ms;
+        let (mut left, mut silent) = (NodeSet::default(), NodeSet::default());
+        let (mut is_half_silent, mut longest_ms) = (false, 0);
+        for (number, peer) in &self.peers {
+            let silent_ms = self.silent_ms(peer);
+            if peer.has_left {
+                left.insert(*number);
+            } else if self.now_ms < peer.spared_until_ms {
+                continue;
+            } else if silent_ms >= lease_ms {
+                silent.insert(*number);
+                longest_ms = longest_ms.max(silent_ms);
+            } else if silent_ms > lease_ms / 2 {
+                is_half_silent = true;
+            }
+        }
+        // Those that died together go together.
+        if is_half_silent && longest_ms < lease_ms + lease_ms / 4 {
+            silent = NodeSet::default();
+        }
+        (left, silent, is_half_silent)
+    }
+
+    /// Who may come in, given who goes.
+    fn joins(&self, view: &View, without: NodeSet) -> Vec<Candidate> {
+        let patience_ms = 2 * self.options.lease_ms;
+        let is_fresh = |heard_ms: u64| self.now_ms - heard_ms < patience_ms;
+        let has_place = |candidate: &Candidate| {
+            let last = view.last_life(&candidate.name);
+            last.is_none_or(|last| last < candidate.incarnation)
+                && view.named(&candidate.name).is_none_or(|old| without.has(old.number))
+        };
+        let candidates = self.candidates.values();
+        candidates
+            .filter(|(candidate, heard_ms)| is_fresh(*heard_ms) && has_place(candidate))
+            .map(|(candidate, _)| candidate.clone())
+            .collect()
+    }
+
+    fn start(&mut self, wish: Wish) {
+        let Some(own) = self.own_voter() else { return };
+        let promised = self.kept.promised.as_ref().map_or(0, |ballot| ballot.round);
+        let round = self.round_seen.max(promised).saturating_add(1);
+        let ballot = Ballot { round, name: self.options.name.clone() };
+        self.round_seen = round;
+        self.kept.promised = Some(ballot.clone());
+        self.is_unkept = true;
+        self.proposal = Some(Proposal {
+            ballot: ballot.clone(),
+            value: wish.value,
+            is_adopted: false,
+            is_accepting: false,
+            votes: [own].into_iter().collect(),
+            voters: vec![(own, self.options.name.clone(), self.kept.incarnation)],
+            refused: NodeSet::default(),
+            best: self.kept.accepted.clone(),
+            deadline_ms: self.now_ms + self.options.lease_ms / 4,
+        });
+        let electorate = self.kept.electorate;
+        for address in self.voter_addresses() {
+            let (ballot, without) = (ballot.clone(), wish.without);
+            self.send(&address, Body::Prepare { ballot, electorate, without });
+        }
+        self.count_votes();
+    }
+}

@@ -1,0 +1,273 @@
+//! Membership under faults of all kinds, in virtual time.
+
+use super::simulator::{LEASE_MS, Network, World, seeds_times};
+use super::state::Mutant;
+
+/// What goes wrong in a run.
+#[derive(Debug, Clone, Copy)]
+struct Faults {
+    has_loss: bool,
+    has_cuts: bool,
+    has_pauses: bool,
+    has_kills: bool,
+    has_leaves: bool,
+}
+
+impl Faults {
+    fn of(seed: u64) -> Self {
+        let bit = |n: u64| seed >> n & 1 == 1;
+        Self {
+            has_loss: bit(0),
+            has_cuts: bit(1),
+            has_pauses: bit(2),
+            has_kills: bit(3),
+            has_leaves: bit(4),
+        }
+    }
+}
+
+/// Starts nodes one after the other, and waits until all are in.
+pub(super) fn begin(count: usize, is_founded_alone: bool, seed: u64) -> Result<World, String> {
+    let mut world = World::new(count, is_founded_alone, seed);
+    for node in 0..count {
+        world.start(node, false)?;
+        let wait_ms = world.below(50);
+        world.run_until(world.now_ms + wait_ms)?;
+    }
+    world.run_while(8, |world| !world.is_whole())?;
+    Ok(world)
+}
+
+fn some_fault(world: &mut World, faults: Faults) -> Result<(), String> {
+    let count = world.nodes.len() as u64;
+    let node = world.below(count) as usize;
+    match world.below(8) {
+        0 if faults.has_loss => {
+            world.network.loss_percent = world.below(40);
+            world.network.double_percent = world.below(20);
+            world.network.delay_ms_max = [2, 10, 60, 600][world.below(4) as usize];
+        }
+        1 if faults.has_cuts => {
+            let part = world.below(1 << count);
+            let is_one_way = world.below(3) == 0;
+            world.network.cuts.clear();
+            for from in 0..count {
+                for to in 0..count {
+                    let (one, other) = (part >> from & 1, part >> to & 1);
+                    if one > other || one != other && !is_one_way {
+                        world.network.cuts.push((from as usize, to as usize));
+                    }
+                }
+            }
+        }
+        2 if faults.has_cuts => {
+            let to = world.below(count) as usize;
+            world.network.cuts.push((node, to));
+        }
+        3 if faults.has_cuts => world.network.cuts.clear(),
+        4 if faults.has_pauses => {
+            let for_ms = world.below(3 * LEASE_MS);
+            world.pause(node, for_ms);
+        }
+        5 if faults.has_kills => world.kill(node),
+        5 | 6 if world.nodes[node].process.is_none() => {
+            let has_kept = world.below(3) > 0;
+            world.start(node, has_kept)?;
+        }
+        6 if faults.has_kills => {
+            world.kill(node);
+            let has_kept = world.below(3) > 0;
+            world.start(node, has_kept)?;
+        }
+        7 if faults.has_leaves => world.leave(node)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn heal(world: &mut World) -> Result<(), String> {
+    world.network = Network { delay_ms_max: 10, ..Network::default() };
+    for node in 0..world.nodes.len() {
+        world.resume(node)?;
+        if world.nodes[node].process.is_none() {
+            // Who left comes back too: a first view takes most of those that are configured.
+            let has_kept = !world.nodes[node].has_left;
+            world.start(node, has_kept)?;
+        }
+    }
+    // What was on its way is there, and none that has just come looks silent.
+    world.run_until(world.now_ms + LEASE_MS)
+}
+
+/// Faults for a while; then all must find each other; then one is killed, and must be out.
+fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
+    let faults = Faults::of(seed);
+    let mut world = begin(count, seed >> 5 & 1 == 1, seed)?;
+    let end_ms = world.now_ms + leases * LEASE_MS;
+    while world.now_ms < end_ms {
+        some_fault(&mut world, faults)?;
+        let wait_ms = world.below(LEASE_MS / 2);
+        world.run_until(world.now_ms + wait_ms)?;
+    }
+    heal(&mut world)?;
+    let healed_ms = world.now_ms;
+    while !world.is_whole() {
+        for node in 0..count {
+            if world.nodes[node].has_left {
+                world.start(node, false)?;
+            }
+        }
+        world.run_until(world.now_ms + LEASE_MS / 10)?;
+        if world.now_ms > healed_ms + HEAL_LEASES * LEASE_MS {
+            return Err(format!("apart for {HEAL_LEASES} leases: {}", world.sketch()));
+        }
+    }
+    let running = |world: &World| world.nodes.iter().filter(|n| n.process.is_some()).count();
+    if running(&world) >= 3 {
+        let lives = |n: &usize| world.nodes[*n].process.is_some();
+        let victim = (0..count).filter(lives).nth(seed as usize % running(&world));
+        let victim = victim.unwrap();
+        world.kill(victim);
+        world.run_until(world.now_ms + 2 * LEASE_MS)?;
+        if !world.is_whole() {
+            return Err(format!("{victim} is not out: {}", world.sketch()));
+        }
+    }
+    Ok(())
+}
+
+/// Leases until all are together again, whatever happened: the longest way is to give up a
+/// cluster that cannot go on, to wait in vain for another, and to found again.
+const HEAL_LEASES: u64 = 20;
+
+fn seeds(count: usize, leases: u64, seeds: std::ops::Range<u64>) {
+    for seed in seeds.start..seeds.end * seeds_times() {
+        if let Err(error) = run(count, seed, leases) {
+            panic!("{count} nodes, seed {seed}, {:?}: {error}", Faults::of(seed));
+        }
+    }
+}
+
+#[test]
+fn two_nodes() {
+    seeds(2, 10, 0..1000);
+}
+
+#[test]
+fn three_nodes() {
+    seeds(3, 10, 0..1000);
+}
+
+#[test]
+fn five_nodes() {
+    seeds(5, 8, 0..400);
+}
+
+#[test]
+fn sixteen_nodes() {
+    seeds(16, 4, 0..8);
+}
+
+/// Whether some seed notices what is wrong with a mutant; the same seeds pass without it.
+fn is_noticed(
+    mutant: Mutant,
+    counts: &[usize],
+    scenario: fn(usize, u64, Option<Mutant>) -> Outcome,
+) {
+    for seed in 0..CANARY_SEEDS {
+        for count in counts {
+            scenario(*count, seed, None).unwrap();
+            let error = scenario(*count, seed, Some(mutant)).err();
+            if error.is_some_and(|error| is_violation(&error)) {
+                return;
+            }
+        }
+    }
+    panic!("{mutant:?} was not noticed in {CANARY_SEEDS} seeds");
+}
+
+type Outcome = Result<(), String>;
+
+/// Seeds within which each mutant has to be noticed.
+const CANARY_SEEDS: u64 = 300;
+
+/// Two views of one epoch, or two leases apart: not a matter of how long something took.
+fn is_violation(error: &str) -> bool {
+    error.starts_with("two views") || error.contains("which has it too")
+}
+
+/// Faults of all kinds, harder on the members than [`run`]: nothing has to come of it.
+fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+    let mut world = begin(count, false, seed)?;
+    world.infect(mutant);
+    world.network =
+        Network { loss_percent: 10, double_percent: 10, delay_ms_max: 250, cuts: Vec::new() };
+    let faults = Faults { has_loss: false, has_leaves: false, ..Faults::of(u64::MAX) };
+    for _ in 0..40 {
+        some_fault(&mut world, faults)?;
+        let wait_ms = world.below(LEASE_MS / 2);
+        world.run_until(world.now_ms + wait_ms)?;
+    }
+    Ok(())
+}
+
+/// One node is slow to hear what others vouch for, and is then cut off.
+fn late_acks(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+    let mut world = begin(count, false, seed)?;
+    world.infect(mutant);
+    world.network.delay_ms_max = 400;
+    world.run_until(world.now_ms + 2 * LEASE_MS)?;
+    let cut = world.below(count as u64) as usize;
+    for other in (0..count).filter(|other| *other != cut) {
+        // The others hear nothing of it from now on; it hears them.
+        world.network.cuts.push((cut, other));
+    }
+    world.run_until(world.now_ms + 4 * LEASE_MS)
+}
+
+/// A newcomer asks; the member that lets it in falls silent while it does, hearing who accepts;
+/// the others are killed and started again, and go on without it.
+fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+    let mut world = World::new(count + 1, false, seed);
+    for node in 0..count {
+        world.start(node, false)?;
+    }
+    let has_lease = |world: &World| {
+        let process = world.nodes[0].process.as_ref().unwrap();
+        process.view().is_some_and(|view| view.members.len() == count)
+            && process.has_lease(world.clock_ms(0))
+    };
+    world.run_while(8, |world| !has_lease(world))?;
+    world.infect(mutant);
+    world.network.delay_ms_max = 60;
+    world.start(count, false)?;
+    let wait_ms = world.below(300);
+    world.run_until(world.now_ms + wait_ms)?;
+    world.network.cuts = (1..=count).map(|other| (0, other)).collect();
+    world.run_until(world.now_ms + 120)?;
+    for node in 1..count {
+        world.kill(node);
+        world.start(node, true)?;
+    }
+    world.run_until(world.now_ms + 4 * LEASE_MS)
+}
+
+#[test]
+fn canary_a_forgotten_promise() {
+    is_noticed(Mutant::ForgetsPromise, &[3, 5], restarts);
+}
+
+#[test]
+fn canary_a_half_without_the_lowest() {
+    is_noticed(Mutant::HalfIsQuorum, &[2, 4], storm);
+}
+
+#[test]
+fn canary_a_lease_from_receipt() {
+    is_noticed(Mutant::LeaseFromReceipt, &[3, 5], late_acks);
+}
+
+#[test]
+fn canary_an_exclusion_of_the_living() {
+    is_noticed(Mutant::ExcludesTheLiving, &[3, 5], storm);
+}
