@@ -1,15 +1,20 @@
 //! The command line of the daemon; `farrowd` and `farrow node` both end up here.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
 use tracing_subscriber::fmt::format::FmtSpan;
 
+use crate::certs::NodeName;
+use crate::config;
 use crate::metrics::MetricsAddress;
 use crate::node::{
-    EvictionKind, MemorySource, Node, NodeError, NodeOptions, SpillTarget, StopSwitch,
+    ClusterConfig, EvictionKind, MemorySource, Node, NodeError, NodeOptions, PeerTls, SpillTarget,
+    StopSwitch,
 };
 use crate::protocol::Quotas;
 use crate::{paths, size};
@@ -24,6 +29,10 @@ struct Arguments {
     /// Memory to lend, such as 512MiB or 8G [default: a quarter of what is available]
     #[arg(long, value_parser = size::parse)]
     memory: Option<Length>,
+    /// What to lend, in one: shm:SIZE, or device:PATH,SIZE[,OFFSET] for a file that can be mapped
+    #[arg(long, value_name = "WHAT", value_parser = RegionArgument::parse,
+          conflicts_with_all = ["memory", "device", "device_offset"])]
+    region: Option<RegionArgument>,
     /// Folder for the memory: a tmpfs [default: $FARROW_MEMORY_DIR, else one with huge pages that
     /// the node mounts for itself, if it may, else /dev/shm]
     #[arg(long, conflicts_with = "device")]
@@ -35,7 +44,7 @@ struct Arguments {
     #[arg(long, value_parser = size::parse, requires = "device")]
     device_offset: Option<Length>,
     /// The device is cache-coherent only inside this machine
-    #[arg(long, requires = "device")]
+    #[arg(long)]
     node_local: bool,
     /// Most objects at a time; as many again without a name
     #[arg(long)]
@@ -84,18 +93,107 @@ struct Arguments {
     #[arg(long, value_name = "DIR|URL", value_parser = SpillTarget::parse,
           conflicts_with_all = ["evict", "device"])]
     spill: Option<SpillTarget>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    /// Read options from this file, in TOML: keys are options without their dashes
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// `shm:SIZE` or `device:PATH,SIZE[,OFFSET]`.
+#[derive(Debug, Clone)]
+struct RegionArgument {
+    device: Option<PathBuf>,
+    memory: Length,
+    offset: u64,
+}
+
+impl RegionArgument {
+    fn parse(text: &str) -> Result<Self, String> {
+        if let Some(memory) = text.strip_prefix("shm:") {
+            return Ok(Self { device: None, memory: size::parse(memory)?, offset: 0 });
+        }
+        let Some(rest) = text.strip_prefix("device:") else {
+            return Err("neither shm:SIZE nor device:PATH,SIZE[,OFFSET]".to_owned());
+        };
+        let parts: Vec<&str> = rest.split(',').collect();
+        let (path, memory, offset) = match *parts {
+            [path, memory] => (path, memory, "0"),
+            [path, memory, offset] => (path, memory, offset),
+            _ => return Err("device:PATH,SIZE[,OFFSET] is expected".to_owned()),
+        };
+        let offset = if offset == "0" { 0 } else { size::parse(offset)?.0 };
+        Ok(Self { device: Some(path.into()), memory: size::parse(memory)?, offset })
+    }
+}
+
+/// What makes a node one of several.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "One of several nodes")]
+struct ClusterArguments {
+    /// Name of this node, one in the cluster: 1 to 63 of a-z, 0-9 and -
+    #[arg(long, value_name = "NAME", requires = "listen")]
+    name: Option<NodeName>,
+    /// Where to listen for other nodes
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "name")]
+    listen: Option<SocketAddr>,
+    /// Where other nodes reach this one, if that is not where it listens
+    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    advertise: Option<String>,
+    /// Another node of the cluster; may be given several times. Without any the node founds a
+    /// cluster, unless it was in one before
+    #[arg(long, value_name = "HOST:PORT", requires = "listen")]
+    join: Vec<String>,
+    /// A node that is not heard of for so many milliseconds is thought lost
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    lease_ms: u64,
+    /// A device of this machine on which other nodes may lend memory, or a folder of such; the
+    /// node's own device always is one. May be given several times
+    #[arg(long, value_name = "PATH", requires = "listen")]
+    allow_device: Vec<PathBuf>,
+    /// Folder with ca.pem, NAME.pem and NAME.key, as `farrow certs` makes them
+    #[arg(long, value_name = "DIR", requires = "listen", conflicts_with = "plaintext")]
+    certs: Option<PathBuf>,
+    /// Speak with other nodes in plain text: on loopback only
+    #[arg(long, requires = "listen")]
+    plaintext: bool,
+}
+
+impl ClusterArguments {
+    fn config(self) -> Option<ClusterConfig> {
+        let (name, listen) = (self.name?, self.listen?);
+        let tls = self.certs.map(|dir| PeerTls {
+            ca: dir.join("ca.pem"),
+            certificate: dir.join(format!("{name}.pem")),
+            key: dir.join(format!("{name}.key")),
+        });
+        Some(ClusterConfig {
+            name,
+            listen,
+            advertise: self.advertise,
+            seeds: self.join,
+            lease: Duration::from_millis(self.lease_ms),
+            devices: self.allow_device,
+            tls,
+            is_plaintext_allowed: self.plaintext,
+        })
+    }
 }
 
 impl Arguments {
     fn options(self) -> NodeOptions {
         let mut options = NodeOptions::new(self.socket.unwrap_or_else(paths::default_socket));
+        let region = self.region;
+        let memory = self.memory.or(region.as_ref().map(|region| region.memory));
+        let offset = region.as_ref().map(|region| region.offset);
+        let offset = self.device_offset.map(|offset| offset.0).or(offset).unwrap_or(0);
         if let Some(dir) = self.memory_dir {
             options.source = MemorySource::Shm { dir };
         }
-        if let Some(path) = self.device {
+        if let Some(path) = self.device.or(region.and_then(|region| region.device)) {
             options.source = MemorySource::Device {
                 path,
-                file_offset: self.device_offset.map_or(0, |offset| offset.0),
+                file_offset: offset,
                 coherence: if self.node_local {
                     CoherenceClass::NodeLocal
                 } else {
@@ -103,7 +201,7 @@ impl Arguments {
                 },
             };
         }
-        options.memory = self.memory;
+        options.memory = memory;
         options.objects_max = self.objects_max;
         options.clients_max = self.clients_max;
         options.quotas = Quotas {
@@ -119,6 +217,7 @@ impl Arguments {
         options.eviction = self.evict;
         options.users = self.allow_uid;
         options.spill = self.spill;
+        options.cluster = self.cluster.config();
         options
     }
 }
@@ -128,6 +227,13 @@ impl Arguments {
 /// error), 2 for wrong arguments.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     let name = std::iter::once(OsString::from("farrow node"));
+    let arguments = match config::expand(arguments.into_iter().collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            say(&format!("farrow node: {error}"));
+            return 2;
+        }
+    };
     let arguments = match Arguments::try_parse_from(name.chain(arguments)) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -142,6 +248,18 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         .with_span_events(FmtSpan::CLOSE)
         .with_writer(std::io::stderr)
         .try_init();
+    let is_device = arguments.device.is_some()
+        || arguments.region.as_ref().is_some_and(|one| one.device.is_some());
+    if arguments.node_local && !is_device {
+        say(
+            "farrow node: --node-local is for a device: --device PATH or --region device:PATH,SIZE",
+        );
+        return 2;
+    }
+    if arguments.spill.is_some() && is_device {
+        say("farrow node: --spill is for a tmpfs, not for a device");
+        return 2;
+    }
     match serve(arguments.options()) {
         Ok(()) => 0,
         Err(error) => {
@@ -174,6 +292,9 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
     }
     if let Some(metrics) = &summary.metrics {
         say(&format!("farrow node: metrics at {metrics}"));
+    }
+    if let Some(cluster) = &summary.cluster {
+        say(&format!("farrow node: {cluster}"));
     }
     say(&format!("farrow node: listening on {socket}"));
     node.run()

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod certs;
+mod config;
 mod endpoint;
 pub mod farrowd;
 pub mod link;
@@ -13,8 +15,10 @@ pub mod listener;
 mod lock;
 mod memory;
 pub mod metrics;
+mod neighbour;
 pub mod node;
 pub mod paths;
+mod peers;
 mod place;
 mod prepare;
 pub mod protocol;

@@ -219,15 +219,8 @@ fn adopt(
         clients = report.clients.len(),
         "adopted"
     );
-    let clients = report
-        .clients
-        .iter()
-        .map(|client| {
-            let peer =
-                PeerIdentity { pid: client.pid, start_time: client.start_time, uid: client.uid };
-            (client.client, peer)
-        })
-        .collect();
+    let clients =
+        report.clients.iter().map(|client| (client.client, PeerIdentity::from(client))).collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
     Ok(Found {
         home,

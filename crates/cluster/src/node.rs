@@ -2,25 +2,31 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, sync};
 use farrow_store::{ByHand, EvictionPolicy, FormatError, Lru, RegionUid, StoreError};
 
+use crate::certs::NodeName;
 use crate::endpoint::Scraped;
 use crate::lock::Lock;
 use crate::memory::{Found, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
+use crate::neighbour::{self, Devices};
 use crate::paths;
+pub use crate::peers::PeerTls;
+use crate::peers::{PeerLimits, PeerTimes, Peers, PeersOptions};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
+use crate::protocol::cluster::{ClusterOptions, Offer};
 use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
@@ -119,6 +125,29 @@ pub struct NodeOptions {
     pub users: Vec<u32>,
     /// Where objects go when memory is short, instead of being evicted; `None`: nowhere.
     pub spill: Option<SpillTarget>,
+    /// The cluster that it is a node of; `None`: it is alone.
+    pub cluster: Option<ClusterConfig>,
+}
+
+/// What makes a node one of several.
+#[derive(Debug, Clone)]
+pub struct ClusterConfig {
+    /// Its name, one in the cluster.
+    pub name: NodeName,
+    /// Where it listens for the others; port 0: the kernel chooses.
+    pub listen: SocketAddr,
+    /// Where the others reach it, if that is not where it listens.
+    pub advertise: Option<String>,
+    /// Addresses of others; none: it founds a cluster, unless it was in one before.
+    pub seeds: Vec<String>,
+    /// A node that is not heard of for so long is thought lost.
+    pub lease: Duration,
+    /// Devices on which others may lend memory, beside the node's own; folders too.
+    pub devices: Vec<PathBuf>,
+    /// Its certificate, and that of the authority.
+    pub tls: Option<PeerTls>,
+    /// Without a certificate: speak plain text, on loopback only.
+    pub is_plaintext_allowed: bool,
 }
 
 impl NodeOptions {
@@ -137,6 +166,7 @@ impl NodeOptions {
             is_preparing: true,
             is_upgrade: false,
             metrics: None,
+            cluster: None,
             eviction: EvictionKind::Lru,
             users: Vec::new(),
             spill: None,
@@ -200,6 +230,9 @@ pub enum NodeError {
     /// The layout is impossible.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// Other nodes cannot be spoken with.
+    #[error("the cluster: {0}")]
+    Cluster(String),
     /// A system call failed.
     #[error("{what}: {source}")]
     Io {
@@ -292,6 +325,8 @@ pub struct Summary {
     pub dropped: Vec<String>,
     /// Where numbers are asked for.
     pub metrics: Option<String>,
+    /// What it is in its cluster.
+    pub cluster: Option<String>,
 }
 
 impl Node {
@@ -325,9 +360,11 @@ impl Node {
             return Self::follow(options, switch, inherited);
         }
         let lock = Lock::take(&options.socket)?;
+        // Before there is memory that would be left behind.
+        let peers = options.cluster.as_ref().map(start_peers).transpose()?;
         let found = find_or_make(&options, &region_name)?;
         let listener = bind(&options.socket, &options.users)?;
-        Self::build(options, switch, lock, listener, found, started)
+        Self::build(options, switch, lock, listener, found, peers, started)
     }
 
     /// Goes on where another daemon stopped, and tells it so.
@@ -352,8 +389,9 @@ impl Node {
         let started = Instant::now();
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
+        let peers = options.cluster.as_ref().map(start_peers).transpose()?;
         let found = adopt_existing(&options, &name, &unfinished(inheritance))?;
-        Self::build(options, switch, lock, listener, found, started)
+        Self::build(options, switch, lock, listener, found, peers, started)
     }
 
     fn build(
@@ -362,14 +400,17 @@ impl Node {
         lock: Lock,
         listener: UnixListener,
         found: Found,
+        peers: Option<Peers>,
         started: Instant,
     ) -> Result<Self, NodeError> {
+        let offer = offer_of(&found, &options);
         let mut summary = Summary {
             capacity: found.home.layout().heap.length.0,
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
             metrics: None,
+            cluster: None,
         };
         let StopSwitch { stopper, wake } = switch;
         let region = Arc::clone(found.home.region());
@@ -399,8 +440,18 @@ impl Node {
         let metrics = metrics.map(|address| Scraped::bind(address, &options.socket)).transpose()?;
         summary.metrics = metrics.as_ref().map(|bound| bound.address.clone());
         let metrics = metrics.map(|bound| bound.listener);
-        let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill };
-        let server = Server::new(parts, state).map_err(failed("the event loop"))?;
+        let mut first = Vec::new();
+        if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
+            let cluster = cluster_options(config, peers, offer);
+            summary.cluster = Some(format!("node {} at {}", cluster.name, cluster.address));
+            let joined = state.join_cluster(cluster, 0, &mut first);
+            joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
+        }
+        let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
+        let devices = Devices::new(&options.source, allowed);
+        let peers = peers.map(|peers| (peers, devices));
+        let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill, peers };
+        let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;
         Ok(Self { server, options, place, lock, preparing, should_prepare, stopper, summary })
@@ -443,7 +494,7 @@ impl Node {
             Ended::HandingOver(handover) => {
                 drop(state);
                 let switch = StopSwitch { stopper, wake };
-                return Self::make_way(options, switch, lock, listener, handover);
+                return Self::make_way(options, switch, lock, listener, *handover);
             }
             Ended::Deserted => tracing::info!("the last client left"),
             Ended::Asked => {}
@@ -484,6 +535,51 @@ impl Node {
             return Ok(None);
         }
         Self::go_on(options, switch, lock.into_file(), listener, inheritance).map(Some)
+    }
+}
+
+/// Listens for other nodes.
+fn start_peers(config: &ClusterConfig) -> Result<Peers, NodeError> {
+    let options = PeersOptions {
+        name: config.name.clone(),
+        incarnation: 0,
+        listen: config.listen,
+        tls: config.tls.clone(),
+        is_plaintext_allowed: config.is_plaintext_allowed,
+        limits: PeerLimits::default(),
+        times: PeerTimes::default(),
+    };
+    Peers::start(options).map_err(|error| NodeError::Cluster(error.to_string()))
+}
+
+fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
+    let home = &found.home;
+    let geometry = home.layout().geometry;
+    let dir = found.place.as_ref().map(|place| place.dir.as_path());
+    Offer {
+        host: neighbour::own_host(),
+        region_uid: home.uid().0,
+        control_bytes: geometry.control.0,
+        data_bytes: geometry.data.0,
+        capacity: home.layout().heap.length.0,
+        base: base_of(home.uid(), home.region().length()),
+        ways: neighbour::ways(&options.source, dir, &paths::region_name(&options.socket)),
+    }
+}
+
+fn cluster_options(config: &ClusterConfig, peers: &Peers, offer: Offer) -> ClusterOptions {
+    let address = config.advertise.clone();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    ClusterOptions {
+        name: config.name.clone(),
+        address: address.unwrap_or_else(|| peers.local_address().to_string()),
+        seeds: config.seeds.clone(),
+        lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
+        // The clock grows from one start to the next.
+        incarnation: nanos,
+        seed: nanos ^ offer.region_uid,
+        offer,
     }
 }
 

@@ -45,9 +45,14 @@ impl Node {
     }
 
     fn join(&mut self, client: u64) {
-        let peer = PeerIdentity { pid: 100 + client as u32, start_time: 5, uid: 1000 };
+        let peer = PeerIdentity { pid: 100 + client as u32, start_time: 5, uid: 1000, guest: None };
         self.state.opened(SessionId(client), peer, self.now_ms);
-        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace: String::new() };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: String::new(),
+            node: String::new(),
+        };
         let welcome = self.ask(client, RequestBody::Hello(hello));
         assert!(matches!(self.answer(client, welcome), Some(Ok(ReplyBody::Welcome(_)))));
     }

@@ -33,6 +33,7 @@ impl Raw {
             version: PROTOCOL_VERSION,
             resume: None,
             namespace: String::new(),
+            node: String::new(),
         })) {
             Ok(ReplyBody::Welcome(welcome)) => (raw, welcome),
             other => panic!("{other:?}"),
@@ -112,7 +113,7 @@ fn a_frame_that_is_announced_too_long_is_not_waited_for() {
 fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let daemon = Daemon::start("8M", &["--no-prepare"]);
     let mut raw = Raw::open(&daemon);
-    let hello = Hello { version: 999, resume: None, namespace: String::new() };
+    let hello = Hello { version: 999, resume: None, namespace: String::new(), node: String::new() };
     assert_eq!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::Version { theirs: 999, ours: PROTOCOL_VERSION })
@@ -121,8 +122,12 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
     let mut raw = Raw::open(&daemon);
     assert!(matches!(raw.ask(RequestBody::Stats), Err(WireError::Invalid(_))));
     let mut raw = Raw::open(&daemon);
-    let hello =
-        Hello { version: PROTOCOL_VERSION, resume: Some((1, 2, 3)), namespace: String::new() };
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        resume: Some((1, 2, 3)),
+        namespace: String::new(),
+        node: String::new(),
+    };
     assert!(matches!(
         raw.ask(RequestBody::Hello(hello)),
         Err(WireError::OtherRegion { old: 1, .. })
@@ -131,7 +136,12 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
     for (slot, nonce) in [(welcome.slot, welcome.nonce), (welcome.slot, 0), (u32::MAX, 7)] {
         let mut raw = Raw::open(&daemon);
         let resume = Some((welcome.region_uid, slot, nonce));
-        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace: String::new() };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume,
+            namespace: String::new(),
+            node: String::new(),
+        };
         assert!(matches!(raw.ask(RequestBody::Hello(hello)), Err(WireError::Denied(_))));
     }
     assert_serves(&daemon);

@@ -37,10 +37,11 @@ impl Node {
     fn connect(&mut self, uid: u32, namespace: &str) -> Result<SessionId, WireError> {
         let session = SessionId(self.sessions);
         self.sessions += 1;
-        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid };
+        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, guest: None };
         self.state.opened(session, peer, 0);
         let namespace = namespace.to_owned();
-        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace };
+        let hello =
+            Hello { version: PROTOCOL_VERSION, resume: None, namespace, node: String::new() };
         self.ask(session, RequestBody::Hello(hello)).map(|_| session)
     }
 
@@ -109,7 +110,7 @@ fn guests_may_connect_and_not_look_after_the_node() {
 #[test]
 fn strangers_do_not_use_up_the_connections() {
     let mut node = Node::new();
-    let peer = |uid| PeerIdentity { pid: 7, start_time: 5, uid };
+    let peer = |uid| PeerIdentity { pid: 7, start_time: 5, uid, guest: None };
     let mut taken = 0;
     while node.state.has_room_for(&peer(STRANGER)) {
         node.state.opened(SessionId(taken), peer(STRANGER), 0);

@@ -105,7 +105,7 @@ impl Run {
         let session = SessionId(self.next_session);
         self.next_session += 1;
         let uid = if self.dice.roll(20) == 0 { 7 } else { 1000 };
-        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid };
+        let peer = PeerIdentity { pid: 100 + session.0 as u32, start_time: 5, uid, guest: None };
         self.state.opened(session, peer, self.now_ms);
         self.sessions.insert(session, Known::default());
         session
@@ -141,7 +141,7 @@ impl Run {
                 self.sessions.remove(&session);
                 self.state.closed(session, false, self.now_ms);
             }
-            Action::Spill(_) | Action::Stop | Action::HandOver { .. } => {}
+            Action::Spill(_) | Action::Peer(_) | Action::Stop | Action::HandOver { .. } => {}
         }
     }
 
@@ -157,7 +157,7 @@ impl Run {
                 return RequestBody::Listen(Listen { version, region_uid, slot, nonce });
             }
             let namespace = self.namespace();
-            return RequestBody::Hello(Hello { version, resume, namespace });
+            return RequestBody::Hello(Hello { version, resume, namespace, node: String::new() });
         }
         match self.dice.roll(19) {
             15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
@@ -312,13 +312,14 @@ fn a_wait_ends_by_its_seal_by_its_time_or_with_the_node() {
     options.clients_max = 4;
     let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
     let session = SessionId(0);
-    let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000 };
+    let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, guest: None };
     let mut out = Vec::new();
     state.opened(session, peer, 0);
     let hello = RequestBody::Hello(Hello {
         version: PROTOCOL_VERSION,
         resume: None,
         namespace: String::new(),
+        node: String::new(),
     });
     state.handle(session, Request { seq: 1, body: hello }, 0, 0, &mut out);
     let wait = |seq, timeout_ms| Request {
@@ -380,7 +381,7 @@ impl Listening {
         let mut options = RegionOptions::for_capacity(Length(1 << 20));
         options.events_max = 8;
         let mut state = NodeState::new(region(&options), 0, 1, 1000, Vec::new(), 0, 0);
-        let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000 };
+        let peer = PeerIdentity { pid: 9, start_time: 1, uid: 1000, guest: None };
         state.opened(CLIENT, peer, 0);
         state.opened(LISTENER, peer, 0);
         let mut this = Self { state, out: Vec::new() };
@@ -388,6 +389,7 @@ impl Listening {
             version: PROTOCOL_VERSION,
             resume: None,
             namespace: String::new(),
+            node: String::new(),
         });
         let welcome = this.ask(CLIENT, 0, hello);
         let [(_, Ok(ReplyBody::Welcome(welcome)))] = &welcome[..] else { panic!("{welcome:?}") };

@@ -266,6 +266,7 @@ fn what_cannot_follow_is_refused_and_disturbs_nobody() {
         version: PROTOCOL_VERSION,
         resume: None,
         namespace: String::new(),
+        node: String::new(),
     });
     assert!(matches!(successor.ask(hello), Ok(ReplyBody::Welcome(_))));
     let reply = successor.ask(RequestBody::Handover { region_uid: uid });

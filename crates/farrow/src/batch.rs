@@ -71,7 +71,7 @@ fn put_batch(
         false => match seal::many(session, items) {
             Ok(results) => results.into_iter(),
             Err(error) => {
-                let is_unknown = seal::is_unknown(&error);
+                let is_unknown = seal::is_unknown(session, &error);
                 let left = written.iter().zip(&own).filter(|(_, own)| own.is_none());
                 left.for_each(|(one, _)| abandon(session, one, is_unknown));
                 take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());

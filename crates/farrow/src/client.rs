@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::batch;
 use crate::error::Error;
+use crate::nodes::Nodes;
 use crate::object::Object;
 use crate::options::{ConnectOptions, ObjectOptions};
 use crate::pool::{Pool, PoolStats};
@@ -111,6 +112,11 @@ impl Listed {
             is_spilled: listed.is_spilled,
         }
     }
+
+    /// By name, those without one behind.
+    pub(crate) fn order(&self) -> (bool, Option<&str>, ObjectId) {
+        (self.name.is_none(), self.name.as_deref(), self.id)
+    }
 }
 
 /// What one process did on one fabric.
@@ -124,6 +130,10 @@ pub struct FabricStats {
     pub publish_calls: u64,
     /// Calls of refresh.
     pub refresh_calls: u64,
+    /// Time that publish took, in nanoseconds.
+    pub publish_ns: u64,
+    /// Time that refresh took, in nanoseconds.
+    pub refresh_ns: u64,
     /// Bytes mapped writable.
     pub mapped_writable: u64,
 }
@@ -153,6 +163,7 @@ pub struct Stats {
 #[derive(Debug, Clone)]
 pub struct Client {
     session: Arc<Session>,
+    nodes: Arc<Nodes>,
 }
 
 impl Client {
@@ -163,7 +174,19 @@ impl Client {
     /// [`Error::Disconnected`] when none answers, [`Error::PermissionDenied`] when it belongs to
     /// another user, [`Error::NoNamespace`].
     pub fn connect(options: &ConnectOptions) -> Result<Self, Error> {
-        Session::open(options).map(|session| Self { session })
+        let (socket, _) = options.place();
+        let session = Session::open(options, "")?;
+        let options = ConnectOptions { socket: Some(socket), spawn: None, ..options.clone() };
+        let nodes = Arc::new(Nodes::new(Arc::clone(&session), options));
+        Ok(Self { session, nodes })
+    }
+
+    pub(crate) fn new(session: Arc<Session>, nodes: Arc<Nodes>) -> Self {
+        Self { session, nodes }
+    }
+
+    pub(crate) fn nodes(&self) -> &Arc<Nodes> {
+        &self.nodes
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -243,22 +266,24 @@ impl Client {
     /// [`Error::NotFound`]; the region is damaged.
     pub fn metadata(&self, target: &Target) -> Result<Metadata, Error> {
         let missing = || Error::NotFound { what: target.to_string() };
-        if let Some(entry) = self.session.lookup(target)? {
-            return self.session.reader.metadata(&entry)?.ok_or_else(missing);
+        let session = self.home_of(target)?;
+        if let Some(entry) = session.lookup(target)? {
+            return session.reader.metadata(&entry)?.ok_or_else(missing);
         }
         // Perhaps it is out of memory, and its metadata with it.
-        let object = Object::new(&self.session, self.session.hold(target)?.ok_or_else(missing)?)?;
-        let entry = self.session.lookup(&object.id().into())?.ok_or_else(missing)?;
-        self.session.reader.metadata(&entry)?.ok_or_else(missing)
+        let object = Object::new(&session, session.hold(target)?.ok_or_else(missing)?)?;
+        let entry = session.lookup(&object.id().into())?.ok_or_else(missing)?;
+        session.reader.metadata(&entry)?.ok_or_else(missing)
     }
 
-    /// True when a sealed object has this id or name. Sends no message.
+    /// True when a sealed object has this id or name, on any node. Sends no message, but for a
+    /// place at each node that was not looked at before.
     ///
     /// # Errors
     ///
-    /// The region is damaged.
+    /// The region is damaged; [`Error::NodeLost`] when it may be on a node that cannot be reached.
     pub fn contains(&self, target: &Target) -> Result<bool, Error> {
-        self.session.has(target)
+        Ok(self.session.has(target)? || self.home_of(target)?.has(target)?)
     }
 
     /// Deletes objects: their names are free at once, their memory when nobody holds them.
@@ -268,7 +293,14 @@ impl Client {
     /// [`Error::NotFound`] names the first that was not there, [`Error::PermissionDenied`] the
     /// first of another namespace; the others are deleted.
     pub fn delete(&self, targets: &[Target]) -> Result<(), Error> {
-        delete(&self.session, targets)
+        let mut first_error = None;
+        for (session, numbers) in self.by_home(targets)? {
+            let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
+            if let Err(error) = delete(&session, &some.collect::<Vec<_>>()) {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
     }
 
     /// Waits until `count` of the objects are sealed or the time is over, and says which are.
@@ -366,10 +398,7 @@ impl Client {
                 all.push(Listed::new(found, metadata));
             }
         }
-        all.sort_by(|one, other| {
-            let key = (one.name.is_none(), &one.name, one.id);
-            key.cmp(&(other.name.is_none(), &other.name, other.id))
-        });
+        all.sort_by(|one, other| one.order().cmp(&other.order()));
         Ok(all)
     }
 
@@ -390,6 +419,8 @@ impl Client {
             refreshed_lines: counters.refreshed_lines,
             publish_calls: counters.publish_calls,
             refresh_calls: counters.refresh_calls,
+            publish_ns: counters.publish_ns,
+            refresh_ns: counters.refresh_ns,
             mapped_writable: counters.mapped_writable_bytes,
         };
         let fabric = region.fabric().kind().as_str().to_owned();

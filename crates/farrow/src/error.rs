@@ -107,6 +107,37 @@ pub enum Error {
         /// For how long.
         waited_ms: u64,
     },
+    /// Rows of a huge table that nobody has appended, before others that somebody has.
+    #[error("huge table {table:?} has no rows {first} to {last} yet, of {rows}")]
+    RowsMissing {
+        /// The name of the table.
+        table: String,
+        /// The first row that is missing.
+        first: u64,
+        /// The last one of this gap.
+        last: u64,
+        /// All rows up to the last that is there.
+        rows: u64,
+    },
+    /// Rows of a huge table that are there already.
+    #[error(
+        "rows {first} to {last} of huge table {table:?}: {taken_first} to {taken_last} are there \
+         since version {version}"
+    )]
+    RowsTaken {
+        /// The name of the table.
+        table: String,
+        /// The first row that was to be appended.
+        first: u64,
+        /// The last one.
+        last: u64,
+        /// The first row of those that are there.
+        taken_first: u64,
+        /// The last one.
+        taken_last: u64,
+        /// The version in which they came.
+        version: u64,
+    },
     /// The bytes that should describe an object do not.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
@@ -116,6 +147,32 @@ pub enum Error {
         /// Where it should be.
         socket: PathBuf,
         /// What happened.
+        reason: String,
+    },
+    /// The node in whose memory it lies, or is to lie, cannot be reached.
+    #[error("node {node:?} is lost: {reason}")]
+    NodeLost {
+        /// Its name.
+        node: String,
+        /// What is known.
+        reason: String,
+    },
+    /// Not all parties of a barrier will come.
+    #[error("barrier {name:?} is broken by {who}: {reason}")]
+    BarrierBroken {
+        /// Its name.
+        name: String,
+        /// Who does not come, or gave up.
+        who: String,
+        /// Why.
+        reason: String,
+    },
+    /// The node does not reach most of its cluster, and so cannot say what names are free.
+    #[error("node {node:?} is cut off from the cluster: {reason}")]
+    CutOff {
+        /// The node that was asked.
+        node: String,
+        /// What is known.
         reason: String,
     },
     /// Not allowed.
@@ -169,6 +226,12 @@ impl From<WireError> for Error {
             WireError::NotRestored { what, file, reason } => {
                 Self::NotRestored { what, file, reason }
             }
+            WireError::NodeLost { node, reason } => Self::NodeLost { node, reason },
+            WireError::BarrierBroken { name, who, reason } => {
+                Self::BarrierBroken { name, who, reason }
+            }
+            WireError::CutOff { node, reason } => Self::CutOff { node, reason },
+            error @ WireError::NoNode { .. } => Self::InvalidArgument(error.to_string()),
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },
             WireError::NotFound { what } => Self::NotFound { what },

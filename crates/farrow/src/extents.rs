@@ -14,7 +14,7 @@ use farrow_store::{Run, SpaceAllocator};
 
 use crate::client::{deadline_after, millis};
 use crate::error::Error;
-use crate::session::{Session, lock, span, wire_span};
+use crate::session::{Session, lock, span};
 
 /// First grant; later ones double up to the greatest, so that a client that writes little takes
 /// little and one that writes much asks seldom.
@@ -187,7 +187,7 @@ impl Extents {
     pub(crate) fn give_lines(&self, session: &Session, span: Span) {
         if span.length.0 > 0 {
             lock(&self.state).remove_granted(span);
-            session.tell(RequestBody::Release { spans: vec![wire_span(span)] });
+            session.give_back(&[span]);
         }
     }
 
@@ -227,23 +227,17 @@ impl Extents {
             }
         }
         for batch in spans.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
-            let spans = batch.iter().copied().map(wire_span).collect();
-            session.tell(RequestBody::Release { spans });
+            session.give_back(batch);
         }
     }
 
-    /// Compares with what the node says after a new connection: ranges sealed or lost without
-    /// our knowing are forgotten. Returns, of `theirs`, what is ours.
-    pub(crate) fn reconcile(&self, theirs: &[Span]) -> Vec<Span> {
+    /// After a new connection: ranges that were sealed or not, nobody knows, are forgotten. Returns
+    /// what is ours.
+    pub(crate) fn reconcile(&self) -> Vec<Span> {
         let mut state = lock(&self.state);
         let limbo = std::mem::take(&mut state.limbo);
-        for span in limbo {
-            if theirs.iter().any(|granted| granted.contains(span)) {
-                let _ = state.free.free(span_run(span));
-            } else {
-                state.remove_granted(span);
-            }
-        }
+        // Those that are granted yet go back to the node: a writer's may be mapped read-only.
+        limbo.into_iter().for_each(|span| state.remove_granted(span));
         state
             .granted
             .iter()

@@ -47,8 +47,8 @@ impl Client {
         let deadline = deadline_after(timeout);
         // One look at the clock for all: they are used at one time.
         let now_ns = wall_clock_ns();
-        let get_now = |target: &Target| match self.session().hold_here_at(target, now_ns)? {
-            Some(held) => Object::new(self.session(), held).map(Some),
+        let get_now = |target: &Target| match self.get_here_at(target, now_ns)? {
+            Some(object) => Ok(Some(object)),
             None => self.get_now(target),
         };
         let found: Vec<Option<Object>> = targets.iter().map(get_now).collect::<Result<_, _>>()?;
@@ -69,10 +69,11 @@ impl Client {
     }
 
     fn get_now(&self, target: &Target) -> Result<Option<Object>, Error> {
-        match self.session().hold(target)? {
-            Some(held) => Object::new(self.session(), held).map(Some),
-            None => Ok(None),
+        if let Some(held) = self.session().hold(target)? {
+            return Object::new(self.session(), held).map(Some);
         }
+        let found = self.hold_elsewhere(target)?;
+        found.map(|(session, held)| Object::new(&session, held)).transpose()
     }
 
     /// Finds and holds an object that is in memory. Sends no message; `None` says that it is not
@@ -82,7 +83,16 @@ impl Client {
     ///
     /// The object or the region is damaged.
     pub fn get_here(&self, target: &Target) -> Result<Option<Object>, Error> {
-        let held = self.session().hold_here(target)?;
-        held.map(|held| Object::new(self.session(), held)).transpose()
+        self.get_here_at(target, wall_clock_ns())
+    }
+
+    fn get_here_at(&self, target: &Target, now_ns: u64) -> Result<Option<Object>, Error> {
+        let own = self.session();
+        let is_possible = !matches!(target, Target::Id(id) if id.region().0 != own.region_uid());
+        if is_possible && let Some(held) = own.hold_here_at(target, now_ns)? {
+            return Object::new(own, held).map(Some);
+        }
+        let found = self.nodes().hold_here_at(own, target, now_ns)?;
+        found.map(|(session, held)| Object::new(&session, held)).transpose()
     }
 }

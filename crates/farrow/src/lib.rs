@@ -24,12 +24,15 @@ mod background;
 mod batch;
 mod blocks;
 mod client;
+mod draft;
 mod error;
 mod extents;
 mod gather;
 mod get;
+mod huge;
 mod local;
 mod namespaces;
+mod nodes;
 mod object;
 mod options;
 mod pool;
@@ -39,6 +42,7 @@ mod residency;
 mod seal;
 mod session;
 mod subscription;
+mod sync;
 mod unheld;
 mod writer;
 
@@ -46,9 +50,12 @@ pub use client::{Client, FabricStats, Listed, Stats, Target};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
-pub use farrow_cluster::wire::{EvictedReport, NamespaceReport, NamespaceSpec};
+pub use farrow_cluster::wire::{
+    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Roster, RosterNode,
+};
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
+pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, Until};
 pub use object::{Hold, Object, ObjectBytes};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};
 pub use pool::{Pool, PoolStats};

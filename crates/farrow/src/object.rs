@@ -289,7 +289,6 @@ fn copy_checked(
     crc: u32,
     what: &'static str,
 ) -> Result<Vec<u8>, Error> {
-    session.region.refresh(span)?;
     let length = usize::try_from(span.length.0)
         .map_err(|_| Error::InvalidDescriptor(format!("{what} of {} B", span.length.0)))?;
     let mut bytes = vec![0; length];

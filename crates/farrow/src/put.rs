@@ -337,11 +337,27 @@ fn fill(
     Ok(())
 }
 
+/// Other metadata, of the same length, for what was written and is not yet sealed.
+pub(crate) fn relabel(
+    session: &Session,
+    written: &mut Written,
+    metadata: &[u8],
+) -> Result<(), Error> {
+    if metadata.len() as u64 != u64::from(written.item.metadata_bytes) {
+        let had = written.item.metadata_bytes;
+        let text = format!("metadata of {} B in the place of {had} B", metadata.len());
+        return Err(Error::InvalidArgument(text));
+    }
+    write_metadata(&mut Gather::nothing(session), written.primary, metadata)?;
+    written.item.metadata_crc = crc32c::crc32c(metadata);
+    Ok(())
+}
+
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
 pub(crate) fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, Error>) {
     let id = match result {
         Ok(id) => *id,
-        Err(error) => return abandon(session, written, seal::is_unknown(error)),
+        Err(error) => return abandon(session, written, seal::is_unknown(session, error)),
     };
     session.extents.sealed(written.primary);
     if written.pool_pages.is_empty() {

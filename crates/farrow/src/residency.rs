@@ -1,5 +1,6 @@
 //! What stays in memory: pins, eviction, and the way back.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow_cluster::link::confused;
@@ -54,28 +55,37 @@ impl Client {
     }
 
     fn set_pins(&self, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
-        let mut first_error: Option<Error> = None;
-        for batch in targets.chunks(BATCH_ITEMS_MAX) {
-            // What is to stay in memory has to be there, until the node has heard of it.
-            let mut held = Vec::new();
-            for target in batch.iter().filter(|_| is_pinned) {
-                if self.session().is_away(target)? {
-                    held.extend(
-                        self.session().hold(target)?.map(|one| Object::new(self.session(), one)),
-                    );
-                }
-            }
-            let targets = batch.iter().map(Target::wire).collect();
-            let results = match self.session().call(RequestBody::Pin { targets, is_pinned })? {
-                ReplyBody::Pinned(results) => results,
-                other => return Err(confused(&other).into()),
-            };
-            for error in results.into_iter().filter_map(Result::err) {
-                first_error.get_or_insert(WireError::into(error));
+        let mut first_error = None;
+        for (session, numbers) in self.by_home(targets)? {
+            let some = numbers.iter().filter_map(|number| targets.get(*number).cloned());
+            if let Err(error) = set_pins(&session, &some.collect::<Vec<_>>(), is_pinned) {
+                first_error.get_or_insert(error);
             }
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+fn set_pins(session: &Arc<Session>, targets: &[Target], is_pinned: bool) -> Result<(), Error> {
+    let mut first_error: Option<Error> = None;
+    for batch in targets.chunks(BATCH_ITEMS_MAX) {
+        // What is to stay in memory has to be there, until the node has heard of it.
+        let mut held = Vec::new();
+        for target in batch.iter().filter(|_| is_pinned) {
+            if session.is_away(target)? {
+                held.extend(session.hold(target)?.map(|one| Object::new(session, one)));
+            }
+        }
+        let targets = batch.iter().map(Target::wire).collect();
+        let results = match session.call(RequestBody::Pin { targets, is_pinned })? {
+            ReplyBody::Pinned(results) => results,
+            other => return Err(confused(&other).into()),
+        };
+        for error in results.into_iter().filter_map(Result::err) {
+            first_error.get_or_insert(WireError::into(error));
+        }
+    }
+    first_error.map_or(Ok(()), Err)
 }
 
 impl Session {

@@ -53,8 +53,12 @@ fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId,
     Some(blocks.iter().map(result).collect())
 }
 
-/// True when the request may still be carried out although no answer came. After a
-/// disconnection it will not: [`many`] has looked.
-pub(crate) fn is_unknown(error: &Error) -> bool {
-    matches!(error, Error::Timeout { .. } | Error::Protocol(_))
+/// True when the request may still be carried out although no answer came. After its daemon has gone
+/// it will not: [`many`] has looked. To another node it may be under way when its carrier is gone.
+pub(crate) fn is_unknown(session: &Session, error: &Error) -> bool {
+    match error {
+        Error::Timeout { .. } | Error::Protocol(_) => true,
+        Error::Disconnected { .. } => session.is_elsewhere(),
+        _ => false,
+    }
 }

@@ -15,7 +15,7 @@ use farrow_cluster::wire::{
 };
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Region, Retired, Span, page_bytes, process_id,
+    PassedParts, Proximity, Region, Retired, Span, page_bytes, process_id,
 };
 use farrow_store::{
     ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, Reader, StoreError,
@@ -83,6 +83,8 @@ pub(crate) struct Session {
     /// Events before this one are not of the client's namespace.
     pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
+    /// The node whose memory it is; empty: that of the client's own.
+    node: String,
     identity: Identity,
     pid: u32,
     link: Mutex<Arc<Link>>,
@@ -92,17 +94,23 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn open(options: &ConnectOptions) -> Result<Arc<Self>, Error> {
+    /// A place at the client's own node, or, through that, at another one of its cluster.
+    pub(crate) fn open(options: &ConnectOptions, node: &str) -> Result<Arc<Self>, Error> {
         let (socket, may_spawn) = options.place();
         let spawn = options.spawn.clone().filter(|_| may_spawn);
         paths::check_runtime_dir(&socket)
             .map_err(|error| Error::PermissionDenied(error.to_string()))?;
         let deadline = Instant::now() + options.timeout;
-        let hello =
-            Hello { version: PROTOCOL_VERSION, resume: None, namespace: options.namespace.clone() };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: options.namespace.clone(),
+            node: node.to_owned(),
+        };
         let (link, welcome, descriptors) =
             connect(&socket, &hello, spawn.as_ref(), deadline, options.timeout)?;
-        let region = Arc::new(map(&welcome, descriptors)?);
+        let proximity = if node.is_empty() { Proximity::Local } else { Proximity::Remote };
+        let region = Arc::new(map(&welcome, descriptors, proximity)?);
         region.advise_huge();
         let namespace = NamespaceId(welcome.namespace);
         let reader = Reader::open(Arc::clone(&region))?.in_namespace(namespace, &options.namespace);
@@ -130,6 +138,7 @@ impl Session {
             holds,
             local,
             spawn,
+            node: node.to_owned(),
             events_from: welcome.events_from,
             identity: Identity {
                 region_uid: welcome.region_uid,
@@ -195,6 +204,25 @@ impl Session {
         self.is_own_process() && Arc::clone(&lock(&self.link)).tell(body)
     }
 
+    /// Gives ranges back that hold nothing.
+    pub(crate) fn give_back(&self, spans: &[Span]) {
+        if self.clean(spans) {
+            let spans = spans.iter().copied().map(wire_span).collect();
+            self.tell(RequestBody::Release { spans });
+        }
+    }
+
+    /// Between machines whose caches do not agree nothing that was written there may be left in
+    /// those of this one. False: the ranges stay this client's.
+    fn clean(&self, spans: &[Span]) -> bool {
+        if !self.region.is_node_local() {
+            return true;
+        }
+        farrow_store::clean(&self.region, spans)
+            .inspect_err(|error| tracing::error!(%error, "ranges are not given back"))
+            .is_ok()
+    }
+
     /// Gives the place up; a daemon that follows the one we knew is looked for once.
     fn say_goodbye(&self) {
         if self.tell(RequestBody::Goodbye) {
@@ -213,6 +241,7 @@ impl Session {
             version: PROTOCOL_VERSION,
             resume: Some((region_uid, slot, nonce)),
             namespace: String::new(),
+            node: self.node.clone(),
         }
     }
 
@@ -231,12 +260,14 @@ impl Session {
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
-        let mut ours = self.extents.reconcile(&theirs);
-        ours.extend(self.pool.extents().reconcile(&theirs));
+        let mut ours = self.extents.reconcile();
+        ours.extend(self.pool.extents().reconcile());
         let lost = difference(&theirs, &ours);
         if !lost.is_empty() {
             // Granted by the old daemon in an answer that never came.
-            link.tell(RequestBody::Release { spans: lost });
+            if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
+                link.tell(RequestBody::Release { spans: lost });
+            }
         }
         self.reservations.renew(&link, deadline);
         *lock(&self.link) = Arc::clone(&link);
@@ -245,6 +276,11 @@ impl Session {
         }
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(link)
+    }
+
+    /// Whether the memory is that of another node than the one that is connected to.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        !self.node.is_empty()
     }
 
     /// True when the node is known to have gone.
@@ -398,6 +434,8 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Reclaim
             | RequestBody::Stats
             | RequestBody::Namespaces
+            | RequestBody::Nodes
+            | RequestBody::FindLost { .. }
             | RequestBody::Pin { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Overview { .. }
@@ -512,7 +550,11 @@ fn reap_in_background(mut child: Child) {
 }
 
 /// Builds the client's view of the region from the descriptors that came with the welcome.
-fn map(welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<Region, Error> {
+fn map(
+    welcome: &Welcome,
+    descriptors: Vec<OwnedFd>,
+    proximity: Proximity,
+) -> Result<Region, Error> {
     if welcome.version != PROTOCOL_VERSION {
         return Err(WireError::Version { theirs: PROTOCOL_VERSION, ours: welcome.version }.into());
     }
@@ -538,5 +580,5 @@ fn map(welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<Region, Error> {
         data_file_offset: welcome.data_file_offset,
     })?;
     let wish = usize::try_from(welcome.base).ok().map(Address);
-    Ok(Region::map(Arc::new(fabric), Access::Client, wish)?)
+    Ok(Region::map_from(Arc::new(fabric), Access::Client, wish, proximity)?)
 }

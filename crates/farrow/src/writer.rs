@@ -201,7 +201,7 @@ impl Writer {
                 Ok(id)
             }
             Err(error) => {
-                if seal::is_unknown(&error) {
+                if seal::is_unknown(&session, &error) {
                     *state = State::Unknown;
                     return Err(error);
                 }

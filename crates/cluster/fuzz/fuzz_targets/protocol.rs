@@ -46,10 +46,10 @@ fuzz_target!(|data: &[u8]| {
     let mut state = NodeState::new(home(), 0, 1, 1000, Vec::new(), 0, 0);
     state.set_eviction_policy(Box::new(Lru));
     for session in 0..2 {
-        let peer = PeerIdentity { pid: 10 + session as u32, start_time: 1, uid: 1000 };
+        let peer = PeerIdentity { pid: 10 + session as u32, start_time: 1, uid: 1000, guest: None };
         state.opened(SessionId(session), peer, 0);
         let namespace = String::new();
-        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace };
+        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace, node: String::new() };
         let body = RequestBody::Hello(hello);
         let grant = RequestBody::Grant { min: 32768, want: 32768, wait_ms: 0 };
         let mut out = Vec::new();

@@ -14,6 +14,9 @@ impl NodeState {
         peer: PeerIdentity,
         region_uid: u64,
     ) -> Result<(), WireError> {
+        if peer.guest.is_some() {
+            return Err(WireError::Denied("another node may not take over this one".to_owned()));
+        }
         if peer.uid != self.owner_uid {
             return Err(WireError::Denied(format!(
                 "user {} may not take over the node of user {}",

@@ -1,7 +1,7 @@
 //! The first message of a connection: who it is, and what place it gets.
 
-use farrow_memory::{CoherenceClass, FabricKind};
-use farrow_store::ClientSlot;
+use farrow_memory::{CoherenceClass, FabricKind, Proximity};
+use farrow_store::{ClientSlot, Newcomer};
 
 use super::convert::{store_error, wire_span};
 use super::node::NodeState;
@@ -22,10 +22,9 @@ impl NodeState {
         let slot = match hello.resume {
             None => {
                 let namespace = self.home.namespace(&hello.namespace).map_err(store_error)?.id;
-                let joined = self
-                    .home
-                    .client_join_in(namespace, peer.pid, peer.start_time, peer.uid)
-                    .map_err(store_error)?;
+                let PeerIdentity { pid, start_time, uid, guest } = peer;
+                let newcomer = Newcomer { pid, start_time, uid, namespace, guest };
+                let joined = self.home.client_join_as(&newcomer).map_err(store_error)?;
                 let slot = joined.client;
                 if let Err(error) = self.home.hold_block(slot) {
                     let _ = self.home.client_leave(slot);
@@ -39,6 +38,11 @@ impl NodeState {
                     return Err(WireError::OtherRegion { old: uid, new: ours });
                 }
                 let slot = ClientSlot(slot);
+                // All clients can read nonces, and which process it is its own node says.
+                if self.home.client(slot).is_ok_and(|record| record.guest != peer.guest) {
+                    let what = format!("place {} is of a client of another node", slot.0);
+                    return Err(WireError::Denied(what));
+                }
                 let taken = self.sessions.values().any(|other| other.slot == Some(slot));
                 if taken {
                     return Err(WireError::Denied(format!("place {} is in use", slot.0)));
@@ -52,6 +56,8 @@ impl NodeState {
             }
         };
         let namespace = self.home.client(slot).map_err(store_error)?.namespace;
+        let proximity = if peer.guest.is_some() { Proximity::Remote } else { Proximity::Local };
+        self.home.set_proximity(slot, proximity).map_err(store_error)?;
         if let Some(state) = self.sessions.get_mut(&session) {
             state.namespace = namespace;
             state.slot = Some(slot);
@@ -65,15 +71,16 @@ impl NodeState {
         self.users = users.iter().copied().collect();
     }
 
-    fn may_connect(&self, uid: u32) -> bool {
-        self.is_owner(uid) || self.users.contains(&uid)
+    /// Of a client on another node that node decides: its users are not those of this one.
+    fn may_connect(&self, peer: &PeerIdentity) -> bool {
+        peer.guest.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
     }
 
     /// Whether a connection is taken: those of strangers, who are only told that they may not come
     /// in, must not use up the descriptors of the node.
     pub fn has_room_for(&self, peer: &PeerIdentity) -> bool {
-        let strangers = self.sessions.values().filter(|one| !self.may_connect(one.peer.uid));
-        self.may_connect(peer.uid) || strangers.count() < STRANGERS_MAX
+        let strangers = self.sessions.values().filter(|one| !self.may_connect(&one.peer));
+        self.may_connect(peer) || strangers.count() < STRANGERS_MAX
     }
 
     /// Whether this user may connect now, with this version of the protocol.
@@ -84,7 +91,7 @@ impl NodeState {
         if self.is_stopping {
             return Err(WireError::Closing);
         }
-        if !self.may_connect(peer.uid) {
+        if !self.may_connect(&peer) {
             return Err(WireError::Denied(format!(
                 "user {} may not use the node of user {}",
                 peer.uid, self.owner_uid

@@ -33,6 +33,10 @@ impl RequestBody {
             Self::CreateNamespace(_) => "create_namespace",
             Self::DropNamespace { .. } => "drop_namespace",
             Self::Namespaces => "namespaces",
+            Self::Sync { .. } => "sync",
+            Self::FindLost { .. } => "find_lost",
+            Self::Nodes => "nodes",
+            Self::Forget { .. } => "forget",
         }
     }
 }

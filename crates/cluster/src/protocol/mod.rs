@@ -4,18 +4,22 @@
 //! fuzzers drive the very same code.
 
 mod admission;
+pub mod cluster;
 mod convert;
 mod evict;
 mod handover;
 mod hello;
 mod kinds;
+pub mod membership;
 mod namespaces;
+pub mod naming;
 mod node;
 mod numbers;
 mod overview;
 mod quota;
 mod requests;
 mod spill;
+pub mod sync;
 mod waits;
 mod watch;
 mod watches;

@@ -1,6 +1,6 @@
 //! Namespaces: what a client's names mean, and what its user may do.
 
-use farrow_store::{ClientSlot, Namespace, NamespaceOptions, full_name};
+use farrow_store::{ClientRecord, ClientSlot, Namespace, NamespaceOptions, full_name};
 
 use super::convert::store_error;
 use super::node::NodeState;
@@ -72,9 +72,13 @@ impl NodeState {
             RequestBody::CreateNamespace(_) => "make namespaces",
             RequestBody::DropNamespace { .. } => "drop namespaces",
             RequestBody::Shutdown => "end the node",
+            RequestBody::Forget { .. } => "say what became of nodes",
             _ => return Ok(()),
         };
-        let uid = self.home.client(slot).map_err(store_error)?.uid;
+        let ClientRecord { uid, guest, .. } = *self.home.client(slot).map_err(store_error)?;
+        if guest.is_some() {
+            return Err(WireError::Denied(format!("a client of another node may not {what}")));
+        }
         if self.is_owner(uid) {
             return Ok(());
         }
@@ -89,8 +93,8 @@ impl NodeState {
         let Some(writers) = writers else {
             return Ok(());
         };
-        let uid = self.home.client(slot).map_err(store_error)?.uid;
-        if self.is_owner(uid) || writers.contains(&uid) {
+        let ClientRecord { uid, guest, .. } = *self.home.client(slot).map_err(store_error)?;
+        if (guest.is_none() && self.is_owner(uid)) || writers.contains(&uid) {
             return Ok(());
         }
         Err(WireError::Denied(format!(

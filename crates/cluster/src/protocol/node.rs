@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, Home, NamespaceId, ObjectId};
+use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
 
 use super::admission::{Admission, Ask, Asker, answer, answer_to};
+use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
 use super::quota::Quotas;
 use super::requests::answer_wait;
 use super::spill::{SpillJob, Spills};
+use super::sync::Sync;
 use super::waits::Waits;
 use super::watches::Watches;
 use crate::wire::{Reply, ReplyBody, Request, RequestBody, WireError};
@@ -35,6 +37,15 @@ pub struct PeerIdentity {
     pub start_time: u64,
     /// User id.
     pub uid: u32,
+    /// The node on which it runs, if it is not this one: then that node says all this.
+    pub guest: Option<Guest>,
+}
+
+impl From<&ClientRecord> for PeerIdentity {
+    fn from(record: &ClientRecord) -> Self {
+        let ClientRecord { pid, start_time, uid, guest, .. } = *record;
+        Self { pid, start_time, uid, guest }
+    }
 }
 
 /// What the server has to do.
@@ -56,6 +67,8 @@ pub enum Action {
     },
     /// Do something with a file, after all that was asked before.
     Spill(SpillJob),
+    /// Do something with another node.
+    Peer(PeerAction),
     /// End the daemon.
     Stop,
     /// Finish what has arrived and hand the region over to the daemon that asked.
@@ -124,6 +137,9 @@ pub struct NodeState {
     pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
+    pub(super) sync: Sync,
+    /// The other nodes, if it is one of several.
+    pub(super) cluster: Option<Box<Cluster>>,
 }
 
 impl NodeState {
@@ -168,6 +184,8 @@ impl NodeState {
             turns: 0,
             started_ms: now_ms,
             is_stopping: false,
+            sync: Sync::default(),
+            cluster: None,
         }
     }
 
@@ -205,6 +223,7 @@ impl NodeState {
         self.admission.forget(id);
         self.spills.forget(id);
         self.watches.forget(id);
+        self.sync_ended(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         let slot = session.slot?;
@@ -214,6 +233,13 @@ impl NodeState {
         }
         self.leave(slot, now_ms);
         None
+    }
+
+    /// It said hello, or was carried to another node.
+    pub(super) fn forget_silent(&mut self, session: SessionId) {
+        if let Some(state) = self.sessions.get(&session) {
+            self.silent.remove(&(state.hello_by_ms, session));
+        }
     }
 
     /// A client that lost its connection, perhaps in an earlier life of the node, died.
@@ -229,10 +255,16 @@ impl NodeState {
     }
 
     fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
-        match self.home.client_leave(slot) {
-            Ok(reclaimed) => tracing::info!(slot = slot.0, ?reclaimed, "a client left"),
+        let left = match self.home.region().is_node_local() {
+            true => self.leave_dirty(slot),
+            false => self.home.client_leave(slot).map(Some),
+        };
+        match left {
+            Ok(Some(reclaimed)) => tracing::info!(slot = slot.0, ?reclaimed, "a client left"),
+            Ok(None) => tracing::info!(slot = slot.0, "a client left and is in quarantine"),
             Err(error) => tracing::error!(slot = slot.0, %error, "a client could not be cleared"),
         }
+        self.note_reservations();
         self.reclaim_soon(now_ms);
     }
 
@@ -255,7 +287,12 @@ impl NodeState {
         let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
         let watches = self.watches.next_deadline_ms();
         let timers = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
-        timers.into_iter().chain([self.spills.next_deadline_ms()]).flatten().min()
+        let more = [
+            self.spills.next_deadline_ms(),
+            self.next_cluster_deadline_ms(),
+            self.next_sync_deadline_ms(),
+        ];
+        timers.into_iter().chain(more).flatten().min()
     }
 
     /// Does what has come due.
@@ -275,6 +312,8 @@ impl NodeState {
                 now_ms.saturating_add(self.reclaim_wait_ms)
             });
         }
+        self.tick_cluster(now_ms, out);
+        self.tick_sync(now_ms, out);
         self.tick_spills(now_ms, out);
         self.serve_waiting(now_ms, out);
         self.take_jobs(out);
@@ -329,6 +368,12 @@ impl NodeState {
         let body = match (request.body, slot) {
             (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
                 let body = match &first {
+                    RequestBody::Hello(hello) if self.is_for_another(hello) => {
+                        match self.carry(session, seq, peer, hello) {
+                            Ok(action) => return out.push(action),
+                            Err(error) => Err(error),
+                        }
+                    }
                     RequestBody::Listen(listen) => self.listen(session, peer, listen),
                     RequestBody::Hello(hello) => self.hello(session, peer, hello),
                     _ => return,
@@ -358,7 +403,7 @@ impl NodeState {
                 Err(WireError::Invalid("the first message, and only that, is Hello".into()))
             }
             (RequestBody::Wait { targets, count, timeout_ms }, Some(slot)) => {
-                match self.wait((session, slot), seq, &targets, count, timeout_ms, now_ms) {
+                match self.wait((session, slot, seq), &targets, count, timeout_ms, now_ms, out) {
                     Ok(None) => return,
                     Ok(Some(ready)) => Ok(ReplyBody::Ready(ready)),
                     Err(error) => Err(error),
@@ -390,13 +435,22 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
+            (RequestBody::Sync { name, ask }, Some(slot)) => {
+                match self.sync((session, slot), seq, &name, ask, now_ms, out) {
+                    Ok(()) => return,
+                    Err(error) => Err(error),
+                }
+            }
             (RequestBody::Goodbye, Some(_)) => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.has_said_goodbye = true;
                 }
                 Ok(ReplyBody::Done)
             }
-            (body, Some(slot)) => self.serve(slot, body, now_ms, wall_ns, out),
+            (body, Some(slot)) => match self.park(session, slot, seq, body, now_ms, out) {
+                Ok(()) => return,
+                Err(body) => self.serve(slot, body, now_ms, wall_ns, out),
+            },
         };
         out.push(Action::Send { session, reply: Reply { seq, body }, has_descriptors: false });
     }

@@ -33,6 +33,7 @@ impl NodeState {
             RequestBody::Renew { names, are_all } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
                 let names = self.full_names(slot, &names)?;
+                self.note_reservations();
                 Ok(ReplyBody::Ready(self.home.renew(slot, &names, are_all)))
             }
             RequestBody::Unreserve { names } => {
@@ -41,6 +42,7 @@ impl NodeState {
                 let results = names.iter().map(|name| self.home.unreserve(slot, name));
                 // All are given back, whatever is wrong with one.
                 let failed = results.fold(Ok(()), Result::and);
+                self.note_reservations();
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
             RequestBody::Seal { items } => {
@@ -94,6 +96,12 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Namespaces => self.namespaces(),
+            RequestBody::FindLost { name } => {
+                let name = self.full_name(slot, &name)?;
+                Ok(ReplyBody::FoundLost(self.lost_with(&name)))
+            }
+            RequestBody::Nodes => Ok(self.nodes()),
+            RequestBody::Forget { node } => self.forget_node(&node, now_ms),
             RequestBody::Shutdown => {
                 out.push(Action::Stop);
                 Ok(ReplyBody::Done)
@@ -104,6 +112,7 @@ impl NodeState {
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
+            | RequestBody::Sync { .. }
             | RequestBody::Goodbye
             | RequestBody::Listen(_)
             | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),
@@ -161,8 +170,12 @@ impl NodeState {
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
         }
+        if item.is_reserved {
+            self.note_reservations();
+        }
         if let Some(name) = &name {
             out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+            self.tell_sealed(name, out);
         }
         Ok((id.hi, id.lo))
     }
@@ -200,22 +213,19 @@ impl NodeState {
 
     pub(super) fn wait(
         &mut self,
-        (session, slot): (SessionId, ClientSlot),
-        seq: u64,
+        (session, slot, seq): (SessionId, ClientSlot, u64),
         targets: &[WireTarget],
         count: u32,
         timeout_ms: u64,
         now_ms: u64,
+        out: &mut Vec<Action>,
     ) -> Result<Option<Vec<bool>>, WireError> {
         limit("objects in one message", targets.len(), BATCH_ITEMS_MAX)?;
         let targets: Vec<WireTarget> = targets
             .iter()
             .map(|target| self.full_target(slot, target))
             .collect::<Result<_, _>>()?;
-        let ready: Vec<bool> = targets
-            .iter()
-            .map(|target| matches!(self.home.has(store_target(target)), Ok(true)))
-            .collect();
+        let ready: Vec<bool> = targets.iter().map(|target| self.is_there(target)).collect();
         let have = ready.iter().filter(|ready| **ready).count();
         let count = (count as usize).min(targets.len());
         // An id is given at seal, so one that is not there will not come: only names can.
@@ -234,12 +244,19 @@ impl NodeState {
         let waiting = self.waits.count_of(session);
         limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
+        let awaited: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
         self.waits.add(session, seq, ready, count, names, deadline_ms);
+        self.await_names(&awaited, out);
         Ok(None)
+    }
+
+    /// Whether an object is sealed, in the memory of any node.
+    fn is_there(&self, target: &WireTarget) -> bool {
+        matches!(self.home.has(store_target(target)), Ok(true)) || self.is_elsewhere(target)
     }
 }
 
-pub(super) fn answer_wait(wait: Wait) -> Action {
+pub(in crate::protocol) fn answer_wait(wait: Wait) -> Action {
     let reply = Reply { seq: wait.seq, body: Ok(ReplyBody::Ready(wait.ready)) };
     Action::Send { session: wait.session, reply, has_descriptors: false }
 }

@@ -35,6 +35,11 @@ impl Waits {
         self.all.values().filter(|wait| wait.session == session).count()
     }
 
+    /// Whether a request waits for this name.
+    pub(super) fn is_awaited(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Adds a wait; `names` are the targets that may still come, with their places in `ready`.
     pub(super) fn add(
         &mut self,

@@ -4,9 +4,13 @@ use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
+use farrow_memory::Fabric;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use super::others::Carried;
+use crate::protocol::PeerIdentity;
 use crate::wire::{self, FRAME_BYTES_MAX, FrameError, Reply, Request, RequestBody};
 
 /// Bytes read at once: most requests are short, and clearing more for each would cost as much as
@@ -18,6 +22,10 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// A client that does not read its replies is not served beyond this many bytes.
 const OUT_BYTES_MAX: usize = 1 << 20;
+
+/// Replies of another node that a client does not read are kept up to this many bytes: the longest
+/// one, and as much as may be under way.
+const CARRIED_BYTES_MAX: usize = 16 << 20;
 
 /// Frames served in one turn, so that a flood from one client leaves room for others.
 const FRAMES_PER_TURN: usize = 64;
@@ -33,6 +41,12 @@ pub(super) struct Connection {
     /// Where in `output` a frame begins that takes the region's descriptors along.
     descriptors_at: Option<usize>,
     pub(super) is_closing: bool,
+    /// Who it is.
+    pub(super) identity: PeerIdentity,
+    /// Its requests go to another node.
+    pub(super) carried: Option<Carried>,
+    /// The memory that its descriptors are of, if not this node's own.
+    pub(super) fabric: Option<Arc<dyn Fabric>>,
     /// The epoll interest that is set now: (read, write).
     pub(super) interest: (bool, bool),
 }
@@ -47,7 +61,11 @@ pub(super) enum Input {
 }
 
 impl Connection {
-    pub(super) fn new(stream: UnixStream, process: Option<OwnedFd>) -> Self {
+    pub(super) fn new(
+        stream: UnixStream,
+        process: Option<OwnedFd>,
+        identity: PeerIdentity,
+    ) -> Self {
         Self {
             stream,
             process,
@@ -56,6 +74,9 @@ impl Connection {
             sent: 0,
             descriptors_at: None,
             is_closing: false,
+            identity,
+            carried: None,
+            fabric: None,
             interest: (true, false),
         }
     }
@@ -91,6 +112,41 @@ impl Connection {
             self.input = Vec::new();
         }
         Ok(requests)
+    }
+
+    /// The next frames that are whole, as they are, a limited number of them.
+    pub(super) fn take_frames(&mut self) -> Result<Vec<u8>, FrameError> {
+        let mut used = 0;
+        for _ in 0..FRAMES_PER_TURN {
+            let rest = self.input.get(used..).unwrap_or(&[]);
+            let Some((head, body)) = rest.split_first_chunk::<4>() else {
+                break;
+            };
+            let bytes = u32::from_le_bytes(*head) as usize;
+            if bytes > FRAME_BYTES_MAX {
+                return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+            }
+            if body.len() < bytes {
+                break;
+            }
+            used += 4 + bytes;
+        }
+        Ok(self.input.drain(..used).collect())
+    }
+
+    /// Takes frames back that could not be passed on.
+    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+        self.input.splice(..0, bytes.iter().copied());
+    }
+
+    /// Queues bytes that are frames already.
+    pub(super) fn queue_bytes(&mut self, bytes: &[u8]) {
+        self.output.extend_from_slice(bytes);
+    }
+
+    /// True when the client takes none of what another node sends it.
+    pub(super) fn is_overfull(&self) -> bool {
+        self.output.len() - self.sent > CARRIED_BYTES_MAX
     }
 
     /// Whether the client said goodbye in what it sent before the connection broke, and was not

@@ -38,8 +38,9 @@ impl Server {
                 return None;
             }
         };
-        self.take_out(session)
-            .map(|connection| Ended::HandingOver(Handover { connection, seq, inheritance }))
+        self.take_out(session).map(|connection| {
+            Ended::HandingOver(Box::new(Handover { connection, seq, inheritance }))
+        })
     }
 
     /// Answers all that was sent until now, and closes every connection but one. True when the
@@ -75,7 +76,6 @@ impl Server {
 
     /// Writes what is queued, and waits for the client to take it.
     fn flush_waiting(&mut self, session: SessionId, until: Instant) {
-        let descriptors = super::descriptors(self.fabric.as_ref());
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
@@ -85,7 +85,7 @@ impl Server {
         }
         let _ = connection.stream.set_nonblocking(false);
         let _ = connection.stream.set_write_timeout(Some(left));
-        let _ = connection.flush(&descriptors);
+        let _ = super::flush(connection, &self.fabric);
         let _ = connection.stream.set_nonblocking(true);
     }
 

@@ -2,6 +2,7 @@
 
 mod connection;
 mod handover;
+mod others;
 mod process;
 mod scrape;
 
@@ -18,11 +19,15 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::metrics::{self, Latencies};
+use crate::neighbour::Devices;
+use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
+use crate::wire::Request;
 use connection::{Connection, Input};
 pub(crate) use handover::Handover;
 
+use others::{Others, WATCHED};
 use process::watch;
 pub(crate) use scrape::ScrapeListener;
 use scrape::{SCRAPERS, Scrapers};
@@ -31,6 +36,7 @@ const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
 const SCRAPE_LISTENER: u64 = 2;
 const SPILL: u64 = 3;
+const OTHERS: u64 = 4;
 /// Tokens from here on: session number times two, plus one for its process.
 const SESSIONS: u64 = 1 << 8;
 /// Tokens of processes of an earlier life: this bit and the slot.
@@ -51,7 +57,7 @@ pub(crate) enum Ended {
     /// A private node lost its last client.
     Deserted,
     /// Another daemon is to follow.
-    HandingOver(Handover),
+    HandingOver(Box<Handover>),
 }
 
 /// A private node that nobody ever joined ends after this time.
@@ -70,6 +76,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Option<ScrapeListener>,
     /// Writes and reads spilled objects.
     pub(crate) spill: Option<Worker>,
+    /// Other nodes, and the devices that they may lend.
+    pub(crate) peers: Option<(Peers, Devices)>,
 }
 
 /// What is left of a server that ended.
@@ -103,13 +111,16 @@ pub(crate) struct Server {
     scrapers: Option<Scrapers>,
     latencies: Latencies,
     spill: Option<Worker>,
+    others: Option<Others>,
     /// How often the loop woke.
     turns: u64,
 }
 
 impl Server {
-    pub(crate) fn new(parts: Parts, state: NodeState) -> io::Result<Self> {
-        let Parts { listener, wake, started, is_private, prepared, metrics, spill } = parts;
+    /// `first` is to be done before anything else.
+    pub(crate) fn new(parts: Parts, state: NodeState, first: Vec<Action>) -> io::Result<Self> {
+        let Parts { listener, wake, started, is_private, prepared, metrics, spill, peers } = parts;
+        let others = peers.map(Others::new);
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         listener.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
@@ -122,6 +133,9 @@ impl Server {
         }
         if let Some(spill) = &spill {
             epoll::add(&poll, &spill.wake, EventData::new_u64(SPILL), EventFlags::IN)?;
+        }
+        if let Some(others) = &others {
+            epoll::add(&poll, others.wake(), EventData::new_u64(OTHERS), EventFlags::IN)?;
         }
         let fabric = Arc::clone(state.home().region().fabric());
         let mut server = Self {
@@ -144,15 +158,18 @@ impl Server {
             scrapers,
             latencies: Latencies::new(),
             spill,
+            others,
             turns: 0,
         };
         server.watch_orphans();
+        server.perform(first);
         Ok(server)
     }
 
     fn watch_orphans(&mut self) {
         let orphans: Vec<(ClientSlot, PeerIdentity)> = self.state.orphans().collect();
-        for (slot, peer) in orphans {
+        // Those of other nodes are watched by the state.
+        for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.guest.is_none()) {
             let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
             match watch(&peer) {
                 Some(fd) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
@@ -197,6 +214,7 @@ impl Server {
             }
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
+            self.tick_others();
             if let Some(scrapers) = &mut self.scrapers {
                 scrapers
                     .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -235,6 +253,12 @@ impl Server {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
         }
+        let watched = self.others.as_ref().and_then(Others::next_deadline);
+        let watched = watched.map(|at| {
+            let left = at.saturating_duration_since(self.started).as_millis() + 1;
+            u64::try_from(left).unwrap_or(u64::MAX)
+        });
+        at_ms = [at_ms, watched].into_iter().flatten().min();
         let wait_ms = at_ms?.saturating_sub(now_ms).min(i32::MAX as u64);
         Timespec::try_from(Duration::from_millis(wait_ms)).ok()
     }
@@ -268,12 +292,14 @@ impl Server {
                         self.state.spill_done(done, now_ms, actions);
                     }
                 }
+                OTHERS => self.take_from_others(actions),
                 token if token & ORPHANS != 0 => {
                     let slot = ClientSlot((token & !ORPHANS) as u32);
                     self.orphans.remove(&slot);
                     self.state.orphan_died(slot, self.now_ms());
                 }
                 token if token & SCRAPERS != 0 => self.scrape(token),
+                token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
                 token => {
                     let number = token - SESSIONS;
                     let session = SessionId(number / 2);
@@ -326,7 +352,7 @@ impl Server {
             epoll::add(&self.poll, process, EventData::new_u64(token + 1), EventFlags::IN)?;
         }
         self.next_session += 1;
-        self.connections.insert(session, Connection::new(stream, process));
+        self.connections.insert(session, Connection::new(stream, process, peer));
         self.state.opened(session, peer, self.now_ms());
         Ok(())
     }
@@ -346,9 +372,8 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
         };
-        if flags.intersects(EventFlags::OUT) {
-            let descriptors = descriptors(self.fabric.as_ref());
-            if connection.flush(&descriptors).is_err() {
+        if flags.intersects(EventFlags::OUT) && flush(connection, &self.fabric).is_err() {
+            {
                 self.drop_connection(session);
                 return;
             }
@@ -367,10 +392,13 @@ impl Server {
 
     fn serve(&mut self, session: SessionId, actions: &mut Vec<Action>) {
         let Some(connection) = self.connections.get_mut(&session) else {
-            return;
+            return self.serve_guest(session, actions);
         };
         if connection.is_closing {
             return;
+        }
+        if connection.carried.is_some() {
+            return self.carry_on(session);
         }
         let requests = match connection.requests() {
             Ok(requests) => requests,
@@ -383,6 +411,15 @@ impl Server {
         if connection.has_request() && !connection.is_stuffed() {
             self.pending.insert(session);
         }
+        self.handle_all(session, requests, actions);
+    }
+
+    fn handle_all(
+        &mut self,
+        session: SessionId,
+        requests: Vec<Request>,
+        actions: &mut Vec<Action>,
+    ) {
         let wall_ns = wall_clock_ns();
         let now_ms = self.now_ms();
         for request in requests {
@@ -417,6 +454,13 @@ impl Server {
         let mut is_stopped = false;
         for action in actions {
             match action {
+                Action::Send { session, reply, .. } if self.is_guest(session) => {
+                    self.reply_to_guest(session, &reply);
+                }
+                Action::Close { session } if self.is_guest(session) => {
+                    self.drop_guest(session, false);
+                }
+                Action::Peer(action) => self.perform_with_others(action),
                 Action::Send { session, reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
                         continue;
@@ -447,8 +491,7 @@ impl Server {
             let Some(connection) = self.connections.get_mut(session) else {
                 continue;
             };
-            let descriptors = descriptors(self.fabric.as_ref());
-            if connection.flush(&descriptors).is_err()
+            if flush(connection, &self.fabric).is_err()
                 || (connection.is_closing && !connection.has_output())
             {
                 broken.push(*session);
@@ -506,6 +549,9 @@ impl Server {
         self.pending.remove(&session);
         self.set_accepting(true);
         let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
+        if let Some(carried) = connection.carried.take() {
+            self.end_carried(&carried, connection.process.is_none());
+        }
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {
             return;
@@ -523,17 +569,23 @@ impl Server {
 
     /// Answers those who wait and lets the sockets drain, for a limited time.
     fn finish(&mut self) {
+        self.part_from_others();
         let mut actions = Vec::new();
         self.state.stop(&mut actions);
         self.perform(actions);
-        let descriptors = descriptors(self.fabric.as_ref());
         let until = Instant::now() + CLOSE_GRACE;
         for connection in self.connections.values_mut().take_while(|_| Instant::now() < until) {
             let _ = connection.stream.set_nonblocking(false);
             let _ = connection.stream.set_write_timeout(Some(CLOSE_GRACE));
-            let _ = connection.flush(&descriptors);
+            let _ = flush(connection, &self.fabric);
         }
     }
+}
+
+/// Writes what a client takes, with the descriptors of the memory that it was welcomed to.
+fn flush(connection: &mut Connection, own: &Arc<dyn Fabric>) -> io::Result<()> {
+    let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
+    connection.flush(&descriptors(fabric.as_ref()))
 }
 
 fn descriptors(fabric: &dyn Fabric) -> Vec<BorrowedFd<'_>> {

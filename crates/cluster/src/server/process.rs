@@ -13,7 +13,7 @@ pub(super) fn peer_of(stream: &UnixStream) -> std::io::Result<PeerIdentity> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).unwrap_or(0);
     let start_time = start_time_of(pid).unwrap_or(0);
-    Ok(PeerIdentity { pid, start_time, uid: credentials.uid() })
+    Ok(PeerIdentity { pid, start_time, uid: credentials.uid(), guest: None })
 }
 
 /// A descriptor that becomes readable when the process ends; `None` when it is not visible
@@ -42,7 +42,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let start_time = start_time_of(pid).unwrap();
-        let peer = PeerIdentity { pid, start_time, uid: 0 };
+        let peer = PeerIdentity { pid, start_time, uid: 0, guest: None };
         assert!(watch(&peer).is_some());
         let other_life = PeerIdentity { start_time: start_time + 1, ..peer };
         assert!(watch(&other_life).is_none(), "same number, another process");

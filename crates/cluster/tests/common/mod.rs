@@ -1,7 +1,12 @@
 //! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod netns;
+pub mod nodes;
 pub mod player;
+pub mod proxy;
+pub mod views;
+pub mod worker;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,27 +15,45 @@ use std::time::{Duration, Instant};
 use farrow::{Client, ConnectOptions, Stats};
 
 /// Waits may take this long on a busy machine before a test gives up.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Daemon {
     pub dir: tempfile::TempDir,
     pub socket: PathBuf,
     arguments: Vec<String>,
+    /// A command that starts it, in a place that it prepares.
+    before: Vec<String>,
     child: Option<Child>,
 }
 
 impl Daemon {
     /// In a tmpfs of its own.
     pub fn start(memory: &str, more: &[&str]) -> Self {
-        Self::start_in(memory, more, true)
+        Self::start_in(memory, more, true, &[])
+    }
+
+    /// By a command that goes before.
+    pub fn start_by(before: &[&str], memory: &str, more: &[&str]) -> Self {
+        Self::start_in(memory, more, true, before)
     }
 
     /// In memory that the arguments name.
     pub fn start_anywhere(memory: &str, more: &[&str]) -> Self {
-        Self::start_in(memory, more, false)
+        Self::start_in(memory, more, false, &[])
     }
 
-    fn start_in(memory: &str, more: &[&str], is_tmpfs: bool) -> Self {
+    /// With these words and a socket, and no others.
+    pub fn start_with(words: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+        let socket = dir.path().join("n.sock");
+        let arguments = words.iter().map(|word| (*word).to_owned()).collect();
+        let before = Vec::new();
+        let mut daemon = Self { dir, socket, arguments, before, child: None };
+        daemon.restart();
+        daemon
+    }
+
+    fn start_in(memory: &str, more: &[&str], is_tmpfs: bool, before: &[&str]) -> Self {
         let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let socket = dir.path().join("n.sock");
         let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
@@ -42,7 +65,8 @@ impl Daemon {
             arguments.extend(["--evict".to_owned(), "none".to_owned()]);
         }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
-        let mut daemon = Self { dir, socket, arguments, child: None };
+        let before = before.iter().map(|word| (*word).to_owned()).collect();
+        let mut daemon = Self { dir, socket, arguments, before, child: None };
         daemon.restart();
         daemon
     }
@@ -60,7 +84,15 @@ impl Daemon {
     }
 
     fn spawn(&self, more: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_farrowd"))
+        let mut command = match self.before.split_first() {
+            None => Command::new(env!("CARGO_BIN_EXE_farrowd")),
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(env!("CARGO_BIN_EXE_farrowd"));
+                command
+            }
+        };
+        command
             .arg("--socket")
             .arg(&self.socket)
             .args(&self.arguments)
@@ -84,6 +116,10 @@ impl Daemon {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    pub fn is_started(&self) -> bool {
+        self.child.is_some()
     }
 
     pub fn is_running(&mut self) -> bool {

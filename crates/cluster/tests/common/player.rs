@@ -142,6 +142,10 @@ impl Hands {
         match *words {
             // A round trip: what was told before has arrived, and a new daemon is found.
             ["hello"] => client.stats().map(|_| String::new()),
+            ["at", node] => {
+                self.client = client.at(node)?;
+                Ok(String::new())
+            }
             ["put", label, seed, length] => {
                 let bytes = bytes_of(number(seed), number(length) as usize);
                 let metadata = Metadata::new([("seed", seed)]).unwrap();

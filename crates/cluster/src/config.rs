@@ -1,0 +1,166 @@
+//! A file of options: each key is an option of the command line without its dashes.
+//!
+//! ```toml
+//! name = "a"
+//! listen = "10.0.0.1:7420"
+//! join = ["10.0.0.2:7420", "10.0.0.3:7420"]
+//! region = "shm:8GiB"
+//! keep = true
+//! ```
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Longest file in bytes: one with a thousand other nodes is shorter.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a file of options is of no use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is no TOML.
+    #[error("{}: {reason}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// A value that no option takes.
+    #[error("{}: {key} is a {kind}; an option is a text, a number, true, false, or a list of those", path.display())]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// Its key.
+        key: String,
+        /// What it is.
+        kind: &'static str,
+    },
+}
+
+/// The arguments, with those of the files that `--config FILE` names in its place.
+///
+/// # Errors
+///
+/// A file cannot be used.
+pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, ConfigError> {
+    let mut all = Vec::with_capacity(arguments.len());
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_str().unwrap_or_default();
+        let path = match text.strip_prefix("--config=") {
+            Some(path) => Some(OsString::from(path)),
+            None if text == "--config" => arguments.next(),
+            None => None,
+        };
+        match path {
+            Some(path) => all.extend(read(Path::new(&path))?),
+            None => all.push(argument),
+        }
+    }
+    Ok(all)
+}
+
+fn read(path: &Path) -> Result<Vec<OsString>, ConfigError> {
+    let failed = |source| ConfigError::Read { path: path.to_owned(), source };
+    let bytes = std::fs::metadata(path).map_err(failed)?.len();
+    if bytes > FILE_BYTES_MAX {
+        let reason = format!("{bytes} B, a file of options has {FILE_BYTES_MAX} B at most");
+        return Err(ConfigError::Parse { path: path.to_owned(), reason });
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Parse {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })?;
+    let mut arguments = Vec::new();
+    for (key, value) in &table {
+        add(path, key, value, &mut arguments)?;
+    }
+    Ok(arguments)
+}
+
+fn add(
+    path: &Path,
+    key: &str,
+    value: &toml::Value,
+    arguments: &mut Vec<OsString>,
+) -> Result<(), ConfigError> {
+    let option = format!("--{}", key.replace('_', "-"));
+    let text = match value {
+        toml::Value::Boolean(false) => return Ok(()),
+        toml::Value::Boolean(true) => {
+            arguments.push(option.into());
+            return Ok(());
+        }
+        toml::Value::Array(values) if !values.iter().any(toml::Value::is_array) => {
+            return values.iter().try_for_each(|value| add(path, key, value, arguments));
+        }
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        other => {
+            let (path, key) = (path.to_owned(), key.to_owned());
+            return Err(ConfigError::Value { path, key, kind: other.type_str() });
+        }
+    };
+    arguments.push(format!("{option}={text}").into());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expand_text(text: &str) -> Result<Vec<String>, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.toml");
+        std::fs::write(&path, text).unwrap();
+        let arguments = ["--socket", "s", "--config", path.to_str().unwrap(), "--fresh"];
+        let all = expand(arguments.iter().map(OsString::from).collect())?;
+        Ok(all.into_iter().map(|one| one.into_string().unwrap()).collect())
+    }
+
+    #[test]
+    fn options_stand_where_the_file_was_named() {
+        let text =
+            "name = 'a'\njoin = ['x:1', 'y:2']\nkeep = true\nplaintext = false\nlease_ms = 5";
+        let all = expand_text(text).unwrap();
+        assert_eq!(
+            all,
+            [
+                "--socket",
+                "s",
+                "--join=x:1",
+                "--join=y:2",
+                "--keep",
+                "--lease-ms=5",
+                "--name=a",
+                "--fresh"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_option_is_refused_with_its_place() {
+        for (text, words) in [
+            ("name", "line 1"),
+            ("name = 1.5", "name is a float"),
+            ("[a]\nb = 1", "a is a table"),
+            ("join = [[1]]", "join is a array"),
+        ] {
+            let error = expand_text(text).unwrap_err().to_string();
+            assert!(error.contains(words) || words == "line 1", "{error}");
+        }
+        let error = expand(vec!["--config".into(), "/nowhere/x".into()]).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x"), "{error}");
+    }
+}

@@ -1,0 +1,243 @@
+//! Clients of other nodes that lost their connection: they may still read what they hold, so their
+//! places stay until it is certain that their processes have ended.
+
+use farrow_store::{ClientSlot, Guest, Reclaimed, StoreError};
+
+use super::{Asked, NodeState, PeerAction, Question};
+use crate::protocol::Action;
+use crate::protocol::convert::wire_span;
+use crate::wire::{ReplyBody, WireError};
+
+/// A client whose node has no answer is asked for again after so long.
+const AGAIN_MS: u64 = 500;
+
+/// How a guest without a connection is watched.
+#[derive(Debug)]
+pub(super) enum Watched {
+    /// Its process can be seen from here.
+    Here,
+    /// Its node is being asked.
+    Asking,
+    /// Its node is asked again at this time.
+    AskAt(u64),
+}
+
+impl Watched {
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        match self {
+            Self::AskAt(at_ms) => Some(*at_ms),
+            Self::Here | Self::Asking => None,
+        }
+    }
+}
+
+/// A client that went, and what it could write in quarantine.
+#[derive(Debug)]
+pub(super) struct Dirty {
+    guest: Guest,
+    /// When its node is asked to clean; `None`: it is being asked.
+    ask_at_ms: Option<u64>,
+}
+
+impl Dirty {
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.ask_at_ms
+    }
+}
+
+/// By what the table of clients knows a node: 64 bits of FNV-1a of its name.
+pub(crate) fn node_key(name: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+impl NodeState {
+    /// Guests that lost their connections are watched by their processes where those can be seen,
+    /// else by their nodes.
+    pub(super) fn watch_guests(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &self.cluster else {
+            return;
+        };
+        let new = self.orphans.iter().filter(|(slot, _)| !cluster.watched.contains_key(slot));
+        let new = new.filter_map(|(slot, peer)| Some((*slot, peer.guest?)));
+        let new: Vec<(ClientSlot, bool)> =
+            new.map(|(slot, guest)| (slot, self.is_host_own(guest))).collect();
+        for (slot, is_visible) in new {
+            let watched = if is_visible {
+                out.push(Action::Peer(PeerAction::WatchGuest { slot }));
+                Watched::Here
+            } else {
+                Watched::AskAt(now_ms)
+            };
+            if let Some(cluster) = &mut self.cluster {
+                cluster.watched.insert(slot, watched);
+            }
+        }
+        self.ask_for_guests(now_ms, out);
+        self.ask_to_clean(now_ms, out);
+    }
+
+    /// Whether the processes of a guest's node are seen by this one.
+    fn is_host_own(&self, guest: Guest) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return false;
+        };
+        let host = &cluster.options.offer.host;
+        let mut nodes = cluster.neighbours.values();
+        nodes.any(|one| {
+            node_key(one.member.name.as_str()) == guest.node
+                && one.offer.as_ref().is_some_and(|offer| offer.host == *host)
+        })
+    }
+
+    /// Asks the nodes of clients that cannot be seen from here.
+    fn ask_for_guests(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        cluster.watched.retain(|slot, _| self.orphans.contains_key(slot));
+        let due = cluster.watched.iter();
+        let due = due.filter(|(_, watched)| matches!(watched, Watched::AskAt(at) if *at <= now_ms));
+        let due: Vec<ClientSlot> = due.map(|(slot, _)| *slot).collect();
+        for slot in due {
+            let Some(peer) = self.orphans.get(&slot).copied() else {
+                continue;
+            };
+            let node = peer.guest.and_then(|guest| self.node_of(guest));
+            let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
+            let is_asked =
+                node.is_some_and(|node| self.ask_node(&node, &question, Asked::Watch(slot), out));
+            let watched =
+                if is_asked { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
+            if let Some(cluster) = &mut self.cluster {
+                cluster.watched.insert(slot, watched);
+            }
+        }
+    }
+
+    /// The node of a guest, unless it is lost.
+    fn node_of(&self, guest: Guest) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        let mut nodes = cluster.neighbours.iter().filter(|(_, one)| !one.is_lost());
+        nodes.find(|(name, _)| node_key(name) == guest.node).map(|(name, _)| name.clone())
+    }
+
+    /// A client of memory that is coherent only inside a machine went: what it could write is
+    /// nobody's until the caches of its machine hold nothing of it. `None`: they may do so still.
+    pub(in crate::protocol) fn leave_dirty(
+        &mut self,
+        slot: ClientSlot,
+    ) -> Result<Option<Reclaimed>, StoreError> {
+        let guest = self.home.client(slot)?.guest;
+        let left = self.home.quarantine(slot)?;
+        match (guest, &mut self.cluster) {
+            (Some(guest), Some(cluster)) => {
+                cluster.dirty.insert(slot, Dirty { guest, ask_at_ms: Some(0) });
+                Ok(None)
+            }
+            // Its node is not known any more: who runs the nodes has to say what became of it.
+            (Some(_), None) => Ok(None),
+            (None, _) => {
+                farrow_store::clean(self.home.region(), &left.spans)?;
+                self.home.release_quarantine(slot).map(Some)
+            }
+        }
+    }
+
+    /// Asks nodes to clean what their dead clients may have left in their caches.
+    pub(super) fn ask_to_clean(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let due = cluster.dirty.iter_mut();
+        let due = due.filter(|(_, dirty)| dirty.ask_at_ms.is_some_and(|at_ms| at_ms <= now_ms));
+        let due: Vec<(ClientSlot, Guest)> = due
+            .map(|(slot, dirty)| {
+                dirty.ask_at_ms = None;
+                (*slot, dirty.guest)
+            })
+            .collect();
+        let region_uid = self.home.uid().0;
+        for (slot, guest) in due {
+            let spans = self.home.writable_by(slot).into_iter().map(wire_span).collect();
+            let question = Question::Clean { region_uid, spans };
+            let is_asked = (self.node_of(guest))
+                .is_some_and(|node| self.ask_node(&node, &question, Asked::Clean(slot), out));
+            if !is_asked {
+                self.clean_later(slot, now_ms);
+            }
+        }
+    }
+
+    pub(super) fn clean_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(cluster) = &mut self.cluster
+            && let Some(dirty) = cluster.dirty.get_mut(&slot)
+        {
+            dirty.ask_at_ms = Some(now_ms + AGAIN_MS);
+        }
+    }
+
+    /// The caches of a client's machine hold nothing any more of what it could write.
+    pub(super) fn cleaned(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.dirty.remove(&slot);
+        }
+        match self.home.release_quarantine(slot) {
+            Ok(reclaimed) => tracing::info!(slot = slot.0, ?reclaimed, "out of quarantine"),
+            Err(error) => tracing::error!(slot = slot.0, %error, "quarantine"),
+        }
+        self.reclaim_soon(now_ms);
+    }
+
+    pub(super) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(cluster) = &mut self.cluster
+            && let Some(watched) = cluster.watched.get_mut(&slot)
+        {
+            *watched = Watched::AskAt(now_ms + AGAIN_MS);
+        }
+    }
+
+    pub(super) fn guest_gone(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.watched.remove(&slot);
+        }
+        self.orphan_died(slot, now_ms);
+    }
+
+    /// Somebody who knows says that the processes of a lost node have ended.
+    pub(in crate::protocol) fn forget_node(
+        &mut self,
+        node: &str,
+        now_ms: u64,
+    ) -> Result<ReplyBody, WireError> {
+        let name = node.to_owned();
+        let known = self.roster().names();
+        let Some(cluster) = &mut self.cluster else {
+            return Err(WireError::NoNode { name, known });
+        };
+        let Some(neighbour) = cluster.neighbours.get(node) else {
+            return Err(WireError::NoNode { name, known });
+        };
+        if !neighbour.is_lost() {
+            return Err(WireError::Invalid(format!("node {node:?} is not lost")));
+        }
+        cluster.neighbours.remove(node);
+        cluster.has_news = true;
+        let gone = self.orphans.iter();
+        let gone =
+            gone.filter(|(_, peer)| peer.guest.is_some_and(|guest| guest.node == node_key(node)));
+        let gone: Vec<ClientSlot> = gone.map(|(slot, _)| *slot).collect();
+        tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");
+        let dirty = cluster.dirty.iter().filter(|(_, one)| one.guest.node == node_key(node));
+        let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
+        gone.iter().for_each(|slot| self.guest_gone(*slot, now_ms));
+        // Its caches went with it.
+        for slot in gone.into_iter().chain(dirty) {
+            if self.home.quarantined().any(|one| one == slot) {
+                self.cleaned(slot, now_ms);
+            }
+        }
+        self.tell_roster();
+        Ok(ReplyBody::Done)
+    }
+}

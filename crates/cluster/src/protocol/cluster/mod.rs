@@ -1,0 +1,631 @@
+//! A node among others: who is there, where their memory lies, which names are free.
+//!
+//! The state machines of membership and naming decide; this joins them to the store and to the
+//! requests of clients. What goes to other nodes comes out as [`PeerAction`].
+
+mod guests;
+mod names;
+mod neighbours;
+mod offer;
+mod questions;
+mod waits;
+
+pub(crate) use guests::node_key;
+
+use std::collections::BTreeMap;
+
+use farrow_store::ClientSlot;
+
+pub use neighbours::NeighbourMemory;
+pub use offer::{Offer, Way};
+pub use questions::{Answer, Question};
+
+use super::membership::{
+    Incarnation, Kept, Letter, Membership, NodeName, NodeNumber, Options as MembershipOptions,
+    Output,
+};
+use super::naming::{self, Naming};
+use super::node::NodeState;
+use super::{Action, PeerIdentity, SessionId};
+use crate::wire::{Hello, ReplyBody, Roster, RosterNode, WireError};
+use names::Parked;
+use neighbours::Neighbour;
+use waits::Awaited;
+
+/// How long a question to another node may take, in leases: what is to be found out does not
+/// change sooner.
+const ASK_LEASES_MAX: u64 = 3;
+
+/// What a node is to the others.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// Its name.
+    pub name: NodeName,
+    /// Where the others reach it.
+    pub address: String,
+    /// Where it finds others.
+    pub seeds: Vec<String>,
+    /// After so long without a word a node is thought lost.
+    pub lease_ms: u64,
+    /// How its memory is reached.
+    pub offer: Offer,
+    /// A number that grows from one start of a node without memory to the next.
+    pub incarnation: u64,
+    /// A random number.
+    pub seed: u64,
+}
+
+/// Something to do with other nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerAction {
+    /// Send a letter of the membership protocol; it may be lost.
+    Tell {
+        /// To where.
+        address: String,
+        /// Which life of this node sends it.
+        incarnation: u64,
+        /// The letter.
+        body: Vec<u8>,
+    },
+    /// Ask another node; [`NodeState::answered`] is called by the deadline.
+    Ask {
+        /// Names the question.
+        token: u64,
+        /// Which node.
+        node: String,
+        /// Where it is.
+        address: String,
+        /// Which life of this node asks.
+        incarnation: u64,
+        /// The question.
+        body: Vec<u8>,
+        /// How long it may take.
+        timeout_ms: u64,
+    },
+    /// Answer what another node asked.
+    Answer {
+        /// Names the question.
+        token: u64,
+        /// The answer.
+        body: Vec<u8>,
+    },
+    /// Map the memory of a node and call [`NodeState::mapped`].
+    Map {
+        /// Which.
+        node: String,
+        /// How.
+        offer: Offer,
+    },
+    /// Carry the messages of a client to another node and back. The first is its hello.
+    Bridge {
+        /// The client's connection.
+        session: SessionId,
+        /// Its first request's number.
+        seq: u64,
+        /// Which node.
+        node: String,
+        /// Where it is.
+        address: String,
+        /// Which life of this node this is.
+        incarnation: u64,
+        /// For the other node.
+        hello: Hello,
+    },
+    /// A node is lost: end the connections that are carried to it.
+    CutOff {
+        /// Which.
+        node: String,
+        /// Where it was.
+        address: String,
+    },
+    /// Look after a process of this node for another one, for a while, and answer.
+    WatchProcess {
+        /// Names the question.
+        token: u64,
+        /// The process.
+        pid: u32,
+        /// Its start time.
+        start_time: u64,
+    },
+    /// Watch the process of a client that runs on another node of this machine, and call
+    /// [`NodeState::orphan_died`].
+    WatchGuest {
+        /// Its place.
+        slot: ClientSlot,
+    },
+    /// Drop from this machine's caches what is written back of these parts of a mapped region.
+    Clean {
+        /// Names the question.
+        token: u64,
+        /// Whose region.
+        node: String,
+        /// Parts of it.
+        spans: Vec<crate::wire::WireSpan>,
+    },
+}
+
+/// Why a node cannot be one of several.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The region cannot be read.
+    #[error(transparent)]
+    Store(#[from] farrow_store::StoreError),
+    /// The options make no sense.
+    #[error(transparent)]
+    Options(#[from] super::membership::OptionsError),
+}
+
+/// What a question that is under way is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::protocol) enum Asked {
+    /// The protocol for names repeats by itself.
+    Naming,
+    /// Whether the process of a client is there.
+    Watch(ClientSlot),
+    /// A barrier or flags of a client.
+    Sync(u64),
+    /// What a client of another machine left in its caches.
+    Clean(ClientSlot),
+    /// Names that clients wait for.
+    Await(String),
+    /// Told, and nothing is to come back.
+    Told,
+}
+
+/// All that a node knows of its cluster.
+#[derive(Debug)]
+pub(in crate::protocol) struct Cluster {
+    options: ClusterOptions,
+    membership: Membership,
+    naming: Naming,
+    incarnation: u64,
+    has_lease: bool,
+    neighbours: BTreeMap<String, Neighbour>,
+    parked: Parked,
+    awaited: Awaited,
+    asked: BTreeMap<u64, Asked>,
+    next_token: u64,
+    /// Guests without a connection, each with when its node is asked again.
+    watched: BTreeMap<ClientSlot, guests::Watched>,
+    /// Guests that went, and whose nodes have not cleaned up behind them.
+    dirty: BTreeMap<ClientSlot, guests::Dirty>,
+    /// Clients have to be told.
+    has_news: bool,
+    /// The others know that it goes.
+    has_left: bool,
+}
+
+impl NodeState {
+    /// Makes this node one of a cluster. What an earlier life kept is found in the region.
+    ///
+    /// # Errors
+    ///
+    /// The region cannot be read.
+    pub fn join_cluster(
+        &mut self,
+        options: ClusterOptions,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), JoinError> {
+        let kept = self.home.kept_for_cluster()?;
+        let kept: Option<Kept> = kept.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        let incarnation = kept.as_ref().map_or(options.incarnation, |kept| kept.incarnation.0);
+        let membership = MembershipOptions {
+            name: options.name.clone(),
+            address: options.address.clone(),
+            info: options.offer.encode().unwrap_or_default(),
+            seeds: options.seeds.clone(),
+            lease_ms: options.lease_ms,
+            incarnation: Incarnation(incarnation),
+            seed: options.seed,
+        };
+        let reserved: Vec<String> = self.home.reserved_names().map(str::to_owned).collect();
+        let naming = Naming::new(options.name.clone(), options.incarnation, reserved.clone());
+        let membership = Membership::new(membership, kept, now_ms)?;
+        let known = membership.view().cloned();
+        self.cluster = Some(Box::new(Cluster {
+            membership,
+            naming,
+            incarnation,
+            has_lease: false,
+            neighbours: BTreeMap::new(),
+            parked: Parked::new(reserved),
+            awaited: Awaited::default(),
+            asked: BTreeMap::new(),
+            next_token: 0,
+            watched: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            has_news: true,
+            has_left: false,
+            options,
+        }));
+        if let Some(view) = known {
+            self.view_installed(view, now_ms, out);
+        }
+        self.tick_cluster(now_ms, out);
+        Ok(())
+    }
+
+    /// A letter came. `from` is what the certificate of the sender says.
+    pub fn told(
+        &mut self,
+        (from, incarnation): (&str, u64),
+        body: &[u8],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Ok(letter) = postcard::from_bytes::<Letter>(body) else {
+            tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
+            return;
+        };
+        if (letter.from.name.as_str(), letter.from.incarnation.0) != (from, incarnation) {
+            tracing::warn!(from, name = %letter.from.name, "a letter in another's name");
+            return;
+        }
+        let mut outputs = Vec::new();
+        cluster.membership.handle(letter, now_ms, &mut outputs);
+        self.perform_membership(outputs, now_ms, out);
+        self.tell_roster();
+    }
+
+    pub(in crate::protocol) fn next_cluster_deadline_ms(&self) -> Option<u64> {
+        let cluster = self.cluster.as_ref()?;
+        let membership = Some(cluster.membership.next_deadline_ms());
+        let naming = Some(cluster.naming.next_deadline_ms()).filter(|at| *at < u64::MAX);
+        let parked = cluster.parked.next_deadline_ms();
+        let watched = cluster.watched.values().filter_map(guests::Watched::next_deadline_ms).min();
+        let dirty = cluster.dirty.values().filter_map(guests::Dirty::next_deadline_ms).min();
+        [membership, naming, parked, watched, dirty].into_iter().flatten().min()
+    }
+
+    pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let mut outputs = Vec::new();
+        cluster.membership.tick(now_ms, &mut outputs);
+        self.perform_membership(outputs, now_ms, out);
+        self.settle_reserved();
+        self.tick_names(now_ms, out);
+        self.watch_guests(now_ms, out);
+        self.tell_roster();
+    }
+
+    /// Whether nobody has to be told that this node goes.
+    pub fn has_left(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.has_left)
+    }
+
+    /// Says farewell to the others, so that they need not find out.
+    pub fn leave_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let mut outputs = Vec::new();
+        cluster.membership.leave(now_ms, &mut outputs);
+        self.perform_membership(outputs, now_ms, out);
+    }
+
+    fn perform_membership(&mut self, outputs: Vec<Output>, now_ms: u64, out: &mut Vec<Action>) {
+        for output in outputs {
+            let Some(cluster) = &mut self.cluster else {
+                return;
+            };
+            match output {
+                Output::Send { address, letter } => {
+                    let Ok(body) = postcard::to_allocvec(&letter) else {
+                        continue;
+                    };
+                    let incarnation = cluster.incarnation;
+                    out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
+                }
+                Output::Keep(kept) => self.keep(&kept),
+                Output::View(view) => self.view_installed(view, now_ms, out),
+                Output::Reach { number, state } => {
+                    cluster.has_news = true;
+                    let found = cluster.neighbours.values_mut();
+                    for one in found.filter(|one| one.member.number == number) {
+                        one.set_reach(state);
+                    }
+                }
+                Output::LeaseFound => self.set_lease(true, now_ms, out),
+                Output::LeaseLost => self.set_lease(false, now_ms, out),
+                Output::Outcast { epoch } => {
+                    let next = cluster.incarnation.saturating_add(1);
+                    let mut outputs = Vec::new();
+                    cluster.naming.outcast(&mut outputs);
+                    tracing::warn!(epoch = epoch.0, incarnation = next, "the others went on alone");
+                    cluster.incarnation = next;
+                    cluster.has_news = true;
+                    cluster.membership.rejoin(Incarnation(next), now_ms);
+                    self.perform_naming(outputs, now_ms, out);
+                }
+                Output::Left => cluster.has_left = true,
+                Output::Clash(clash) => tracing::error!(%clash, "cluster"),
+            }
+        }
+    }
+
+    /// What is to be known after a kill. Kept before anything that follows from it is sent.
+    fn keep(&mut self, kept: &Kept) {
+        let bytes = postcard::to_allocvec(kept).unwrap_or_default();
+        if let Err(error) = self.home.keep_for_cluster(&bytes) {
+            tracing::error!(%error, "what is to be kept for the cluster");
+        }
+    }
+
+    fn set_lease(&mut self, has_lease: bool, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        if cluster.has_lease != has_lease {
+            tracing::info!(has_lease, "lease");
+        }
+        cluster.has_lease = has_lease;
+        cluster.has_news = true;
+        let mut outputs = Vec::new();
+        cluster.naming.lease(has_lease, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+        if has_lease {
+            self.ask_again(now_ms, out);
+        }
+    }
+
+    fn perform_naming(&mut self, outputs: Vec<naming::Output>, now_ms: u64, out: &mut Vec<Action>) {
+        for output in outputs {
+            match output {
+                naming::Output::Send { to, message } => {
+                    if let Some(to) = self.name_of(to) {
+                        self.ask_node(&to, &Question::Naming(message), Asked::Naming, out);
+                    }
+                }
+                naming::Output::Answer { ticket, results } => {
+                    self.names_granted(ticket, &results, now_ms, out);
+                }
+            }
+        }
+    }
+
+    fn name_of(&self, number: NodeNumber) -> Option<String> {
+        let view = self.cluster.as_ref()?.membership.view()?;
+        view.member(number).map(|member| member.name.to_string())
+    }
+
+    /// Asks a neighbour; false when it is not known.
+    pub(in crate::protocol) fn ask_node(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: Asked,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(cluster) = &mut self.cluster else {
+            return false;
+        };
+        let Some(neighbour) = cluster.neighbours.get(node) else {
+            return false;
+        };
+        let Ok(body) = postcard::to_allocvec(question) else {
+            return false;
+        };
+        let token = cluster.next_token;
+        cluster.next_token += 1;
+        cluster.asked.insert(token, about);
+        out.push(Action::Peer(PeerAction::Ask {
+            token,
+            node: node.to_owned(),
+            address: neighbour.member.address.clone(),
+            incarnation: cluster.incarnation,
+            body,
+            timeout_ms: cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX),
+        }));
+        true
+    }
+
+    /// The answer to a question of this node, or why there is none.
+    pub fn answered(
+        &mut self,
+        token: u64,
+        answer: Result<Vec<u8>, String>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(about) = cluster.asked.remove(&token) else {
+            return;
+        };
+        let answer = answer.and_then(|bytes| {
+            postcard::from_bytes::<Answer>(&bytes).map_err(|error| error.to_string())
+        });
+        if let Err(reason) = &answer {
+            tracing::debug!(?about, %reason, "no answer");
+        }
+        match (about, answer) {
+            (Asked::Watch(slot), Ok(Answer::IsThere(false))) => self.guest_gone(slot, now_ms),
+            (Asked::Watch(slot), _) => self.watch_later(slot, now_ms),
+            (Asked::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
+            (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
+            (Asked::Await(node), Ok(Answer::Sealed(names))) => {
+                self.sealed_elsewhere(&node, &names, out);
+            }
+            (Asked::Sync(number), Err(reason) | Ok(Answer::No(reason))) => {
+                self.sync_failed(number, reason, out);
+            }
+            (Asked::Naming | Asked::Told | Asked::Await(_) | Asked::Sync(_), _) => {}
+        }
+    }
+
+    /// Another node asks. `from` is what its certificate says.
+    pub fn asked(
+        &mut self,
+        token: u64,
+        from: (&str, u64),
+        body: &[u8],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let answer = match postcard::from_bytes::<Question>(body) {
+            Ok(question) => self.answer_question(token, from, question, now_ms, out),
+            Err(error) => Some(Answer::No(format!("{} B: {error}", body.len()))),
+        };
+        if let Some(answer) = answer {
+            out.push(answer_peer(token, &answer));
+        }
+    }
+
+    /// `None`: the answer comes later.
+    fn answer_question(
+        &mut self,
+        token: u64,
+        (from, incarnation): (&str, u64),
+        question: Question,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Option<Answer> {
+        let Some(member) = self.neighbour_in_life(from, incarnation) else {
+            return Some(Answer::No(format!("{from} is no member in life {incarnation}")));
+        };
+        match question {
+            Question::Naming(message) => {
+                self.handle_naming(&member, message, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Sync(question) => {
+                self.sync_asked(from, question, now_ms, out);
+                Some(Answer::Done)
+            }
+            Question::Watch { pid, start_time } => {
+                out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
+                None
+            }
+            Question::Clean { region_uid, spans } => {
+                if self.region_of(from) != Some(region_uid) {
+                    return Some(Answer::No(format!("region {region_uid:#x} is not mapped")));
+                }
+                let node = from.to_owned();
+                out.push(Action::Peer(PeerAction::Clean { token, node, spans }));
+                None
+            }
+            Question::Await { names } => Some(self.await_for(from, names)),
+            Question::Sealed { names } => {
+                self.sealed_elsewhere(from, &names, out);
+                Some(Answer::Done)
+            }
+        }
+    }
+
+    /// The name of this node; empty where it is alone.
+    pub(in crate::protocol) fn own_name(&self) -> String {
+        self.cluster.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
+    }
+
+    /// The names of all nodes of the view.
+    pub(in crate::protocol) fn live_nodes(&self) -> Vec<String> {
+        let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
+        match view {
+            Some(view) => view.members.iter().map(|one| one.name.to_string()).collect(),
+            None => vec![self.own_name()],
+        }
+    }
+
+    /// What clients are told of the nodes, and `Nodes` is answered with.
+    pub(in crate::protocol) fn roster(&self) -> Roster {
+        let Some(cluster) = &self.cluster else {
+            return Roster::default();
+        };
+        let view = cluster.membership.view();
+        let own = RosterNode {
+            number: view
+                .and_then(|view| view.members.iter().find(|one| one.name == cluster.options.name))
+                .map_or(0, |one| one.number.get()),
+            name: cluster.options.name.to_string(),
+            address: cluster.options.address.clone(),
+            incarnation: cluster.incarnation,
+            reach: crate::wire::Reach::Live,
+            is_own: true,
+            region_uid: self.home.uid().0,
+            fabric: self.home.region().fabric().kind().as_str().to_owned(),
+            coherence: self.home.region().fabric().coherence_class().as_str().to_owned(),
+            why_not: String::new(),
+            capacity: self.home.layout().heap.length.0,
+        };
+        let mut nodes: Vec<RosterNode> =
+            cluster.neighbours.values().map(Neighbour::report).collect();
+        nodes.push(own);
+        nodes.sort_by(|one, other| (one.number, &one.name).cmp(&(other.number, &other.name)));
+        Roster {
+            cluster: view.map_or(0, |view| view.cluster.0),
+            epoch: view.map_or(0, |view| view.epoch.0),
+            has_lease: cluster.has_lease,
+            nodes,
+        }
+    }
+
+    pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
+        ReplyBody::Nodes(self.roster())
+    }
+
+    /// Tells clients of the nodes, if something changed.
+    fn tell_roster(&mut self) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        if !std::mem::take(&mut cluster.has_news) {
+            return;
+        }
+        let roster = self.roster();
+        if let Err(error) = self.home.tell_clients(&roster.encode()) {
+            tracing::error!(%error, "clients are not told of the nodes");
+        }
+    }
+
+    /// Whether a client that says hello wants the memory of another node.
+    pub(in crate::protocol) fn is_for_another(&self, hello: &Hello) -> bool {
+        let own = self.cluster.as_ref().map(|cluster| cluster.options.name.as_str());
+        !hello.node.is_empty() && own != Some(hello.node.as_str())
+    }
+
+    /// A client wants the memory of another node.
+    pub(in crate::protocol) fn carry(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        peer: PeerIdentity,
+        hello: &Hello,
+    ) -> Result<Action, WireError> {
+        self.admit(peer, hello.version)?;
+        if peer.guest.is_some() {
+            // Its own node carries it to where it wants.
+            return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
+        }
+        let name = hello.node.clone();
+        let Some(cluster) = &self.cluster else {
+            return Err(WireError::NoNode { name, known: Vec::new() });
+        };
+        let Some(neighbour) = cluster.neighbours.get(&name) else {
+            return Err(WireError::NoNode { name, known: self.roster().names() });
+        };
+        neighbour.check_usable()?;
+        let action = Action::Peer(PeerAction::Bridge {
+            session,
+            seq,
+            node: name,
+            address: neighbour.member.address.clone(),
+            incarnation: cluster.incarnation,
+            hello: Hello { node: String::new(), ..hello.clone() },
+        });
+        self.forget_silent(session);
+        Ok(action)
+    }
+}
+
+/// Sends an answer to another node.
+pub(crate) fn answer_peer(token: u64, answer: &Answer) -> Action {
+    let body = postcard::to_allocvec(answer).unwrap_or_default();
+    Action::Peer(PeerAction::Answer { token, body })
+}

@@ -1,0 +1,333 @@
+//! Names are one in the whole cluster: a request that takes some waits until they are granted.
+
+use std::collections::BTreeMap;
+
+use farrow_store::{ClientSlot, own_name};
+
+use super::neighbours::is_name_known;
+use super::{ASK_LEASES_MAX, Cluster, NodeState};
+use crate::protocol::membership::Member;
+use crate::protocol::naming::{self, Refusal};
+use crate::protocol::{Action, SessionId};
+use crate::wire::{Reply, ReplyBody, RequestBody, WireError};
+
+/// Most requests that wait for names at a time.
+const PARKED_MAX: usize = 4096;
+
+/// A request that waits for its names.
+#[derive(Debug)]
+struct Waiting {
+    session: SessionId,
+    slot: ClientSlot,
+    seq: u64,
+    body: RequestBody,
+    /// In full.
+    names: Vec<String>,
+    deadline_ms: u64,
+}
+
+/// Requests that wait for names, and names that were granted and are not settled.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    next_ticket: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// Not asked for yet: this node has no lease.
+    asleep: Vec<Waiting>,
+    /// Reserved by clients of this node's memory.
+    reserved: Vec<String>,
+    /// Some of them may be reserved no more.
+    has_changed: bool,
+}
+
+impl Parked {
+    /// The last daemon passed on these names.
+    pub(super) fn new(reserved: Vec<String>) -> Self {
+        Self { reserved, ..Self::default() }
+    }
+
+    fn count(&self) -> usize {
+        self.waiting.len() + self.asleep.len()
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.asleep.iter().map(|one| one.deadline_ms).min()
+    }
+}
+
+impl NodeState {
+    /// Parks a request that takes names, until the cluster grants them. `Err` gives back one that
+    /// takes none, or none that is free here.
+    pub(in crate::protocol) fn park(
+        &mut self,
+        session: SessionId,
+        slot: ClientSlot,
+        seq: u64,
+        body: RequestBody,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), RequestBody> {
+        if self.cluster.is_none() {
+            return Err(body);
+        }
+        let Some(names) = self.names_to_take(slot, &body) else {
+            return Err(body);
+        };
+        let Some(cluster) = &mut self.cluster else {
+            return Err(body);
+        };
+        if cluster.parked.count() >= PARKED_MAX {
+            let error = WireError::TooMany {
+                what: "requests that wait for names".to_owned(),
+                max: PARKED_MAX as u64,
+            };
+            out.push(reply_to(session, seq, Err(error)));
+            return Ok(());
+        }
+        let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
+        let deadline_ms = now_ms.saturating_add(patience_ms);
+        self.ask_names(Waiting { session, slot, seq, body, names, deadline_ms }, now_ms, out);
+        Ok(())
+    }
+
+    fn ask_names(&mut self, waiting: Waiting, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        if !cluster.has_lease {
+            // A daemon that has just started, or a change of the view: it soon has one, or never.
+            return cluster.parked.asleep.push(waiting);
+        }
+        let ticket = cluster.parked.next_ticket;
+        cluster.parked.next_ticket += 1;
+        let (names, deadline_ms) = (waiting.names.clone(), waiting.deadline_ms);
+        cluster.parked.waiting.insert(ticket, waiting);
+        let Cluster { naming, neighbours, .. } = &mut **cluster;
+        let exists = |name: &str| is_name_known(&self.home, neighbours, name);
+        let mut outputs = Vec::new();
+        naming.ask(ticket, names, deadline_ms, now_ms, &exists, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+    }
+
+    /// The lease was found: requests that wait for it go on.
+    pub(super) fn ask_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        for waiting in std::mem::take(&mut cluster.parked.asleep) {
+            self.ask_names(waiting, now_ms, out);
+        }
+    }
+
+    pub(super) fn tick_names(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Cluster { naming, neighbours, parked, options, .. } = &mut **cluster;
+        let asleep = std::mem::take(&mut parked.asleep);
+        let (late, asleep) = asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
+        parked.asleep = asleep;
+        for Waiting { session, seq, .. } in late {
+            let error = refusal_error(options.name.as_str(), "", &Refusal::NoLease);
+            out.push(reply_to(session, seq, Err(error)));
+        }
+        let exists = |name: &str| is_name_known(&self.home, neighbours, name);
+        let mut outputs = Vec::new();
+        naming.tick(now_ms, &exists, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+    }
+
+    /// Names, in full, that a request takes and that are free here; `None`: there are none, or the
+    /// request will be refused as it is.
+    fn names_to_take(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
+        let names: Vec<&String> = match body {
+            RequestBody::Reserve { names } | RequestBody::Renew { names, .. } => {
+                names.iter().collect()
+            }
+            RequestBody::Seal { items } => {
+                items.iter().filter_map(|item| item.name.as_ref()).collect()
+            }
+            _ => return None,
+        };
+        let naming = &self.cluster.as_ref()?.naming;
+        let mut full = Vec::with_capacity(names.len());
+        for name in names {
+            let name = self.full_name(slot, name).ok()?;
+            // One that was reserved may be held no more: this node was excluded since.
+            let is_missing = !naming.holds(&name) && !self.home.has_name(&name).ok()?;
+            if is_missing && !full.contains(&name) {
+                full.push(name);
+            }
+        }
+        (!full.is_empty()).then_some(full)
+    }
+
+    /// What became of the names of a request.
+    pub(super) fn names_granted(
+        &mut self,
+        ticket: u64,
+        results: &[Result<(), Refusal>],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(waiting) = cluster.parked.waiting.remove(&ticket) else {
+            return;
+        };
+        let mut refusals = results.iter().filter_map(|result| result.as_ref().err());
+        if refusals.any(|why| *why == Refusal::NoLease) && now_ms < waiting.deadline_ms {
+            let names = waiting.names.iter().zip(results).filter(|(_, result)| result.is_ok());
+            let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
+            cluster.naming.settle(names);
+            return cluster.parked.asleep.push(waiting);
+        }
+        let granted: Vec<String> = (waiting.names.iter().zip(results))
+            .filter(|(_, result)| result.is_ok())
+            .map(|(name, _)| name.clone())
+            .collect();
+        let refused: BTreeMap<&str, &Refusal> = (waiting.names.iter().zip(results))
+            .filter_map(|(name, result)| result.as_ref().err().map(|error| (name.as_str(), error)))
+            .collect();
+        let is_there = (self.sessions.get(&waiting.session))
+            .is_some_and(|session| session.slot == Some(waiting.slot));
+        let body = match is_there {
+            false => Err(None),
+            true => self.serve_granted(&waiting, &refused, now_ms, out).map_err(Some),
+        };
+        match body {
+            Ok(body) => out.push(reply_to(waiting.session, waiting.seq, Ok(body))),
+            Err(Some(error)) => out.push(reply_to(waiting.session, waiting.seq, Err(error))),
+            Err(None) => {}
+        }
+        self.settle(granted);
+    }
+
+    fn serve_granted(
+        &mut self,
+        waiting: &Waiting,
+        refused: &BTreeMap<&str, &Refusal>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<ReplyBody, WireError> {
+        let node = self.cluster.as_ref().map(|one| one.options.name.to_string());
+        let node = node.unwrap_or_default();
+        let refusal = |name: &str| refused.get(name).map(|why| refusal_error(&node, name, why));
+        let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
+        match &waiting.body {
+            RequestBody::Seal { items } => {
+                // The others are sealed as if these had not been asked for.
+                let mut errors = Vec::with_capacity(items.len());
+                for item in items {
+                    let full = item.name.as_deref();
+                    let full = full.map(|name| self.full_name(slot, name)).transpose()?;
+                    errors.push(full.and_then(|full| refusal(&full)));
+                }
+                let left = items.iter().zip(&errors).filter(|(_, error)| error.is_none());
+                let items = left.map(|(item, _)| item.clone()).collect();
+                let body = RequestBody::Seal { items };
+                let ReplyBody::Sealed(sealed) = self.serve(slot, body, now_ms, wall_ns, out)?
+                else {
+                    return Err(WireError::Invalid("not a seal".into()));
+                };
+                let mut sealed = sealed.into_iter();
+                let results = errors.into_iter().map(|error| match error {
+                    Some(error) => Err(error),
+                    None => sealed.next().unwrap_or(Err(WireError::Closing)),
+                });
+                Ok(ReplyBody::Sealed(results.collect()))
+            }
+            RequestBody::Renew { names, are_all } => {
+                let mut kept = Vec::with_capacity(names.len());
+                for name in names {
+                    kept.push(refusal(&self.full_name(slot, name)?).is_none());
+                }
+                let left = names.iter().zip(&kept).filter(|(_, kept)| **kept);
+                let left = left.map(|(name, _)| name.clone()).collect();
+                let body = RequestBody::Renew { names: left, are_all: *are_all };
+                let ReplyBody::Ready(renewed) = self.serve(slot, body, now_ms, wall_ns, out)?
+                else {
+                    return Err(WireError::Invalid("not a renewal".into()));
+                };
+                let mut renewed = renewed.into_iter();
+                let results = kept.into_iter().map(|kept| kept && renewed.next().unwrap_or(false));
+                Ok(ReplyBody::Ready(results.collect()))
+            }
+            body => {
+                if let Some((name, why)) = refused.iter().next() {
+                    return Err(refusal_error(&node, name, why));
+                }
+                self.serve(slot, body.clone(), now_ms, wall_ns, out)
+            }
+        }
+    }
+
+    /// Names that were granted for a request: those that are reserved now stay in flight, the others
+    /// are sealed, or free again.
+    fn settle(&mut self, granted: Vec<String>) {
+        let home = &self.home;
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let (reserved, done): (Vec<String>, Vec<String>) =
+            granted.into_iter().partition(|name| home.is_reserved(name));
+        cluster.parked.reserved.extend(reserved);
+        cluster.naming.settle(done.iter().map(String::as_str));
+    }
+
+    /// Reserved names may be so no more: they are looked at in the next tick.
+    pub(in crate::protocol) fn note_reservations(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.parked.has_changed = true;
+        }
+    }
+
+    /// Looks which names that were reserved are so no more.
+    pub(super) fn settle_reserved(&mut self) {
+        let home = &self.home;
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        if !std::mem::take(&mut cluster.parked.has_changed) {
+            return;
+        }
+        let (reserved, done): (Vec<String>, Vec<String>) =
+            std::mem::take(&mut cluster.parked.reserved)
+                .into_iter()
+                .partition(|name| home.is_reserved(name));
+        cluster.parked.reserved = reserved;
+        cluster.naming.settle(done.iter().map(String::as_str));
+    }
+
+    pub(super) fn handle_naming(
+        &mut self,
+        from: &Member,
+        message: naming::Message,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Cluster { naming, neighbours, .. } = &mut **cluster;
+        let exists = |name: &str| is_name_known(&self.home, neighbours, name);
+        let mut outputs = Vec::new();
+        naming.handle((from.number, from.incarnation), message, &exists, now_ms, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+    }
+}
+
+fn refusal_error(node: &str, full: &str, why: &Refusal) -> WireError {
+    match why {
+        Refusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
+        Refusal::TooMany { limit } => {
+            WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
+        }
+        Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
+        why => WireError::CutOff { node: node.to_owned(), reason: why.to_string() },
+    }
+}
+
+fn reply_to(session: SessionId, seq: u64, body: Result<ReplyBody, WireError>) -> Action {
+    Action::Send { session, reply: Reply { seq, body }, has_descriptors: false }
+}

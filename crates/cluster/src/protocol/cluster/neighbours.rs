@@ -1,0 +1,260 @@
+//! The other nodes: what is known of each, and its memory, mapped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farrow_memory::Fabric;
+use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
+
+use super::offer::Offer;
+use super::{NodeState, PeerAction};
+use crate::protocol::Action;
+use crate::protocol::membership::{Member, Reach as Heard, View};
+use crate::wire::{Reach, RosterNode, WireError, WireTarget};
+
+/// Most nodes that are remembered after they were lost.
+const LOST_MAX: usize = 64;
+
+/// The memory of another node, mapped by this one to look for names in.
+#[derive(Debug, Clone)]
+pub struct NeighbourMemory {
+    /// What clients get to map it.
+    pub fabric: Arc<dyn Fabric>,
+    /// Looks into its directory.
+    pub reader: Reader,
+}
+
+#[derive(Debug)]
+enum Memory {
+    /// Not mapped, and why.
+    Missing(String),
+    Mapped(Box<NeighbourMemory>),
+}
+
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) member: Member,
+    pub(super) offer: Option<Offer>,
+    reach: Reach,
+    memory: Memory,
+}
+
+impl Neighbour {
+    fn new(member: Member) -> Self {
+        let offer = Offer::decode(&member.info);
+        let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
+        Self { member, offer, reach: Reach::Live, memory: Memory::Missing(why.to_owned()) }
+    }
+
+    pub(super) fn set_reach(&mut self, state: Heard) {
+        let reach = match state {
+            Heard::Live => Reach::Live,
+            Heard::Suspect => Reach::Suspect,
+            Heard::Lost => Reach::Lost,
+        };
+        if self.reach != reach {
+            let node = self.member.name.as_str();
+            tracing::info!(node, from = self.reach.as_str(), to = reach.as_str(), "reach");
+        }
+        self.reach = reach;
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.reach == Reach::Lost
+    }
+
+    pub(super) fn mapped(&self) -> Option<&NeighbourMemory> {
+        match &self.memory {
+            Memory::Mapped(memory) => Some(memory),
+            Memory::Missing(_) => None,
+        }
+    }
+
+    fn has_name(&self, full: &str) -> bool {
+        self.mapped().is_some_and(|memory| has_name(&memory.reader, full))
+    }
+
+    /// An error that says why objects in its memory cannot be used.
+    pub(super) fn check_usable(&self) -> Result<(), WireError> {
+        let node = self.member.name.to_string();
+        if self.is_lost() {
+            let reason = format!("nothing is heard from {}", self.member.address);
+            return Err(WireError::NodeLost { node, reason });
+        }
+        match &self.memory {
+            Memory::Mapped(_) => Ok(()),
+            Memory::Missing(why) => Err(WireError::NodeLost {
+                node,
+                reason: format!("its memory is not mapped here: {why}"),
+            }),
+        }
+    }
+
+    pub(super) fn report(&self) -> RosterNode {
+        let Member { number, name, incarnation, address, .. } = &self.member;
+        let mut report = RosterNode {
+            number: number.get(),
+            name: name.to_string(),
+            address: address.clone(),
+            incarnation: incarnation.0,
+            reach: self.reach,
+            region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
+            capacity: self.offer.as_ref().map_or(0, |offer| offer.capacity),
+            ..RosterNode::default()
+        };
+        match &self.memory {
+            Memory::Missing(why) => report.why_not.clone_from(why),
+            Memory::Mapped(memory) => {
+                report.fabric = memory.fabric.kind().as_str().to_owned();
+                report.coherence = memory.fabric.coherence_class().as_str().to_owned();
+            }
+        }
+        report
+    }
+}
+
+impl NodeState {
+    /// A set of nodes was agreed on.
+    pub(super) fn view_installed(&mut self, view: View, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
+        cluster.has_news = true;
+        let mut lost = Vec::new();
+        for (name, neighbour) in &mut cluster.neighbours {
+            if !neighbour.is_lost() && view.named(&neighbour.member.name).is_none() {
+                neighbour.set_reach(Heard::Lost);
+                lost.push(name.clone());
+                let (node, address) = (name.clone(), neighbour.member.address.clone());
+                out.push(Action::Peer(PeerAction::CutOff { node, address }));
+            }
+        }
+        for member in &view.members {
+            if member.name == cluster.options.name {
+                continue;
+            }
+            let name = member.name.to_string();
+            let known = cluster.neighbours.get_mut(&name);
+            if let Some(known) = known
+                && known.member.info == member.info
+                && known.mapped().is_some()
+            {
+                known.member = member.clone();
+                known.set_reach(Heard::Live);
+                continue;
+            }
+            let neighbour = Neighbour::new(member.clone());
+            if let Some(offer) = neighbour.offer.clone() {
+                out.push(Action::Peer(PeerAction::Map { node: name.clone(), offer }));
+            }
+            cluster.neighbours.insert(name, neighbour);
+        }
+        while cluster.neighbours.values().filter(|one| one.is_lost()).count() > LOST_MAX {
+            let lost = cluster.neighbours.iter().find(|(_, one)| one.is_lost());
+            let Some(name) = lost.map(|(name, _)| name.clone()) else { break };
+            cluster.neighbours.remove(&name);
+        }
+        let mut outputs = Vec::new();
+        cluster.naming.view_installed(&view, now_ms, &mut outputs);
+        self.perform_naming(outputs, now_ms, out);
+        self.sync_without(&lost, out);
+        self.await_everywhere(out);
+        self.tell_roster();
+    }
+
+    /// The memory of a node was mapped, or why not.
+    pub fn mapped(&mut self, node: &str, memory: Result<NeighbourMemory, String>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(neighbour) = cluster.neighbours.get_mut(node) else {
+            return;
+        };
+        cluster.has_news = true;
+        neighbour.memory = match memory {
+            Ok(memory) => Memory::Mapped(Box::new(memory)),
+            Err(why) => {
+                tracing::warn!(node, %why, "the memory of a node is not mapped");
+                Memory::Missing(why)
+            }
+        };
+        self.tell_roster();
+    }
+
+    /// Whether a node is a member.
+    pub fn is_neighbour(&self, node: &str) -> bool {
+        let cluster = self.cluster.as_ref();
+        cluster.and_then(|one| one.neighbours.get(node)).is_some_and(|one| !one.is_lost())
+    }
+
+    /// The memory of another node, for a client that is to map it too.
+    pub fn memory_of(&self, node: &str) -> Option<&NeighbourMemory> {
+        self.cluster.as_ref()?.neighbours.get(node)?.mapped()
+    }
+
+    /// Which kernel and process namespace a node runs in.
+    pub fn host_of(&self, node: &str) -> Option<&str> {
+        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
+        neighbour.offer.as_ref().map(|offer| offer.host.as_str())
+    }
+
+    /// Whether an object is sealed in the memory of another node.
+    pub(in crate::protocol) fn is_elsewhere(&self, target: &WireTarget) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return false;
+        };
+        match target {
+            WireTarget::Name(name) => {
+                let mut there = cluster.neighbours.values().filter(|one| !one.is_lost());
+                there.any(|one| one.has_name(name))
+            }
+            WireTarget::Id(hi, lo) => {
+                let id = ObjectId { hi: *hi, lo: *lo };
+                cluster.neighbours.values().filter(|one| !one.is_lost()).any(|one| {
+                    let place =
+                        one.mapped().map(|memory| memory.reader.whereabouts(Target::Id(id)));
+                    !matches!(place, None | Some(Ok(Whereabouts::Nowhere) | Err(_)))
+                })
+            }
+        }
+    }
+
+    /// The lost node in whose memory an object with this full name is.
+    pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
+        let mut lost = self.cluster.as_ref()?.neighbours.iter().filter(|(_, one)| one.is_lost());
+        lost.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
+    }
+
+    pub(super) fn region_of(&self, node: &str) -> Option<u64> {
+        self.memory_of(node).map(|memory| memory.reader.uid().0)
+    }
+
+    /// A neighbour, if this is the life of it that is in the view.
+    pub(super) fn neighbour_in_life(&self, node: &str, incarnation: u64) -> Option<Member> {
+        let neighbour = self.cluster.as_ref()?.neighbours.get(node)?;
+        let is_it = neighbour.member.incarnation.0 == incarnation && !neighbour.is_lost();
+        is_it.then(|| neighbour.member.clone())
+    }
+}
+
+/// Whether an object with this full name is in the memory of a node, this one included. Names of a
+/// node that is lost stay taken: it may come back with what it has.
+pub(super) fn is_name_known(
+    home: &Home,
+    neighbours: &BTreeMap<String, Neighbour>,
+    full: &str,
+) -> bool {
+    // What cannot be read might be there.
+    home.has_name(full).unwrap_or(true) || neighbours.values().any(|one| one.has_name(full))
+}
+
+fn has_name(reader: &Reader, full: &str) -> bool {
+    let own = own_name(full);
+    let namespace = full.strip_suffix(own).and_then(|rest| rest.strip_suffix('\0')).unwrap_or("");
+    // The number of the namespace plays no part in looking for a name.
+    let (number, _) = reader.namespace();
+    let reader = reader.clone().in_namespace(number, namespace);
+    // What cannot be read might be there.
+    !matches!(reader.whereabouts(Target::Name(own)), Ok(Whereabouts::Nowhere))
+}

@@ -1,0 +1,84 @@
+//! How a node's memory can be reached, as it tells the others.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Most bytes of an encoded offer: it is part of each view.
+pub const OFFER_BYTES_MAX: usize = 1024;
+
+/// One way to the memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// Files of a tmpfs, for nodes of the same machine.
+    Shm {
+        /// Their folder.
+        dir: PathBuf,
+        /// Their name.
+        name: String,
+    },
+    /// A file or device that other machines have too, by the same path unless they say otherwise.
+    Device {
+        /// Its path.
+        path: PathBuf,
+        /// First byte of the region.
+        file_offset: u64,
+        /// Coherent inside a machine only.
+        is_node_local: bool,
+    },
+}
+
+/// A node's region, and the ways to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Which kernel and process namespace the node runs in: where they are the same, processes
+    /// of the one are seen by the other.
+    pub host: String,
+    /// Uid of the region.
+    pub region_uid: u64,
+    /// Bytes of its control section.
+    pub control_bytes: u64,
+    /// Bytes of its data section.
+    pub data_bytes: u64,
+    /// Heap bytes that it lends.
+    pub capacity: u64,
+    /// Address at which every process should map it.
+    pub base: u64,
+    /// The best way first.
+    pub ways: Vec<Way>,
+}
+
+impl Offer {
+    /// Bytes for a view; `None` if its paths are too long.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        postcard::to_allocvec(self).ok().filter(|bytes| bytes.len() <= OFFER_BYTES_MAX)
+    }
+
+    /// The opposite of [`Self::encode`]; `None` for other bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_survives_and_a_long_one_is_refused() {
+        let way = Way::Shm { dir: "/dev/shm".into(), name: "farrow".into() };
+        let offer = Offer {
+            host: "h".into(),
+            region_uid: 1,
+            control_bytes: 2,
+            data_bytes: 3,
+            capacity: 4,
+            base: 5,
+            ways: vec![way],
+        };
+        assert_eq!(Offer::decode(&offer.encode().unwrap()), Some(offer.clone()));
+        assert_eq!(Offer::decode(b"\xff\xff"), None);
+        let long = Offer { host: "x".repeat(2000), ..offer };
+        assert_eq!(long.encode(), None);
+    }
+}

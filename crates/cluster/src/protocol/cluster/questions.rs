@@ -1,0 +1,57 @@
+//! What the state machines of two nodes ask each other. Carried by `Ask` of the gRPC service.
+
+use serde::{Deserialize, Serialize};
+
+use crate::protocol::naming;
+use crate::protocol::sync::SyncQuestion;
+use crate::wire::WireSpan;
+
+/// Most names in one question.
+pub const NAMES_MAX: usize = 8192;
+
+/// A question, or something told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// Of the protocol that keeps names unique.
+    Naming(naming::Message),
+    /// About barriers and flags.
+    Sync(SyncQuestion),
+    /// Is this process of the node asked still there? Answered when it has gone, or after a while.
+    Watch {
+        /// Its process id.
+        pid: u32,
+        /// Its start time.
+        start_time: u64,
+    },
+    /// A process of the node asked has gone: write back or drop what that node's caches hold of
+    /// what it may have written.
+    Clean {
+        /// The asker's region.
+        region_uid: u64,
+        /// Parts of it.
+        spans: Vec<WireSpan>,
+    },
+    /// Tell me when one of these names, in full, is sealed in your memory.
+    Await {
+        /// At most [`NAMES_MAX`].
+        names: Vec<String>,
+    },
+    /// These names, in full, were sealed in my memory.
+    Sealed {
+        /// At most [`NAMES_MAX`].
+        names: Vec<String>,
+    },
+}
+
+/// The answer to a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Done, nothing to say.
+    Done,
+    /// To `Watch`.
+    IsThere(bool),
+    /// To `Await`: which are sealed already.
+    Sealed(Vec<String>),
+    /// The question could not be read, or breaks a limit.
+    No(String),
+}

@@ -1,0 +1,102 @@
+//! Waiting for names that are sealed in the memory of other nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::questions::NAMES_MAX;
+use super::{Answer, Asked, NodeState, Question};
+use crate::protocol::Action;
+use crate::protocol::requests::answer_wait;
+
+/// Names that one other node may wait for.
+const AWAITED_MAX: usize = 65_536;
+
+/// Who waits for what.
+#[derive(Debug, Default)]
+pub(super) struct Awaited {
+    /// Names that clients of other nodes wait for, and the nodes to tell.
+    by_others: BTreeMap<String, BTreeSet<String>>,
+    /// Names that clients of this node wait for, and how many requests do.
+    by_own: BTreeSet<String>,
+}
+
+impl NodeState {
+    /// Names, in full, that clients of this node began to wait for.
+    pub(in crate::protocol) fn await_names(&mut self, names: &[String], out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        cluster.awaited.by_own.extend(names.iter().cloned());
+        let nodes: Vec<String> = cluster.neighbours.keys().cloned().collect();
+        for node in nodes {
+            self.await_at(&node, names.to_vec(), out);
+        }
+    }
+
+    /// Nodes that joined are told what is waited for.
+    pub(super) fn await_everywhere(&mut self, out: &mut Vec<Action>) {
+        let waits = &self.waits;
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        cluster.awaited.by_own.retain(|name| waits.is_awaited(name));
+        let nodes: Vec<String> = cluster.neighbours.keys().cloned().collect();
+        let names: Vec<String> = cluster.awaited.by_own.iter().cloned().collect();
+        for node in nodes {
+            self.await_at(&node, names.clone(), out);
+        }
+    }
+
+    fn await_at(&mut self, node: &str, names: Vec<String>, out: &mut Vec<Action>) {
+        for names in names.chunks(NAMES_MAX) {
+            let question = Question::Await { names: names.to_vec() };
+            self.ask_node(node, &question, Asked::Await(node.to_owned()), out);
+        }
+    }
+
+    /// Another node waits for names.
+    pub(super) fn await_for(&mut self, node: &str, names: Vec<String>) -> Answer {
+        if names.len() > NAMES_MAX {
+            return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
+        }
+        let (sealed, missing): (Vec<String>, Vec<String>) =
+            names.into_iter().partition(|name| self.home.has_name(name).unwrap_or(false));
+        let Some(cluster) = &mut self.cluster else {
+            return Answer::Sealed(sealed);
+        };
+        let waiting = cluster.awaited.by_others.values();
+        let waiting = waiting.filter(|nodes| nodes.contains(node)).count();
+        if waiting + missing.len() > AWAITED_MAX {
+            return Answer::No(format!("{waiting} names are waited for, {AWAITED_MAX} at most"));
+        }
+        for name in missing {
+            cluster.awaited.by_others.entry(name).or_default().insert(node.to_owned());
+        }
+        Answer::Sealed(sealed)
+    }
+
+    /// A name, in full, was sealed here.
+    pub(in crate::protocol) fn tell_sealed(&mut self, name: &str, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(nodes) = cluster.awaited.by_others.remove(name) else {
+            return;
+        };
+        let question = Question::Sealed { names: vec![name.to_owned()] };
+        for node in nodes {
+            self.ask_node(&node, &question, Asked::Told, out);
+        }
+    }
+
+    /// Names were sealed in the memory of another node.
+    pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
+        for name in names.iter().take(NAMES_MAX) {
+            // Its word is not taken for it: a client that is woken for nothing waits again.
+            tracing::debug!(node, name, "sealed elsewhere");
+            if let Some(cluster) = &mut self.cluster {
+                cluster.awaited.by_own.remove(name);
+            }
+            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+        }
+    }
+}

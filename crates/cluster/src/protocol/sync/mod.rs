@@ -1,0 +1,316 @@
+//! Barriers and flags of clients, on any node. Each name is kept by one node, the same for all that
+//! have the same view; where it is not this one, requests go there and outcomes come back.
+
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
+use serde::{Deserialize, Serialize};
+
+use table::{Outcomes, SyncTable};
+pub use table::{PARTIES_MAX, Party, Told, Waiter};
+
+use super::convert::limit;
+use super::node::NodeState;
+use super::{Action, SessionId};
+use crate::protocol::cluster::{Asked, Question, node_key};
+use crate::wire::{Reply, ReplyBody, WAIT_MS_MAX, WireError};
+
+/// Most waits of one client.
+const WAITS_PER_SESSION_MAX: usize = 1024;
+
+/// An outcome that does not come from another node is given up so long after the deadline.
+const GRACE_MS: u64 = 5_000;
+
+/// What a client wants done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncAsk {
+    /// Come to a barrier.
+    Arrive {
+        /// How many come.
+        parties: u32,
+        /// Time limit.
+        timeout_ms: u64,
+    },
+    /// Set and clear flags.
+    SetFlags {
+        /// Bits to set, after
+        set: u64,
+        /// these were cleared.
+        clear: u64,
+    },
+    /// Wait until all these are set.
+    WaitFlags {
+        /// Bits.
+        mask: u64,
+        /// Time limit.
+        timeout_ms: u64,
+    },
+}
+
+impl SyncAsk {
+    fn timeout_ms(&self) -> u64 {
+        match self {
+            Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
+                (*timeout_ms).min(WAIT_MS_MAX)
+            }
+            Self::SetFlags { .. } => 0,
+        }
+    }
+}
+
+/// Between the node of a client and the one that keeps the name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncQuestion {
+    /// A client of the asking node wants this.
+    Ask {
+        /// The name, in full.
+        name: String,
+        /// What.
+        ask: SyncAsk,
+        /// Names the request at the asking node.
+        number: u64,
+        /// Names the client there.
+        client: u64,
+        /// Its process.
+        pid: u32,
+    },
+    /// What became of a request of the node that is told.
+    Told {
+        /// Names the request there.
+        number: u64,
+        /// What.
+        told: Told,
+    },
+    /// A client of the asking node ended.
+    Left {
+        /// Names it there.
+        client: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Wait {
+    session: SessionId,
+    seq: u64,
+    name: String,
+    /// The node that keeps the name.
+    keeper: String,
+    deadline_ms: u64,
+}
+
+/// What a node keeps for others, and what its own clients wait for.
+#[derive(Debug, Default)]
+pub(super) struct Sync {
+    table: SyncTable,
+    waits: BTreeMap<u64, Wait>,
+    next_number: u64,
+    /// Nodes that keep barriers in which a client took part.
+    keepers: BTreeMap<SessionId, BTreeSet<String>>,
+    /// Clients that ended since the last tick.
+    ended: Vec<SessionId>,
+}
+
+impl NodeState {
+    /// A client's barrier or flags.
+    pub(super) fn sync(
+        &mut self,
+        (session, slot): (SessionId, ClientSlot),
+        seq: u64,
+        name: &str,
+        ask: SyncAsk,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), WireError> {
+        let name = self.full_name(slot, name)?;
+        let waiting = self.sync.waits.values().filter(|wait| wait.session == session).count();
+        limit("barriers and flags waited for", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        let Some(state) = self.sessions.get(&session) else {
+            return Ok(());
+        };
+        let pid = state.peer.pid;
+        let keeper = self.keeper_of(&name);
+        let number = self.sync.next_number;
+        self.sync.next_number += 1;
+        let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
+        let wait = Wait { session, seq, name: name.clone(), keeper: keeper.clone(), deadline_ms };
+        self.sync.waits.insert(number, wait);
+        if matches!(ask, SyncAsk::Arrive { .. }) {
+            self.sync.keepers.entry(session).or_default().insert(keeper.clone());
+        }
+        let own = self.own_name();
+        if keeper == own {
+            self.do_sync(&own, &name, &ask, (number, session.0, pid), now_ms, out);
+            return Ok(());
+        }
+        let client = session.0;
+        let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
+        if !self.ask_node(&keeper, &question, Asked::Sync(number), out) {
+            self.sync.waits.remove(&number);
+            let reason = "it keeps that name, and is not known any more".to_owned();
+            return Err(WireError::NodeLost { node: keeper, reason });
+        }
+        Ok(())
+    }
+
+    /// The node that keeps a name: that of the highest hash of both (rendezvous hashing).
+    fn keeper_of(&self, name: &str) -> String {
+        let nodes = self.live_nodes();
+        let weight = |node: &String| node_key(&format!("{node}\0{name}"));
+        nodes.into_iter().max_by_key(weight).unwrap_or_default()
+    }
+
+    /// Does at the keeper what a client of any node wants.
+    fn do_sync(
+        &mut self,
+        node: &str,
+        name: &str,
+        ask: &SyncAsk,
+        (number, client, pid): (u64, u64, u32),
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let mut outcomes = Outcomes::new();
+        let waiter = Waiter { node: node.to_owned(), number };
+        let party = Party { node: node.to_owned(), client, pid };
+        let deadline_ms = now_ms.saturating_add(ask.timeout_ms());
+        let table = &mut self.sync.table;
+        match *ask {
+            SyncAsk::Arrive { parties, .. } => {
+                table.arrive(name, parties, waiter, party, deadline_ms, &mut outcomes);
+            }
+            SyncAsk::SetFlags { set, clear } => {
+                let told = match table.set_flags(name, set, clear, &mut outcomes) {
+                    Ok(value) => Told::Flags { value, is_met: true },
+                    Err(reason) => Told::Refused(reason),
+                };
+                outcomes.push((waiter, told));
+            }
+            SyncAsk::WaitFlags { mask, .. } => {
+                table.wait_flags(name, mask, waiter, deadline_ms, &mut outcomes);
+            }
+        }
+        self.tell_outcomes(outcomes, out);
+    }
+
+    fn tell_outcomes(&mut self, outcomes: Outcomes, out: &mut Vec<Action>) {
+        let own = self.own_name();
+        for (Waiter { node, number }, told) in outcomes {
+            if node == own {
+                self.sync_told(number, told, out);
+            } else {
+                let question = Question::Sync(SyncQuestion::Told { number, told });
+                self.ask_node(&node, &question, Asked::Told, out);
+            }
+        }
+    }
+
+    /// What became of a client's request.
+    fn sync_told(&mut self, number: u64, told: Told, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.remove(&number) else {
+            return;
+        };
+        let name = own_name(&wait.name).to_owned();
+        let body = match told {
+            Told::Released => Ok(ReplyBody::Done),
+            Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
+            Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
+            Told::Refused(reason) => Err(WireError::Invalid(reason)),
+        };
+        let reply = Reply { seq: wait.seq, body };
+        out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+    }
+
+    /// The node that keeps a name did not take a request.
+    pub(super) fn sync_failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.remove(&number) else {
+            return;
+        };
+        let body = Err(WireError::NodeLost { node: wait.keeper, reason });
+        let reply = Reply { seq: wait.seq, body };
+        out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+    }
+
+    /// Another node asks, or tells.
+    pub(super) fn sync_asked(
+        &mut self,
+        from: &str,
+        question: SyncQuestion,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        match question {
+            SyncQuestion::Ask { name, ask, number, client, pid } => {
+                if name.len() <= NAME_BYTES_MAX as usize {
+                    self.do_sync(from, &name, &ask, (number, client, pid), now_ms, out);
+                }
+            }
+            SyncQuestion::Told { number, told } => {
+                // Only who was asked may tell.
+                if self.sync.waits.get(&number).is_some_and(|wait| wait.keeper == from) {
+                    self.sync_told(number, told, out);
+                }
+            }
+            SyncQuestion::Left { client } => {
+                let is_gone = |party: &Party| party.node == from && party.client == client;
+                self.break_for(is_gone, "it ended", out);
+            }
+        }
+    }
+
+    fn break_for(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Vec<Action>) {
+        let mut outcomes = Outcomes::new();
+        self.sync.table.leave(is_gone, why, &mut outcomes);
+        self.tell_outcomes(outcomes, out);
+    }
+
+    /// A client ended, or let go of everything.
+    pub(super) fn sync_ended(&mut self, session: SessionId) {
+        self.sync.waits.retain(|_, wait| wait.session != session);
+        self.sync.ended.push(session);
+    }
+
+    /// Nodes went: what they kept is not kept any more, and their clients take part no more.
+    pub(super) fn sync_without(&mut self, lost: &[String], out: &mut Vec<Action>) {
+        if lost.is_empty() {
+            return;
+        }
+        let stranded = self.sync.waits.iter();
+        let stranded = stranded.filter(|(_, wait)| lost.contains(&wait.keeper));
+        let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
+        for number in stranded {
+            self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
+        }
+        self.sync.table.forget(|waiter| lost.contains(&waiter.node));
+        self.break_for(|party| lost.contains(&party.node), "its node is lost", out);
+    }
+
+    pub(super) fn next_sync_deadline_ms(&self) -> Option<u64> {
+        let waits = self.sync.waits.values().map(|wait| wait.deadline_ms).min();
+        waits.into_iter().chain(self.sync.table.next_deadline_ms()).min()
+    }
+
+    pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let own = self.own_name();
+        for session in std::mem::take(&mut self.sync.ended) {
+            for keeper in self.sync.keepers.remove(&session).unwrap_or_default() {
+                if keeper == own {
+                    let is_gone = |party: &Party| party.node == own && party.client == session.0;
+                    self.break_for(is_gone, "it ended", out);
+                } else {
+                    let question = Question::Sync(SyncQuestion::Left { client: session.0 });
+                    self.ask_node(&keeper, &question, Asked::Told, out);
+                }
+            }
+        }
+        let mut outcomes = Outcomes::new();
+        self.sync.table.tick(now_ms, &mut outcomes);
+        self.tell_outcomes(outcomes, out);
+        let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
+        let late: Vec<u64> = late.map(|(number, _)| *number).collect();
+        for number in late {
+            self.sync_failed(number, "it did not say what became of a wait".to_owned(), out);
+        }
+    }
+}

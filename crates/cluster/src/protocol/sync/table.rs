@@ -1,0 +1,381 @@
+//! Barriers and flags at the node that keeps them: who waits, who took part, who is told what.
+//!
+//! Knows neither sockets nor sessions: the same for parties on this node and on others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// Most barriers and flag words that one node keeps, each.
+pub const NAMES_MAX: usize = 16_384;
+
+/// Most parties of a barrier.
+pub const PARTIES_MAX: u32 = 4096;
+
+/// A request that waits, wherever it was made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Waiter {
+    /// The node of the client.
+    pub node: String,
+    /// Names the request there.
+    pub number: u64,
+}
+
+/// A client that takes part.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Party {
+    /// Its node.
+    pub node: String,
+    /// Names the client there.
+    pub client: u64,
+    /// Its process there, for people.
+    pub pid: u32,
+}
+
+impl Party {
+    fn label(&self) -> String {
+        if self.node.is_empty() {
+            return format!("process {}", self.pid);
+        }
+        format!("process {} of node {}", self.pid, self.node)
+    }
+}
+
+/// What becomes of a wait.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Told {
+    /// All parties came.
+    Released,
+    /// They will not.
+    Broken {
+        /// Because of whom.
+        who: String,
+        /// Why.
+        reason: String,
+    },
+    /// The flags, and whether they are what was waited for.
+    Flags {
+        /// All of them.
+        value: u64,
+        /// False: the time is over.
+        is_met: bool,
+    },
+    /// The request makes no sense.
+    Refused(String),
+}
+
+#[derive(Debug)]
+struct Arrived {
+    waiter: Waiter,
+    party: Party,
+    deadline_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Barrier {
+    parties: u32,
+    arrived: Vec<Arrived>,
+    /// Those of the last time that it was passed: if one of them ends, nobody need wait for it.
+    members: BTreeSet<Party>,
+}
+
+#[derive(Debug)]
+struct FlagWait {
+    waiter: Waiter,
+    mask: u64,
+    deadline_ms: u64,
+}
+
+#[derive(Debug, Default)]
+struct Flags {
+    value: u64,
+    waits: Vec<FlagWait>,
+}
+
+/// All barriers and flags that one node keeps.
+#[derive(Debug, Default)]
+pub struct SyncTable {
+    barriers: BTreeMap<String, Barrier>,
+    flags: BTreeMap<String, Flags>,
+}
+
+/// Who is told what.
+pub type Outcomes = Vec<(Waiter, Told)>;
+
+impl SyncTable {
+    /// A party came to a barrier.
+    pub fn arrive(
+        &mut self,
+        name: &str,
+        parties: u32,
+        waiter: Waiter,
+        party: Party,
+        deadline_ms: u64,
+        out: &mut Outcomes,
+    ) {
+        if parties == 0 || parties > PARTIES_MAX {
+            let reason = format!("a barrier of {parties} parties: 1 to {PARTIES_MAX} are possible");
+            return out.push((waiter, Told::Refused(reason)));
+        }
+        if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
+            let reason = format!("too many barriers: the limit is {NAMES_MAX}");
+            return out.push((waiter, Told::Refused(reason)));
+        }
+        let barrier = self.barriers.entry(name.to_owned()).or_default();
+        if barrier.arrived.is_empty() {
+            barrier.parties = parties;
+        }
+        if barrier.parties != parties {
+            let others = barrier.parties;
+            let reason = format!("{parties} parties at a barrier where others wait for {others}");
+            return out.push((waiter, Told::Refused(reason)));
+        }
+        barrier.arrived.push(Arrived { waiter, party, deadline_ms });
+        if barrier.arrived.len() < parties as usize {
+            return;
+        }
+        let arrived = std::mem::take(&mut barrier.arrived);
+        barrier.members = arrived.iter().map(|one| one.party.clone()).collect();
+        out.extend(arrived.into_iter().map(|one| (one.waiter, Told::Released)));
+    }
+
+    /// Clients ended, or their node is lost: nobody waits for them.
+    pub fn leave(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Outcomes) {
+        for barrier in self.barriers.values_mut() {
+            let waiting = barrier.arrived.iter().map(|one| &one.party);
+            let gone = waiting.chain(&barrier.members).find(|party| is_gone(party));
+            let Some(gone) = gone.map(Party::label) else {
+                continue;
+            };
+            barrier.members.retain(|party| !is_gone(party));
+            barrier.arrived.retain(|one| !is_gone(&one.party));
+            barrier.break_up(&gone, why, out);
+        }
+        self.forget_unused();
+    }
+
+    /// Changes flags; the value after it.
+    ///
+    /// # Errors
+    ///
+    /// Too many names.
+    pub fn set_flags(
+        &mut self,
+        name: &str,
+        set: u64,
+        clear: u64,
+        out: &mut Outcomes,
+    ) -> Result<u64, String> {
+        let flags = self.flags_of(name)?;
+        flags.value = flags.value & !clear | set;
+        let value = flags.value;
+        flags.waits.retain(|wait| {
+            let is_met = value & wait.mask == wait.mask;
+            if is_met {
+                out.push((wait.waiter.clone(), Told::Flags { value, is_met }));
+            }
+            !is_met
+        });
+        self.forget_unused();
+        Ok(value)
+    }
+
+    /// Waits until all flags of `mask` are set.
+    pub fn wait_flags(
+        &mut self,
+        name: &str,
+        mask: u64,
+        waiter: Waiter,
+        deadline_ms: u64,
+        out: &mut Outcomes,
+    ) {
+        let flags = match self.flags_of(name) {
+            Ok(flags) => flags,
+            Err(reason) => return out.push((waiter, Told::Refused(reason))),
+        };
+        let value = flags.value;
+        if value & mask == mask {
+            return out.push((waiter, Told::Flags { value, is_met: true }));
+        }
+        flags.waits.push(FlagWait { waiter, mask, deadline_ms });
+    }
+
+    fn flags_of(&mut self, name: &str) -> Result<&mut Flags, String> {
+        if self.flags.len() >= NAMES_MAX && !self.flags.contains_key(name) {
+            return Err(format!("too many flag words: the limit is {NAMES_MAX}"));
+        }
+        Ok(self.flags.entry(name.to_owned()).or_default())
+    }
+
+    /// Nobody listens for the outcome any more.
+    pub fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
+        for flags in self.flags.values_mut() {
+            flags.waits.retain(|wait| !is_gone(&wait.waiter));
+        }
+        self.forget_unused();
+    }
+
+    /// When [`Self::tick`] has something to do.
+    pub fn next_deadline_ms(&self) -> Option<u64> {
+        let barriers = self.barriers.values().flat_map(|one| &one.arrived);
+        let flags = self.flags.values().flat_map(|one| &one.waits);
+        let barriers = barriers.map(|one| one.deadline_ms);
+        barriers.chain(flags.map(|one| one.deadline_ms)).min()
+    }
+
+    /// Ends waits whose time is over. A barrier that one party gives up is broken for all.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Outcomes) {
+        for barrier in self.barriers.values_mut() {
+            let late = barrier.arrived.iter().find(|one| one.deadline_ms <= now_ms);
+            let Some(late) = late.map(|one| one.party.label()) else {
+                continue;
+            };
+            let (came, parties) = (barrier.arrived.len(), barrier.parties);
+            let why = format!("its time is over: {came} of {parties} parties came");
+            barrier.break_up(&late, &why, out);
+        }
+        for flags in self.flags.values_mut() {
+            let value = flags.value;
+            flags.waits.retain(|wait| {
+                let is_over = wait.deadline_ms <= now_ms;
+                if is_over {
+                    out.push((wait.waiter.clone(), Told::Flags { value, is_met: false }));
+                }
+                !is_over
+            });
+        }
+        self.forget_unused();
+    }
+
+    fn forget_unused(&mut self) {
+        self.barriers.retain(|_, one| !one.arrived.is_empty() || !one.members.is_empty());
+        self.flags.retain(|_, one| one.value != 0 || !one.waits.is_empty());
+    }
+}
+
+impl Barrier {
+    fn break_up(&mut self, who: &str, reason: &str, out: &mut Outcomes) {
+        for one in std::mem::take(&mut self.arrived) {
+            let told = Told::Broken { who: who.to_owned(), reason: reason.to_owned() };
+            out.push((one.waiter, told));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn waiter(number: u64) -> Waiter {
+        Waiter { node: "a".into(), number }
+    }
+
+    fn party(client: u64) -> Party {
+        Party { node: "a".into(), client, pid: client as u32 }
+    }
+
+    fn arrive(table: &mut SyncTable, parties: u32, number: u64, deadline_ms: u64) -> Outcomes {
+        let mut out = Vec::new();
+        table.arrive("b", parties, waiter(number), party(number % 10), deadline_ms, &mut out);
+        out
+    }
+
+    #[test]
+    fn the_last_party_releases_all_and_the_barrier_is_new() {
+        let mut table = SyncTable::default();
+        for round in 0..3 {
+            assert_eq!(arrive(&mut table, 2, round * 10 + 1, 9), []);
+            let out = arrive(&mut table, 2, round * 10 + 2, 9);
+            let told: Vec<_> = out.iter().map(|(to, told)| (to.number % 10, told)).collect();
+            assert_eq!(told, [(1, &Told::Released), (2, &Told::Released)]);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_party_releases_the_others_with_its_name_even_before_it_came() {
+        let mut table = SyncTable::default();
+        arrive(&mut table, 2, 1, 9);
+        arrive(&mut table, 2, 2, 9);
+        assert_eq!(arrive(&mut table, 2, 11, 9), []);
+        let mut out = Vec::new();
+        table.leave(|one| one.client == 2, "it ended", &mut out);
+        let told = Told::Broken { who: "process 2 of node a".into(), reason: "it ended".into() };
+        assert_eq!(out, [(waiter(11), told)]);
+        // It is forgotten: two others may pass.
+        assert_eq!(arrive(&mut table, 2, 21, 9), []);
+        assert_eq!(arrive(&mut table, 2, 23, 9).len(), 2);
+    }
+
+    #[test]
+    fn one_that_gives_up_breaks_the_barrier_for_all_and_numbers_must_agree() {
+        let mut table = SyncTable::default();
+        arrive(&mut table, 3, 1, 9);
+        arrive(&mut table, 3, 2, 5);
+        let refused = arrive(&mut table, 4, 3, 9);
+        assert!(matches!(&refused[..], [(_, Told::Refused(_))]), "{refused:?}");
+        let mut out = Vec::new();
+        table.tick(4, &mut out);
+        assert_eq!(out, []);
+        table.tick(5, &mut out);
+        assert_eq!(out.len(), 2);
+        for (_, told) in out {
+            let Told::Broken { who, reason } = told else { panic!("{told:?}") };
+            assert_eq!(who, "process 2 of node a");
+            assert_eq!(reason, "its time is over: 2 of 3 parties came");
+        }
+        assert_eq!(table.next_deadline_ms(), None);
+    }
+
+    #[test]
+    fn flags_wake_who_waits_for_all_of_them() {
+        let mut table = SyncTable::default();
+        let mut out = Vec::new();
+        table.wait_flags("f", 0b11, waiter(1), 9, &mut out);
+        assert_eq!(table.set_flags("f", 0b1, 0, &mut out), Ok(0b1));
+        assert_eq!(out, []);
+        assert_eq!(table.set_flags("f", 0b10, 0, &mut out), Ok(0b11));
+        assert_eq!(out, [(waiter(1), Told::Flags { value: 0b11, is_met: true })]);
+        out.clear();
+        assert_eq!(table.set_flags("f", 0, 0b1, &mut out), Ok(0b10));
+        table.wait_flags("f", 0b1, waiter(2), 9, &mut out);
+        table.tick(9, &mut out);
+        assert_eq!(out, [(waiter(2), Told::Flags { value: 0b10, is_met: false })]);
+        assert_eq!(table.set_flags("f", 0, u64::MAX, &mut out), Ok(0));
+        assert!(table.flags.is_empty(), "nothing is left of flags that are all clear");
+    }
+
+    proptest! {
+        /// Whoever arrives is told exactly once, whatever happens: no lost wake-up.
+        #[test]
+        fn every_wait_ends_once(steps in prop::collection::vec((0..4_u8, 0..5_u64), 1..200)) {
+            let mut table = SyncTable::default();
+            let (mut asked, mut out) = (0, Vec::new());
+            for (now, (what, client)) in (0..).zip(steps) {
+                match what {
+                    0 | 1 => {
+                        table.arrive("b", 3, waiter(asked), party(client), now + 7, &mut out);
+                        asked += 1;
+                    }
+                    2 => table.leave(|one| one.client == client, "it ended", &mut out),
+                    _ => table.tick(now, &mut out),
+                }
+                if what == 2 {
+                    // Requests of a client that ended are nobody's.
+                    let gone: Vec<u64> = (0..asked).filter(|number| {
+                        !out.iter().any(|(to, _)| to.number == *number)
+                            && !table.barriers.values().any(|b| {
+                                b.arrived.iter().any(|one| one.waiter.number == *number)
+                            })
+                    }).collect();
+                    out.extend(gone.into_iter().map(|n| (waiter(n), Told::Released)));
+                }
+            }
+            table.tick(u64::MAX, &mut out);
+            let mut told: Vec<u64> = out.iter().map(|(to, _)| to.number).collect();
+            told.sort_unstable();
+            prop_assert_eq!(told, (0..asked).collect::<Vec<_>>());
+        }
+    }
+}

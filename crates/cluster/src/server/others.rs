@@ -1,0 +1,672 @@
+//! The event loop's dealings with other nodes: their letters and questions, their clients here
+//! (guests), and the clients of this node that use memory there (carried).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::Span;
+use farrow_store::{ClientSlot, Guest};
+use prost::bytes::Bytes;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::process::watch;
+use super::{ORPHANS, Server};
+use crate::neighbour::{self, Devices};
+use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
+use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
+use crate::protocol::{Action, PeerIdentity, SessionId};
+use crate::wire::{
+    self, FRAME_BYTES_MAX, Hello, Reply, ReplyBody, Request, RequestBody, WireError,
+};
+
+/// Tokens of processes that are watched for other nodes: this bit and a number.
+pub(super) const WATCHED: u64 = 1 << 61;
+
+/// Most processes that are watched for other nodes; of one more it is said at once that it lives.
+const WATCHED_MAX: usize = 1024;
+
+/// A node that asks whether a process lives is answered after so long, if it still does.
+const WATCH_MAX: Duration = Duration::from_millis(800);
+
+/// A node that goes waits no longer for the others to know it: they find out by themselves.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
+
+/// Most bytes of replies that wait for a guest's node to take them.
+const GUEST_OUT_BYTES_MAX: usize = 8 << 20;
+
+/// Requests of one guest that are served in one turn.
+const FRAMES_PER_TURN: usize = 64;
+
+/// What the event loop keeps of other nodes.
+pub(super) struct Others {
+    peers: Peers,
+    devices: Devices,
+    guests: BTreeMap<SessionId, GuestSeat>,
+    /// Both sides.
+    seats: BTreeMap<SeatId, SessionId>,
+    asked: BTreeMap<u64, AskedToken>,
+    next_asked: u64,
+    watched: VecDeque<WatchedProcess>,
+    next_watched: u64,
+}
+
+/// A client of another node that uses memory of this one.
+struct GuestSeat {
+    seat: SeatId,
+    node: String,
+    input: Vec<u8>,
+    /// What its node has not taken yet.
+    output: VecDeque<Bytes>,
+    output_bytes: usize,
+    /// Pieces of input that were not looked at: its node sends no more until they are dropped.
+    is_stuffed: VecDeque<SeatBytes>,
+}
+
+struct WatchedProcess {
+    number: u64,
+    asked: u64,
+    until: Instant,
+    process: OwnedFd,
+}
+
+impl Others {
+    pub(super) fn new((peers, devices): (Peers, Devices)) -> Self {
+        Self {
+            peers,
+            devices,
+            guests: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next_asked: 0,
+            watched: VecDeque::new(),
+            next_watched: 0,
+        }
+    }
+
+    pub(super) fn wake(&self) -> &OwnedFd {
+        &self.peers.wake
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.watched.front().map(|first| first.until)
+    }
+
+    /// Sends a reply to a guest; false when it takes too little.
+    fn send(&mut self, session: SessionId, reply: &Reply) -> bool {
+        let Some(guest) = self.guests.get_mut(&session) else {
+            return true;
+        };
+        let mut bytes = Vec::new();
+        if let Err(error) = wire::encode(reply, &mut bytes) {
+            tracing::error!(session = session.0, %error, "a reply does not fit");
+            return false;
+        }
+        guest.output_bytes += bytes.len();
+        guest.output.push_back(bytes.into());
+        drain(&self.peers, guest);
+        guest.output_bytes <= GUEST_OUT_BYTES_MAX
+    }
+}
+
+/// Gives the transport as much as it takes.
+fn drain(peers: &Peers, guest: &mut GuestSeat) {
+    while let Some(bytes) = guest.output.pop_front() {
+        let length = bytes.len();
+        match peers.send(guest.seat, bytes) {
+            Ok(()) => guest.output_bytes = guest.output_bytes.saturating_sub(length),
+            Err(bytes) => {
+                guest.output.push_front(bytes);
+                return;
+            }
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn is_guest(&self, session: SessionId) -> bool {
+        self.others.as_ref().is_some_and(|others| others.guests.contains_key(&session))
+    }
+
+    /// What came from other nodes.
+    pub(super) fn take_from_others(&mut self, actions: &mut Vec<Action>) {
+        let Some(others) = &self.others else {
+            return;
+        };
+        let events: Vec<PeerEvent> = others.peers.events().collect();
+        for event in events {
+            let now_ms = self.now_ms();
+            match event {
+                PeerEvent::Told { from, incarnation, body } => {
+                    self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
+                }
+                PeerEvent::Asked { token, from, incarnation, body } => {
+                    let Some(others) = &mut self.others else { return };
+                    let asked = others.next_asked;
+                    others.next_asked += 1;
+                    others.asked.insert(asked, token);
+                    let from = (from.as_str(), incarnation);
+                    self.state.asked(asked, from, &body, now_ms, actions);
+                }
+                PeerEvent::Answered { token, result } => {
+                    let answer = result.map(|answer| answer.body.to_vec());
+                    let answer = answer.map_err(|error| error.to_string());
+                    self.state.answered(token, answer, now_ms, actions);
+                }
+                PeerEvent::SeatOpened { seat, from, process } => {
+                    self.open_guest(seat, from.as_str(), process);
+                }
+                PeerEvent::SeatData { seat, bytes } => self.seat_data(seat, bytes, actions),
+                PeerEvent::SeatWritable { seat } => self.seat_writable(seat),
+                PeerEvent::SeatEnded { seat, is_process_gone, reason } => {
+                    self.seat_ended(seat, is_process_gone, &reason);
+                }
+            }
+        }
+    }
+
+    fn open_guest(&mut self, seat: SeatId, from: &str, process: SeatProcess) {
+        let now_ms = self.now_ms();
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        if !self.state.is_neighbour(from) {
+            tracing::warn!(from, "a client of a node that is no member");
+            others.peers.end_seat(seat, false);
+            return;
+        }
+        let session = SessionId(self.next_session);
+        self.next_session += 1;
+        let SeatProcess { pid, start_time, uid } = process;
+        let guest = Some(Guest { node: node_key(from) });
+        self.state.opened(session, PeerIdentity { pid, start_time, uid, guest }, now_ms);
+        others.seats.insert(seat, session);
+        let guest = GuestSeat {
+            seat,
+            node: from.to_owned(),
+            input: Vec::new(),
+            output: VecDeque::new(),
+            output_bytes: 0,
+            is_stuffed: VecDeque::new(),
+        };
+        others.guests.insert(session, guest);
+    }
+
+    fn seat_data(&mut self, seat: SeatId, bytes: SeatBytes, actions: &mut Vec<Action>) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let Some(session) = others.seats.get(&seat).copied() else {
+            return;
+        };
+        if let Some(guest) = others.guests.get_mut(&session) {
+            guest.is_stuffed.push_back(bytes);
+            self.serve_guest(session, actions);
+        } else {
+            self.carry_back(session, &bytes.bytes);
+        }
+    }
+
+    /// Serves what a guest asked, a limited number of requests in one turn.
+    pub(super) fn serve_guest(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+        let Some(guest) = self.others.as_mut().and_then(|others| others.guests.get_mut(&session))
+        else {
+            return;
+        };
+        let mut requests = Vec::new();
+        let mut nonsense = None;
+        while requests.len() < FRAMES_PER_TURN {
+            match wire::decode::<Request>(&guest.input) {
+                Ok(Some((request, used))) => {
+                    guest.input.drain(..used);
+                    requests.push(request);
+                }
+                Ok(None) => match guest.is_stuffed.pop_front() {
+                    Some(more) => guest.input.extend_from_slice(&more.bytes),
+                    None => break,
+                },
+                Err(error) => {
+                    nonsense = Some(error);
+                    break;
+                }
+            }
+        }
+        if requests.len() == FRAMES_PER_TURN {
+            self.pending.insert(session);
+        }
+        self.handle_all(session, requests, actions);
+        if let Some(error) = nonsense {
+            tracing::warn!(session = session.0, %error, "a guest sent nonsense");
+            self.drop_guest(session, false);
+        }
+    }
+
+    fn seat_writable(&mut self, seat: SeatId) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let Some(session) = others.seats.get(&seat).copied() else {
+            return;
+        };
+        match others.guests.get_mut(&session) {
+            Some(guest) => drain(&others.peers, guest),
+            // Its requests were left in its connection.
+            None => drop(self.pending.insert(session)),
+        }
+    }
+
+    fn seat_ended(&mut self, seat: SeatId, is_process_gone: Option<bool>, reason: &str) {
+        let now_ms = self.now_ms();
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let Some(session) = others.seats.remove(&seat) else {
+            return;
+        };
+        if others.guests.remove(&session).is_some() {
+            tracing::debug!(session = session.0, reason, "a guest's seat ended");
+            // What is not known for certain counts as alive: the state watches on.
+            self.state.closed(session, is_process_gone != Some(true), now_ms);
+            return;
+        }
+        self.carried_ended(session, reason);
+    }
+
+    /// The other node's end of a carried connection is gone.
+    fn carried_ended(&mut self, session: SessionId, reason: &str) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        tracing::debug!(session = session.0, reason, "a carried connection ended");
+        if let Some(carried) = connection.carried.take()
+            && let Some(seq) = carried.hello_seq
+        {
+            // It was not answered yet.
+            let (node, reason) = (carried.node, reason.to_owned());
+            let reply = Reply { seq, body: Err(WireError::NodeLost { node, reason }) };
+            let _ = connection.queue(&reply, false);
+        }
+        connection.is_closing = true;
+        self.touched.insert(session);
+    }
+
+    /// Gives a guest's seat back; it is no client any more, or comes back.
+    pub(super) fn drop_guest(&mut self, session: SessionId, is_alive: bool) {
+        let now_ms = self.now_ms();
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let Some(guest) = others.guests.remove(&session) else {
+            return;
+        };
+        others.seats.remove(&guest.seat);
+        others.peers.end_seat(guest.seat, false);
+        self.state.closed(session, is_alive, now_ms);
+    }
+
+    /// A reply for a guest.
+    pub(super) fn reply_to_guest(&mut self, session: SessionId, reply: &Reply) {
+        let is_taken = self.others.as_mut().is_none_or(|others| others.send(session, reply));
+        if !is_taken {
+            tracing::warn!(session = session.0, "a guest takes no replies");
+            self.drop_guest(session, true);
+        }
+    }
+
+    /// Does what the state wants done with other nodes.
+    pub(super) fn perform_with_others(&mut self, action: PeerAction) {
+        match action {
+            PeerAction::Tell { address, incarnation, body } => {
+                if let (Some(others), Some(address)) = (&self.others, parse(&address)) {
+                    others.peers.set_incarnation(incarnation);
+                    others.peers.tell(&address, body.into());
+                }
+            }
+            PeerAction::Ask { token, node, address, incarnation, body, timeout_ms } => {
+                self.ask_other(token, (&node, &address), incarnation, body, timeout_ms);
+            }
+            PeerAction::Answer { token, body } => self.answer_other(token, body),
+            PeerAction::Map { node, offer } => {
+                if let Some(others) = &self.others {
+                    let memory = neighbour::map(&offer, &others.devices);
+                    self.state.mapped(&node, memory);
+                }
+            }
+            PeerAction::Bridge { session, seq, node, address, incarnation, hello } => {
+                self.carry(session, seq, (node, &address), incarnation, hello);
+            }
+            PeerAction::CutOff { node, address } => self.cut_off(&node, &address),
+            PeerAction::WatchProcess { token, pid, start_time } => {
+                self.watch_for_other(token, pid, start_time);
+            }
+            PeerAction::WatchGuest { slot } => self.watch_guest(slot),
+            PeerAction::Clean { token, node, spans } => {
+                let spans: Vec<Span> = spans.into_iter().map(neighbour::span).collect();
+                let cleaned = match self.state.memory_of(&node) {
+                    Some(memory) => neighbour::clean(memory, &spans),
+                    None => Err(format!("the memory of {node} is not mapped")),
+                };
+                let answer = cleaned.map_or_else(Answer::No, |()| Answer::Done);
+                self.answer_other(token, postcard::to_allocvec(&answer).unwrap_or_default());
+            }
+        }
+    }
+
+    fn ask_other(
+        &mut self,
+        token: u64,
+        (node, address): (&str, &str),
+        incarnation: u64,
+        body: Vec<u8>,
+        timeout_ms: u64,
+    ) {
+        let Some(others) = &self.others else {
+            return;
+        };
+        others.peers.set_incarnation(incarnation);
+        let timeout = Duration::from_millis(timeout_ms);
+        let failed = match named(node, address) {
+            None => Some(format!("{address} is no address")),
+            Some(address) => {
+                let asked = others.peers.ask(token, &address, body.into(), timeout);
+                asked.err().map(|error| error.to_string())
+            }
+        };
+        if let Some(reason) = failed {
+            let mut actions = Vec::new();
+            self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
+            // Nothing but a later try can come of it.
+            drop(actions);
+        }
+    }
+
+    fn answer_other(&mut self, token: u64, body: Vec<u8>) {
+        if let Some(others) = &mut self.others
+            && let Some(asked) = others.asked.remove(&token)
+            && let Err(error) = others.peers.answer(asked, body.into())
+        {
+            tracing::error!(%error, "an answer to another node");
+        }
+    }
+
+    /// Takes a seat at another node for a client of this one.
+    fn carry(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        (node, address): (String, &str),
+        incarnation: u64,
+        hello: Hello,
+    ) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        others.peers.set_incarnation(incarnation);
+        let seat = SeatId::outgoing(session.0);
+        let identity = connection.identity;
+        let process =
+            SeatProcess { pid: identity.pid, start_time: identity.start_time, uid: identity.uid };
+        let opened = match named(&node, address) {
+            None => Err(format!("{address} is no address")),
+            Some(address) => {
+                others.peers.open_seat(seat, &address, process).map_err(|e| e.to_string())
+            }
+        };
+        let mut bytes = Vec::new();
+        let request = Request { seq, body: RequestBody::Hello(hello) };
+        let encoded = wire::encode(&request, &mut bytes).map_err(|error| error.to_string());
+        if let Err(reason) = opened.and(encoded) {
+            let reply = Reply { seq, body: Err(WireError::NodeLost { node, reason }) };
+            let _ = connection.queue(&reply, false);
+            connection.is_closing = true;
+            self.touched.insert(session);
+            return;
+        }
+        connection.carried = Some(Carried { seat, node, hello_seq: Some(seq), input: Vec::new() });
+        others.seats.insert(seat, session);
+        // A seat that was just opened takes its first bytes.
+        let _ = others.peers.send(seat, bytes.into());
+        self.pending.insert(session);
+    }
+
+    /// Carries what a client of this node asked to the other one.
+    pub(super) fn carry_on(&mut self, session: SessionId) {
+        let (Some(connection), Some(others)) =
+            (self.connections.get_mut(&session), &mut self.others)
+        else {
+            return;
+        };
+        let Some(carried) = &connection.carried else {
+            return;
+        };
+        let seat = carried.seat;
+        let bytes = match connection.take_frames() {
+            Ok(bytes) if bytes.is_empty() => return,
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::warn!(session = session.0, %error, "a client sent nonsense");
+                self.drop_connection(session);
+                return;
+            }
+        };
+        if let Err(bytes) = others.peers.send(seat, Bytes::from(bytes)) {
+            connection.put_back(&bytes);
+            return;
+        }
+        if connection.has_request() {
+            self.pending.insert(session);
+        }
+    }
+
+    /// Carries what the other node answered back to the client.
+    fn carry_back(&mut self, session: SessionId, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        self.touched.insert(session);
+        let Some(carried) = &mut connection.carried else {
+            return;
+        };
+        if carried.hello_seq.is_none() {
+            connection.queue_bytes(bytes);
+            if connection.is_overfull() {
+                tracing::warn!(session = session.0, "a client takes no replies");
+                self.drop_connection(session);
+            }
+            return;
+        }
+        carried.input.extend_from_slice(bytes);
+        let reply = match wire::decode::<Reply>(&carried.input) {
+            Ok(None) if carried.input.len() <= FRAME_BYTES_MAX => return,
+            Ok(Some((reply, used))) => {
+                carried.input.drain(..used);
+                reply
+            }
+            Ok(None) | Err(_) => {
+                self.carried_ended(session, "its first answer cannot be read");
+                return;
+            }
+        };
+        carried.hello_seq = None;
+        let (node, rest) = (carried.node.clone(), std::mem::take(&mut carried.input));
+        let memory = self.state.memory_of(&node).cloned();
+        self.welcome_carried(session, reply, memory, &rest);
+    }
+
+    /// The welcome of another node, with the descriptors by which this one maps its memory.
+    fn welcome_carried(
+        &mut self,
+        session: SessionId,
+        mut reply: Reply,
+        memory: Option<NeighbourMemory>,
+        rest: &[u8],
+    ) {
+        let Some(connection) = self.connections.get_mut(&session) else {
+            return;
+        };
+        let mut has_descriptors = false;
+        if let Ok(ReplyBody::Welcome(welcome)) = &mut reply.body {
+            match &memory {
+                Some(memory) if memory.reader.uid().0 == welcome.region_uid => {
+                    neighbour::describe(memory, welcome);
+                    connection.fabric = Some(Arc::clone(&memory.fabric));
+                    has_descriptors = true;
+                }
+                _ => {
+                    let node = connection.carried.as_ref().map(|one| one.node.clone());
+                    let reason = "another region is mapped here than it lends now".to_owned();
+                    let node = node.unwrap_or_default();
+                    reply.body = Err(WireError::NodeLost { node, reason });
+                }
+            }
+        }
+        connection.is_closing = reply.body.is_err();
+        if connection.queue(&reply, has_descriptors).is_err() {
+            connection.is_closing = true;
+        }
+        connection.queue_bytes(rest);
+    }
+
+    /// The client's end of a carried connection is gone.
+    pub(super) fn end_carried(&mut self, carried: &Carried, is_process_gone: bool) {
+        if let Some(others) = &mut self.others {
+            others.seats.remove(&carried.seat);
+            others.peers.end_seat(carried.seat, is_process_gone);
+        }
+    }
+
+    /// A node is lost: clients that wait for its answers need not, and its own may not go on before
+    /// it is back.
+    fn cut_off(&mut self, node: &str, address: &str) {
+        if let (Some(others), Some(address)) = (&self.others, named(node, address)) {
+            others.peers.forget(&address);
+        }
+        let sessions = self.connections.iter();
+        let sessions = sessions.filter(|(_, connection)| {
+            connection.carried.as_ref().is_some_and(|carried| carried.node == node)
+        });
+        let sessions: Vec<SessionId> = sessions.map(|(session, _)| *session).collect();
+        for session in sessions {
+            if let Some(carried) =
+                self.connections.get(&session).and_then(|one| one.carried.as_ref()).cloned()
+            {
+                self.end_carried(&carried, false);
+            }
+            self.carried_ended(session, "it is lost");
+        }
+        let guests = self.others.iter().flat_map(|others| &others.guests);
+        let guests = guests.filter(|(_, guest)| guest.node == node);
+        let guests: Vec<SessionId> = guests.map(|(session, _)| *session).collect();
+        guests.into_iter().for_each(|session| self.drop_guest(session, true));
+    }
+
+    /// Says to the other nodes that this one goes, and waits until they know, for a limited time.
+    pub(super) fn part_from_others(&mut self) {
+        let until = Instant::now() + LEAVE_MAX;
+        let mut actions = Vec::new();
+        self.state.leave_cluster(self.now_ms(), &mut actions);
+        while !self.state.has_left() && Instant::now() < until {
+            self.perform(std::mem::take(&mut actions));
+            let Some(others) = &self.others else {
+                return;
+            };
+            let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+            let _ = poll(&mut [PollFd::new(others.wake(), PollFlags::IN)], Some(&wait));
+            self.take_from_others(&mut actions);
+            self.state.tick(self.now_ms(), &mut actions);
+        }
+        self.perform(actions);
+    }
+
+    fn watch_for_other(&mut self, token: u64, pid: u32, start_time: u64) {
+        let identity = PeerIdentity { pid, start_time, uid: 0, guest: None };
+        let process = watch(&identity);
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let is_there = process.is_some();
+        if let Some(process) = process
+            && others.watched.len() < WATCHED_MAX
+        {
+            let number = others.next_watched;
+            others.next_watched += 1;
+            let event = EventData::new_u64(WATCHED | number);
+            if epoll::add(&self.poll, &process, event, EventFlags::IN).is_ok() {
+                let until = Instant::now() + WATCH_MAX;
+                others.watched.push_back(WatchedProcess { number, asked: token, until, process });
+                return;
+            }
+        }
+        self.say_is_there(token, is_there);
+    }
+
+    fn say_is_there(&mut self, token: u64, is_there: bool) {
+        let answer = Answer::IsThere(is_there);
+        self.answer_other(token, postcard::to_allocvec(&answer).unwrap_or_default());
+    }
+
+    /// A process that is watched for another node has gone.
+    pub(super) fn watched_gone(&mut self, number: u64) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let Some(at) = others.watched.iter().position(|one| one.number == number) else {
+            return;
+        };
+        if let Some(gone) = others.watched.remove(at) {
+            let _ = epoll::delete(&self.poll, &gone.process);
+            self.say_is_there(gone.asked, false);
+        }
+    }
+
+    /// Answers nodes whose questions wait for long enough.
+    pub(super) fn tick_others(&mut self) {
+        let now = Instant::now();
+        while let Some(others) = &mut self.others
+            && others.watched.front().is_some_and(|first| first.until <= now)
+            && let Some(first) = others.watched.pop_front()
+        {
+            let _ = epoll::delete(&self.poll, &first.process);
+            self.say_is_there(first.asked, true);
+        }
+    }
+
+    /// Watches the process of a client of another node that runs on this machine.
+    fn watch_guest(&mut self, slot: ClientSlot) {
+        let identity = self.state.orphans().find(|(of, _)| *of == slot).map(|(_, peer)| peer);
+        let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
+        match identity.and_then(|peer| watch(&peer)) {
+            Some(fd) if epoll::add(&self.poll, fd.as_fd(), token, EventFlags::IN).is_ok() => {
+                self.orphans.insert(slot, fd);
+            }
+            _ => self.state.orphan_died(slot, self.now_ms()),
+        }
+    }
+}
+
+/// A client's connection whose requests go to another node.
+#[derive(Debug, Clone)]
+pub(super) struct Carried {
+    pub(super) seat: SeatId,
+    pub(super) node: String,
+    /// The number of its hello, until that is answered.
+    hello_seq: Option<u64>,
+    /// The first answer, in pieces.
+    input: Vec<u8>,
+}
+
+fn parse(address: &str) -> Option<PeerAddress> {
+    address.parse().inspect_err(|error| tracing::warn!(%error, "an address")).ok()
+}
+
+/// An address at which this node is expected.
+fn named(node: &str, address: &str) -> Option<PeerAddress> {
+    let mut address = parse(address)?;
+    address.name = node.parse().ok();
+    Some(address)
+}

@@ -1,0 +1,109 @@
+//! The nodes of a cluster, as a daemon tells its clients of them.
+
+use serde::{Deserialize, Serialize};
+
+/// How a node stands with the one that tells of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reach {
+    /// It was heard of within a lease.
+    #[default]
+    Live,
+    /// It was not; whether it is still there is being settled.
+    Suspect,
+    /// The others go on without it.
+    Lost,
+}
+
+impl Reach {
+    /// `"live"`, `"suspect"` or `"lost"`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Suspect => "suspect",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// One node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RosterNode {
+    /// Its number in the cluster.
+    pub number: u8,
+    /// Its name.
+    pub name: String,
+    /// Where other nodes reach it.
+    pub address: String,
+    /// Which life of it.
+    pub incarnation: u64,
+    /// Whether it is there.
+    pub reach: Reach,
+    /// The node that tells.
+    pub is_own: bool,
+    /// Uid of its region; 0: unknown.
+    pub region_uid: u64,
+    /// How its memory is reached: `shm` or `device`; empty: not at all.
+    pub fabric: String,
+    /// `coherent` or `node-local`; empty where the memory is not reached.
+    pub coherence: String,
+    /// Why its memory is not reached; empty where it is.
+    pub why_not: String,
+    /// Heap bytes that it lends.
+    pub capacity: u64,
+}
+
+impl RosterNode {
+    /// True when objects in its memory can be used from here.
+    pub fn is_usable(&self) -> bool {
+        self.reach != Reach::Lost && !self.fabric.is_empty()
+    }
+}
+
+/// All nodes. Told to clients in the region of their own node, so that they look without asking.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    /// Random number of the cluster; 0: this node is in none.
+    pub cluster: u64,
+    /// How often the set of nodes changed.
+    pub epoch: u64,
+    /// True while the node that tells hears from most others: only then it makes names.
+    pub has_lease: bool,
+    /// By number; those that are lost, for as long as they are remembered, too.
+    pub nodes: Vec<RosterNode>,
+}
+
+impl Roster {
+    /// The names of all nodes, for errors.
+    pub fn names(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    /// The node with this name.
+    pub fn find(&self, name: &str) -> Option<&RosterNode> {
+        self.nodes.iter().find(|node| node.name == name)
+    }
+
+    /// Bytes as they are told to clients.
+    pub fn encode(&self) -> Vec<u8> {
+        // Nothing in it can fail to be written to memory.
+        postcard::to_allocvec(self).unwrap_or_default()
+    }
+
+    /// The opposite of [`Self::encode`]; `None` for other bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_roster_survives_and_nonsense_is_none() {
+        let node = RosterNode { name: "a".into(), number: 3, ..RosterNode::default() };
+        let roster = Roster { cluster: 1, epoch: 2, has_lease: true, nodes: vec![node] };
+        assert_eq!(Roster::decode(&roster.encode()), Some(roster));
+        assert_eq!(Roster::decode(&[0xff; 40]), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! Several nodes as one store: real daemons of one machine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::nodes::{Nodes, wait_for};
+use common::{Daemon, PATIENCE, bytes_of, player};
+use farrow::{Error, Reach, Value};
+
+const NOW: Duration = Duration::ZERO;
+const SOON: Duration = Duration::from_secs(20);
+
+/// Not a test by itself: a child process plays a client.
+#[test]
+fn player() {
+    player::play();
+}
+
+#[test]
+fn what_is_put_on_one_node_is_used_in_place_on_all() {
+    let nodes = Nodes::start(3, "64MiB", &[]);
+    let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
+    let text = vec![7_u8; 300_000];
+    // In the memory of a, from b.
+    let id = clients[1].at("a").unwrap().put(&Value::Bytes(&text), Some("far")).unwrap();
+    for client in &clients {
+        let object = client.get(&"far".into(), NOW).unwrap();
+        assert_eq!((object.id(), &object.view().unwrap()[..]), (id, &text[..]));
+        let by_id = client.get(&id.into(), NOW).unwrap();
+        assert_eq!(by_id.id(), id);
+    }
+    assert_eq!(clients[0].stats().unwrap().node.objects, 1, "it lies in the memory of a");
+    assert_eq!(clients[1].stats().unwrap().node.objects, 0);
+    // Without a name, so without a message.
+    let far = clients[2].at("b").unwrap();
+    let ids: Vec<_> =
+        (0..100_u8).map(|n| far.put(&Value::Bytes(&[n; 100]), None).unwrap()).collect();
+    for (n, id) in ids.iter().enumerate() {
+        let object = clients[0].get(&(*id).into(), NOW).unwrap();
+        assert_eq!(&object.view().unwrap()[..], &[n as u8; 100]);
+    }
+    clients[0].delete(&["far".into()]).unwrap();
+    assert!(!clients[2].contains(&"far".into()).unwrap());
+    assert!(matches!(clients[1].get(&"far".into(), NOW), Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_wait_ends_when_a_name_is_sealed_on_another_node() {
+    let nodes = Nodes::start(2, "64MiB", &[]);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    let waiting = std::thread::spawn(move || {
+        let object = a.get(&"late".into(), SOON).unwrap();
+        object.view().unwrap().to_vec()
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    b.put(&Value::Bytes(b"here"), Some("late")).unwrap();
+    assert_eq!(waiting.join().unwrap(), b"here");
+}
+
+#[test]
+fn a_killed_node_is_an_error_that_names_it_and_nothing_else_stops() {
+    let mut nodes = Nodes::start(3, "64MiB", &[]);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    b.put(&Value::Bytes(b"on b"), Some("on b")).unwrap();
+    let far = a.at("c").unwrap();
+    let id = far.put(&Value::Bytes(b"on c"), Some("on c")).unwrap();
+    let held = a.get(&"on c".into(), NOW).unwrap();
+    nodes.daemons[2].kill9();
+    let killed = Instant::now();
+    let lost = loop {
+        match far.create(1 << 20, Some("new")) {
+            Err(Error::NodeLost { node, .. }) => break node,
+            Ok(writer) => drop(writer),
+            Err(error) => assert!(matches!(error, Error::Disconnected { .. }), "{error}"),
+        }
+        assert!(killed.elapsed() < PATIENCE, "no error that names it");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(lost, "c");
+    wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Lost && roster.has_lease);
+    // What is held stays good, and what lies elsewhere is found.
+    assert_eq!(&held.view().unwrap()[..], b"on c");
+    assert_eq!(&a.get(&"on b".into(), NOW).unwrap().view().unwrap()[..], b"on b");
+    a.put(&Value::Bytes(b"still"), Some("still")).unwrap();
+    assert_eq!(&b.get(&"still".into(), NOW).unwrap().view().unwrap()[..], b"still");
+    for target in ["on c".into(), id.into()] {
+        match a.get(&target, NOW) {
+            Err(Error::NodeLost { node, .. }) => assert_eq!(node, "c"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // It comes back with what it had.
+    nodes.daemons[2].restart();
+    nodes.settle(3);
+    assert_eq!(&a.get(&"on c".into(), SOON).unwrap().view().unwrap()[..], b"on c");
+    far.put(&Value::Bytes(b"again"), Some("again")).unwrap();
+    assert_eq!(&b.get(&"again".into(), NOW).unwrap().view().unwrap()[..], b"again");
+}
+
+#[test]
+fn one_of_many_that_make_a_name_at_once_has_it() {
+    let nodes = Nodes::start(3, "64MiB", &[]);
+    let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
+    for round in 0..20 {
+        let name = format!("race {round}");
+        let wins: Vec<bool> = std::thread::scope(|scope| {
+            let threads: Vec<_> = clients
+                .iter()
+                .enumerate()
+                .map(|(number, client)| {
+                    let (name, home) = (&name, &nodes.names[(number + round) % 3]);
+                    scope.spawn(move || {
+                        let value = [number as u8; 10];
+                        let client = client.at(home).unwrap();
+                        match client.put(&Value::Bytes(&value), Some(name)) {
+                            Ok(_) => true,
+                            Err(Error::AlreadyExists { .. }) => false,
+                            Err(error) => panic!("{error}"),
+                        }
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(wins.iter().filter(|won| **won).count(), 1, "{name}: {wins:?}");
+        let winner = wins.iter().position(|won| *won).unwrap() as u8;
+        for client in &clients {
+            let object = client.get(&name.as_str().into(), NOW).unwrap();
+            assert_eq!(&object.view().unwrap()[..], &[winner; 10]);
+        }
+    }
+}
+
+#[test]
+fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
+    let nodes = Nodes::start(2, "64MiB", &["--evict", "none"]);
+    let a = nodes.client(0);
+    let id = a.put(&Value::Bytes(&bytes_of(5, 1 << 20)), Some("held")).unwrap();
+    let before = a.stats().unwrap().node;
+    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    for command in ["at a", "hold 1 held 5 1048576", "create 2 - 2097152"] {
+        assert_eq!(player.ask(command), player::Answer::Done(String::new()), "{command}");
+    }
+    let during = a.stats().unwrap().node;
+    assert_eq!(during.clients, before.clients + 1);
+    assert!(during.granted >= before.granted + (2 << 20), "{during:?}");
+    a.delete(&[id.into()]).unwrap();
+    assert!(a.stats().unwrap().node.retiring >= 1 << 20);
+    player.kill9();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let after = a.stats().unwrap().node;
+        if after.clients == before.clients && after.retiring == 0 {
+            assert_eq!(after.granted, before.granted);
+            break;
+        }
+        assert!(Instant::now() < until, "{after:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
+    let mut nodes = Nodes::start(3, "64MiB", &[]);
+    let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
+    let passed = farrow_memory::sync::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for client in &clients {
+            scope.spawn(|| {
+                for round in 1..=30 {
+                    client.barrier("rounds", 3, SOON).unwrap();
+                    passed.fetch_add(1, farrow_memory::sync::Ordering::SeqCst);
+                    client.barrier("counted", 3, SOON).unwrap();
+                    let all = passed.load(farrow_memory::sync::Ordering::SeqCst);
+                    assert_eq!(all, 3 * round, "nobody passes before all have come");
+                    client.barrier("looked", 3, SOON).unwrap();
+                }
+            });
+        }
+    });
+    let late = clients[0].barrier("alone", 2, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(&late, Error::BarrierBroken { name, .. } if name == "alone"), "{late}");
+    // A client that passed once and ends is not waited for.
+    let leaver = nodes.client(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| clients[0].barrier("pair", 2, SOON).unwrap());
+        leaver.barrier("pair", 2, SOON).unwrap();
+    });
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| clients[0].barrier("pair", 2, SOON).unwrap_err());
+        std::thread::sleep(Duration::from_millis(50));
+        drop(leaver);
+        let error = waiting.join().unwrap();
+        let Error::BarrierBroken { who, .. } = &error else { panic!("{error}") };
+        assert!(who.contains(&std::process::id().to_string()), "{who}");
+    });
+    // Nor is one of a node that is lost.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let waits: Vec<_> = ["x", "y", "z", "w"]
+                .map(|name| {
+                    let client = &clients[0];
+                    scope.spawn(move || client.barrier(name, 3, SOON).unwrap_err())
+                })
+                .into();
+            waits.into_iter().map(|wait| wait.join().unwrap()).collect::<Vec<_>>()
+        });
+        let others: Vec<_> = ["x", "y", "z", "w"]
+            .map(|name| {
+                let client = &clients[2];
+                scope.spawn(move || drop(client.barrier(name, 3, SOON)))
+            })
+            .into();
+        std::thread::sleep(Duration::from_millis(300));
+        nodes.daemons[2].kill9();
+        for error in waiting.join().unwrap() {
+            let text = error.to_string();
+            assert!(text.contains("node c") || text.contains("node \"c\""), "{text}");
+        }
+        nodes.daemons[2].restart();
+        others.into_iter().for_each(|other| other.join().unwrap());
+    });
+}
+
+#[test]
+fn flags_wake_clients_of_other_nodes() {
+    let nodes = Nodes::start(2, "64MiB", &[]);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    for round in 0..20_u32 {
+        let name = format!("flags {round}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| a.wait_flags(&name, 0b101, SOON).unwrap());
+            b.set_flags(&name, 0b1, 0).unwrap();
+            b.set_flags(&name, 0b100, 0).unwrap();
+            assert_eq!(waiting.join().unwrap(), 0b101);
+        });
+        assert_eq!(a.set_flags(&name, 0, 0b1).unwrap(), 0b100);
+        let late = b.wait_flags(&name, 0b1, Duration::from_millis(5)).unwrap_err();
+        assert!(matches!(late, Error::Timeout { .. }), "{late}");
+    }
+}
+
+#[test]
+fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
+    let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "30000"]);
+    let a = nodes.client(0);
+    nodes.client(2).shut_down_node().unwrap();
+    assert!(nodes.daemons[2].wait_end().success());
+    // Long before its lease is over.
+    let roster = wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Lost);
+    assert!(roster.has_lease);
+    a.put(&Value::Bytes(b"on"), Some("on")).unwrap();
+    assert!(nodes.client(1).contains(&"on".into()).unwrap());
+}
+
+/// Regular files stand for devices that two machines have, each cache-coherent only inside.
+#[test]
+fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let nodes = Nodes::start_each(2, &["--no-prepare"], |number, words| {
+        let device = dir.path().join(number.to_string());
+        std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
+        let region = format!("device:{},32MiB", device.display());
+        let mut words = words.to_vec();
+        let folder = dir.path().to_str().unwrap();
+        words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
+        Daemon::start_with(&words)
+    });
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    let far = b.at("a").unwrap();
+    let value = bytes_of(3, 1 << 20);
+    let id = far.put(&Value::Bytes(&value), Some("far")).unwrap();
+    let ids: Vec<_> =
+        (0..50).map(|n| far.put(&Value::Bytes(&bytes_of(n, 500)), None).unwrap()).collect();
+    let fabric = |client: &farrow::Client| client.stats().unwrap().fabrics["device"].clone();
+    let published = fabric(&far);
+    assert!(published.published_lines > 0, "{published:?}");
+    let before = fabric(&a);
+    for _ in 0..3 {
+        assert_eq!(&a.get(&"far".into(), NOW).unwrap().view().unwrap()[..], value);
+    }
+    let lines = (1 << 20) / 64;
+    let refreshed = fabric(&a).refreshed_lines - before.refreshed_lines;
+    assert!((lines..lines + 1000).contains(&refreshed), "once, not three times: {refreshed}");
+    for (n, id) in (0..).zip(&ids) {
+        assert_eq!(&a.get(&(*id).into(), NOW).unwrap().view().unwrap()[..], bytes_of(n, 500));
+    }
+    // A reader on the other machine keeps it, and its death leaves nothing in quarantine.
+    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    let done = player::Answer::Done(String::new());
+    for command in ["at a", "hold 1 far 3 1048576", "create 2 - 2097152"] {
+        assert_eq!(player.ask(command), done, "{command}");
+    }
+    a.delete(&[id.into()]).unwrap();
+    assert!(a.stats().unwrap().node.retiring >= 1 << 20);
+    player.kill9();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let node = a.stats().unwrap().node;
+        let all = node.used + node.granted + node.retiring + node.quarantine + node.free;
+        assert_eq!(node.capacity, all, "{node:?}");
+        if node.retiring == 0 && node.quarantine == 0 && node.clients == 2 {
+            break;
+        }
+        assert!(Instant::now() < until, "{node:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,125 @@
+//! Network namespaces of the tests' own, each pair joined by a link that can be taken down.
+//!
+//! Needs root and `ip`. Mounts and processes stay those of the machine: nodes in them share memory
+//! and see each other's processes, and reach each other by these links alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Where `ip netns` keeps them.
+const FOLDER: &str = "/run/netns";
+/// Begin of the names; then the process and a letter.
+const PREFIX: &str = "farrow-test-";
+
+/// Namespaces that are there as long as this.
+pub struct Namespaces {
+    names: Vec<String>,
+}
+
+impl Namespaces {
+    /// So many, at most 9, all joined to all.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be done here.
+    pub fn make(count: usize) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("network namespaces need root".to_owned());
+        }
+        remove_leftovers();
+        let mut made = Self { names: Vec::new() };
+        for number in 0..count {
+            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            ip(&["netns", "add", &name])?;
+            made.names.push(name);
+            let address = format!("{}/32", made.address(number));
+            made.ip_in(number, &["link", "set", "lo", "up"])?;
+            made.ip_in(number, &["address", "add", &address, "dev", "lo"])?;
+        }
+        for one in 0..count {
+            for other in 0..one {
+                made.join(one, other)?;
+            }
+        }
+        Ok(made)
+    }
+
+    /// Of the node in this namespace.
+    pub fn address(&self, number: usize) -> String {
+        format!("10.77.0.{}", number + 1)
+    }
+
+    /// What starts a command in it; that keeps the process id.
+    pub fn enter(&self, number: usize) -> [String; 2] {
+        ["nsenter".to_owned(), format!("--net={FOLDER}/{}", self.names[number])]
+    }
+
+    /// Takes the link between two down, or up again.
+    pub fn set_link(&self, one: usize, other: usize, is_up: bool) {
+        for (here, there) in [(one, other), (other, one)] {
+            let state = if is_up { "up" } else { "down" };
+            self.ip_in(here, &["link", "set", &link(here, there), state]).unwrap();
+            if is_up {
+                self.route(here, there).unwrap();
+            }
+        }
+    }
+
+    fn join(&self, one: usize, other: usize) -> Result<(), String> {
+        let (near, far) = (link(one, other), link(other, one));
+        let there = &self.names[other];
+        let peer = ["type", "veth", "peer", "name", &far, "netns", there];
+        self.ip_in(one, &[&["link", "add", &near][..], &peer].concat())?;
+        for (here, there) in [(one, other), (other, one)] {
+            self.ip_in(here, &["link", "set", &link(here, there), "up"])?;
+            self.route(here, there)?;
+        }
+        Ok(())
+    }
+
+    /// Routes go with their links.
+    fn route(&self, here: usize, there: usize) -> Result<(), String> {
+        let (to, from) = (self.address(there), self.address(here));
+        let words = ["route", "replace", &to, "dev", &link(here, there), "src", &from];
+        self.ip_in(here, &words)
+    }
+
+    fn ip_in(&self, number: usize, words: &[&str]) -> Result<(), String> {
+        ip(&[&["-n", &self.names[number]], words].concat())
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        // Their links go with them.
+        self.names.iter().for_each(|name| drop(ip(&["netns", "delete", name])));
+    }
+}
+
+/// At this end of a link; names of links have 15 characters at most.
+fn link(here: usize, there: usize) -> String {
+    format!("fw{here}to{there}")
+}
+
+fn ip(words: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(words).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("ip: {error}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {words:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+/// Those of tests that were killed.
+fn remove_leftovers() {
+    let Ok(there) = fs::read_dir(FOLDER) else { return };
+    let names = there.flatten().filter_map(|one| one.file_name().into_string().ok());
+    for name in names {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        let is_over = |process: &str| !Path::new("/proc").join(process).exists();
+        if process.is_some_and(is_over) {
+            let _ = ip(&["netns", "delete", &name]);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Several daemons on this machine that are nodes of one cluster.
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use farrow::{Client, Reach, Roster};
+
+use super::{Daemon, PATIENCE};
+
+pub struct Nodes {
+    pub daemons: Vec<Daemon>,
+    pub names: Vec<String>,
+}
+
+/// Lease of the nodes in tests.
+pub const LEASE_MS: u64 = 500;
+
+impl Nodes {
+    /// So many nodes, of which each knows all others; named a, b, c and so on.
+    pub fn start(count: usize, memory: &str, more: &[&str]) -> Self {
+        Self::start_each(count, more, |_, words| Daemon::start(memory, words))
+    }
+
+    /// As [`Self::start`]; each node is started with words of its own, given its number.
+    pub fn start_each(
+        count: usize,
+        more: &[&str],
+        start: impl Fn(usize, &[&str]) -> Daemon,
+    ) -> Self {
+        // Held until all are chosen, so that no two are the same.
+        let held: Vec<TcpListener> =
+            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses: Vec<String> =
+            held.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
+        drop(held);
+        let names: Vec<String> =
+            (0..count).map(|n| char::from(b'a' + n as u8).to_string()).collect();
+        let lease = if more.contains(&"--lease-ms") { None } else { Some(LEASE_MS.to_string()) };
+        let daemons = (0..count).map(|number| {
+            let mut words = vec!["--plaintext"];
+            if let Some(lease) = &lease {
+                words.extend(["--lease-ms", lease]);
+            }
+            words.extend(["--name", &names[number], "--listen", &addresses[number]]);
+            for other in addresses.iter().enumerate().filter(|(n, _)| *n != number) {
+                words.extend(["--join", other.1]);
+            }
+            words.extend(more);
+            start(number, &words)
+        });
+        let nodes = Self { daemons: daemons.collect(), names: names.clone() };
+        nodes.settle(count);
+        nodes
+    }
+
+    pub fn client(&self, number: usize) -> Client {
+        self.daemons[number].client()
+    }
+
+    /// Waits until all that run see so many live nodes with their memory, and have a lease.
+    pub fn settle(&self, live: usize) {
+        for daemon in self.daemons.iter().filter(|one| one.is_started()) {
+            let client = daemon.client();
+            wait_for(&client, |roster| {
+                let usable = roster
+                    .nodes
+                    .iter()
+                    .filter(|node| node.reach == Reach::Live && !node.fabric.is_empty());
+                usable.count() == live && roster.has_lease
+            });
+        }
+    }
+}
+
+/// Waits until the node of a client tells such a roster.
+pub fn wait_for(client: &Client, is_right: impl Fn(&Roster) -> bool) -> Roster {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let roster = client.roster().unwrap();
+        if is_right(&roster) {
+            return roster;
+        }
+        assert!(Instant::now() < until, "{roster:#?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

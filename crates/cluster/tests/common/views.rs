@@ -1,0 +1,94 @@
+//! What nodes have to agree on, and calls that have to end by their deadlines.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use farrow::{Client, ConnectOptions, Error, Roster, Value};
+
+use super::nodes::Nodes;
+use super::{Daemon, PATIENCE, bytes_of};
+
+const NOW: Duration = Duration::ZERO;
+/// Time that a client gives each of its calls, and what a busy machine adds to it.
+pub const CALL: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// A client whose calls end by [`CALL`].
+pub fn hasty(daemon: &Daemon) -> Client {
+    let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(&daemon.socket) };
+    Client::connect(&options).unwrap()
+}
+
+/// Says what it takes too long for.
+pub fn by_its_deadline<T>(what: &str, ask: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let answer = ask();
+    assert!(begin.elapsed() < CALL + GRACE, "{what} took {:?}", begin.elapsed());
+    answer
+}
+
+/// Puts until it works; says how it failed in the end if it never does.
+pub fn put_in_time(client: &Client, name: &str, seed: u64) {
+    let until = Instant::now() + PATIENCE;
+    let bytes = bytes_of(seed, 10_000);
+    loop {
+        let put = by_its_deadline("put", || client.put(&Value::Bytes(&bytes), Some(name)));
+        match put {
+            Ok(_) => return,
+            // Put by a try that got no answer, or its name is still in flight for that.
+            Err(Error::AlreadyExists { .. }) if client.contains(&name.into()).unwrap_or(false) => {
+                return assert_there(client, name, seed);
+            }
+            Err(error) => assert!(Instant::now() < until, "{name}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+pub fn assert_there(client: &Client, name: &str, seed: u64) {
+    let object = by_its_deadline("get", || client.get(&name.into(), NOW));
+    let object = object.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let view = object.view().unwrap();
+    if view[..] != bytes_of(seed, 10_000)[..] {
+        // A number in place of ten thousand.
+        let like = (0..100).find(|other| view[..] == bytes_of(*other, view.len())[..]);
+        panic!("{name} of seed {seed}: {} wrong bytes, those of {like:?}", view.len());
+    }
+}
+
+/// All see all, with leases; the views are one.
+pub fn assert_one_view(nodes: &Nodes) {
+    let count = nodes.daemons.len();
+    nodes.settle(count);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let rosters: Vec<_> = (0..count).map(|n| nodes.client(n).roster().unwrap()).collect();
+        let first = &rosters[0];
+        let is_one = rosters.iter().all(|one| {
+            let lives = |roster: &Roster| -> Vec<_> {
+                roster.nodes.iter().map(|node| (node.number, node.incarnation)).collect()
+            };
+            (one.cluster, one.epoch, lives(one)) == (first.cluster, first.epoch, lives(first))
+        });
+        if is_one {
+            return;
+        }
+        assert!(Instant::now() < until, "{rosters:#?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// No name is in the memory of two nodes.
+pub fn owners(nodes: &Nodes) -> BTreeMap<String, String> {
+    let client = nodes.client(0);
+    let mut owners = BTreeMap::new();
+    for node in &nodes.names {
+        for listed in client.at(node).unwrap().list("").unwrap() {
+            if let Some(name) = listed.name {
+                let other = owners.insert(name.clone(), node.clone());
+                assert_eq!(other, None, "{name} is on {node} too");
+            }
+        }
+    }
+    owners
+}

@@ -1,0 +1,368 @@
+//! A client in a process of its own that works by itself until it is told to end or is killed, and
+//! says on standard output what it did and what it should not have seen.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, Value, Writer};
+use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Dice, bytes_of, client_at};
+
+/// Set in the environment of a child that works: number and seed.
+const WORKER: &str = "FARROW_TEST_WORKER";
+const SOCKET: &str = "FARROW_TEST_WORKER_SOCKET";
+/// Time that a worker gives each call.
+pub const CALL: Duration = Duration::from_secs(3);
+/// What one operation may take: two calls, and what a busy machine adds. Time in which the process
+/// itself did not run does not count.
+pub const OPERATION_MAX: Duration = Duration::from_secs(12);
+/// All that race take the same name in so many milliseconds.
+const RACE_MS: u64 = 300;
+/// Names, ids and views that one worker keeps.
+const KEPT_MAX: usize = 25;
+const LENGTHS: [usize; 6] = [0, 1, 700, 9_000, 70_000, 400_000];
+
+/// The name of an object says what it has to contain.
+pub fn name_of(worker: u64, seed: u64, length: usize) -> String {
+    format!("w-{seed}-{length}-{worker}")
+}
+
+/// What is wrong with the bytes of an object with this name.
+pub fn fault_in(name: &str, bytes: &[u8]) -> Option<String> {
+    let words: Vec<&str> = name.split('-').collect();
+    let right = match words[..] {
+        ["w", seed, length, _] => bytes_of(seed.parse().unwrap(), length.parse().unwrap()),
+        _ => raced_bytes(seed_of_race(bytes).unwrap_or_default()),
+    };
+    if bytes == right {
+        return None;
+    }
+    let at = bytes.iter().zip(&right).position(|(one, other)| one != other);
+    Some(format!("{name}: {} B of {}, differs at {at:?}", bytes.len(), right.len()))
+}
+
+/// Of a raced name: the seed that its bytes begin with.
+pub fn seed_of_race(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|head| u64::from_le_bytes(*head))
+}
+
+fn raced_bytes(seed: u64) -> Vec<u8> {
+    [&seed.to_le_bytes()[..], &bytes_of(seed, 300)].concat()
+}
+
+/// The driver's end.
+pub struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    said: Arc<Mutex<Vec<String>>>,
+    reader: std::thread::JoinHandle<()>,
+}
+
+impl Worker {
+    /// The test executable again, at the test `worker` of the calling file.
+    pub fn start(socket: &Path, number: u64, seed: u64) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+            .env(SOCKET, socket)
+            .env(WORKER, format!("{number} {seed}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        Self { child, input, said, reader }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has said since this was asked last.
+    pub fn said(&self) -> Vec<String> {
+        std::mem::take(&mut self.said.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Its last words.
+    pub fn kill9(mut self) -> Vec<String> {
+        self.child.kill().unwrap();
+        self.last_words()
+    }
+
+    /// Tells it to end, and waits for that.
+    pub fn end(mut self) -> Vec<String> {
+        self.input = None;
+        let until = Instant::now() + super::PATIENCE;
+        while self.child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < until, "a worker does not end: {:?}", self.said());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let status = self.child.wait().unwrap();
+        let words = self.last_words();
+        assert!(status.success(), "{status}: {words:?}");
+        words
+    }
+
+    fn last_words(mut self) -> Vec<String> {
+        self.child.wait().unwrap();
+        self.reader.join().unwrap();
+        let mut words = std::mem::take(&mut *self.said.lock().unwrap());
+        // The very last line may be cut off by a kill.
+        if let Some(last) = words.pop()
+            && last.ends_with(" .")
+        {
+            words.push(last);
+        }
+        words
+    }
+}
+
+/// A whole line; its end shows that it is.
+fn say(words: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "\n{words} .");
+}
+
+/// Sums up the time in which this process did not run.
+fn watch_pauses() -> Arc<AtomicU64> {
+    const STEP: Duration = Duration::from_millis(20);
+    let paused_ms = Arc::new(AtomicU64::new(0));
+    let shared = Arc::clone(&paused_ms);
+    std::thread::spawn(move || {
+        loop {
+            let begin = Instant::now();
+            std::thread::sleep(STEP);
+            let late = begin.elapsed().saturating_sub(2 * STEP);
+            shared.fetch_add(late.as_millis() as u64, Ordering::Relaxed);
+        }
+    });
+    paused_ms
+}
+
+struct Work {
+    client: Client,
+    nodes: Vec<String>,
+    number: u64,
+    dice: Dice,
+    next_seed: u64,
+    names: Vec<String>,
+    ids: Vec<(ObjectId, u64, usize)>,
+    views: Vec<(ObjectBytes, String)>,
+    writers: Vec<Writer>,
+    last_race: u64,
+    paused_ms: Arc<AtomicU64>,
+}
+
+/// What runs in the child; nothing where this process is none.
+pub fn work() {
+    let Some(socket) = std::env::var_os(SOCKET) else {
+        return;
+    };
+    let numbers = std::env::var(WORKER).unwrap();
+    let (number, seed) = numbers.split_once(' ').unwrap();
+    let (number, seed): (u64, u64) = (number.parse().unwrap(), seed.parse().unwrap());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_over);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        told.store(true, Ordering::Relaxed);
+    });
+    let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(Path::new(&socket)) };
+    // Its daemon may be down just now.
+    drop(client_at(Path::new(&socket)));
+    let Some(client) = super::wait_for("the daemon", || Client::connect(&options).ok()) else {
+        return say("odd no daemon");
+    };
+    let roster = super::wait_for("the nodes", || client.roster().ok());
+    let nodes = roster.unwrap().nodes.into_iter().map(|node| node.name).collect();
+    let mut work = Work {
+        client,
+        nodes,
+        number,
+        dice: Dice(seed | 1),
+        next_seed: (number + 1) * 1_000_000,
+        names: Vec::new(),
+        ids: Vec::new(),
+        views: Vec::new(),
+        writers: Vec::new(),
+        last_race: 0,
+        paused_ms: watch_pauses(),
+    };
+    let mut done = 0_u64;
+    while !is_over.load(Ordering::Relaxed) {
+        work.step();
+        done += 1;
+        std::thread::sleep(Duration::from_millis(work.dice.roll(12)));
+    }
+    work.views.drain(..).for_each(|(view, name)| look(&name, &view));
+    say(&format!("done {done}"));
+}
+
+fn look(name: &str, bytes: &[u8]) {
+    if let Some(fault) = fault_in(name, bytes) {
+        say(&format!("wrong {fault}"));
+    }
+}
+
+impl Work {
+    fn step(&mut self) {
+        let (begin, paused) = (Instant::now(), self.paused_ms.load(Ordering::Relaxed));
+        let what = ["put", "create", "nameless", "get", "by id", "delete", "race", "look"]
+            [[0, 0, 0, 1, 2, 2, 3, 3, 3, 4, 5, 6, 6, 7][self.dice.roll(14) as usize]];
+        let result = match what {
+            "put" => self.put(),
+            "create" => self.create(),
+            "nameless" => self.put_nameless(),
+            "get" => self.get(),
+            "by id" => self.get_by_id(),
+            "delete" => self.delete(),
+            "race" => self.race(),
+            _ => {
+                self.views.iter().for_each(|(view, name)| look(name, view));
+                Ok(())
+            }
+        };
+        let paused = self.paused_ms.load(Ordering::Relaxed) - paused;
+        let took = begin.elapsed().saturating_sub(Duration::from_millis(paused));
+        if took > OPERATION_MAX {
+            say(&format!("late {what} {took:?}: {result:?}"));
+        }
+        match result {
+            Ok(())
+            | Err(
+                Error::NotFound { .. }
+                | Error::AlreadyExists { .. }
+                | Error::OutOfMemory { .. }
+                | Error::NodeLost { .. }
+                | Error::CutOff { .. }
+                | Error::Timeout { .. }
+                | Error::Disconnected { .. },
+            ) => {}
+            Err(error) => say(&format!("odd {what}: {error:?}")),
+        }
+        if self.views.len() > KEPT_MAX {
+            self.views.drain(..KEPT_MAX / 2).for_each(|(view, name)| look(&name, &view));
+        }
+        self.writers.truncate(2);
+        self.ids.truncate(KEPT_MAX);
+    }
+
+    /// In the memory of any node.
+    fn somewhere(&mut self) -> Result<Client, Error> {
+        let at = self.dice.roll(self.nodes.len() as u64) as usize;
+        self.client.at(&self.nodes[at])
+    }
+
+    fn content(&mut self) -> (u64, usize, Vec<u8>) {
+        self.next_seed += 1;
+        let length = LENGTHS[self.dice.roll(LENGTHS.len() as u64) as usize];
+        (self.next_seed, length, bytes_of(self.next_seed, length))
+    }
+
+    fn sealed(&mut self, name: String) {
+        say(&format!("sealed {name}"));
+        self.names.push(name);
+    }
+
+    fn put(&mut self) -> Result<(), Error> {
+        let (seed, length, bytes) = self.content();
+        let name = name_of(self.number, seed, length);
+        self.somewhere()?.put(&Value::Bytes(&bytes), Some(&name))?;
+        self.sealed(name);
+        Ok(())
+    }
+
+    fn create(&mut self) -> Result<(), Error> {
+        let (seed, length, bytes) = self.content();
+        let name = name_of(self.number, seed, length);
+        let writer = self.somewhere()?.create(length as u64, Some(&name))?;
+        writer.memory().write_at(0, &bytes)?;
+        if self.dice.roll(3) == 0 {
+            self.writers.push(writer);
+            return Ok(());
+        }
+        writer.seal()?;
+        self.sealed(name);
+        Ok(())
+    }
+
+    fn put_nameless(&mut self) -> Result<(), Error> {
+        let (seed, length, bytes) = self.content();
+        let id = self.somewhere()?.put(&Value::Bytes(&bytes), None)?;
+        self.ids.insert(0, (id, seed, length));
+        Ok(())
+    }
+
+    /// An object of anybody, held for a while.
+    fn get(&mut self) -> Result<(), Error> {
+        let listed = self.somewhere()?.list("")?;
+        let named: Vec<String> = listed.into_iter().filter_map(|one| one.name).collect();
+        if named.is_empty() {
+            return Ok(());
+        }
+        let name = named[self.dice.roll(named.len() as u64) as usize].clone();
+        let view = self.client.get(&name.as_str().into(), Duration::ZERO)?.view()?;
+        look(&name, &view);
+        self.views.push((view, name));
+        Ok(())
+    }
+
+    fn get_by_id(&mut self) -> Result<(), Error> {
+        if self.ids.is_empty() {
+            return Ok(());
+        }
+        let at = self.dice.roll(self.ids.len() as u64) as usize;
+        let (id, seed, length) = self.ids[at];
+        let found = self.client.get(&id.into(), Duration::ZERO);
+        if let Err(Error::NotFound { .. }) = &found {
+            say(&format!("wrong {id} of seed {seed} is lost"));
+        }
+        let (view, name) = (found?.view()?, name_of(self.number, seed, length));
+        look(&name, &view);
+        self.views.push((view, name));
+        if self.dice.roll(3) == 0 {
+            self.ids.swap_remove(at);
+            self.client.delete(&[id.into()])?;
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self) -> Result<(), Error> {
+        if self.names.len() < KEPT_MAX / 2 {
+            return Ok(());
+        }
+        let at = self.dice.roll(self.names.len() as u64) as usize;
+        let name = self.names.swap_remove(at);
+        say(&format!("deleting {name}"));
+        self.client.delete(&[name.as_str().into()])?;
+        say(&format!("deleted {name}"));
+        Ok(())
+    }
+
+    /// The same name as all others at this time.
+    fn race(&mut self) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let race = now.as_millis() as u64 / RACE_MS;
+        if race <= self.last_race {
+            return Ok(());
+        }
+        self.last_race = race;
+        self.next_seed += 1;
+        let bytes = raced_bytes(self.next_seed);
+        let name = format!("race-{race}");
+        self.somewhere()?.put(&Value::Bytes(&bytes), Some(&name))?;
+        say(&format!("won {name} {}", self.next_seed));
+        Ok(())
+    }
+}

@@ -1,0 +1,552 @@
+//! What another node and its clients ask without a right to it is denied, and the node goes on.
+//!
+//! Most of it is asked of the state machine itself, as the transport would ask it; certificates are
+//! shown to real daemons.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::nodes::wait_for as wait_for_roster;
+use common::{Daemon, wait_for};
+use farrow::{Error, Reach, Value};
+use farrow_cluster::certs;
+use farrow_cluster::protocol::cluster::{Answer, ClusterOptions, Offer, PeerAction, Question};
+use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::wire::{
+    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome,
+    WireError, WireTarget,
+};
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Length, Region};
+use farrow_store::{Guest, Home, Layout, RegionOptions};
+
+const OWNER: u32 = 1000;
+const B: Guest = Guest { node: 0xb };
+const C: Guest = Guest { node: 0xc };
+
+type Answered = Result<ReplyBody, WireError>;
+
+/// A node that was told of clients of its own and of others.
+struct Asked {
+    state: NodeState,
+    sessions: u64,
+    now_ms: u64,
+}
+
+impl Asked {
+    fn new() -> Self {
+        let mut options = RegionOptions::for_capacity(Length(4 << 20));
+        options.clients_max = 8;
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric = Arc::new(ShmFabric::memfd("denials-test", geometry).unwrap());
+        let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
+        let home = Home::create(region, &options, 0).unwrap();
+        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
+        Self { state, sessions: 0, now_ms: 0 }
+    }
+
+    /// One of a cluster of which it is the only node so far.
+    fn founded() -> Self {
+        let mut asked = Self::new();
+        let offer = Offer {
+            host: "h".into(),
+            region_uid: asked.state.home().uid().0,
+            control_bytes: 1,
+            data_bytes: 1,
+            capacity: 1,
+            base: 0,
+            ways: Vec::new(),
+        };
+        let options = ClusterOptions {
+            name: "a".parse().unwrap(),
+            address: "127.0.0.1:1".into(),
+            seeds: Vec::new(),
+            lease_ms: 1000,
+            offer,
+            incarnation: 5,
+            seed: 1,
+        };
+        asked.state.join_cluster(options, 0, &mut Vec::new()).unwrap();
+        for _ in 0..10 {
+            asked.now_ms += 100;
+            asked.state.tick(asked.now_ms, &mut Vec::new());
+        }
+        asked
+    }
+
+    fn open(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> SessionId {
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        self.state.opened(session, PeerIdentity { pid, start_time: 1, uid, guest }, self.now_ms);
+        session
+    }
+
+    /// All that comes of a request: its answer, and what the server is to do besides.
+    fn all(&mut self, session: SessionId, body: RequestBody) -> (Option<Answered>, Vec<Action>) {
+        let mut out = Vec::new();
+        self.state.handle(session, Request { seq: 7, body }, self.now_ms, 1, &mut out);
+        self.state.tick(self.now_ms, &mut out);
+        let is_answer = |action: &Action| {
+            matches!(action, Action::Send { session: to, reply, .. }
+                if *to == session && reply.seq == 7)
+        };
+        let at = out.iter().position(is_answer);
+        let answer = at.map(|at| match out.remove(at) {
+            Action::Send { reply, .. } => reply.body,
+            other => panic!("{other:?}"),
+        });
+        (answer, out)
+    }
+
+    fn ask(&mut self, session: SessionId, body: RequestBody) -> Answered {
+        let (answer, _) = self.all(session, body);
+        answer.expect("an answer")
+    }
+
+    fn join_as(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> (SessionId, Welcome) {
+        let session = self.open(pid, uid, guest);
+        match self.ask(session, hello("", None, "")) {
+            Ok(ReplyBody::Welcome(welcome)) => (session, welcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn join_in(&mut self, namespace: &str, uid: u32, guest: Option<Guest>) -> SessionId {
+        let session = self.open(50, uid, guest);
+        let answer = self.ask(session, hello(namespace, None, ""));
+        assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");
+        session
+    }
+
+    fn grant(&mut self, session: SessionId, bytes: u64) -> (u64, u64) {
+        let ask = RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 };
+        match self.ask(session, ask) {
+            Ok(ReplyBody::Granted(span)) => span,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn seal(&mut self, session: SessionId, item: SealItem) -> Result<(u64, u64), WireError> {
+        match self.ask(session, RequestBody::Seal { items: vec![item] }) {
+            Ok(ReplyBody::Sealed(mut sealed)) => sealed.remove(0),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn change(&mut self, session: SessionId, body: RequestBody) -> Result<(), WireError> {
+        match self.ask(session, body)? {
+            ReplyBody::Deleted(mut results) | ReplyBody::Pinned(mut results) => results.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The books balance, and a local client is served.
+    fn assert_goes_on(&mut self) {
+        self.state.home().check().unwrap();
+        let stats = self.state.stats(self.now_ms).unwrap();
+        let sum = stats.used + stats.free + stats.granted + stats.retiring;
+        assert_eq!(stats.capacity, sum, "{stats:?}");
+        let (session, _) = self.join_as(4000 + self.sessions as u32, OWNER, None);
+        let span = self.grant(session, 4096);
+        let id = self.seal(session, SealItem::bytes(span, 5)).unwrap();
+        let targets = vec![WireTarget::Id(id.0, id.1)];
+        assert_eq!(self.change(session, RequestBody::Delete { targets }), Ok(()));
+        self.state.closed(session, false, self.now_ms);
+    }
+}
+
+fn hello(namespace: &str, resume: Option<(u64, u32, u64)>, node: &str) -> RequestBody {
+    RequestBody::Hello(Hello {
+        version: PROTOCOL_VERSION,
+        resume,
+        namespace: namespace.into(),
+        node: node.into(),
+    })
+}
+
+fn is_denied(answer: &Answered) -> bool {
+    matches!(answer, Err(WireError::Denied(_)))
+}
+
+/// What only the node's own user may ask.
+fn for_the_owner() -> Vec<RequestBody> {
+    let spec = NamespaceSpec { name: "new".into(), ..NamespaceSpec::default() };
+    vec![
+        RequestBody::CreateNamespace(spec),
+        RequestBody::DropNamespace { name: "new".into() },
+        RequestBody::Forget { node: "b".into() },
+        RequestBody::Shutdown,
+    ]
+}
+
+#[test]
+fn a_guest_may_not_rule_the_node_whoever_it_says_it_is() {
+    let mut asked = Asked::new();
+    for uid in [OWNER, 0, 7] {
+        let (guest, _) = asked.join_as(60, uid, Some(B));
+        for body in for_the_owner() {
+            let (answer, rest) = asked.all(guest, body.clone());
+            assert!(is_denied(&answer.unwrap()), "{body:?} of user {uid}");
+            assert!(!rest.contains(&Action::Stop), "{body:?} of user {uid}");
+        }
+        // The region is the right one, so that nothing else stands in the way.
+        let region_uid = asked.state.home().uid().0;
+        let stranger = asked.open(61, uid, Some(B));
+        let (answer, rest) = asked.all(stranger, RequestBody::Handover { region_uid });
+        assert!(is_denied(&answer.unwrap()) && rest.is_empty(), "handover to user {uid}");
+        asked.assert_goes_on();
+    }
+    // The same words of the owner are obeyed: it is the guest that was refused, not the words.
+    let (owner, _) = asked.join_as(70, OWNER, None);
+    for body in for_the_owner() {
+        let (answer, rest) = asked.all(owner, body.clone());
+        match body {
+            RequestBody::Forget { .. } => {
+                assert!(matches!(answer, Some(Err(WireError::NoNode { .. }))), "{answer:?}");
+            }
+            ref body => assert_eq!(answer, Some(Ok(ReplyBody::Done)), "{body:?}"),
+        }
+        assert_eq!(rest.contains(&Action::Stop), matches!(body, RequestBody::Shutdown));
+    }
+}
+
+#[test]
+fn a_guest_seals_and_gives_back_only_what_it_was_granted() {
+    let mut asked = Asked::new();
+    let (local, _) = asked.join_as(50, OWNER, None);
+    let (other, _) = asked.join_as(51, OWNER, Some(C));
+    let (guest, _) = asked.join_as(60, OWNER, Some(B));
+    let own = asked.grant(guest, 8192);
+    let sealed = asked.grant(local, 8192);
+    let id = asked.seal(local, SealItem::bytes(sealed, 8192)).unwrap();
+    let capacity = asked.state.stats(0).unwrap().capacity;
+    let (of_local, of_other) = (asked.grant(local, 8192), asked.grant(other, 8192));
+    let forged = [
+        ("of a local client", of_local),
+        ("of another node's client", of_other),
+        // All of a block may be shared, as buffers of a table are that is put again.
+        ("part of a sealed block", (sealed.0, 4096)),
+        ("over the end of its own", (own.0, own.1 + 128)),
+        ("before its own", (own.0.wrapping_sub(128), 256)),
+        ("of nobody", (of_local.0.max(of_other.0) + (1 << 20), 4096)),
+        ("the control section", (0, 4096)),
+        ("beyond the end", (capacity * 2, 4096)),
+        ("that wraps", (u64::MAX - 127, 256)),
+        ("off the line", (own.0 + 1, 128)),
+        ("empty", (own.0, 0)),
+    ];
+    for (what, span) in forged {
+        let refused = asked.seal(guest, SealItem::bytes(span, 1));
+        assert!(
+            matches!(refused, Err(WireError::Invalid(_) | WireError::Denied(_))),
+            "{what}: {refused:?}"
+        );
+        // As a further block, and as the place of a descriptor.
+        let item = SealItem { kind: 3, extra: vec![span], ..SealItem::bytes((own.0, 4096), 1) };
+        assert!(asked.seal(guest, item).is_err(), "further block {what}");
+        let item = SealItem { kind: 3, descriptor: span, ..SealItem::bytes((own.0, 4096), 1) };
+        if what != "over the end of its own" && what != "empty" && what != "off the line" {
+            assert!(asked.seal(guest, item).is_err(), "descriptor {what}");
+        }
+        let granted = asked.state.stats(0).unwrap().granted;
+        if what != "empty" {
+            let release = RequestBody::Release { spans: vec![span] };
+            let answer = asked.ask(guest, release);
+            assert!(answer.is_err(), "given back: {what}: {answer:?}");
+        }
+        assert_eq!(asked.state.stats(0).unwrap().granted, granted, "{what}");
+    }
+    asked.assert_goes_on();
+    // What was forged is still with those who have it, and the guest can use its own.
+    for (session, span) in [(local, of_local), (other, of_other), (guest, own)] {
+        asked.seal(session, SealItem::bytes(span, 8192)).unwrap();
+    }
+    let targets = vec![WireTarget::Id(id.0, id.1)];
+    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
+}
+
+#[test]
+fn a_guest_changes_nothing_in_another_namespace() {
+    let mut asked = Asked::new();
+    let (owner, _) = asked.join_as(50, OWNER, None);
+    let spec = NamespaceSpec { name: "one".into(), ..NamespaceSpec::default() };
+    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+    let local = asked.join_in("one", OWNER, None);
+    let span = asked.grant(local, 4096);
+    let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
+    let (hi, lo) = asked.seal(local, item).unwrap();
+    for uid in [OWNER, 0] {
+        let (guest, _) = asked.join_as(60, uid, Some(B));
+        let by_id = vec![WireTarget::Id(hi, lo)];
+        for body in [
+            RequestBody::Delete { targets: by_id.clone() },
+            RequestBody::Pin { targets: by_id.clone(), is_pinned: true },
+        ] {
+            let changed = asked.change(guest, body);
+            assert!(matches!(changed, Err(WireError::Denied(_))), "{changed:?}");
+        }
+        let own_x = vec![WireTarget::Name("x".into())];
+        let changed = asked.change(guest, RequestBody::Delete { targets: own_x });
+        assert!(matches!(changed, Err(WireError::NotFound { .. })), "{changed:?}");
+        let full = vec![WireTarget::Name("one\0x".into())];
+        assert!(asked.change(guest, RequestBody::Delete { targets: full }).is_err());
+        let names = vec!["one\0y".into()];
+        assert!(asked.ask(guest, RequestBody::Reserve { names }).is_err());
+    }
+    let targets = vec![WireTarget::Name("x".into())];
+    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
+    asked.assert_goes_on();
+}
+
+#[test]
+fn who_may_not_write_in_a_namespace_gets_nothing_of_it() {
+    let mut asked = Asked::new();
+    let (owner, _) = asked.join_as(50, OWNER, None);
+    let writers = Some(vec![7]);
+    let spec = NamespaceSpec { name: "one".into(), writers, ..NamespaceSpec::default() };
+    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+    let writer = asked.join_in("one", 7, Some(B));
+    let span = asked.grant(writer, 4096);
+    let (hi, lo) = asked.seal(writer, SealItem::bytes(span, 9)).unwrap();
+    let targets = vec![WireTarget::Id(hi, lo)];
+    let wants = [
+        RequestBody::Grant { min: 128, want: 128, wait_ms: 0 },
+        RequestBody::Reserve { names: vec!["n".into()] },
+        RequestBody::Seal { items: vec![SealItem::bytes(span, 9)] },
+        RequestBody::EntryPages { count: 1 },
+        RequestBody::Delete { targets: targets.clone() },
+        RequestBody::Pin { targets: targets.clone(), is_pinned: true },
+        RequestBody::Evict { bytes: 1 },
+    ];
+    // Root and the node's own user are other people on another machine.
+    for uid in [0, OWNER, 8] {
+        let guest = asked.join_in("one", uid, Some(B));
+        for body in wants.clone() {
+            let answer = asked.ask(guest, body.clone());
+            assert!(is_denied(&answer), "{body:?} of user {uid}: {answer:?}");
+        }
+    }
+    assert_eq!(asked.change(writer, RequestBody::Delete { targets }), Ok(()));
+    asked.assert_goes_on();
+}
+
+#[test]
+fn forged_ids_lead_nowhere() {
+    let mut asked = Asked::new();
+    let (local, _) = asked.join_as(50, OWNER, None);
+    let (guest, _) = asked.join_as(60, OWNER, Some(B));
+    let span = asked.grant(local, 4096);
+    let item = SealItem { is_held_by_creator: true, ..SealItem::bytes(span, 9) };
+    let (hi, lo) = asked.seal(local, item).unwrap();
+    let forged = [(hi, lo ^ (1 << 32)), (hi, lo + 1), (hi ^ 1, lo), (0, 0), (u64::MAX, u64::MAX)];
+    for (hi, lo) in forged {
+        let targets = vec![WireTarget::Id(hi, lo)];
+        for body in [
+            RequestBody::Delete { targets: targets.clone() },
+            RequestBody::Pin { targets: targets.clone(), is_pinned: true },
+        ] {
+            let changed = asked.change(guest, body);
+            assert!(matches!(changed, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}");
+        }
+        let answer = asked.ask(guest, RequestBody::Restore { id: (hi, lo) });
+        assert!(matches!(answer, Err(WireError::NotFound { .. })), "{hi:x} {lo:x}: {answer:?}");
+    }
+    // To say for another that it holds an object takes nothing from it.
+    let ids = vec![(hi, lo), (hi, lo + 1), (u64::MAX, 1)];
+    assert_eq!(asked.ask(guest, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
+    assert_eq!(asked.ask(guest, RequestBody::ConfirmEarlier), Ok(ReplyBody::Done));
+    let targets = vec![WireTarget::Id(hi, lo)];
+    assert_eq!(asked.change(local, RequestBody::Delete { targets }), Ok(()));
+    assert!(asked.state.stats(0).unwrap().retiring > 0, "its creator has not let go of it");
+    let ids = vec![(hi, lo)];
+    assert_eq!(asked.ask(local, RequestBody::Confirm { ids }), Ok(ReplyBody::Done));
+    asked.state.tick(asked.now_ms, &mut Vec::new());
+    assert_eq!(asked.state.stats(0).unwrap().retiring, 0);
+    asked.assert_goes_on();
+}
+
+/// The nonce of a place lies in memory that all clients can read, and a node says of its clients
+/// what process they are: so a place of this node's own client, with the rights of its user, could
+/// be taken over from another node.
+#[test]
+fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
+    let mut asked = Asked::new();
+    for (whose, thieves) in
+        [(None, vec![Some(B), Some(C)]), (Some(B), vec![Some(C), None]), (Some(C), vec![Some(B)])]
+    {
+        let (session, welcome) = asked.join_as(50, OWNER, whose);
+        let kept = asked.grant(session, 4096);
+        assert!(asked.state.closed(session, true, asked.now_ms).is_some());
+        let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
+        for thief in thieves {
+            let session = asked.open(50, OWNER, thief);
+            let answer = asked.ask(session, hello("", resume, ""));
+            assert!(is_denied(&answer), "{thief:?} as {whose:?}: {answer:?}");
+            let answer = asked.ask(session, RequestBody::Shutdown);
+            assert!(matches!(answer, Err(WireError::Invalid(_))), "{answer:?}");
+            asked.state.closed(session, true, asked.now_ms);
+        }
+        let session = asked.open(50, OWNER, whose);
+        let answer = asked.ask(session, hello("", resume, ""));
+        let Ok(ReplyBody::Welcome(again)) = answer else { panic!("{answer:?}") };
+        assert_eq!((again.slot, again.grants), (welcome.slot, vec![kept]));
+        asked.state.closed(session, false, asked.now_ms);
+    }
+    asked.assert_goes_on();
+}
+
+/// A guest has come through its node to this one; a hello for a third was carried by nobody, was
+/// answered never and kept its session for ever.
+#[test]
+fn a_guest_is_not_carried_on_to_a_third_node() {
+    let mut asked = Asked::founded();
+    for node in ["b", "nowhere"] {
+        let session = asked.open(60, OWNER, Some(B));
+        let (answer, rest) = asked.all(session, hello("", None, node));
+        assert!(is_denied(&answer.expect("an answer")), "{node}");
+        assert!(rest.contains(&Action::Close { session }), "{rest:?}");
+    }
+    asked.assert_goes_on();
+}
+
+#[test]
+fn who_is_no_member_is_told_so_and_nothing_comes_of_what_it_says() {
+    let mut asked = Asked::founded();
+    for stranger in ["b", "a", ""] {
+        assert!(!asked.state.is_neighbour(stranger), "{stranger}");
+    }
+    let questions = [
+        Question::Watch { pid: 1, start_time: 1 },
+        Question::Clean { region_uid: asked.state.home().uid().0, spans: vec![(0, 4096)] },
+        Question::Await { names: vec!["n".into()] },
+        Question::Sealed { names: vec!["n".into()] },
+    ];
+    for from in [("b", 0), ("b", 5), ("a", 5)] {
+        for question in &questions {
+            let body = question_bytes(question);
+            let mut out = Vec::new();
+            asked.state.asked(9, from, &body, asked.now_ms, &mut out);
+            let [Action::Peer(PeerAction::Answer { token: 9, body })] = &out[..] else {
+                panic!("{from:?} {question:?}: {out:?}")
+            };
+            let answer: Answer = postcard::from_bytes(body).unwrap();
+            assert!(matches!(answer, Answer::No(_)), "{from:?} {question:?}: {answer:?}");
+        }
+        for noise in [&b""[..], b"\xff\xff\xff\xff", &[7; 300]] {
+            let mut out = Vec::new();
+            asked.state.asked(9, from, noise, asked.now_ms, &mut out);
+            assert_eq!(out.len(), 1, "{out:?}");
+            out.clear();
+            asked.state.told(from, noise, asked.now_ms, &mut out);
+            assert_eq!(out, [], "{from:?}");
+        }
+        // An answer to what was never asked.
+        let mut out = Vec::new();
+        asked.state.answered(77, Ok(vec![1]), asked.now_ms, &mut out);
+        assert_eq!(out, []);
+    }
+    asked.assert_goes_on();
+}
+
+fn question_bytes(question: &Question) -> Vec<u8> {
+    postcard::to_allocvec(question).unwrap()
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn authority(names: &[&str]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    certs::init(dir.path(), 30 * DAY).unwrap();
+    for name in names {
+        certs::issue(dir.path(), name, &["127.0.0.1".into()], DAY).unwrap();
+    }
+    dir
+}
+
+fn address() -> String {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().to_string()
+}
+
+fn certified(name: &str, certs: &Path, listen: &str, join: &str) -> Daemon {
+    let certs = certs.to_str().unwrap();
+    let words = ["--name", name, "--listen", listen, "--join", join, "--certs", certs];
+    Daemon::start("16MiB", &[&words[..], &["--lease-ms", "1000", "--no-prepare"]].concat())
+}
+
+#[test]
+fn who_has_a_certificate_of_another_authority_does_not_join_and_the_others_go_on() {
+    let (ours, theirs) = (authority(&["a", "b"]), authority(&["c", "b"]));
+    let (at_a, at_b, at_c) = (address(), address(), address());
+    let a = certified("a", ours.path(), &at_a, &at_b);
+    let b = certified("b", ours.path(), &at_b, &at_a);
+    let (on_a, on_b) = (a.client(), b.client());
+    for client in [&on_a, &on_b] {
+        wait_for_roster(client, |roster| {
+            let live = roster.nodes.iter().filter(|node| node.reach == Reach::Live);
+            live.filter(|node| !node.fabric.is_empty()).count() == 2 && roster.has_lease
+        });
+    }
+    let epoch = on_a.roster().unwrap().epoch;
+    // It knows where they are, and one of them by a name that its authority gave to another.
+    let c = certified("c", theirs.path(), &at_c, &at_a);
+    let on_c = c.client();
+    // While it tries the others are one store; a lease is 1 s, so it tries several times.
+    for round in 0..30_u8 {
+        let name = format!("n{round}");
+        on_b.at("a").unwrap().put(&Value::Bytes(&[round; 99]), Some(&name)).unwrap();
+        let object = on_a.get(&name.as_str().into(), Duration::ZERO).unwrap();
+        assert_eq!(&object.view().unwrap()[..], &[round; 99]);
+        assert!(on_c.get(&name.as_str().into(), Duration::ZERO).is_err());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let roster = on_a.roster().unwrap();
+    assert_eq!(
+        (roster.epoch, roster.nodes.len(), roster.has_lease),
+        (epoch, 2, true),
+        "{roster:?}"
+    );
+    let alone = on_c.roster().unwrap();
+    assert!(alone.find("a").is_none() && alone.find("b").is_none(), "{alone:?}");
+    assert!(matches!(on_c.at("a"), Err(Error::InvalidArgument(_))));
+    assert!(!alone.has_lease, "it is no cluster by itself: {alone:?}");
+}
+
+#[test]
+fn a_daemon_does_not_start_with_the_certificate_of_another_node() {
+    let dir = authority(&["a", "b"]);
+    let mixed = tempfile::tempdir().unwrap();
+    for (from, to) in [("ca.pem", "ca.pem"), ("a.pem", "b.pem"), ("a.key", "b.key")] {
+        std::fs::copy(dir.path().join(from), mixed.path().join(to)).unwrap();
+    }
+    let sockets = tempfile::tempdir_in("/dev/shm").unwrap();
+    let start = |certs: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_farrowd"))
+            .arg("--socket")
+            .arg(sockets.path().join("n.sock"))
+            .arg("--memory-dir")
+            .arg(sockets.path())
+            .args(["--memory", "8MiB", "--name", "b", "--listen", "127.0.0.1:0", "--certs"])
+            .arg(certs)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let output = start(mixed.path()).wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && words.contains("b.pem"), "{words}");
+    // With its own it does.
+    let mut good = start(dir.path());
+    let socket = sockets.path().join("n.sock");
+    let served = wait_for("the node", || common::client_at(&socket).stats().ok());
+    good.kill().unwrap();
+    good.wait().unwrap();
+    assert!(served.is_some());
+}

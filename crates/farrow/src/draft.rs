@@ -1,0 +1,102 @@
+//! An object that is written and not yet sealed: its name and its labels may still change.
+//!
+//! For who must try several names before one is free: the bytes are written once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_store::{Held, Metadata, ObjectId};
+
+use crate::background;
+use crate::error::Error;
+use crate::gather::Gather;
+use crate::options::ObjectOptions;
+use crate::put::{self, Value, Written};
+use crate::seal;
+use crate::session::Session;
+
+/// Dropped unsealed it leaves nothing behind.
+pub(crate) struct Draft {
+    session: Arc<Session>,
+    /// None: sealed, or given up.
+    written: Option<Written>,
+}
+
+/// What was just sealed, held so that it is not evicted before it is pinned.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    session: Arc<Session>,
+    held: Option<Held>,
+    id: ObjectId,
+}
+
+impl Draft {
+    /// Writes a value to memory, as [`crate::Client::put_with`] does before it seals.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        value: &Value<'_>,
+        metadata: &Metadata,
+        wait: Duration,
+    ) -> Result<Self, Error> {
+        session.check_process()?;
+        let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
+        let mut written = put::write(session, value, &options, &mut Gather::nothing(session))?;
+        written.item.is_held_by_creator = true;
+        Ok(Self { session: Arc::clone(session), written: Some(written) })
+    }
+
+    /// Other metadata, of the same length in all.
+    pub(crate) fn relabel(&mut self, metadata: &Metadata) -> Result<(), Error> {
+        match &mut self.written {
+            Some(written) => put::relabel(&self.session, written, &metadata.encode()),
+            None => Err(Error::InvalidArgument("the object is sealed".into())),
+        }
+    }
+
+    /// Seals it under this name. `None`: another has it, and this may be tried with a new one.
+    pub(crate) fn seal(&mut self, name: &str) -> Result<Option<Kept>, Error> {
+        let Some(mut written) = self.written.take() else {
+            return Err(Error::InvalidArgument("the object is sealed".into()));
+        };
+        written.item.name = Some(name.to_owned());
+        let _unheld = self.session.sealing();
+        let result = seal::one(&self.session, written.item.clone());
+        if matches!(result, Err(Error::AlreadyExists { .. })) {
+            self.written = Some(written);
+            return Ok(None);
+        }
+        put::settle(&self.session, &written, &result);
+        background::take_down(written.retired);
+        let id = result?;
+        let held = self.session.hold_sealed(id)?;
+        Ok(Some(Kept { session: Arc::clone(&self.session), held: Some(held), id }))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if let Some(written) = self.written.take() {
+            put::abandon(&self.session, &written, false);
+            background::take_down(written.retired);
+        }
+    }
+}
+
+impl Kept {
+    pub(crate) fn id(&self) -> ObjectId {
+        self.id
+    }
+
+    /// Bytes of its buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.entry().size.0)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            self.session.release(held);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Adding rows: the bytes are written first, then the next version is tried for.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_arrow::SchemaNode;
+use farrow_store::ObjectId;
+
+use super::labels::{self, Member, VERSIONS_MAX};
+use super::layout::{Clash, Partition, ROWS_MAX};
+use super::{HugeTable, RACE_PIECE, State, sweep, wait_for_name};
+use crate::client::{Target, deadline_after, millis};
+use crate::draft::{Draft, Kept};
+use crate::error::Error;
+use crate::put::Value;
+use crate::session::{Session, lock};
+
+/// How rows are appended.
+#[derive(Debug, Clone, Copy)]
+pub struct AppendOptions<'a> {
+    /// The first row; `None`: behind the last one that is there.
+    pub position: Option<u64>,
+    /// The node in whose memory they are to lie; `None`: that of the client's place.
+    pub node: Option<&'a str>,
+    /// How long room in memory, and others who append, may keep it waiting.
+    pub timeout: Duration,
+}
+
+impl Default for AppendOptions<'_> {
+    /// At the end, here, within ten seconds.
+    fn default() -> Self {
+        Self { position: None, node: None, timeout: Duration::from_secs(10) }
+    }
+}
+
+impl HugeTable {
+    /// Adds the rows of a record batch or a table, and says where they are now. Buffers in the
+    /// pool of that node's memory stay in place; the rest is copied, once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::RowsTaken`] for rows that are there already; [`Error::InvalidArgument`] for no
+    /// rows, another schema, with the first difference, and rows beyond `i64`;
+    /// [`Error::NodeLost`] names a node that has chunks, or was to have this one;
+    /// [`Error::Timeout`] when others were faster all the time; [`Error::NotFound`] when the table
+    /// was dropped; and what [`Client::put`](crate::Client::put) says about memory.
+    pub fn append(
+        &self,
+        value: &Value<'_>,
+        options: &AppendOptions<'_>,
+    ) -> Result<Partition, Error> {
+        let started = Instant::now();
+        let deadline = deadline_after(options.timeout);
+        let (rows, schema) = rows_of(value)?;
+        self.check_schema(schema)?;
+        // Before anything is copied.
+        self.next(options.position, rows)?;
+        let client = options.node.map(|node| self.client.at(node)).transpose()?;
+        let session = client.as_ref().unwrap_or(&self.client).session();
+        let node = self.join(session, deadline)?;
+        let zero = labels::chunk_metadata(0, rows)?;
+        let mut draft = Draft::new(session, value, &zero, options.timeout)?;
+        let mut races = 0_u64;
+        loop {
+            let (version, position) = self.next(options.position, rows)?;
+            draft.relabel(&labels::chunk_metadata(position, rows)?)?;
+            let name = labels::chunk_name(&self.name, self.root, version);
+            if let Some(kept) = draft.seal(&name)? {
+                let node = Arc::clone(&node);
+                let (bytes, id) = (kept.bytes(), kept.id());
+                self.keep(session, &kept)?;
+                return Ok(Partition { version, position, rows, node, bytes, id });
+            }
+            races += 1;
+            if Instant::now() >= deadline {
+                let table = &self.name;
+                let what = format!("a version of huge table {table:?}, taken {races} times");
+                return Err(Error::Timeout { what, waited_ms: millis(started.elapsed()) });
+            }
+            wait_for_name(&self.client, &name, RACE_PIECE, deadline)?;
+        }
+    }
+
+    /// The version that rows would be now, and their position, if they may be there.
+    fn next(&self, position: Option<u64>, rows: u64) -> Result<(u64, u64), Error> {
+        let mut state = lock(&self.state);
+        self.discover(&mut state)?;
+        let position = position.unwrap_or_else(|| state.layout.end());
+        state.layout.check(position, rows).map_err(|clash| self.refused(position, rows, clash))?;
+        let version = state.layout.version() + 1;
+        if version > VERSIONS_MAX {
+            let what = format!("versions of huge table {:?}", self.name);
+            return Err(Error::TooMany { what, max: VERSIONS_MAX });
+        }
+        // Who sealed the last one may have died before it was pinned. So at any time all but the
+        // last are.
+        let last = state.layout.last().map(|chunk| chunk.id);
+        self.pin(&mut state, last)?;
+        Ok((version, position))
+    }
+
+    /// What was sealed stays, unless the table was dropped meanwhile.
+    fn keep(&self, session: &Arc<Session>, kept: &Kept) -> Result<(), Error> {
+        let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
+        if !home.has(&self.root.into())? {
+            // Who drops a table deletes the root first, then looks for chunks: one of the two sees
+            // this one.
+            sweep::all(&[home, Arc::clone(session)], &labels::prefix(&self.name, self.root))?;
+            let what = format!("huge table {:?}: it was dropped", self.name);
+            return Err(Error::NotFound { what });
+        }
+        if let Err(error) = self.pin(&mut lock(&self.state), Some(kept.id())) {
+            // It is there. Who appends next pins it.
+            tracing::warn!(%error, table = self.name, "a part is not pinned");
+        }
+        Ok(())
+    }
+
+    /// Makes a node one of those that may have chunks, and says what it is called.
+    fn join(&self, session: &Arc<Session>, deadline: Instant) -> Result<Arc<str>, Error> {
+        let region = session.region_uid();
+        loop {
+            let mut state = lock(&self.state);
+            let home = self.discover_members(&mut state)?;
+            let found = state.members.iter().position(|member| member.region == region);
+            if let Some(place) = found {
+                let node = state.members.get(place).map_or("", |member| &member.node).into();
+                let entry = labels::member_name(&self.name, self.root, place as u64 + 1);
+                let entry = home.lookup(&entry.as_str().into())?.map(|entry| entry.id);
+                self.pin(&mut state, Some(self.root))?;
+                self.pin(&mut state, entry)?;
+                return Ok(node);
+            }
+            let number = state.members.len() as u64 + 1;
+            drop(state);
+            let member = Member { region, node: self.client.nodes().name_of(region)? };
+            let name = labels::member_name(&self.name, self.root, number);
+            let metadata = labels::member_metadata(&member)?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut draft = Draft::new(&home, &Value::Bytes(b"1"), &metadata, left)?;
+            match draft.seal(&name)? {
+                Some(kept) => self.keep(&home, &kept)?,
+                None if Instant::now() >= deadline => {
+                    let what = format!("a place for {:?} in {:?}", member.node, self.name);
+                    return Err(Error::Timeout { what, waited_ms: 0 });
+                }
+                None => wait_for_name(&self.client, &name, RACE_PIECE, deadline)?,
+            }
+        }
+    }
+
+    /// A table that lost a part to make room would be none: its objects are never evicted.
+    fn pin(&self, state: &mut State, id: Option<ObjectId>) -> Result<(), Error> {
+        let Some(id) = id.filter(|id| !state.pinned.contains(id)) else {
+            return Ok(());
+        };
+        self.client.pin(&[Target::Id(id)])?;
+        state.pinned.insert(id);
+        Ok(())
+    }
+
+    fn refused(&self, position: u64, rows: u64, clash: Clash) -> Error {
+        let table = self.name.clone();
+        let last = position.saturating_add(rows).saturating_sub(1);
+        match clash {
+            Clash::Taken(by) => Error::RowsTaken {
+                table,
+                first: position,
+                last,
+                taken_first: by.position,
+                taken_last: by.end().saturating_sub(1),
+                version: by.version,
+            },
+            Clash::Empty => Error::InvalidArgument(format!("no rows for huge table {table:?}")),
+            Clash::TooFar => Error::InvalidArgument(format!(
+                "{rows} rows at {position} of huge table {table:?}: it has {ROWS_MAX} at most"
+            )),
+            clash @ Clash::Version { .. } => self.damaged(0, &clash),
+        }
+    }
+}
+
+/// How many rows, and of what schema.
+fn rows_of<'a>(value: &Value<'a>) -> Result<(u64, &'a SchemaNode), Error> {
+    match *value {
+        Value::RecordBatch { schema, batch } => Ok((batch.rows as u64, schema)),
+        Value::Table { schema, batches } => {
+            Ok((batches.iter().map(|batch| batch.rows as u64).sum(), schema))
+        }
+        _ => {
+            let text = "a huge table takes record batches and tables";
+            Err(Error::InvalidArgument(text.into()))
+        }
+    }
+}

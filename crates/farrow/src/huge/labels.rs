@@ -1,0 +1,177 @@
+//! What the objects of a table are called, and what their metadata says.
+//!
+//! A table is a root, `<name>`: an empty Arrow table of its schema. Below it come, both numbered
+//! from 1 on without a gap, its chunks, `<name>/<id of the root>/<version>`, each in the memory of
+//! any node, and its members, `<name>/<id of the root>/node/<number>`, in the memory of the root:
+//! the nodes that may have chunks. Names are unique in the cluster, so who seals one has made the
+//! next version, and nobody else has.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use farrow_store::{Metadata, NAME_BYTES_MAX, ObjectId};
+
+use crate::error::Error;
+
+/// Version of this layout, in the metadata of the root.
+const FORMAT: &str = "1";
+
+const FORMAT_KEY: &str = "farrow.huge_table";
+const POSITION_KEY: &str = "position";
+const ROWS_KEY: &str = "rows";
+const NODE_KEY: &str = "node";
+const REGION_KEY: &str = "region";
+
+/// Digits of a version or a member's number.
+const NUMBER_DIGITS: usize = 10;
+
+/// Most versions of a table: what has so many digits.
+pub(super) const VERSIONS_MAX: u64 = 9_999_999_999;
+
+/// Bytes of the longest name below a root, without that of the root.
+const SUFFIX_BYTES_MAX: usize = "/".len() + 32 + "/node/".len() + NUMBER_DIGITS;
+
+/// A node that may have chunks of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Member {
+    /// Uid of its memory.
+    pub(super) region: u64,
+    /// What it was called.
+    pub(super) node: String,
+}
+
+/// Names below a root can be as long as they get.
+pub(super) fn check_name(namespace: &str, name: &str) -> Result<(), Error> {
+    let namespace_bytes = if namespace.is_empty() { 0 } else { namespace.len() + 1 };
+    let most = (NAME_BYTES_MAX as usize).saturating_sub(SUFFIX_BYTES_MAX + namespace_bytes);
+    let bytes = name.len();
+    if bytes == 0 || bytes > most || name.contains('\0') {
+        return Err(Error::InvalidArgument(format!(
+            "a huge table's name of {bytes} B; here it has 1 to {most} B, without NUL"
+        )));
+    }
+    Ok(())
+}
+
+pub(super) fn chunk_name(table: &str, root: ObjectId, version: u64) -> String {
+    format!("{table}/{root}/{version:0NUMBER_DIGITS$}")
+}
+
+pub(super) fn member_name(table: &str, root: ObjectId, number: u64) -> String {
+    format!("{table}/{root}/node/{number:0NUMBER_DIGITS$}")
+}
+
+/// What the names of all but the root begin with.
+pub(super) fn prefix(table: &str, root: ObjectId) -> String {
+    format!("{table}/{root}/")
+}
+
+/// The root to which an object of this name belongs, if it is one of a table of this name.
+pub(super) fn root_of(table: &str, name: &str) -> Option<ObjectId> {
+    let (root, rest) = name.strip_prefix(table)?.strip_prefix('/')?.split_once('/')?;
+    let number = rest.strip_prefix("node/").unwrap_or(rest);
+    let is_number = number.len() == NUMBER_DIGITS && number.bytes().all(|b| b.is_ascii_digit());
+    is_number.then(|| root.parse().ok())?
+}
+
+/// The version of a chunk, from its name.
+pub(super) fn version_of(prefix: &str, name: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?;
+    (digits.len() == NUMBER_DIGITS).then(|| digits.parse().ok())?
+}
+
+pub(super) fn root_metadata() -> Result<Metadata, Error> {
+    pairs([(FORMAT_KEY, FORMAT.to_owned())])
+}
+
+/// Whether an object is the root of a table that this client understands.
+pub(super) fn check_root(name: &str, metadata: &Metadata) -> Result<(), Error> {
+    match metadata.get(FORMAT_KEY) {
+        Some(FORMAT) => Ok(()),
+        Some(other) => Err(Error::InvalidArgument(format!(
+            "huge table {name:?} has layout {other}, this client knows {FORMAT}"
+        ))),
+        None => Err(Error::InvalidArgument(format!("object {name:?} is no huge table"))),
+    }
+}
+
+/// Always of the same length.
+pub(super) fn chunk_metadata(position: u64, rows: u64) -> Result<Metadata, Error> {
+    pairs([(POSITION_KEY, format!("{position:020}")), (ROWS_KEY, format!("{rows:020}"))])
+}
+
+/// First row and number of rows, as somebody wrote them.
+pub(super) fn read_chunk(name: &str, metadata: &Metadata) -> Result<(u64, u64), Error> {
+    Ok((read(name, metadata, POSITION_KEY)?, read(name, metadata, ROWS_KEY)?))
+}
+
+pub(super) fn member_metadata(member: &Member) -> Result<Metadata, Error> {
+    pairs([(NODE_KEY, member.node.clone()), (REGION_KEY, member.region.to_string())])
+}
+
+pub(super) fn read_member(name: &str, metadata: &Metadata) -> Result<Member, Error> {
+    let region = read(name, metadata, REGION_KEY)?;
+    Ok(Member { region, node: read(name, metadata, NODE_KEY)? })
+}
+
+fn read<T: FromStr<Err: Display>>(name: &str, metadata: &Metadata, key: &str) -> Result<T, Error> {
+    let wrong = |why: String| Error::InvalidDescriptor(format!("{key} of {name:?}: {why}"));
+    let text = metadata.get(key).ok_or_else(|| wrong("it has none".into()))?;
+    text.parse().map_err(|error| wrong(format!("{error} in {text:?}")))
+}
+
+fn pairs<const N: usize>(pairs: [(&str, String); N]) -> Result<Metadata, Error> {
+    Metadata::new(pairs).map_err(|error| Error::InvalidArgument(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT: ObjectId = ObjectId { hi: 0xab, lo: 7 };
+
+    #[test]
+    fn names_say_what_they_belong_to() {
+        let chunk = chunk_name("a/b", ROOT, 12);
+        assert_eq!(chunk, "a/b/00000000000000ab0000000000000007/0000000012");
+        assert_eq!(root_of("a/b", &chunk), Some(ROOT));
+        assert_eq!(root_of("a/b", &member_name("a/b", ROOT, 3)), Some(ROOT));
+        assert_eq!(version_of(&prefix("a/b", ROOT), &chunk), Some(12));
+        assert_eq!(version_of(&prefix("a/b", ROOT), &member_name("a/b", ROOT, 3)), None);
+        for name in ["a/b", "a/b/", "a/b/c/0000000001", "a/b/00000000000000ab0000000000000007/1"] {
+            assert_eq!(root_of("a/b", name), None, "{name}");
+        }
+        assert_eq!(root_of("a", &chunk), None, "another table's");
+    }
+
+    #[test]
+    fn the_longest_name_leaves_room_for_all_below_it() {
+        let most = NAME_BYTES_MAX as usize - SUFFIX_BYTES_MAX;
+        let longest = "x".repeat(most);
+        check_name("", &longest).unwrap();
+        let below = member_name(&longest, ROOT, VERSIONS_MAX);
+        assert_eq!(below.len() as u64, NAME_BYTES_MAX);
+        assert!(chunk_name(&longest, ROOT, VERSIONS_MAX).len() <= below.len());
+        assert!(check_name("team", &longest).is_err());
+        check_name("team", &longest[5..]).unwrap();
+        assert!(check_name("", &format!("{longest}x")).is_err());
+        assert!(check_name("", "").is_err());
+    }
+
+    #[test]
+    fn metadata_survives_and_nonsense_is_refused() {
+        let long = chunk_metadata(u64::MAX, 1).unwrap();
+        assert_eq!(read_chunk("c", &long).unwrap(), (u64::MAX, 1));
+        assert_eq!(long.encode().len(), chunk_metadata(0, 10).unwrap().encode().len());
+        let member = Member { region: u64::MAX, node: "a".into() };
+        assert_eq!(read_member("m", &member_metadata(&member).unwrap()).unwrap(), member);
+        for wrong in [[("position", "-1"), ("rows", "1")], [("position", "1"), ("row", "1")]] {
+            let metadata = Metadata::new(wrong).unwrap();
+            let error = read_chunk("c", &metadata).unwrap_err();
+            assert!(matches!(error, Error::InvalidDescriptor(_)), "{error}");
+        }
+        check_root("t", &root_metadata().unwrap()).unwrap();
+        assert!(check_root("t", &Metadata::default()).is_err());
+        assert!(check_root("t", &Metadata::new([(FORMAT_KEY, "2")]).unwrap()).is_err());
+    }
+}

@@ -1,0 +1,415 @@
+//! Huge tables: one Arrow table whose rows lie in the memory of many nodes.
+//!
+//! A table is a log. Each append is one sealed object, a chunk, with a name that ends in the next
+//! version; since names are unique in the cluster, of those who try for a version at once one has
+//! it, and the others look again. So there is no lock that a dead client could keep, and a reader
+//! who finds versions 1 to n, by loads, has all of the table as it was then. The nodes that may
+//! have chunks are a second such log beside the root: a table of which a node is lost is an error,
+//! and never looks as if it were complete.
+
+mod append;
+
+mod labels;
+mod layout;
+mod schema;
+mod sweep;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farrow_arrow::{ArrowObject, BatchData, Kind, Rebuilt, SchemaNode};
+use farrow_store::{Entry, Metadata, ObjectId, ObjectKind};
+
+pub use append::AppendOptions;
+pub use layout::Partition;
+
+use crate::client::{Client, Target, deadline_after, millis};
+use crate::draft::Draft;
+use crate::error::Error;
+use crate::object::Object;
+use crate::put::Value;
+use crate::session::{Session, lock};
+use labels::Member;
+use layout::{Clash, Layout};
+
+/// A wait is cut into pieces of this, to see that a node was lost or the table dropped.
+const WAIT_PIECE: Duration = Duration::from_secs(1);
+
+/// Who loses the race for a name waits so long at most before looking again: it may be taken by a
+/// seal that is under way, and comes to nothing.
+const RACE_PIECE: Duration = Duration::from_millis(50);
+
+/// One table whose rows lie in the memory of many nodes. Threads may use it at the same time.
+#[derive(Debug)]
+pub struct HugeTable {
+    client: Client,
+    name: String,
+    root: ObjectId,
+    root_node: String,
+    schema: Arc<SchemaNode>,
+    state: Mutex<State>,
+}
+
+/// What was seen of a table; none of it changes any more.
+#[derive(Debug, Default)]
+struct State {
+    members: Vec<Member>,
+    layout: Layout,
+    /// True once it was looked whether versions lie behind a missing one.
+    is_checked: bool,
+    /// Pinned by this client: root, members, and the chunk that came last.
+    pinned: BTreeSet<ObjectId>,
+}
+
+/// A table as it is, or was, in one version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The version; 0 is the empty table.
+    pub version: u64,
+    /// The row behind the last one that is there.
+    pub rows: u64,
+    /// The first rows that are missing before it.
+    pub missing: Option<Range<u64>>,
+    /// Which rows lie where, by row.
+    pub partitions: Vec<Partition>,
+}
+
+impl Snapshot {
+    fn new(version: u64, partitions: Vec<Partition>) -> Self {
+        let rows = partitions.last().map_or(0, Partition::end);
+        Self { version, rows, missing: layout::first_gap(&partitions), partitions }
+    }
+
+    /// How many rows there are before the first missing one.
+    pub fn rows_in_a_row(&self) -> u64 {
+        self.missing.as_ref().map_or(self.rows, |gap| gap.start)
+    }
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Until {
+    /// So many rows from the first on, none missing.
+    Rows(u64),
+    /// This version, or a later one.
+    Version(u64),
+}
+
+impl Client {
+    /// Opens a huge table, and makes it where there is none and a schema is given. What is
+    /// appended without a word about the node goes to the memory of this client's place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for another schema than the table's, with the first difference,
+    /// and for an object that is no huge table; [`Error::NotFound`] without a schema;
+    /// [`Error::NodeLost`] also where the table is not found and may be on a node that is lost.
+    pub fn huge_table(&self, name: &str, schema: Option<&SchemaNode>) -> Result<HugeTable, Error> {
+        HugeTable::open(self, name, schema)
+    }
+}
+
+impl HugeTable {
+    fn open(client: &Client, name: &str, schema: Option<&SchemaNode>) -> Result<Self, Error> {
+        labels::check_name(client.namespace(), name)?;
+        if let Some(schema) = schema.filter(|schema| schema.to_schema().is_none()) {
+            let text = format!("a table's schema is a struct, not {}", schema.data_type());
+            return Err(Error::InvalidArgument(text));
+        }
+        let deadline = deadline_after(client.session().timeout);
+        loop {
+            match client.get(&name.into(), Duration::ZERO) {
+                Ok(root) => return Self::of_root(client, name, &root, schema),
+                Err(Error::NotFound { .. }) => none_is_lost(client, name)?,
+                Err(error) => return Err(error),
+            }
+            let what = format!("huge table {name:?}");
+            let schema = schema.ok_or(Error::NotFound { what })?;
+            if Self::create(client, name, schema)? {
+                continue;
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::AlreadyExists { name: name.to_owned() });
+            }
+            wait_for_name(client, name, RACE_PIECE, deadline)?;
+        }
+    }
+
+    /// False: the name is taken.
+    fn create(client: &Client, name: &str, schema: &SchemaNode) -> Result<bool, Error> {
+        sweep::orphans(client, name)?;
+        let empty = Value::Table { schema, batches: &[] };
+        let metadata = labels::root_metadata()?;
+        let mut draft = Draft::new(client.session(), &empty, &metadata, Duration::ZERO)?;
+        match draft.seal(name)? {
+            Some(kept) => client.pin(&[kept.id().into()]).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn of_root(
+        client: &Client,
+        name: &str,
+        root: &Object,
+        schema: Option<&SchemaNode>,
+    ) -> Result<Self, Error> {
+        let id = root.id();
+        labels::check_root(name, &client.metadata(&id.into())?)?;
+        let Rebuilt::Arrow(ArrowObject { kind: Kind::Table, schema: ours, .. }) = root.rebuild()?
+        else {
+            return Err(Error::InvalidDescriptor(format!("huge table {name:?}: its root is none")));
+        };
+        let table = Self {
+            client: client.clone(),
+            name: name.to_owned(),
+            root: id,
+            root_node: client.nodes().name_of(id.region().0)?,
+            schema: ours,
+            state: Mutex::default(),
+        };
+        schema.map_or(Ok(()), |schema| table.check_schema(schema))?;
+        Ok(table)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A struct of its columns, with the metadata that it was made with.
+    pub fn schema(&self) -> &Arc<SchemaNode> {
+        &self.schema
+    }
+
+    /// What is there now, or was in a version. Sends no message but for a place at each node that
+    /// was not looked at before.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeLost`] names a node that has chunks of it, [`Error::NotFound`] when it was
+    /// dropped or somebody deleted a chunk, [`Error::InvalidArgument`] for a version to come.
+    pub fn snapshot(&self, version: Option<u64>) -> Result<Snapshot, Error> {
+        let mut state = lock(&self.state);
+        self.discover(&mut state)?;
+        let newest = state.layout.version();
+        let version = version.unwrap_or(newest);
+        if version > newest {
+            let name = &self.name;
+            let text = format!("version {version} of huge table {name:?}, which has {newest}");
+            return Err(Error::InvalidArgument(text));
+        }
+        Ok(Snapshot::new(version, state.layout.chunks(version)))
+    }
+
+    /// All rows, in place: one batch or more for each chunk, whose buffers hold it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::snapshot`]; [`Error::RowsMissing`] names the first gap;
+    /// [`Error::InvalidDescriptor`] for a chunk that is not what it says.
+    pub fn table(&self, version: Option<u64>) -> Result<ArrowObject, Error> {
+        let snapshot = self.snapshot(version)?;
+        if let Some(gap) = &snapshot.missing {
+            let last = gap.end.saturating_sub(1);
+            let (table, rows) = (self.name.clone(), snapshot.rows);
+            return Err(Error::RowsMissing { table, first: gap.start, last, rows });
+        }
+        let mut batches = Vec::with_capacity(snapshot.partitions.len());
+        for chunk in &snapshot.partitions {
+            batches.extend(self.rebuild(chunk)?);
+        }
+        Ok(ArrowObject { kind: Kind::Table, schema: Arc::clone(&self.schema), batches })
+    }
+
+    /// Waits until rows, or a version, are there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::snapshot`]; [`Error::Timeout`] with what is there.
+    pub fn wait(&self, until: Until, timeout: Duration) -> Result<Snapshot, Error> {
+        let started = Instant::now();
+        let deadline = deadline_after(timeout);
+        loop {
+            let snapshot = self.snapshot(None)?;
+            let (is_there, what) = match until {
+                Until::Rows(rows) => {
+                    let have = snapshot.rows_in_a_row();
+                    (have >= rows, format!("{rows} rows of huge table {:?}, {have}", self.name))
+                }
+                Until::Version(version) => {
+                    let have = snapshot.version;
+                    (have >= version, format!("version {version} of {:?}, {have}", self.name))
+                }
+            };
+            if is_there {
+                return Ok(snapshot);
+            }
+            if Instant::now() >= deadline {
+                let waited_ms = millis(started.elapsed());
+                return Err(Error::Timeout { what: format!("{what} being there"), waited_ms });
+            }
+            let next = labels::chunk_name(&self.name, self.root, snapshot.version + 1);
+            wait_for_name(&self.client, &next, WAIT_PIECE, deadline)?;
+        }
+    }
+
+    /// Looks what has come since the last time.
+    fn discover(&self, state: &mut State) -> Result<(), Error> {
+        self.discover_members(state)?;
+        let members = &state.members;
+        let mut places = Vec::with_capacity(members.len());
+        for member in members {
+            let place = self.client.nodes().place_of(member.region, &member.node)?;
+            places.push((place, Arc::<str>::from(member.node.as_str())));
+        }
+        // Before the look: what is sealed meanwhile is no hole.
+        let newest = match state.is_checked {
+            true => 0,
+            false => self.newest(&places)?,
+        };
+        // Most come from where the last one came from.
+        let mut latest = 0;
+        'versions: loop {
+            let version = state.layout.version() + 1;
+            let name = labels::chunk_name(&self.name, self.root, version);
+            for place in (0..places.len()).map(|n| (n + latest) % places.len()) {
+                let Some((session, node)) = places.get(place) else {
+                    continue;
+                };
+                if let Some((entry, metadata)) = find(session, &name)? {
+                    let (position, rows) = labels::read_chunk(&name, &metadata)?;
+                    let (node, bytes) = (Arc::clone(node), entry.size.0);
+                    let chunk = Partition { version, position, rows, node, bytes, id: entry.id };
+                    state.layout.add(chunk).map_err(|clash| self.damaged(version, &clash))?;
+                    latest = place;
+                    continue 'versions;
+                }
+            }
+            break;
+        }
+        let version = state.layout.version();
+        if version < newest {
+            return Err(self.gone(version + 1));
+        }
+        state.is_checked = true;
+        Ok(())
+    }
+
+    /// The nodes that may have chunks, as the memory of the root says.
+    fn discover_members(&self, state: &mut State) -> Result<Arc<Session>, Error> {
+        let home = self.client.nodes().place_of(self.root.region().0, &self.root_node)?;
+        if !home.has(&self.root.into())? {
+            let what = format!("huge table {:?}: it was dropped", self.name);
+            return Err(Error::NotFound { what });
+        }
+        loop {
+            let number = state.members.len() as u64 + 1;
+            let name = labels::member_name(&self.name, self.root, number);
+            match find(&home, &name)? {
+                Some((_, metadata)) => state.members.push(labels::read_member(&name, &metadata)?),
+                None => return Ok(home),
+            }
+        }
+    }
+
+    /// The highest version that has a chunk, whether or not all before it have.
+    fn newest(&self, places: &[(Arc<Session>, Arc<str>)]) -> Result<u64, Error> {
+        let prefix = labels::prefix(&self.name, self.root);
+        let mut newest = 0;
+        for (session, _) in places {
+            let listed = session.reader.list(&prefix)?;
+            let names = listed.iter().filter_map(|one| one.name.as_deref());
+            let versions = names.filter_map(|name| labels::version_of(&prefix, name));
+            newest = versions.fold(newest, u64::max);
+        }
+        Ok(newest)
+    }
+
+    /// The batches of a chunk, once they are what they should be.
+    fn rebuild(&self, chunk: &Partition) -> Result<Vec<BatchData>, Error> {
+        let session = self.client.nodes().place_of(chunk.id.region().0, &chunk.node)?;
+        let held = session.hold(&chunk.id.into())?;
+        let object = Object::new(&session, held.ok_or_else(|| self.gone(chunk.version))?)?;
+        let wrong = |what: String| {
+            let (version, name) = (chunk.version, &self.name);
+            Error::InvalidDescriptor(format!("version {version} of huge table {name:?}: {what}"))
+        };
+        let kind = object.kind();
+        if !matches!(kind, ObjectKind::Table | ObjectKind::RecordBatch) {
+            return Err(wrong(format!("a {}, no rows", kind.as_str())));
+        }
+        let Rebuilt::Arrow(arrow) = object.rebuild()? else {
+            return Err(wrong("no rows".into()));
+        };
+        if let Some(difference) = schema::difference(&self.schema, &arrow.schema) {
+            return Err(wrong(difference));
+        }
+        let rows = arrow.batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
+        if rows != chunk.rows {
+            return Err(wrong(format!("{rows} rows, not {}", chunk.rows)));
+        }
+        Ok(arrow.batches.into_iter().filter(|batch| batch.rows > 0).collect())
+    }
+
+    fn check_schema(&self, schema: &SchemaNode) -> Result<(), Error> {
+        match schema::difference(&self.schema, schema) {
+            None => Ok(()),
+            Some(difference) => {
+                let text = format!("another schema than huge table {:?}: {difference}", self.name);
+                Err(Error::InvalidArgument(text))
+            }
+        }
+    }
+
+    fn gone(&self, version: u64) -> Error {
+        let what = format!("version {version} of huge table {:?}: it was deleted", self.name);
+        Error::NotFound { what }
+    }
+
+    fn damaged(&self, version: u64, clash: &Clash) -> Error {
+        let text = format!("version {version} of huge table {:?}: {clash:?}", self.name);
+        Error::InvalidDescriptor(text)
+    }
+}
+
+/// The entry and the metadata of a named object in the memory of a node.
+fn find(session: &Arc<Session>, name: &str) -> Result<Option<(Entry, Metadata)>, Error> {
+    let target = Target::from(name);
+    if let Some(entry) = session.lookup(&target)?
+        && let Some(metadata) = session.reader.metadata(&entry)?
+    {
+        return Ok(Some((entry, metadata)));
+    }
+    // Perhaps it is out of memory, and its metadata with it.
+    let Some(held) = session.hold(&target)? else {
+        return Ok(None);
+    };
+    let entry = *held.entry();
+    let metadata = session.reader.metadata(&entry);
+    session.release(held);
+    Ok(metadata?.map(|metadata| (entry, metadata)))
+}
+
+/// Waits for a name to be sealed on any node, until a deadline, and for `most` at most.
+fn wait_for_name(
+    client: &Client,
+    name: &str,
+    most: Duration,
+    deadline: Instant,
+) -> Result<(), Error> {
+    let piece = deadline.min(deadline_after(most));
+    let own = Client::new(Arc::clone(client.nodes().own()), Arc::clone(client.nodes()));
+    own.wait_until(&[name.into()], 1, piece).map(|_| ())
+}
+
+/// A table that is not found may be on a node that is lost; to make a second one would be worse
+/// than an error.
+fn none_is_lost(client: &Client, name: &str) -> Result<(), Error> {
+    let lost = client.nodes().first_lost()?;
+    lost.map_or(Ok(()), |node| {
+        let reason = format!("huge table {name:?} may be in its memory");
+        Err(Error::NodeLost { node, reason })
+    })
+}

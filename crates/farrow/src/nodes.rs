@@ -1,0 +1,382 @@
+//! The nodes of a cluster as one store: a place at each of them, taken at first use.
+//!
+//! The daemon tells in its region who is there, so looking for an object on other nodes sends no
+//! message once this client has its places.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, Roster, RosterNode};
+use farrow_store::{Held, Metadata};
+
+use crate::client::{Client, Listed, Target};
+use crate::error::Error;
+use crate::options::ConnectOptions;
+use crate::session::{Session, lock};
+
+/// The client's places at nodes: the one at its own, and those at others.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    own: Arc<Session>,
+    options: ConnectOptions,
+    seen: Mutex<Seen>,
+}
+
+/// What the daemon told last, and the places that were taken.
+#[derive(Debug, Default)]
+struct Seen {
+    number: u64,
+    roster: Arc<Roster>,
+    sessions: BTreeMap<String, Arc<Session>>,
+    /// Those of nodes that are not lost.
+    usable: Arc<[Arc<Session>]>,
+}
+
+impl Seen {
+    fn count_usable(&mut self) {
+        let usable = self
+            .sessions
+            .iter()
+            .filter(|(name, _)| self.roster.find(name).is_some_and(RosterNode::is_usable));
+        self.usable = usable.map(|(_, session)| Arc::clone(session)).collect();
+    }
+}
+
+/// What looking for an object on other nodes brought.
+enum Found<T> {
+    Here(T),
+    Nowhere,
+    /// It may be on a node that cannot be reached.
+    Unknown(Error),
+}
+
+impl Nodes {
+    pub(crate) fn new(own: Arc<Session>, options: ConnectOptions) -> Self {
+        Self { own, options, seen: Mutex::default() }
+    }
+
+    /// The place at the client's own node.
+    pub(crate) fn own(&self) -> &Arc<Session> {
+        &self.own
+    }
+
+    /// Who is there. One load when nothing has changed.
+    fn roster(&self) -> Result<Arc<Roster>, Error> {
+        self.look(|seen| Arc::clone(&seen.roster))
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Seen) -> T) -> Result<T, Error> {
+        let number = self.own.reader.told_number()?;
+        let mut seen = lock(&self.seen);
+        if seen.number != number
+            && let Some((number, bytes)) = self.own.reader.told()?
+            && let Some(roster) = Roster::decode(&bytes)
+        {
+            // A node that lost its memory has another region now.
+            seen.sessions.retain(|name, session| {
+                roster.find(name).is_none_or(|node| node.region_uid == session.region_uid())
+            });
+            (seen.number, seen.roster) = (number, Arc::new(roster));
+            seen.count_usable();
+        }
+        Ok(look(&seen))
+    }
+
+    /// Holds an object in the memory of a node at which this client has a place already. Sends no
+    /// message.
+    pub(crate) fn hold_here_at(
+        &self,
+        but: &Session,
+        target: &Target,
+        now_ns: u64,
+    ) -> Result<Option<(Arc<Session>, Held)>, Error> {
+        if self.own.reader.told_number()? == 0 {
+            return Ok(None);
+        }
+        let usable = self.look(|seen| Arc::clone(&seen.usable))?;
+        let own = std::iter::once(&self.own);
+        for session in own.chain(usable.iter()).filter(|one| !std::ptr::eq(&***one, but)) {
+            if let Target::Id(id) = target
+                && id.region().0 != session.region_uid()
+            {
+                continue;
+            }
+            if let Some(held) = session.hold_here_at(target, now_ns)? {
+                return Ok(Some((Arc::clone(session), held)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// True where there are no other nodes.
+    fn is_alone(&self) -> Result<bool, Error> {
+        Ok(self.own.reader.told_number()? == 0 || self.roster()?.nodes.len() < 2)
+    }
+
+    /// The place at a node.
+    fn session(&self, node: &RosterNode) -> Result<Arc<Session>, Error> {
+        if node.is_own {
+            return Ok(Arc::clone(&self.own));
+        }
+        let lost =
+            |reason: &str| Error::NodeLost { node: node.name.clone(), reason: reason.to_owned() };
+        if node.reach == Reach::Lost {
+            return Err(lost(&format!("nothing is heard from {}", node.address)));
+        }
+        if !node.is_usable() {
+            return Err(lost(&format!("its memory is not mapped: {}", node.why_not)));
+        }
+        if let Some(session) = lock(&self.seen).sessions.get(&node.name) {
+            return Ok(Arc::clone(session));
+        }
+        self.own.check_process()?;
+        // Not under the lock: another node may be asked meanwhile, and this one may be slow.
+        let session = Session::open(&self.options, &node.name)?;
+        let mut seen = lock(&self.seen);
+        let session = Arc::clone(seen.sessions.entry(node.name.clone()).or_insert(session));
+        seen.count_usable();
+        Ok(session)
+    }
+
+    /// The place at the node whose memory has this uid; `name` is what that node was called.
+    pub(crate) fn place_of(&self, region: u64, name: &str) -> Result<Arc<Session>, Error> {
+        if region == self.own.region_uid() {
+            return Ok(Arc::clone(&self.own));
+        }
+        let roster = self.roster()?;
+        if let Some(node) = roster.nodes.iter().find(|node| node.region_uid == region) {
+            return self.session(node);
+        }
+        let reason = match roster.find(name) {
+            // Says what is wrong with it, unless it is there.
+            Some(node) => match self.session(node) {
+                Ok(_) => "it has come back without the memory that it had".to_owned(),
+                Err(error) => return Err(error),
+            },
+            None => format!("it is none of the cluster's nodes {:?}", roster.names()),
+        };
+        Err(Error::NodeLost { node: name.to_owned(), reason })
+    }
+
+    /// What the node is called whose memory has this uid; empty where there is no cluster.
+    pub(crate) fn name_of(&self, region: u64) -> Result<String, Error> {
+        let roster = self.roster()?;
+        let is_own = region == self.own.region_uid();
+        let found =
+            roster.nodes.iter().find(|node| node.region_uid == region || (is_own && node.is_own));
+        Ok(found.map(|node| node.name.clone()).unwrap_or_default())
+    }
+
+    /// The name of a node that is lost and not forgotten, if there is one.
+    pub(crate) fn first_lost(&self) -> Result<Option<String>, Error> {
+        let roster = self.roster()?;
+        let lost = roster.nodes.iter().find(|node| node.reach == Reach::Lost);
+        Ok(lost.map(|node| node.name.clone()))
+    }
+
+    /// The places at all nodes whose memory can be used.
+    pub(crate) fn places(&self) -> Result<Vec<Arc<Session>>, Error> {
+        let mut places = vec![Arc::clone(&self.own)];
+        for node in self.roster()?.nodes.iter().filter(|node| !node.is_own) {
+            match self.session(node) {
+                Ok(session) => places.push(session),
+                Err(Error::NodeLost { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(places)
+    }
+
+    /// The first of the other nodes where `look` finds something. What is in the memory of a lost one
+    /// is an error.
+    fn first<T>(
+        &self,
+        but: &Session,
+        target: &Target,
+        look: impl Fn(&Arc<Session>) -> Result<Option<T>, Error>,
+    ) -> Result<Found<T>, Error> {
+        if self.is_alone()? {
+            return Ok(Found::Nowhere);
+        }
+        let roster = self.roster()?;
+        let mut trouble = None;
+        for node in roster.nodes.iter().filter(|node| is_possible(node, target)) {
+            if node.region_uid == but.region_uid() {
+                continue;
+            }
+            let found = match self.session(node) {
+                Ok(session) => look(&session).map(|found| found.map(Found::Here)),
+                Err(Error::NodeLost { .. }) if !self.is_at_lost(node, target)? => Ok(None),
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(error) => drop(trouble.get_or_insert(error)),
+            }
+        }
+        Ok(trouble.map_or(Found::Nowhere, Found::Unknown))
+    }
+
+    /// Whether an object is in the memory of a node that is lost.
+    fn is_at_lost(&self, node: &RosterNode, target: &Target) -> Result<bool, Error> {
+        let Target::Name(name) = target else {
+            return Ok(true);
+        };
+        match self.own.call(RequestBody::FindLost { name: name.clone() })? {
+            ReplyBody::FoundLost(found) => Ok(found.as_ref() == Some(&node.name)),
+            other => Err(confused(&other).into()),
+        }
+    }
+}
+
+/// A place, and the numbers of the targets that are there.
+type AtHome = (Arc<Session>, Vec<usize>);
+
+/// An id says in whose memory its object lies; a name may be anywhere.
+fn is_possible(node: &RosterNode, target: &Target) -> bool {
+    match target {
+        Target::Id(id) => id.region().0 == node.region_uid,
+        Target::Name(_) => true,
+    }
+}
+
+impl Client {
+    /// The same client with the memory of another node: what it puts, creates and allocates lies
+    /// there, and its numbers are that node's. Objects are found wherever they are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NodeLost`], [`Error::InvalidArgument`] for a node that there is not.
+    pub fn at(&self, node: &str) -> Result<Self, Error> {
+        let roster = self.nodes().roster()?;
+        let found = roster.find(node).ok_or_else(|| {
+            let known = roster.names();
+            Error::InvalidArgument(format!("no node {node:?} in the cluster; there are {known:?}"))
+        })?;
+        self.at_node(found)
+    }
+
+    fn at_node(&self, node: &RosterNode) -> Result<Self, Error> {
+        Ok(Self::new(self.nodes().session(node)?, Arc::clone(self.nodes())))
+    }
+
+    /// The node in whose memory this client puts; `None` where there is no cluster.
+    ///
+    /// # Errors
+    ///
+    /// The region is damaged.
+    pub fn node(&self) -> Result<Option<String>, Error> {
+        let (uid, roster) = (self.region_uid(), self.nodes().roster()?);
+        let found = roster.nodes.iter().find(|node| node.region_uid == uid);
+        Ok(found.map(|node| node.name.clone()))
+    }
+
+    /// Uid of the region in which this client puts: another one when a node lost its memory.
+    pub fn region_uid(&self) -> u64 {
+        self.session().region_uid()
+    }
+
+    /// As [`Self::list_where`], on all nodes that can be reached, each object with its node;
+    /// `None` where there is no cluster. What lies on lost nodes is not listed.
+    ///
+    /// # Errors
+    ///
+    /// A region is damaged.
+    pub fn list_all(
+        &self,
+        prefix: &str,
+        filter: &Metadata,
+    ) -> Result<Vec<(Option<String>, Listed)>, Error> {
+        let roster = self.nodes().roster()?;
+        if roster.nodes.is_empty() {
+            let listed = self.list_where(prefix, filter)?;
+            return Ok(listed.into_iter().map(|one| (None, one)).collect());
+        }
+        let mut all = Vec::new();
+        for node in &roster.nodes {
+            match self.at_node(node).and_then(|client| client.list_where(prefix, filter)) {
+                Ok(listed) => {
+                    all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
+                }
+                // The daemon may not know yet that the other one is gone.
+                Err(error @ (Error::NodeLost { .. } | Error::Disconnected { .. }))
+                    if !node.is_own =>
+                {
+                    tracing::debug!(%error, "not listed");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        all.sort_by(|(_, one), (_, other)| one.order().cmp(&other.order()));
+        Ok(all)
+    }
+
+    /// The nodes of the cluster, as the client's own node sees them; none where it is alone.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn roster(&self) -> Result<Roster, Error> {
+        match self.nodes().own.call(RequestBody::Nodes)? {
+            ReplyBody::Nodes(roster) => Ok(roster),
+            other => Err(confused(&other).into()),
+        }
+    }
+
+    /// Tells the node that all processes of a lost one have ended: what they held comes back.
+    /// Memory that they still read would be given to others, so be sure.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a node that is not lost, or not known.
+    pub fn forget_node(&self, node: &str) -> Result<(), Error> {
+        self.nodes().own.call(RequestBody::Forget { node: node.to_owned() }).map(drop)
+    }
+
+    /// Where an object is: the place at its node. This client's own if it is nowhere.
+    pub(crate) fn home_of(&self, target: &Target) -> Result<Arc<Session>, Error> {
+        if self.session().has(target)? {
+            return Ok(Arc::clone(self.session()));
+        }
+        let look = |session: &Arc<Session>| Ok(session.has(target)?.then(|| Arc::clone(session)));
+        match self.nodes().first(self.session(), target, look)? {
+            Found::Here(session) => Ok(session),
+            Found::Nowhere => Ok(Arc::clone(self.session())),
+            Found::Unknown(error) => Err(error),
+        }
+    }
+
+    /// Holds an object in the memory of another node than that of this client's place.
+    pub(crate) fn hold_elsewhere(
+        &self,
+        target: &Target,
+    ) -> Result<Option<(Arc<Session>, Held)>, Error> {
+        let look = |session: &Arc<Session>| {
+            Ok(session.hold(target)?.map(|held| (Arc::clone(session), held)))
+        };
+        match self.nodes().first(self.session(), target, look)? {
+            Found::Here(found) => Ok(Some(found)),
+            Found::Nowhere => Ok(None),
+            Found::Unknown(error) => Err(error),
+        }
+    }
+
+    /// Targets by the places where they are, in order; with the numbers that they had.
+    pub(crate) fn by_home(&self, targets: &[Target]) -> Result<Vec<AtHome>, Error> {
+        let all = || (0..targets.len()).collect();
+        if self.nodes().is_alone()? {
+            return Ok(vec![(Arc::clone(self.session()), all())]);
+        }
+        let mut groups: Vec<AtHome> = Vec::new();
+        for (number, target) in targets.iter().enumerate() {
+            let home = self.home_of(target)?;
+            match groups.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &home)) {
+                Some((_, numbers)) => numbers.push(number),
+                None => groups.push((home, vec![number])),
+            }
+        }
+        Ok(groups)
+    }
+}
