@@ -179,6 +179,9 @@ int main(int argc, char** argv) {
   BadArguments();
   FarrowClient* client = nullptr;
   CHECK(farrow_connect(argv[1], 10.0, &client) == FARROW_OK);
+  FarrowClient* far = client;
+  CHECK(farrow_client_at(client, "nobody", &far) == FARROW_INVALID_ARGUMENT && far == nullptr);
+  CHECK(farrow_client_at(client, nullptr, &far) == FARROW_INVALID_ARGUMENT);
   Objects(client);
   {
     auto pool = farrow::MemoryPool::Make(client).ValueOrDie();

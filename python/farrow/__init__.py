@@ -29,23 +29,29 @@ if _pyarrow.cpp_build_info.so_version != _native.ARROW_SO_VERSION:
         f"{_pyarrow.__version__} brings libarrow.so.{_pyarrow.cpp_build_info.so_version}"
     )
 
-from farrow import events
+from farrow import events, huge
 from farrow._connect import connect
-from farrow._native import Client, ObjectRef, Writer, __version__
+from farrow._native import Client, HugeTable, ObjectRef, Writer, __version__
+from farrow._types import NodeInfo
 from farrow.exceptions import (
     AlreadyExists,
+    BarrierBroken,
+    CutOff,
     Disconnected,
     FarrowError,
     InvalidArgument,
     InvalidDescriptor,
     LimitReached,
     NamespaceInUse,
+    NodeLost,
     NotFound,
     NotRestored,
     OutOfMemory,
     PermissionDenied,
     ProtocolError,
     QuotaExceeded,
+    RowsMissing,
+    RowsTaken,
     Timeout,
     TooLarge,
     TooManyObjects,
@@ -54,13 +60,18 @@ from farrow.exceptions import (
 
 __all__ = [
     "AlreadyExists",
+    "BarrierBroken",
     "Client",
+    "CutOff",
     "Disconnected",
     "FarrowError",
+    "HugeTable",
     "InvalidArgument",
     "InvalidDescriptor",
     "LimitReached",
     "NamespaceInUse",
+    "NodeInfo",
+    "NodeLost",
     "NotFound",
     "NotRestored",
     "ObjectRef",
@@ -68,6 +79,8 @@ __all__ = [
     "PermissionDenied",
     "ProtocolError",
     "QuotaExceeded",
+    "RowsMissing",
+    "RowsTaken",
     "Timeout",
     "TooLarge",
     "TooManyObjects",
@@ -76,4 +89,5 @@ __all__ = [
     "__version__",
     "connect",
     "events",
+    "huge",
 ]

@@ -2,22 +2,27 @@
 
 import builtins
 from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, final
 
 import pyarrow as pa
 
-from farrow._types import BufferLocation, Target
+from farrow._types import BufferLocation, NodeInfo, Target
 from farrow.events import Subscription
+from farrow.huge import Partition, Schema
 
 __all__ = [
     "ARROW_SO_VERSION",
     "Client",
     "DissociatedMessages",
     "EventStream",
+    "HugeTable",
     "ObjectRef",
     "Writer",
     "__version__",
+    "certs_init",
+    "certs_issue",
     "connect",
     "copy_bandwidth",
     "export_dissociated",
@@ -97,6 +102,32 @@ class Client:
         connect again: ``farrow.connect(client.address, namespace="other")``.  An id or a reference
         leads to its object from every namespace: they keep names and quotas apart, not secrets.
         """
+    @property
+    def node(self) -> str | None:
+        """Name of the node in whose memory it puts; None where there is no cluster."""
+    def at(self, node: str) -> Client:
+        """The same connection, with the memory of another node.
+
+        What the new client puts, creates and allocates lies there, and ``stats``, ``list`` and
+        ``evict`` are about that node.  Objects are found wherever they are, by every client.
+
+        Raises:
+            InvalidArgument: there is no such node; the message names those there are.
+            NodeLost: it cannot be reached.
+        """
+    def nodes(self) -> builtins.list[NodeInfo]:
+        """The nodes of the cluster, as the client's own node sees them, by number.
+
+        Empty where there is no cluster.  Nodes that are lost stay until they are forgotten.
+        """
+    def forget_node(self, name: str) -> None:
+        """Say that all processes of a lost node have ended: what they held comes back.
+
+        Memory that they still read would be given to others, so be sure.
+
+        Raises:
+            InvalidArgument: the node is not lost, or not known.
+        """
     def create_namespace(
         self,
         name: str,
@@ -145,6 +176,7 @@ class Client:
         *,
         metadata: Mapping[str, str] | None = None,
         wait: float = 0.0,
+        node: str | None = None,
     ) -> ObjectRef:
         """Seal a value in shared memory.
 
@@ -161,6 +193,7 @@ class Client:
             metadata: labels that are listed with it; 4096 bytes in all.
             wait: seconds that the node may take to find room when the region is full.  Those who
                 wait are served in the order in which they came.
+            node: name of the node in whose memory it is to lie; None: this client's.
 
         Raises:
             AlreadyExists: the name is taken.
@@ -172,6 +205,8 @@ class Client:
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.
+            NodeLost: the node that it is to lie at, or to be named by, cannot be reached.
+            CutOff: the node does not reach most of the cluster, and the object has a name.
         """
     def get(self, target: Target, *, timeout: float = 0.0) -> Any:
         """The value, zero-copy and read-only.
@@ -188,9 +223,14 @@ class Client:
             NotFound: it is not there, and timeout is 0.
             Timeout: it was not sealed in time.
             InvalidDescriptor: its description does not hold together.
+            NodeLost: it lies, or may lie, on a node that cannot be reached.
         """
     def put_many(
-        self, objs: Iterable[Any], names: Sequence[str | None] | None = None
+        self,
+        objs: Iterable[Any],
+        names: Sequence[str | None] | None = None,
+        *,
+        node: str | None = None,
     ) -> builtins.list[ObjectRef]:
         """Like ``put`` for each, in one message at most: all are sealed, or none."""
     def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
@@ -202,13 +242,18 @@ class Client:
         *,
         metadata: Mapping[str, str] | None = None,
         wait: float = 0.0,
+        node: str | None = None,
     ) -> Writer:
         """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
 
-        The name is reserved at once.  Raises what ``put`` raises.
+        The name is reserved at once.  Takes the arguments of ``put``, and raises what it raises.
         """
     def create_many(
-        self, sizes: Iterable[int], names: Sequence[str | None] | None = None
+        self,
+        sizes: Iterable[int],
+        names: Sequence[str | None] | None = None,
+        *,
+        node: str | None = None,
     ) -> builtins.list[Writer]:
         """Like ``create`` for each size in bytes: all names are reserved, or none."""
     def metadata(self, target: Target) -> dict[str, str]:
@@ -239,13 +284,13 @@ class Client:
         """
     def unpin(self, target: Target | Sequence[Target]) -> None:
         """Let one object, or several, be evicted again."""
-    def evict(self, nbytes: int) -> dict[str, int]:
+    def evict(self, nbytes: int, *, node: str | None = None) -> dict[str, int]:
         """Evict objects, least recently used first, until ``nbytes`` more are free.
 
         A node that spills writes them to files instead, and a get brings them back.
 
         Only such of this client's namespace, and never one that is held by anybody, pinned, or
-        still being written.
+        still being written.  In the memory of ``node``; None: of this client's node.
 
         Returns:
             objects: how many went; bytes: what became free with them, less than ``nbytes`` only
@@ -265,21 +310,63 @@ class Client:
         Returns:
             For each target whether it is sealed; less than ``num`` only when the time ran out.
         """
-    def list(self, prefix: str = "", *, where: Mapping[str, str] | None = None) -> pa.Table:
+    def barrier(self, name: str, parties: int, *, timeout: float = 60.0) -> None:
+        """Wait until ``parties`` clients, on whatever nodes, have come to the barrier ``name``.
+
+        Then it is as new.  Nobody polls: who comes last wakes the others.
+
+        Args:
+            name: 1 to 255 bytes, one in the cluster for each namespace.
+            parties: how many come, 1 to 4096; all must say the same.
+            timeout: seconds.
+
+        Raises:
+            BarrierBroken: a party ended, one of those that passed the last time included, or its
+                time is over; all that wait are told who it was.
+            NodeLost: the node that keeps the barrier is lost.
+        """
+    def set_flags(self, name: str, bits: int, *, clear: int = 0) -> int:
+        """Set flags, 64 of each name, after those of ``clear`` were cleared.
+
+        They are kept in the private memory of one node, and all clear at first.
+
+        Returns:
+            All flags of that name.
+        """
+    def wait_flags(self, name: str, bits: int, *, timeout: float = 60.0) -> int:
+        """Wait until all flags of ``bits`` are set.  Nobody polls.
+
+        Returns:
+            All flags of that name.
+
+        Raises:
+            Timeout: they were not within ``timeout`` seconds.
+        """
+    def list(
+        self,
+        prefix: str = "",
+        *,
+        where: Mapping[str, str] | None = None,
+        node: str | None = None,
+        all_nodes: bool = False,
+    ) -> pa.Table:
         """The sealed objects whose name begins with ``prefix``; with "" also those without name.
 
-        Only those of this client's namespace.
+        Only those of this client's namespace, and in the memory of one node, or of all.
 
         Args:
             prefix: first characters of the name.
             where: only objects whose metadata has all these pairs.
+            node: name of the node; None: this client's.
+            all_nodes: those of all nodes that can be reached; ``nodes`` says which cannot.
 
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
             value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32), metadata (map of
             string to string), pinned (bool), last_use (timestamp[ns, UTC]: the last get or the
             seal, by a clock of some milliseconds) and spilled (bool: in a file, until the next
-            get; its metadata is not listed then).
+            get; its metadata is not listed then).  With ``all_nodes`` also node (string; null
+            where there is no cluster).
         """
     def subscribe(
         self,
@@ -302,13 +389,32 @@ class Client:
         Raises:
             InvalidArgument: no name has such a prefix, or there is no such kind.
         """
-    def stats(self) -> dict[str, Any]:
-        """Counters of the node and of this client; sizes in bytes.
+    def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
+        """One table whose rows lie in the memory of many nodes; see ``farrow.huge``.
+
+        It is made where there is none and a schema is given, else opened.
+
+        Args:
+            name: up to 200 bytes of UTF-8, with the name of the namespace.
+            schema: a ``pyarrow.Schema``, or anything with ``__arrow_c_schema__``; None: the table
+                must be there.
+
+        Raises:
+            NotFound: it is not there, and no schema was given.
+            InvalidArgument: it has another schema (the first difference is named), or an object
+                of this name is no huge table.
+            FarrowError: a node is lost that the table may be on, which is named.
+        """
+    def stats(self, *, node: str | None = None) -> dict[str, Any]:
+        """Counters of the node, or of another one, and of this client there; sizes in bytes.
 
         At least capacity, used, free, objects, holds and clients, and the fabric's counters.
         """
-    def memory_pool(self, *, strict: bool = False) -> pa.MemoryPool:
+    def memory_pool(self, *, strict: bool = False, node: str | None = None) -> pa.MemoryPool:
         """A pool whose memory lies in the region: what is built with it, ``put`` does not copy.
+
+        With ``node`` in the region of that node: what is built with it, ``put`` with the same
+        ``node`` does not copy.
 
         When the region is full it spills to ordinary memory, since parts of Arrow (its CSV reader)
         abort the process when a pool fails; a later ``put`` copies or says what is missing.  With
@@ -317,7 +423,10 @@ class Client:
     def _overview(self, cells: int) -> dict[str, Any]: ...
     def _offset(self, address: int, size: int) -> int | None: ...
     def locate(self, obj: Any) -> builtins.list[BufferLocation]:
-        """Where each buffer of a pyarrow value, numpy array or bytes-like lies."""
+        """Where each buffer of a pyarrow value, numpy array or bytes-like lies.
+
+        The region is that of this client's node: ask ``client.at(node)`` for what lies elsewhere.
+        """
 
 def connect(
     address: str | None,
@@ -332,6 +441,34 @@ def node_main(args: Sequence[str]) -> int:
     """Run a node in this process until it ends; ``args`` are the flags of ``farrow node``.
 
     Returns the exit code.
+    """
+
+def certs_init(folder: str | PathLike[str], days: int) -> None:
+    """Make the authority of a cluster: ``ca.pem``, and ``ca.key`` for its owner only.
+
+    Raises:
+        FileExistsError: one of them is there.
+        InvalidArgument: no authority is good for so many days.
+    """
+
+def certs_issue(
+    folder: str | PathLike[str], name: str, hosts: Sequence[str], days: int
+) -> tuple[str, str]:
+    """Certify a node by the authority in a folder.
+
+    Args:
+        folder: with ca.pem and ca.key.
+        name: of the node.
+        hosts: addresses and DNS names at which it may be called without its name.
+        days: for which it is good.
+
+    Returns:
+        The files: its certificate (NAME.pem), and its key (NAME.key, for its owner only).
+
+    Raises:
+        FileExistsError: one of them is there.
+        InvalidArgument: the name, a host or the days cannot be.
+        FarrowError: the authority is damaged, or not made by ``certs_init``.
     """
 
 def survey() -> dict[str, Any]:
@@ -358,6 +495,86 @@ def import_dissociated(
     Raises:
         InvalidDescriptor: a message does not hold together, or points elsewhere.
     """
+
+@final
+class HugeTable:
+    """A table whose chunks lie in the memory of many nodes; made by ``Client.huge_table``.
+
+    See ``farrow.huge``.  Safe to use from many threads.  What a client appends lies in the memory
+    of its own node, if it says nothing else.  Every method but ``drop`` raises NotFound when the
+    table was dropped, and an error that names the node when one that has rows of it is lost.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that it was made with."""
+    @property
+    def rows(self) -> int:
+        """The row behind the last one that is there."""
+    @property
+    def version(self) -> int:
+        """How often something was appended; what a version has never changes."""
+    def append(
+        self,
+        data: Any,
+        position: int | None = None,
+        *,
+        node: str | None = None,
+        timeout: float = 10.0,
+    ) -> Partition:
+        """Add rows, in one piece.
+
+        Args:
+            data: a pyarrow RecordBatch or Table, or anything that ``Client.put`` takes as such.
+                Buffers in the memory pool of that node stay in place, others are copied once.
+            position: the row at which they begin; None: behind the last one.
+            node: in whose memory they are to lie; None: that of the client.
+            timeout: seconds that the node may take to find room, and that others who append at the
+                same moment may keep it waiting.
+
+        Returns:
+            Where they are now.
+
+        Raises:
+            RowsTaken: some of these rows are there already.
+            InvalidArgument: no rows, another schema (the first difference is named), more rows
+                than Arrow counts (2^63 - 1), or no such node.
+            Timeout: others were faster, again and again.
+            OutOfMemory, QuotaExceeded, ...: as ``Client.put``.
+        """
+    def table(self, version: int | None = None) -> pa.Table:
+        """All rows in their order, zero-copy and read-only; each chunk lies where it was put.
+
+        Args:
+            version: how the table was then; None: as it is now.
+
+        Raises:
+            RowsMissing: not all rows before the last one are there; the first gap is named.
+            InvalidArgument: there is no such version yet.
+            InvalidDescriptor: a chunk is not what it says.
+        """
+    def partitions(self, version: int | None = None) -> builtins.list[Partition]:
+        """Which rows lie where, by row, so that work can go to the data."""
+    def wait(
+        self, *, rows: int | None = None, version: int | None = None, timeout: float = 10.0
+    ) -> int:
+        """Wait until the first ``rows`` rows are there, or a version; for ``timeout`` seconds.
+
+        Returns:
+            The version that the table has then.
+
+        Raises:
+            Timeout: with what is there.
+        """
+    def drop(self) -> None:
+        """Delete the table on all nodes.  Tables that were made of it stay readable.
+
+        Raises:
+            NotFound: it was dropped before.
+        """
 
 @final
 class EventStream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     # A reference, a name, or an id of 16 bytes.
     Target: TypeAlias = ObjectRef | str | bytes
 
-__all__ = ["BufferLocation"]
+__all__ = ["BufferLocation", "NodeInfo"]
 
 
 class BufferLocation(TypedDict):
@@ -25,3 +25,19 @@ class BufferLocation(TypedDict):
     offset: int | None  # bytes from the start of the region; None outside of it
     bytes: int
     in_region: bool
+
+
+class NodeInfo(NamedTuple):
+    """One node of a cluster, as the node that was asked sees it; from ``Client.nodes``."""
+
+    name: str
+    number: int  # in the cluster
+    address: str  # where other nodes reach it
+    incarnation: int  # which life of it
+    # Heard of within a lease; not heard of, and being settled; the others go on without it.
+    reach: Literal["live", "suspect", "lost"]
+    is_own: bool  # the one that was asked
+    fabric: str  # how its memory is reached, "shm" or "device"; "": not at all
+    coherence: str  # "coherent" or "node-local"; "" where the memory is not reached
+    capacity: int  # bytes of memory for objects
+    why_not: str  # why its memory is not reached; "" where it is

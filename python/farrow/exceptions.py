@@ -7,20 +7,27 @@ the numbers; where a program may want them, they are attributes as well.
 
 from __future__ import annotations
 
+from threading import BrokenBarrierError as ThreadBarrierBroken
+
 __all__ = [
     "AlreadyExists",
+    "BarrierBroken",
+    "CutOff",
     "Disconnected",
     "FarrowError",
     "InvalidArgument",
     "InvalidDescriptor",
     "LimitReached",
     "NamespaceInUse",
+    "NodeLost",
     "NotFound",
     "NotRestored",
     "OutOfMemory",
     "PermissionDenied",
     "ProtocolError",
     "QuotaExceeded",
+    "RowsMissing",
+    "RowsTaken",
     "Timeout",
     "TooLarge",
     "TooManyObjects",
@@ -129,6 +136,32 @@ class QuotaExceeded(LimitReached):
     whose: str = ""
 
 
+class RowsMissing(FarrowError, LookupError):
+    """Nobody has appended some rows of a huge table yet, but later ones.
+
+    Attributes:
+        first: the first row that is missing.
+        last: the last one of this gap.
+    """
+
+    first: int = 0
+    last: int = 0
+
+
+class RowsTaken(FarrowError, ValueError):
+    """Some of the rows to be appended to a huge table are there already.
+
+    Attributes:
+        first: the first row of those that are there.
+        last: the last one.
+        version: the version of the table in which they came.
+    """
+
+    first: int = 0
+    last: int = 0
+    version: int = 0
+
+
 class Timeout(FarrowError, TimeoutError):
     """The object was not sealed, or the node did not answer, within the time given.
 
@@ -148,6 +181,38 @@ class Disconnected(FarrowError, ConnectionError):
 
     Tables that were got before stay readable.
     """
+
+
+class NodeLost(FarrowError, ConnectionError):
+    """The node in whose memory it lies, or is to lie, cannot be reached; other nodes go on.
+
+    Values of that node that were got before stay readable.
+
+    Attributes:
+        node: name of the node.
+    """
+
+    node: str = ""
+
+
+class BarrierBroken(FarrowError, ThreadBarrierBroken):
+    """Not all parties of a barrier will come: one has ended, or its time is over.
+
+    Attributes:
+        who: whoever does not come, or gave up.
+    """
+
+    who: str = ""
+
+
+class CutOff(FarrowError, ConnectionError):
+    """The node does not reach most of its cluster, and so cannot say which names are free.
+
+    Attributes:
+        node: name of the node that was asked.
+    """
+
+    node: str = ""
 
 
 class PermissionDenied(FarrowError, PermissionError):

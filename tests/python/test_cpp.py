@@ -6,6 +6,7 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import farrow
 from arrow_cases import variants
 from farrow import _native
+from test_cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 ARROW = Path(pa.get_library_dirs()[0])
@@ -207,3 +209,49 @@ def test_forged_messages_are_errors(shared: farrow.Client) -> None:
     elsewhere = shared.put(b"another object")
     with pytest.raises(farrow.InvalidDescriptor):
         _native.import_dissociated(shared, [elsewhere], messages.schema, messages.batches)
+
+
+_AT_A_NODE = """
+import ctypes, sys, time
+library, socket = sys.argv[1:]
+farrow = ctypes.CDLL(library)
+farrow.farrow_last_error.restype = ctypes.c_char_p
+client, far, nobody = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(1)
+seconds = ctypes.c_double(10)
+assert farrow.farrow_connect(socket.encode(), seconds, ctypes.byref(client)) == 0
+assert farrow.farrow_client_at(client, b"b", ctypes.byref(far)) == 0
+assert farrow.farrow_client_at(client, b"d", ctypes.byref(nobody)) == 9
+assert nobody.value is None
+farrow.farrow_close(client)
+
+def put(name):
+    return farrow.farrow_put_bytes(far, b"from C", ctypes.c_uint64(6), name, None)
+
+assert put(b"at b") == 0, farrow.farrow_last_error()
+print("put", flush=True)
+sys.stdin.readline()  # b is killed meanwhile
+end = time.monotonic() + 30
+while (status := put(b"again")) != 13:
+    assert status in (0, 2, 7, 13), (status, farrow.farrow_last_error())
+    assert time.monotonic() < end
+    time.sleep(0.01)
+print(farrow.farrow_last_error().decode())
+farrow.farrow_close(far)
+"""
+
+
+def test_a_client_in_c_at_another_node(make_node: Any, capi: Path) -> None:
+    cluster = Cluster(make_node, 3)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _AT_A_NODE, capi / "libfarrow_capi.so", cluster.nodes["a"].socket],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "put\n", process.communicate()
+    a = cluster.client("a")
+    assert a.list(node="b")["name"].to_pylist() == ["at b"]
+    assert a.get("at b").to_pybytes() == b"from C"
+    cluster.nodes["b"].kill9()
+    out, err = process.communicate("go on\n", timeout=120)
+    assert process.returncode == 0, err
+    assert 'node "b" is lost' in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ def test_families() -> None:
         (farrow.OutOfMemory, MemoryError),
         (farrow.Timeout, TimeoutError),
         (farrow.Disconnected, ConnectionError),
+        (farrow.BarrierBroken, threading.BrokenBarrierError),
+        (farrow.NodeLost, ConnectionError),
+        (farrow.CutOff, ConnectionError),
         (farrow.PermissionDenied, PermissionError),
         (farrow.InvalidArgument, ValueError),
         (farrow.UnsupportedType, TypeError),

@@ -28,7 +28,7 @@ struct ArrowArrayStream;
 struct ArrowSchema;
 
 /* Grows when a function is added, changes when one changes. */
-#define FARROW_API_VERSION 1
+#define FARROW_API_VERSION 2
 
 typedef struct FarrowClient FarrowClient; /* a connection to one node */
 typedef struct FarrowObject FarrowObject; /* a sealed object that is held: it stays readable */
@@ -48,7 +48,9 @@ typedef enum FarrowStatus {
   FARROW_INVALID_ARGUMENT = 9,
   FARROW_PROTOCOL = 10,
   FARROW_SYSTEM = 11, /* an error of the operating system */
-  FARROW_PANIC = 12   /* a defect of Farrow; the message says where */
+  FARROW_PANIC = 12,  /* a defect of Farrow; the message says where */
+  FARROW_NODE_LOST = 13, /* the node in whose memory it lies, or is to lie, cannot be reached */
+  FARROW_CUT_OFF = 14    /* the node does not reach most of its cluster: it makes no names */
 } FarrowStatus;
 
 typedef enum FarrowKind {
@@ -78,6 +80,11 @@ void farrow_id_to_hex(const FarrowObjectId *id, char text[33]);
 /* Connect to the node at a socket path, in its default namespace. NULL: $FARROW_SOCKET, else this
  * user's node. */
 FarrowStatus farrow_connect(const char *socket, double timeout_seconds, FarrowClient **client);
+
+/* The same connection with the memory of another node of the cluster: what the new client puts,
+ * creates and allocates lies there. Objects are found wherever they are. FARROW_INVALID_ARGUMENT
+ * for a node that there is not. Both handles are given back by farrow_close, in any order. */
+FarrowStatus farrow_client_at(FarrowClient *client, const char *node, FarrowClient **at);
 
 /* Give the handle back. Objects, pools and writers made with it stay good; the connection ends
  * with the last of them. NULL is allowed. */

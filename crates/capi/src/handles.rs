@@ -127,6 +127,28 @@ pub unsafe extern "C" fn farrow_connect(
 /// See `farrow.h`.
 ///
 /// # Safety
+/// `client` is a client handle, `node` a C string, `at` a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_client_at(
+    client: *const FarrowClient,
+    node: *const c_char,
+    at: *mut *mut FarrowClient,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let (client, node, at) =
+            unsafe { (borrow(client, "client")?, name(node)?, place(at, "at")?) };
+        *at = std::ptr::null_mut();
+        let node = node.ok_or_else(|| Failure::null("node"))?;
+        let client = client.get().at(node)?;
+        *at = Box::into_raw(Box::new(FarrowClient { client }));
+        Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
 /// `client` is NULL or a handle that nobody uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_close(client: *mut FarrowClient) {

@@ -23,7 +23,7 @@ pub use put::FarrowWriter;
 pub use status::FarrowStatus;
 
 /// The version of `farrow.h` this crate implements: `FARROW_API_VERSION` there.
-pub const API_VERSION: u32 = 1;
+pub const API_VERSION: u32 = 2;
 
 /// The version of `farrow.h` this library implements.
 #[unsafe(no_mangle)]

@@ -20,6 +20,8 @@ pub enum FarrowStatus {
     Protocol = 10,
     System = 11,
     Panic = 12,
+    NodeLost = 13,
+    CutOff = 14,
 }
 
 impl From<&Error> for FarrowStatus {
@@ -34,6 +36,8 @@ impl From<&Error> for FarrowStatus {
             Error::Disconnected { .. } => FarrowStatus::Disconnected,
             Error::PermissionDenied(_) => FarrowStatus::PermissionDenied,
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
+            Error::NodeLost { .. } => FarrowStatus::NodeLost,
+            Error::CutOff { .. } => FarrowStatus::CutOff,
             Error::Protocol(_) => FarrowStatus::Protocol,
             _ => FarrowStatus::System,
         }

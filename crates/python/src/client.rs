@@ -3,15 +3,17 @@
 use crate::errors::{invalid_argument, raise};
 use crate::events::EventStream;
 use crate::incoming::Incoming;
+use crate::nodes::{self, Places, Pools, at};
 use crate::reference::{ObjectRef, one_or_more};
 use crate::writer::Writer;
-use crate::{labels, listing, namespaces, outgoing, plain, pool, shim, warm};
+use crate::{huge, labels, listing, namespaces, outgoing, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longer timeouts, and infinite ones, mean this: a hundred years.
@@ -64,15 +66,18 @@ pub fn connect(
     };
     let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
-    Ok(Client { client, pools: [const { PyOnceLock::new() }; 2] })
+    let places = Arc::new(Places::new(&client));
+    Ok(Client { pools: places.own(), client, places })
 }
 
 /// A connection to one node; see `_native.pyi`.
 #[pyclass(frozen, weakref, module = "farrow", name = "Client")]
 pub struct Client {
     client: farrow::Client,
-    /// The pool that spills and the strict one, made when asked for.
-    pools: [PyOnceLock<Py<PyAny>>; 2],
+    /// Those of its node.
+    pools: Arc<Pools>,
+    /// Those at the nodes that were asked for by name.
+    places: Arc<Places>,
 }
 
 impl Client {
@@ -94,6 +99,29 @@ impl Client {
     #[getter]
     fn namespace(&self) -> &str {
         self.client.namespace()
+    }
+
+    /// Name of the node in whose memory it puts.
+    #[getter]
+    fn node(&self) -> PyResult<Option<String>> {
+        self.client.node().map_err(raise)
+    }
+
+    /// The same connection, with the memory of another node.
+    fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
+        let client = py.detach(|| self.client.at(node)).map_err(raise)?;
+        let pools = self.places.pools(node, &client);
+        Ok(Client { client, pools, places: Arc::clone(&self.places) })
+    }
+
+    /// The nodes of the cluster.
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        nodes::infos(py, &self.client)
+    }
+
+    /// Take back what the processes of a lost node held.
+    fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        py.detach(|| self.client.forget_node(name)).map_err(raise)
     }
 
     /// Make a namespace.
@@ -120,7 +148,7 @@ impl Client {
     }
 
     /// Seal a value in shared memory.
-    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0))]
+    #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None))]
     fn put(
         &self,
         py: Python<'_>,
@@ -128,6 +156,7 @@ impl Client {
         name: Option<String>,
         metadata: Option<&Bound<'_, PyAny>>,
         wait: f64,
+        node: Option<&str>,
     ) -> PyResult<ObjectRef> {
         let incoming = Incoming::new(obj)?;
         let metadata = labels::read(metadata)?;
@@ -135,7 +164,8 @@ impl Client {
         let id = py.detach(|| {
             let options =
                 ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
-            let done = self.client.put_with(&incoming.value(), &options);
+            let done = at(&self.client, node)
+                .and_then(|client| client.put_with(&incoming.value(), &options));
             drop(incoming);
             done
         });
@@ -163,12 +193,13 @@ impl Client {
     }
 
     /// Like `put` for each, in one message to the node; all or none.
-    #[pyo3(signature = (objs, names=None))]
+    #[pyo3(signature = (objs, names=None, *, node=None))]
     fn put_many(
         &self,
         py: Python<'_>,
         objs: &Bound<'_, PyAny>,
         names: Option<Vec<Option<String>>>,
+        node: Option<&str>,
     ) -> PyResult<Vec<ObjectRef>> {
         let incoming =
             objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
@@ -179,7 +210,7 @@ impl Client {
                 .zip(&names)
                 .map(|(one, name)| (one.value(), ObjectOptions::named(name.as_deref())))
                 .collect();
-            self.client.put_many(&values)
+            at(&self.client, node)?.put_many(&values)
         });
         let ids = ids.map_err(raise)?;
         Ok(ids.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
@@ -204,7 +235,7 @@ impl Client {
     }
 
     /// Space for an object of bytes, to be written in place and sealed.
-    #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0))]
+    #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0, node=None))]
     fn create(
         &self,
         py: Python<'_>,
@@ -212,22 +243,25 @@ impl Client {
         name: Option<String>,
         metadata: Option<&Bound<'_, PyAny>>,
         wait: f64,
+        node: Option<&str>,
     ) -> PyResult<Writer> {
         let size = size_of(nbytes)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
         let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
-        let writer = py.detach(|| self.client.create_with(size, &options)).map_err(raise)?;
+        let create = || at(&self.client, node)?.create_with(size, &options);
+        let writer = py.detach(create).map_err(raise)?;
         Ok(Writer::new(writer, name))
     }
 
     /// Like `create` for each size; all or none.
-    #[pyo3(signature = (sizes, names=None))]
+    #[pyo3(signature = (sizes, names=None, *, node=None))]
     fn create_many(
         &self,
         py: Python<'_>,
         sizes: &Bound<'_, PyAny>,
         names: Option<Vec<Option<String>>>,
+        node: Option<&str>,
     ) -> PyResult<Vec<Writer>> {
         let sizes =
             sizes.try_iter()?.map(|size| size_of(&size?)).collect::<PyResult<Vec<u64>>>()?;
@@ -237,7 +271,8 @@ impl Client {
             .zip(&names)
             .map(|(size, name)| (size, ObjectOptions::named(name.as_deref())))
             .collect();
-        let writers = py.detach(|| self.client.create_many(&objects)).map_err(raise)?;
+        let create = || at(&self.client, node)?.create_many(&objects);
+        let writers = py.detach(create).map_err(raise)?;
         let writers = writers.into_iter().zip(names.iter().cloned());
         Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
     }
@@ -288,6 +323,26 @@ impl Client {
         py.detach(|| self.client.wait(&targets, num, timeout)).map_err(raise)
     }
 
+    /// Wait until so many clients have come, on whatever nodes.
+    #[pyo3(signature = (name, parties, *, timeout=60.0))]
+    fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
+        let timeout = duration(timeout)?;
+        py.detach(|| self.client.barrier(name, parties, timeout)).map_err(raise)
+    }
+
+    /// Set flags, after others were cleared.
+    #[pyo3(signature = (name, bits, *, clear=0))]
+    fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
+        py.detach(|| self.client.set_flags(name, bits, clear)).map_err(raise)
+    }
+
+    /// Wait until all these flags are set.
+    #[pyo3(signature = (name, bits, *, timeout=60.0))]
+    fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
+        let timeout = duration(timeout)?;
+        py.detach(|| self.client.wait_flags(name, bits, timeout)).map_err(raise)
+    }
+
     /// Never evict one object, or several.
     fn pin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
@@ -301,28 +356,50 @@ impl Client {
     }
 
     /// Evict what was used least recently.
+    #[pyo3(signature = (nbytes, *, node=None))]
     fn evict<'py>(
         &self,
         py: Python<'py>,
         nbytes: &Bound<'py, PyAny>,
+        node: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let bytes: u64 =
             nbytes.extract().map_err(|_| invalid_argument(format!("to evict {nbytes} bytes")))?;
-        let report = py.detach(|| self.client.evict(bytes)).map_err(raise)?;
+        let report = py.detach(|| at(&self.client, node)?.evict(bytes)).map_err(raise)?;
         plain::to_python(py, &report)
     }
 
     /// The sealed objects whose name begins with `prefix` and whose metadata has all of `where`.
-    #[pyo3(signature = (prefix="", *, r#where=None))]
+    #[pyo3(signature = (prefix="", *, r#where=None, node=None, all_nodes=false))]
     fn list<'py>(
         &self,
         py: Python<'py>,
         prefix: &str,
         r#where: Option<&Bound<'py, PyAny>>,
+        node: Option<&str>,
+        all_nodes: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         let filter = labels::read(r#where)?.unwrap_or_default();
-        let objects = py.detach(|| self.client.list_where(prefix, &filter)).map_err(raise)?;
-        listing::table(py, &objects)
+        if !all_nodes {
+            let list = || at(&self.client, node)?.list_where(prefix, &filter);
+            return listing::table(py, &py.detach(list).map_err(raise)?);
+        }
+        if node.is_some() {
+            return Err(invalid_argument("both a node and all_nodes"));
+        }
+        let found = py.detach(|| self.client.list_all(prefix, &filter)).map_err(raise)?;
+        listing::table_of_nodes(py, found)
+    }
+
+    /// One table whose rows lie in the memory of many nodes.
+    #[pyo3(signature = (name, schema=None))]
+    fn huge_table(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        schema: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<huge::HugeTable> {
+        huge::open(py, &self.client, name, schema)
     }
 
     /// What happens to objects, as a stream.
@@ -351,8 +428,9 @@ impl Client {
     }
 
     /// Counters of the node and of this client.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = py.detach(|| self.client.stats()).map_err(raise)?;
+    #[pyo3(signature = (*, node=None))]
+    fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = py.detach(|| at(&self.client, node)?.stats()).map_err(raise)?;
         plain::to_python(py, &stats)
     }
 
@@ -363,9 +441,12 @@ impl Client {
     }
 
     /// A pool whose memory lies in the region.
-    #[pyo3(signature = (*, strict=false))]
-    fn memory_pool(&self, py: Python<'_>, strict: bool) -> PyResult<Py<PyAny>> {
-        let [spilling, strict_one] = &self.pools;
+    #[pyo3(signature = (*, strict=false, node=None))]
+    fn memory_pool(&self, py: Python<'_>, strict: bool, node: Option<&str>) -> PyResult<Py<PyAny>> {
+        if let Some(node) = node {
+            return self.at(py, node)?.memory_pool(py, strict, None);
+        }
+        let [spilling, strict_one] = &*self.pools;
         let place = if strict { strict_one } else { spilling };
         let pool = place.get_or_try_init(py, || pool::new(py, self.client.pool(), strict))?;
         Ok(pool.clone_ref(py))
@@ -390,6 +471,10 @@ impl Client {
     }
 
     fn __repr__(&self) -> String {
-        format!("<farrow.Client of {}>", self.client.socket().display())
+        let socket = self.client.socket().display();
+        match self.client.node() {
+            Ok(Some(node)) => format!("<farrow.Client of {socket} at {node}>"),
+            _ => format!("<farrow.Client of {socket}>"),
+        }
     }
 }

@@ -9,18 +9,23 @@ use pyo3::types::PyType;
 /// The classes, imported once.
 struct Classes {
     already_exists: Py<PyType>,
+    barrier_broken: Py<PyType>,
+    cut_off: Py<PyType>,
     disconnected: Py<PyType>,
     farrow_error: Py<PyType>,
     invalid_argument: Py<PyType>,
     invalid_descriptor: Py<PyType>,
     limit_reached: Py<PyType>,
     namespace_in_use: Py<PyType>,
+    node_lost: Py<PyType>,
     not_found: Py<PyType>,
     not_restored: Py<PyType>,
     out_of_memory: Py<PyType>,
     permission_denied: Py<PyType>,
     protocol_error: Py<PyType>,
     quota_exceeded: Py<PyType>,
+    rows_missing: Py<PyType>,
+    rows_taken: Py<PyType>,
     timeout: Py<PyType>,
     too_large: Py<PyType>,
     too_many_objects: Py<PyType>,
@@ -36,18 +41,23 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
         };
         Ok(Classes {
             already_exists: class("AlreadyExists")?,
+            barrier_broken: class("BarrierBroken")?,
+            cut_off: class("CutOff")?,
             disconnected: class("Disconnected")?,
             farrow_error: class("FarrowError")?,
             invalid_argument: class("InvalidArgument")?,
             invalid_descriptor: class("InvalidDescriptor")?,
             limit_reached: class("LimitReached")?,
             namespace_in_use: class("NamespaceInUse")?,
+            node_lost: class("NodeLost")?,
             not_found: class("NotFound")?,
             not_restored: class("NotRestored")?,
             out_of_memory: class("OutOfMemory")?,
             permission_denied: class("PermissionDenied")?,
             protocol_error: class("ProtocolError")?,
             quota_exceeded: class("QuotaExceeded")?,
+            rows_missing: class("RowsMissing")?,
+            rows_taken: class("RowsTaken")?,
             timeout: class("Timeout")?,
             too_large: class("TooLarge")?,
             too_many_objects: class("TooManyObjects")?,
@@ -71,6 +81,11 @@ pub fn invalid_argument(text: impl Into<String>) -> PyErr {
 /// `UnsupportedType`.
 pub fn unsupported(text: impl Into<String>) -> PyErr {
     new(|classes| &classes.unsupported_type, text.into())
+}
+
+/// `FarrowError` itself.
+pub fn farrow_error(text: impl Into<String>) -> PyErr {
+    new(|classes| &classes.farrow_error, text.into())
 }
 
 /// The exception that mirrors `error`, with its numbers as attributes.
@@ -99,6 +114,14 @@ pub fn raise(error: Error) -> PyErr {
                 set("objects", objects).and(set("nbytes", bytes)).and(set("clients", clients))
             }
             Error::Timeout { waited_ms, .. } => set_seconds(waited_ms),
+            Error::NodeLost { ref node, .. } | Error::CutOff { ref node, .. } => {
+                made.value(py).setattr("node", node)
+            }
+            Error::BarrierBroken { ref who, .. } => made.value(py).setattr("who", who),
+            Error::RowsMissing { first, last, .. } => set("first", first).and(set("last", last)),
+            Error::RowsTaken { taken_first, taken_last, version, .. } => {
+                set("first", taken_first).and(set("last", taken_last)).and(set("version", version))
+            }
             Error::NotRestored { ref file, .. } => made.value(py).setattr("file", file),
             _ => Ok(()),
         };
@@ -112,6 +135,8 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::NamespaceInUse { .. } => &classes.namespace_in_use,
         Error::NotRestored { .. } => &classes.not_restored,
         Error::AlreadyExists { .. } => &classes.already_exists,
+        Error::RowsMissing { .. } => &classes.rows_missing,
+        Error::RowsTaken { .. } => &classes.rows_taken,
         Error::OutOfMemory { .. } => &classes.out_of_memory,
         Error::TooLarge { .. } => &classes.too_large,
         Error::QuotaExceeded { .. } => &classes.quota_exceeded,
@@ -120,6 +145,9 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::Timeout { .. } => &classes.timeout,
         Error::InvalidDescriptor(_) => &classes.invalid_descriptor,
         Error::Disconnected { .. } => &classes.disconnected,
+        Error::BarrierBroken { .. } => &classes.barrier_broken,
+        Error::NodeLost { .. } => &classes.node_lost,
+        Error::CutOff { .. } => &classes.cut_off,
         Error::PermissionDenied(_) => &classes.permission_denied,
         Error::InvalidArgument(_) => &classes.invalid_argument,
         Error::Protocol(_) => &classes.protocol_error,

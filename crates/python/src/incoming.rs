@@ -3,9 +3,10 @@
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::shim::{self, Class};
 use arrow_buffer::Buffer;
+use farrow::arrow::ffi::import_schema as ffi_schema;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::arrow::foreign_buffer;
-use farrow::{NdArray, Order, Value};
+use farrow::{NdArray, Order, SchemaNode, Value};
 use farrow_capi::convert::{self, Imported, StreamKind};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -168,6 +169,19 @@ fn is_tabular(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         }
     }
     Ok(false)
+}
+
+/// The schema of anything with `__arrow_c_schema__`.
+pub fn schema(object: &Bound<'_, PyAny>) -> PyResult<SchemaNode> {
+    let py = object.py();
+    let Some(export) = object.getattr_opt(intern!(py, "__arrow_c_schema__"))? else {
+        let name = object.get_type().fully_qualified_name()?;
+        return Err(unsupported(format!("no schema: {name} has no __arrow_c_schema__")));
+    };
+    let exported = export.call0()?;
+    // SAFETY: a capsule of this name holds this structure, until it is collected.
+    let node = unsafe { ffi_schema(&*capsule(&exported, c"arrow_schema")?) };
+    node.map_err(|error| invalid_argument(error.to_string()))
 }
 
 /// The structure a capsule holds.

@@ -7,15 +7,18 @@
 //!
 //! Loading it needs libarrow, but not the pyarrow package: a node runs without (`_node.py`).
 
+mod certs;
 mod client;
 mod dissociated;
 mod errors;
 mod events;
+mod huge;
 mod incoming;
 mod labels;
 mod listing;
 mod namespaces;
 mod node;
+mod nodes;
 mod outgoing;
 mod plain;
 mod pool;
@@ -41,8 +44,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;
     module.add_class::<events::EventStream>()?;
+    module.add_class::<huge::HugeTable>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;
+    module.add_function(wrap_pyfunction!(certs::init, module)?)?;
+    module.add_function(wrap_pyfunction!(certs::issue, module)?)?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::export, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::import_table, module)?)?;

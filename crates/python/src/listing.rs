@@ -6,7 +6,7 @@ use arrow_array::builder::{
     BooleanBuilder, FixedSizeBinaryBuilder, MapBuilder, StringBuilder, TimestampNanosecondBuilder,
     UInt32Builder, UInt64Builder,
 };
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
 use farrow::{ArrowObject, BatchData, Listed, SchemaNode};
@@ -19,8 +19,29 @@ const ID_BYTES: i32 = 16;
 
 /// The pyarrow table of the objects.
 pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, PyAny>> {
+    wrap(py, batch(objects))
+}
+
+/// As [`table`], with a column for the node of each.
+pub fn table_of_nodes<'py>(
+    py: Python<'py>,
+    found: Vec<(Option<String>, Listed)>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (nodes, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    wrap(py, batch(&objects).and_then(|batch| with_nodes(&batch, nodes)))
+}
+
+fn with_nodes(batch: &RecordBatch, nodes: Vec<Option<String>>) -> Result<RecordBatch, ArrowError> {
+    let mut fields = batch.schema().fields().to_vec();
+    fields.push(Arc::new(Field::new("node", DataType::Utf8, true)));
+    let mut columns = batch.columns().to_vec();
+    columns.push(Arc::new(StringArray::from(nodes)));
+    RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)
+}
+
+fn wrap(py: Python<'_>, batch: Result<RecordBatch, ArrowError>) -> PyResult<Bound<'_, PyAny>> {
     let wrong = |error: String| defect(format!("the list of objects: {error}"));
-    let batch = batch(objects).map_err(|error| wrong(error.to_string()))?;
+    let batch = batch.map_err(|error| wrong(error.to_string()))?;
     let schema =
         SchemaNode::try_from(batch.schema().as_ref()).map_err(|error| wrong(error.to_string()))?;
     let columns = batch.columns().iter().map(|column| column.to_data()).collect();

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 __all__ = ["main"]
 
@@ -103,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     ls = commands.add_parser("ls", parents=[common], help="list the objects")
     ls.add_argument("prefix", nargs="?", default="", help="only names that begin so")
     ls.add_argument("--json", action="store_true")
+    where = ls.add_mutually_exclusive_group()
+    where.add_argument("--node", metavar="NAME", help="in the memory of this node of the cluster")
+    where.add_argument("--all", action="store_true", help="on all nodes of the cluster")
 
     rm = commands.add_parser("rm", parents=[common], help="delete objects")
     rm.add_argument("names", nargs="+", metavar="NAME", help="name or id")
@@ -122,6 +126,14 @@ def _parser() -> argparse.ArgumentParser:
     drop = actions.add_parser("drop", help="drop one in which nothing is")
     drop.add_argument("name", metavar="NAME")
 
+    nodes = commands.add_parser("nodes", parents=[common], help="list the nodes of the cluster")
+    nodes.add_argument("--json", action="store_true")
+    actions = nodes.add_subparsers(dest="action", metavar="ACTION")
+    forget = actions.add_parser("forget", help="take back what processes of a lost node held")
+    forget.add_argument("name", metavar="NAME")
+
+    _add_certs(commands)
+
     stat = commands.add_parser("stat", parents=[common], help="how full the node is")
     stat.add_argument("--json", action="store_true")
 
@@ -130,14 +142,35 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--once", action="store_true", help="print one frame and end")
 
     demo = commands.add_parser("demo", help="show what sharing in place saves, on real data")
+    demo.add_argument(
+        "show",
+        nargs="?",
+        choices=("table", "cluster"),
+        default="table",
+        help="one table in three processes (default), or one spread over three nodes",
+    )
     demo.add_argument("--data", metavar="FILE", help="a table file (default: generated rows)")
     demo.add_argument("--rows", type=int, default=3_000_000, help="rows to generate")
     demo.add_argument("--seed", type=int, default=7, help="of the generator")
-    demo.add_argument("--memory", metavar="SIZE", help="of the node (default: by the file)")
+    demo.add_argument("--memory", metavar="SIZE", help="of a node (default: by the data)")
 
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
     doctor.add_argument("--json", action="store_true")
     return parser
+
+
+def _add_certs(commands: Any) -> None:
+    certs = commands.add_parser("certs", help="make the certificates of a cluster")
+    actions = certs.add_subparsers(dest="action", metavar="ACTION", required=True)
+    init = actions.add_parser("init", help="make an authority: ca.pem, and ca.key, to be kept")
+    issue = actions.add_parser("issue", help="certify a node: NAME.pem and NAME.key")
+    for action, days in ((init, 3650), (issue, 365)):
+        action.add_argument("folder", metavar="DIR", help="of the authority")
+        action.add_argument(
+            "--days", type=int, default=days, metavar="N", help=f"for which it is good ({days})"
+        )
+    issue.add_argument("name", metavar="NAME", help="of the node: 1 to 63 of a-z, 0-9 and -")
+    issue.add_argument("hosts", nargs="*", metavar="HOST", help="addresses and DNS names of it")
 
 
 def _run(options: argparse.Namespace) -> int:

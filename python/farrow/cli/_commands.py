@@ -1,4 +1,4 @@
-"""The commands that talk to a node: put, get, ls, rm, stat; and the door to demo and doctor."""
+"""The commands that talk to a node: put, get, ls, rm, stat; and the door to all others."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import _native
+from farrow.cli import _nodes as _about_nodes
 from farrow.cli._output import (
     CommandError,
     console,
@@ -265,7 +266,9 @@ def _preview(name: str, value: Any) -> None:
 
 def _ls(options: argparse.Namespace) -> int:
     client = _connect(options)
-    listed = client.list(options.prefix)
+    listed = client.list(options.prefix, node=options.node, all_nodes=options.all)
+    if options.all:
+        _tell_missing(client)
     rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
     rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
     if options.json:
@@ -281,12 +284,26 @@ def _ls(options: argparse.Namespace) -> int:
             "pinned" if row["pinned"] else "spilled" if row["spilled"] else "",
             str(row["creator_pid"]),
             plain(row["id"]),
+            *([row["node"] or "-"] if options.all else []),
         )
         for row in rows
     ]
-    titles = ("name", "kind", ">bytes", "sealed at", "last use", "", ">creator", "id")
+    titles = ["name", "kind", ">bytes", "sealed at", "last use", "", ">creator", "id"]
+    titles += ["node"] if options.all else []
     console().print(grid(titles, cells))
     return 0
+
+
+def _tell_missing(client: Any) -> None:
+    """Say on standard error whose objects are not listed."""
+    lost = [node.name for node in client.nodes() if node.reach == "lost" or not node.fabric]
+    if lost:
+        names = visible(", ".join(lost))
+        print(f"farrow: not listed, since they cannot be reached: {names}", file=sys.stderr)
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    return _about_nodes.nodes(_connect(options), options)
 
 
 def _printable(table: pa.Table, name: str) -> pa.Table:
@@ -405,12 +422,15 @@ def _figure(key: str, value: Any) -> str:
 def _demo(options: argparse.Namespace) -> int:
     try:
         from farrow import demo
+        from farrow.demo import cluster
     except ModuleNotFoundError as error:
         raise CommandError(
             f"the demo needs {error.name}: pip install 'farrow[demo]' brings it"
         ) from error
     memory = parse_bytes(options.memory) if options.memory else None
     data = Path(options.data) if options.data else None
+    if options.show == "cluster":
+        return cluster.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
     return demo.run(data, rows=options.rows, seed=options.seed, memory_bytes=memory)
 
 
@@ -434,6 +454,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "ls": _ls,
     "rm": _rm,
     "namespaces": _namespaces,
+    "nodes": _nodes,
+    "certs": _about_nodes.certs,
     "stat": _stat,
     "top": _top,
     "demo": _demo,

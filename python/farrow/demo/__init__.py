@@ -14,8 +14,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 import farrow
 from farrow import synthetic
 from farrow.cli._output import console, human_bytes
@@ -30,7 +28,7 @@ from farrow.demo._measure import (
 )
 from farrow.demo._questions import Answer, Roles, available_engine, guess_roles
 from farrow.demo._report import Holder, Way
-from farrow.demo._stage import DemoError, Process, Stage, free_memory_bytes
+from farrow.demo._stage import DemoError, Process, Stage, free_memory_bytes, on_stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,24 +66,8 @@ def run(
     Returns:
         An exit code: 0, or 1 if a step failed (told in one line), or 130 after Ctrl-C.
     """
-    out = out or console()
-    try:
-        with Stage() as stage:
-            _Demo(stage, out).play(data, rows, seed, memory_bytes)
-    except KeyboardInterrupt:
-        out.print("\n  stopped; everything is cleared away")
-        return 130
-    except (DemoError, OSError, ValueError, MemoryError) as error:
-        return _fail(error)
-    except (farrow.FarrowError, pa.ArrowException) as error:
-        return _fail(error)
-    return 0
-
-
-def _fail(error: BaseException) -> int:
-    line = " ".join(str(error).split())
-    console(stderr=True).print(f"farrow: demo: {line}", markup=False)
-    return 1
+    where = out or console()
+    return on_stage(where, lambda stage: _Demo(stage, where).play(data, rows, seed, memory_bytes))
 
 
 class _Demo:

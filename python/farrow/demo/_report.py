@@ -188,7 +188,8 @@ def answers(out: Console, roles: Roles | None, found: Sequence[tuple[str, Answer
         out.print(f"  {escape(histogram)}: {_bars(answer.histogram)}")
     if len(found) > 1:
         names = list(dict.fromkeys(name for name, _ in found))
-        engines = " and ".join(names) if len(names) > 1 else "both processes"
+        *most, last = names
+        engines = f"{', '.join(most)} and {last}" if most else "both processes"
         word = "agree" if _agree([answer for _, answer in found]) else "DO NOT AGREE"
         out.print(f"  [dim]{engines} {word}[/dim]\n")
 

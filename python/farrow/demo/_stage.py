@@ -14,12 +14,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+import farrow
+from farrow._connect import _node_arguments
+from farrow.cli._output import console
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
-from farrow._connect import _node_arguments
+    from rich.console import Console
 
-__all__ = ["DemoError", "Process", "Stage"]
+__all__ = ["DemoError", "Process", "Stage", "on_stage"]
 
 # No step may take longer; a machine that needs more is told so instead of hanging.
 STEP_SECONDS_MAX = 120.0
@@ -33,6 +40,31 @@ _DIE_WITH_PARENT = (
 
 class DemoError(Exception):
     """A step failed; the message is for the user."""
+
+
+def on_stage(out: Console, play: Callable[[Stage], None]) -> int:
+    """Play on a new stage; every failure is told in one line, and all is cleared up.
+
+    Returns:
+        An exit code: 0, or 1 if a step failed, or 130 after Ctrl-C.
+    """
+    try:
+        with Stage() as stage:
+            play(stage)
+    except KeyboardInterrupt:
+        out.print("\n  stopped; everything is cleared away")
+        return 130
+    except (DemoError, OSError, ValueError, MemoryError) as error:
+        return _fail(error)
+    except (farrow.FarrowError, pa.ArrowException) as error:
+        return _fail(error)
+    return 0
+
+
+def _fail(error: BaseException) -> int:
+    line = " ".join(str(error).split())
+    console(stderr=True).print(f"farrow: demo: {line}", markup=False)
+    return 1
 
 
 class Process:
@@ -96,46 +128,52 @@ class Process:
 
 
 class Stage:
-    """Owns a scratch directory, a node and workers; a context manager that strikes them all."""
+    """Owns a scratch directory, nodes and workers; a context manager that strikes them all."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="farrow-demo-"))
         self._shared_files: list[Path] = []
         self._processes: list[Process] = []
-        self._node: subprocess.Popen[bytes] | None = None
+        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._handler: Any = None
 
     @property
     def socket(self) -> str:
-        """The node's socket."""
-        return str(self.directory / "node.sock")
+        """The socket of the one node."""
+        return self.socket_of("node")
 
-    def start_node(self, memory_bytes: int) -> int:
+    def socket_of(self, name: str) -> str:
+        """The socket of one of several nodes."""
+        return str(self.directory / f"{name}.sock")
+
+    def start_node(self, memory_bytes: int, name: str = "node", flags: Sequence[str] = ()) -> int:
         """Start a node; return its process id.  It serves soon after (``wait_for_node``)."""
         command = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT]
         command += [sys.executable, *_node_arguments()]
-        command += ["--socket", self.socket, "--memory", str(memory_bytes)]
-        log = self.directory / "node.log"
-        with log.open("ab") as file:
-            self._node = subprocess.Popen(
+        command += ["--socket", self.socket_of(name), "--memory", str(memory_bytes), *flags]
+        with self._log_of(name).open("ab") as file:
+            self._nodes[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
             )
-        return self._node.pid
+        return self._nodes[name].pid
 
-    def wait_for_node(self) -> None:
+    def _log_of(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def wait_for_node(self, name: str = "node") -> None:
         """Wait until the node's socket exists.
 
         Raises:
             DemoError: the node ended, or took too long; with the last lines it wrote.
         """
         limit = time.monotonic() + STEP_SECONDS_MAX
-        while not Path(self.socket).exists():
-            if self._node is None or self._node.poll() is not None:
-                raise DemoError(f"the node did not start: {_tail(self.directory / 'node.log')}")
+        while not Path(self.socket_of(name)).exists():
+            if self._nodes[name].poll() is not None:
+                raise DemoError(f"{name} did not start: {_tail(self._log_of(name))}")
             if time.monotonic() > limit:
                 raise DemoError(f"the node did not serve within {STEP_SECONDS_MAX:.0f} s")
             time.sleep(0.01)
@@ -162,9 +200,10 @@ class Stage:
         try:
             for process in self._processes:
                 process.end()
-            if self._node is not None:
-                self._node.terminate()
-                _wait(self._node)
+            for node in self._nodes.values():
+                node.terminate()
+            for node in self._nodes.values():
+                _wait(node)
             for path in self._shared_files:
                 path.unlink(missing_ok=True)
             shutil.rmtree(self.directory, ignore_errors=True)

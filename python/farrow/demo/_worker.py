@@ -55,6 +55,27 @@ class Worker:
         ended = now()
         return {"seconds": ended - began, "ended": ended, "rows": self._table.num_rows}
 
+    def open_parts(self, names: list[str], timeout: float) -> dict[str, Any]:
+        """Find the parts of a table, wherever they lie, and take them as one."""
+        import pyarrow as pa
+
+        began = now()
+        parts = [self._client.get(name, timeout=timeout) for name in names]
+        self._table = pa.concat_tables(parts)
+        ended = now()
+        places = []
+        for name, part in zip(names, parts, strict=True):
+            # A part is called like the node in whose memory it should lie.
+            buffers = self._client.at(name).locate(part)
+            places.append(sum(1 for buffer in buffers if buffer["in_region"]) == len(buffers))
+        return {"seconds": ended - began, "rows": self._table.num_rows, "in_place": places}
+
+    def find(self, name: str) -> dict[str, Any]:
+        """Seconds until an object can be used; nothing of it is kept."""
+        began = now()
+        self._client.get(name)
+        return {"seconds": now() - began}
+
     def read(self) -> dict[str, Any]:
         """Read every byte twice: the first pass pays what is left of getting the table."""
         from farrow.demo._measure import full_pass_seconds

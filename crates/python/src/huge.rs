@@ -1,0 +1,165 @@
+//! `farrow.HugeTable`: one table whose rows lie in the memory of many nodes.
+
+use crate::client::duration;
+use crate::errors::{invalid_argument, raise, unsupported};
+use crate::incoming::{self, Incoming};
+use crate::shim;
+use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, Until};
+use farrow_capi::convert;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyList};
+
+/// A table whose chunks lie on several nodes; see `_native.pyi`.
+#[pyclass(frozen, module = "farrow", name = "HugeTable")]
+pub struct HugeTable {
+    table: farrow::HugeTable,
+}
+
+/// Opens a table, or makes it.
+pub fn open(
+    py: Python<'_>,
+    client: &Client,
+    name: &str,
+    schema: Option<&Bound<'_, PyAny>>,
+) -> PyResult<HugeTable> {
+    let schema = schema.map(incoming::schema).transpose()?;
+    let table = py.detach(|| client.huge_table(name, schema.as_ref())).map_err(raise)?;
+    Ok(HugeTable { table })
+}
+
+/// A row, a number of rows or a version.
+fn count(value: &Bound<'_, PyAny>, what: &str) -> PyResult<u64> {
+    value.extract().map_err(|_| invalid_argument(format!("a {what} of {value}")))
+}
+
+fn partition<'py>(py: Python<'py>, chunk: &Partition) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = CLASS.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("farrow.huge")?.getattr("Partition")?.unbind())
+    })?;
+    let id = PyBytes::new(py, &chunk.id.to_bytes());
+    let node = chunk.node.as_ref();
+    class.bind(py).call1((chunk.position, chunk.rows, node, chunk.bytes, id, chunk.version))
+}
+
+impl HugeTable {
+    fn snapshot(&self, py: Python<'_>, version: Option<u64>) -> PyResult<Snapshot> {
+        py.detach(|| self.table.snapshot(version)).map_err(raise)
+    }
+
+    fn empty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let schema: SchemaNode = self.table.schema().as_ref().clone();
+        let kind = farrow::arrow::Kind::Table;
+        let empty = farrow::ArrowObject { kind, schema: schema.into(), batches: Vec::new() };
+        let exported = convert::export(&empty).map_err(raise)?;
+        Ok(shim::wrap_table(py, exported)?.unbind())
+    }
+}
+
+#[pymethods]
+impl HugeTable {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        self.table.name()
+    }
+
+    /// The schema that it was made with.
+    #[getter]
+    fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.empty(py)?.into_bound(py).getattr("schema")
+    }
+
+    /// The row behind the last one that is there.
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.snapshot(py, None)?.rows)
+    }
+
+    /// How often something was appended.
+    #[getter]
+    fn version(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.snapshot(py, None)?.version)
+    }
+
+    /// Add the rows of a record batch or a table.
+    #[pyo3(signature = (data, position=None, *, node=None, timeout=10.0))]
+    fn append<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyAny>,
+        position: Option<&Bound<'py, PyAny>>,
+        node: Option<&str>,
+        timeout: f64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Incoming::Arrow(rows) = Incoming::new(data)? else {
+            let name = data.get_type().fully_qualified_name()?;
+            let text = format!("a huge table takes record batches and tables, not {name}");
+            return Err(unsupported(text));
+        };
+        let position = position.map(|row| count(row, "position")).transpose()?;
+        let timeout = duration(timeout)?;
+        let done = py.detach(|| {
+            let options = AppendOptions { position, node, timeout };
+            let done = self.table.append(&rows.value(), &options);
+            drop(rows);
+            done
+        });
+        partition(py, &done.map_err(raise)?)
+    }
+
+    /// All rows as one table, zero-copy and read-only.
+    #[pyo3(signature = (version=None))]
+    fn table<'py>(
+        &self,
+        py: Python<'py>,
+        version: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let version = version.map(|number| count(number, "version")).transpose()?;
+        let arrow = py.detach(|| self.table.table(version)).map_err(raise)?;
+        shim::wrap_table(py, convert::export(&arrow).map_err(raise)?)
+    }
+
+    /// Which rows lie where, by row.
+    #[pyo3(signature = (version=None))]
+    fn partitions<'py>(
+        &self,
+        py: Python<'py>,
+        version: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let version = version.map(|number| count(number, "version")).transpose()?;
+        let list = PyList::empty(py);
+        for chunk in &self.snapshot(py, version)?.partitions {
+            list.append(partition(py, chunk)?)?;
+        }
+        Ok(list)
+    }
+
+    /// Wait until rows, or a version, are there.
+    #[pyo3(signature = (*, rows=None, version=None, timeout=10.0))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        rows: Option<&Bound<'_, PyAny>>,
+        version: Option<&Bound<'_, PyAny>>,
+        timeout: f64,
+    ) -> PyResult<u64> {
+        let until = match (rows, version) {
+            (Some(rows), None) => Until::Rows(count(rows, "number of rows")?),
+            (None, Some(version)) => Until::Version(count(version, "version")?),
+            _ => return Err(invalid_argument("either rows or a version can be waited for")),
+        };
+        let timeout = duration(timeout)?;
+        Ok(py.detach(|| self.table.wait(until, timeout)).map_err(raise)?.version)
+    }
+
+    /// Delete the table on all nodes.
+    fn drop(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.table.drop_table()).map_err(raise)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<farrow.HugeTable {:?}>", self.table.name())
+    }
+}

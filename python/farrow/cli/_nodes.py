@@ -1,0 +1,59 @@
+"""The commands about several nodes: nodes, certs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farrow import _native
+from farrow.cli._output import console, grid, human_bytes, print_json, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["certs", "nodes"]
+
+
+def nodes(client: Any, options: argparse.Namespace) -> int:
+    """List the nodes of the cluster, or forget one that is lost."""
+    if options.action == "forget":
+        client.forget_node(options.name)
+        return 0
+    rows = client.nodes()
+    if options.json:
+        print_json([row._asdict() for row in rows])
+        return 0
+    out = console()
+    if not rows:
+        out.print("no cluster: this node was started without --name and --listen")
+        return 0
+    cells = [
+        (
+            visible(row.name) + (" (asked)" if row.is_own else ""),
+            str(row.number),
+            visible(row.address),
+            row.reach,
+            row.fabric or "-",
+            row.coherence or "-",
+            human_bytes(row.capacity),
+            visible(row.why_not),
+        )
+        for row in rows
+    ]
+    titles = ("name", ">number", "address", "reach", "fabric", "coherence", ">lends", "why not")
+    out.print(grid(titles, cells))
+    return 0
+
+
+def certs(options: argparse.Namespace) -> int:
+    """Make an authority in a folder, or certify a node by it."""
+    out = console()
+    if options.action == "init":
+        _native.certs_init(options.folder, options.days)
+        out.print(
+            f"{visible(options.folder)}: ca.pem for all nodes; keep ca.key here", markup=False
+        )
+        return 0
+    files = _native.certs_issue(options.folder, options.name, options.hosts, options.days)
+    for path in files:
+        out.print(visible(path), markup=False, soft_wrap=True)
+    return 0

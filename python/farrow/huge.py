@@ -1,0 +1,50 @@
+"""Tables whose rows lie in the memory of many nodes.
+
+Any node appends record batches, with the row at which they begin or behind the last one, to its
+own memory or another node's.  A reader, on whatever node, gets one ``pyarrow.Table``, whose chunks
+lie where they were put: nothing is copied, and compute, Acero, DuckDB and polars use it as any
+other::
+
+    import pyarrow as pa
+    import farrow
+
+    client = farrow.connect()
+    trades = client.huge_table("trades", pa.schema({"price": pa.float64()}))
+    trades.append(pa.table({"price": [1.5, 2.5]}))
+    trades.append(pa.table({"price": [4.5]}), position=3)    # row 2 is still missing
+    trades.append(pa.table({"price": [3.5]}), position=2)    # , node="b") in the memory of b
+    trades.table()["price"].to_pylist()                      # [1.5, 2.5, 3.5, 4.5]
+    trades.table(version=1)["price"].to_pylist()             # [1.5, 2.5], for ever
+    [(part.node, part.rows) for part in trades.partitions()]
+
+Each append makes the next version, all of it or nothing; of two that want the same rows one is
+refused.  A version never changes, and whoever sees one sees all before it.  A table of which a node
+is lost is an error that names the node until it is back, never a table that lacks its rows.  Chunks
+are pinned: a full node does not evict them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Partition"]
+
+
+class Partition(NamedTuple):
+    """Rows of a huge table that lie together in the memory of one node."""
+
+    position: int  # the first row
+    rows: int
+    node: str  # "" where there is no cluster
+    nbytes: int  # of their buffers
+    id: bytes  # of the object that they are, as ``client.get`` takes it
+    version: int  # of the table, in which they came
+
+
+class Schema(Protocol):
+    """A ``pyarrow.Schema``, or another library's that speaks the Arrow PyCapsule interface."""
+
+    def __arrow_c_schema__(self) -> Any: ...
