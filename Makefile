@@ -1,4 +1,4 @@
-# make demo | test | bench | bench-store | lint | docs | soak | fuzz: each sets up what it needs.
+# make demo | test | bench | bench-store | bench-cluster | lint | docs | soak | fuzz: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python bench bench-store lint docs install fuzz soak clean
+.PHONY: help demo test test-rust test-cross test-install test-python bench bench-store bench-cluster lint docs install fuzz soak clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -67,6 +67,10 @@ bench: $(VENV)/farrow
 bench-store: $(VENV)/farrow
 	pip install --quiet --group bench
 	python bench/store.py $(BENCH)
+
+bench-cluster: $(VENV)/farrow
+	pip install --quiet --group bench
+	python bench/cluster.py $(BENCH)
 
 lint: $(VENV)/tools
 	cargo fmt --all --check

@@ -1,0 +1,284 @@
+"""Measure several nodes as one store: ``python bench/cluster.py [--quick]``.
+
+Each figure of another node's memory stands beside the same of the client's own node, from the
+same run: the ratio is the result.  The nodes are processes of this machine, joined over loopback.
+Leaves the raw samples, a table and a plot over the number of nodes in bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
+from harness import cluster_report, machine  # noqa: E402
+from harness.document import document_of, write  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+import farrow  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# One second, as nodes have it without orders.
+LEASE_SECONDS = 1.0
+START_SECONDS_MAX = 60.0
+SMALL_OBJECTS = 1000
+SMALL_BYTES = 1000
+ALLOCATION_BYTES = 64 << 10
+# Between two looks at what the nodes said to each other while nothing happened.
+IDLE_SECONDS = 5.0
+
+
+class Nodes:
+    """Nodes a, b and so on, each of which knows the first."""
+
+    def __init__(self, folder: Path, count: int, memory_bytes: int) -> None:
+        self.names = [f"n{number:02}" for number in range(count)]
+        self.sockets = [str(folder / f"{name}.sock") for name in self.names]
+        held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
+        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+        for one in held:
+            one.close()
+        self.processes = []
+        for name, place, address in zip(self.names, self.sockets, addresses, strict=True):
+            joins = [] if address == addresses[0] else ["--join", addresses[0]]
+            command = [
+                sys.executable, "-m", "farrow.cli", "node", "--socket", place, "--name", name,
+                "--listen", address, "--plaintext", "--memory", str(memory_bytes), *joins,
+            ]  # fmt: skip
+            self.processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        self.clients = [self._connect(place, count) for place in self.sockets]
+
+    @staticmethod
+    def _connect(place: str, count: int) -> Any:
+        until = time.monotonic() + START_SECONDS_MAX
+        client = None
+        while time.monotonic() < until:
+            with contextlib.suppress(farrow.FarrowError):
+                client = client or farrow.connect(place)
+                live = [node for node in client.nodes() if node.reach == "live" and node.fabric]
+                if len(live) == count:
+                    return client
+            time.sleep(0.05)
+        raise SystemExit(f"{count} nodes did not become one within {START_SECONDS_MAX:.0f} s")
+
+    def stop(self) -> None:
+        """End them all."""
+        del self.clients
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def running(count: int, memory_bytes: int) -> Iterator[Nodes]:
+    """So many nodes, for a while."""
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+        nodes = Nodes(Path(folder), count, memory_bytes)
+        try:
+            yield nodes
+        finally:
+            nodes.stop()
+
+
+def timed(run: Callable[[], object], repeats: int) -> list[float]:
+    """Seconds of each run; the first pays for pages and places, and is not counted."""
+    times = []
+    for _ in range(1 + repeats):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    return times[1:]
+
+
+def measure_memory(nodes: Nodes, large_bytes: int, repeats: int) -> Iterator[Sample]:
+    """Own memory and another node's: make a large object, read it, allocate, get small ones."""
+    client = nodes.clients[0]
+    for place, node in (("own", nodes.names[0]), ("other", nodes.names[1])):
+        source = np.full(large_bytes, 7, np.uint8)
+        parts: list[tuple[float, float, float]] = []
+        for _ in range(1 + repeats):
+            began = time.perf_counter()
+            writer = client.create(large_bytes, "large", node=node)
+            allocated = time.perf_counter()
+            np.copyto(np.frombuffer(writer.buffer, np.uint8), source)
+            written = time.perf_counter()
+            writer.seal()
+            sealed = time.perf_counter()
+            client.delete("large")
+            parts.append((allocated - began, written - allocated, sealed - written))
+        for case, samples in zip(
+            ("allocate", "write", "publish"), zip(*parts[1:], strict=True), strict=True
+        ):
+            yield Sample(f"large {case}", "farrow", place, "s", list(samples), large_bytes)
+        numbers = np.arange(large_bytes // 8, dtype=np.int64)
+        client.put(pa.table({"n": numbers}), "table", node=node)
+        firsts, sums = [], []
+        for reader in nodes.clients[-1:] * (1 + repeats):
+            began = time.perf_counter()
+            table = reader.get("table")
+            table["n"][0].as_py()
+            firsts.append(time.perf_counter() - began)
+            column = table["n"].chunk(0).to_numpy()
+            column.sum()
+            began = time.perf_counter()
+            column.sum()
+            sums.append(time.perf_counter() - began)
+            del column, table
+        client.delete("table")
+        yield Sample("first value of a table", "farrow", place, "s", firsts[1:], large_bytes)
+        yield Sample("sum", "farrow", place, "s", sums[1:], large_bytes)
+        pool = client.memory_pool(node=node)
+        times = []
+        for _ in range(200):
+            began = time.perf_counter()
+            buffer = pa.allocate_buffer(ALLOCATION_BYTES, memory_pool=pool)
+            times.append(time.perf_counter() - began)
+            del buffer
+        yield Sample("allocate 64 KiB", "farrow", place, "s", times[20:], ALLOCATION_BYTES)
+        refs = client.put_many([bytes(SMALL_BYTES)] * SMALL_OBJECTS, node=node)
+
+        def get_all(refs: list[Any] = refs) -> None:
+            for ref in refs:
+                client.get(ref)
+
+        yield Sample("get 1000 x 1 kB", "farrow", place, "s", timed(get_all, 3 * repeats))
+        client.delete_many(refs)
+
+
+def measure_barrier(nodes: Nodes, rounds: int) -> Sample:
+    """One client at each of three nodes, each in a thread of its own."""
+    times: list[float] = []
+
+    def take_part(client: Any, is_timed: bool) -> None:
+        for _ in range(rounds):
+            began = time.perf_counter()
+            client.barrier("bench", 3, timeout=30)
+            if is_timed:
+                times.append(time.perf_counter() - began)
+
+    threads = [
+        threading.Thread(target=take_part, args=(client, number == 0))
+        for number, client in enumerate(nodes.clients[:3])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return Sample("barrier of 3", "farrow", "other", "s", times[rounds // 10 :])
+
+
+def measure_kill(nodes: Nodes) -> Sample:
+    """From the kill of a node to its error at the others; nobody else may have one."""
+    times = []
+    refs = [nodes.clients[-1].put(b"here", "at the last")]
+    killed = nodes.processes[-1]
+    killed.kill()
+    killed.wait()
+    began = time.perf_counter()
+    for client in nodes.clients[:-1]:
+        while True:
+            try:
+                client.get("at the last")
+            except farrow.NodeLost:
+                break
+            if time.perf_counter() - began > 20 * LEASE_SECONDS:
+                raise SystemExit("a killed node is not lost for the others")
+            time.sleep(0.002)
+        times.append(time.perf_counter() - began)
+    del refs
+    return Sample("kill to error", "farrow", "other", "s", times)
+
+
+def loopback_bytes() -> int:
+    """What went over loopback until now."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
+    fields = next(line for line in lines if line.strip().startswith("lo:")).split()
+    return int(fields[1])
+
+
+def measure_count(count: int, repeats: int) -> Iterator[Sample]:
+    """Lookup, delete with a hold on every node, and what idle nodes say to each other."""
+    with running(count, 64 << 20) as nodes:
+        variant = f"{count} nodes"
+        client = nodes.clients[0]
+        nodes.clients[-1].put(b"x", "at the last")
+        finds = []
+        for _ in range(repeats * 100):
+            began = time.perf_counter()
+            client.get("at the last")
+            finds.append(time.perf_counter() - began)
+        yield Sample("find a name", "farrow", variant, "s", finds[10:])
+        deletes = []
+        for number in range(repeats * 5):
+            client.put(b"x" * 100, f"held {number}")
+            held = [one.get(f"held {number}") for one in nodes.clients]
+            began = time.perf_counter()
+            client.delete(f"held {number}")
+            deletes.append(time.perf_counter() - began)
+            del held
+        yield Sample("delete what all hold", "farrow", variant, "s", deletes[2:])
+        before = loopback_bytes()
+        time.sleep(IDLE_SECONDS)
+        rate = (loopback_bytes() - before) / IDLE_SECONDS / count
+        yield Sample("idle traffic of a node", "farrow", variant, "B/s", [rate])
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="smaller objects, few repeats")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    options = parser.parse_args()
+    large_bytes = (64 << 20) if options.quick else (1 << 30)
+    notes = []
+    # Two objects of this size, one of them in a table's making, in each of two nodes.
+    room = machine.available_bytes() // 8
+    if room < large_bytes:
+        large_bytes = room // (1 << 20) * (1 << 20)
+        notes.append(f"large objects of {large_bytes >> 20} MiB only")
+    repeats = 3 if options.quick else 7
+    samples: list[Sample] = []
+    with running(3, large_bytes * 2 + (128 << 20)) as nodes:
+        samples += measure_memory(nodes, large_bytes, repeats)
+        samples.append(measure_barrier(nodes, 200 if options.quick else 1000))
+        samples.append(measure_kill(nodes))
+    for count in (2, 4) if options.quick else (2, 4, 8, 16):
+        print(f"{count} nodes", file=sys.stderr, flush=True)
+        samples += measure_count(count, repeats)
+    document = document_of(HERE.parent, samples, notes, options.quick)
+    text = cluster_report.table(samples, large_bytes, LEASE_SECONDS)
+    print(text)
+    folder = Path(options.output)
+    name = f"{document['date']}-{machine.host_hash()}-cluster" + ("-quick" if options.quick else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / f"{name}.json", document)
+    (folder / f"{name}.md").write_text(text)
+    cluster_report.plot(samples, folder / f"{name}.png")
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FARROW_LOG", "error")
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The table and the plot of a run over several nodes."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from harness.tasks import Sample
+
+__all__ = ["plot", "table"]
+
+# (case, what it is called, the figure of the papers for another node's memory)
+_PAIRS = (
+    ("large allocate", "allocate {size}", "4.99 ms"),
+    ("large write", "write it, one thread", ""),
+    ("large publish", "publish: seal it under a name", ""),
+    ("first value of a table", "get a table of {size}, first value", ""),
+    ("sum", "read {size}: sum, cached mappings", "1.13 x own"),
+    ("allocate 64 KiB", "allocate 64 KiB, extent granted ahead", "4.99 ms"),
+    ("get 1000 x 1 kB", "get 1000 objects of 1 kB, one by one", "5.05 ms, 2.7 x own"),
+)
+
+
+def _median(samples: Sequence[Sample], case: str, variant: str) -> float:
+    for sample in samples:
+        if (sample.case, sample.variant) == (case, variant):
+            return statistics.median(sample.samples)
+    raise KeyError((case, variant))
+
+
+def _seconds(value: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def table(samples: Sequence[Sample], large_bytes: int, lease_seconds: float) -> str:
+    """Markdown: own memory, another node's, and their ratio, from one run."""
+    size = f"{large_bytes / 2**30:.3g} GiB"
+    lines = [
+        "| medians | own node | another node | ratio | papers, another node |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for case, title, theirs in _PAIRS:
+        own, other = _median(samples, case, "own"), _median(samples, case, "other")
+        cells = (title.format(size=size), _seconds(own), _seconds(other), f"{other / own:.2f}")
+        lines.append(f"| {' | '.join(cells)} | {theirs} |")
+    for place, theirs in (("own", "58 of 68 ms"), ("other", "118 of 300 ms")):
+        parts = [
+            _median(samples, f"large {one}", place) for one in ("allocate", "write", "publish")
+        ]
+        rest = parts[0] + parts[2]
+        share = f"{_seconds(rest)}, {100 * rest / parts[1]:.2g} % of the copy"
+        own, other = (share, "") if place == "own" else ("", share)
+        lines.append(f"| all but the copy, {place} | {own} | {other} | | {theirs} |")
+    barrier = _median(samples, "barrier of 3", "other")
+    lines.append(
+        f"| barrier of 3 clients, each at a node | | {_seconds(barrier)} | | 3.2 ms a call |"
+    )
+    kill = _median(samples, "kill to error", "other")
+    text = f"{kill:.2f} s, {kill / lease_seconds:.2f} leases"
+    lines.append(f"| kill -9 of a node to its error at others | | {text} | | |")
+    lines += [
+        "",
+        "| nodes | find a name | delete what all hold | idle bytes/s a node |",
+        "| --- " * 4 + "|",
+    ]
+    for variant in _counts(samples):
+        find, delete = (
+            _median(samples, case, variant) for case in ("find a name", "delete what all hold")
+        )
+        idle = _median(samples, "idle traffic of a node", variant)
+        lines.append(f"| {variant} | {_seconds(find)} | {_seconds(delete)} | {idle:,.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _counts(samples: Sequence[Sample]) -> list[str]:
+    return list(dict.fromkeys(one.variant for one in samples if one.variant.endswith(" nodes")))
+
+
+def plot(samples: Sequence[Sample], path: Path) -> None:
+    """How lookup, delete and idle traffic grow with the number of nodes."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    variants = _counts(samples)
+    counts = [int(variant.split()[0]) for variant in variants]
+    cases = (("find a name", "us", 1e6), ("delete what all hold", "us", 1e6),
+             ("idle traffic of a node", "kB/s", 1e-3))  # fmt: skip
+    figure, axes = pyplot.subplots(1, len(cases), figsize=(12, 3.5))
+    for axis, (case, unit, factor) in zip(axes, cases, strict=True):
+        values = [_median(samples, case, variant) * factor for variant in variants]
+        axis.plot(counts, values, "o-")
+        axis.plot([0, counts[-1]], [0, values[0] * counts[-1] / counts[0]], ":", label="linear")
+        axis.set(title=case, xlabel="nodes", ylabel=unit, xlim=(0, None), ylim=(0, None))
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=100)
