@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from conftest import Node
 
-LEASE_MS = "500"
+LEASE_MS = "2000"
 TABLE = pa.table(
     {
         "n": pa.array(range(10_000), pa.int64()),

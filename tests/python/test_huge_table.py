@@ -43,7 +43,7 @@ class Cluster:
             listener.close()
         self.nodes = []
         for name, address in zip(self.NAMES, addresses, strict=True):
-            flags = ["--plaintext", "--lease-ms", "500", "--name", name, "--listen", address]
+            flags = ["--plaintext", "--lease-ms", "2000", "--name", name, "--listen", address]
             for other in addresses:
                 flags += [] if other == address else ["--join", other]
             self.nodes.append(make_node("--memory", "64MiB", *flags))

@@ -15,6 +15,7 @@ use common::nodes::Nodes;
 use common::worker::{self, Worker, fault_in, seed_of_race};
 use common::{Dice, PATIENCE, assert_balanced};
 use farrow::{Client, Error, Target};
+use farrow_cluster::wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;
@@ -246,11 +247,17 @@ impl Chaos {
                 let stats = client.stats().unwrap();
                 assert_balanced(&stats);
                 let node_stats = &stats.node;
-                let left = (node_stats.clients, node_stats.granted, node_stats.retiring);
+                let overview = client.overview(1).unwrap().clients;
+                // A farewell of this process that met a dead daemon: its place stays, empty, until
+                // the process ends.
+                let is_empty = |one: &&ClientOverview| {
+                    !one.is_connected && one.pid == std::process::id() && one.holds == 0
+                };
+                let empty = overview.iter().filter(is_empty).count() as u64;
+                let left = (node_stats.clients - empty, node_stats.granted, node_stats.retiring);
                 if left == (1, 0, 0) && node_stats.holds == 0 {
                     break;
                 }
-                let overview = client.overview(1).unwrap().clients;
                 assert!(
                     Instant::now() < until,
                     "seed {:#x}, node {node}: {node_stats:?} {overview:?}",

@@ -10,6 +10,8 @@ use common::{Daemon, PATIENCE, bytes_of, player};
 use farrow::{Error, Reach, Value};
 
 const NOW: Duration = Duration::ZERO;
+/// Where nothing is killed: on a busy machine a live node is not to be thought lost.
+const CALM: &[&str] = &["--lease-ms", "20000"];
 const SOON: Duration = Duration::from_secs(20);
 
 /// Not a test by itself: a child process plays a client.
@@ -20,7 +22,7 @@ fn player() {
 
 #[test]
 fn what_is_put_on_one_node_is_used_in_place_on_all() {
-    let nodes = Nodes::start(3, "64MiB", &[]);
+    let nodes = Nodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     let text = vec![7_u8; 300_000];
     // In the memory of a, from b.
@@ -48,7 +50,7 @@ fn what_is_put_on_one_node_is_used_in_place_on_all() {
 
 #[test]
 fn a_wait_ends_when_a_name_is_sealed_on_another_node() {
-    let nodes = Nodes::start(2, "64MiB", &[]);
+    let nodes = Nodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let waiting = std::thread::spawn(move || {
         let object = a.get(&"late".into(), SOON).unwrap();
@@ -101,7 +103,7 @@ fn a_killed_node_is_an_error_that_names_it_and_nothing_else_stops() {
 
 #[test]
 fn one_of_many_that_make_a_name_at_once_has_it() {
-    let nodes = Nodes::start(3, "64MiB", &[]);
+    let nodes = Nodes::start(3, "64MiB", CALM);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     for round in 0..20 {
         let name = format!("race {round}");
@@ -135,7 +137,7 @@ fn one_of_many_that_make_a_name_at_once_has_it() {
 
 #[test]
 fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
-    let nodes = Nodes::start(2, "64MiB", &["--evict", "none"]);
+    let nodes = Nodes::start(2, "64MiB", CALM);
     let a = nodes.client(0);
     let id = a.put(&Value::Bytes(&bytes_of(5, 1 << 20)), Some("held")).unwrap();
     let before = a.stats().unwrap().node;
@@ -226,7 +228,7 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
 
 #[test]
 fn flags_wake_clients_of_other_nodes() {
-    let nodes = Nodes::start(2, "64MiB", &[]);
+    let nodes = Nodes::start(2, "64MiB", CALM);
     let (a, b) = (nodes.client(0), nodes.client(1));
     for round in 0..20_u32 {
         let name = format!("flags {round}");
@@ -259,7 +261,7 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
 #[test]
 fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-    let nodes = Nodes::start_each(2, &["--no-prepare"], |number, words| {
+    let nodes = Nodes::start_each(2, &["--no-prepare", "--lease-ms", "20000"], |number, words| {
         let device = dir.path().join(number.to_string());
         std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
         let region = format!("device:{},32MiB", device.display());

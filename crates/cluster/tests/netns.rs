@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use common::netns::Namespaces;
 use common::nodes::{Nodes, wait_for};
-use common::views::{assert_one_view, assert_there, by_its_deadline, hasty, owners, put_in_time};
+use common::views::{
+    assert_one_view, assert_there, by_its_deadline, hasty, owners, put_in_time, put_some_in_time,
+};
 use common::{Daemon, assert_balanced, bytes_of};
 use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
@@ -78,7 +80,7 @@ fn nodes_with_certificates_outlive_links_that_go_down() {
     // One of three links: whoever is taken for lost, two are left that make names.
     placed.places.set_link(0, 2, false);
     std::thread::sleep(Duration::from_millis(2500));
-    put_in_time(b, "two of three links", 3);
+    let by_two_links = put_some_in_time(b, "two of three links", 3);
     assert_there(b, "on b", 1);
     placed.places.set_link(0, 2, true);
     assert_one_view(&placed.nodes);
@@ -117,7 +119,7 @@ fn nodes_with_certificates_outlive_links_that_go_down() {
     assert_one_view(&placed.nodes);
     for client in &clients {
         for (name, seed) in
-            [("on b", 1), ("on c", 2), ("two of three links", 3), ("majority", 4), ("without a", 5)]
+            [("on b", 1), ("on c", 2), (&by_two_links, 3), ("majority", 4), ("without a", 5)]
         {
             assert_there(client, name, seed);
         }

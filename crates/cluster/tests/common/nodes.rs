@@ -13,7 +13,7 @@ pub struct Nodes {
 }
 
 /// Lease of the nodes in tests.
-pub const LEASE_MS: u64 = 500;
+pub const LEASE_MS: u64 = 2000;
 
 impl Nodes {
     /// So many nodes, of which each knows all others; named a, b, c and so on.

@@ -4,7 +4,9 @@
 //! Nodes advertise the proxy's address, so whatever they say to each other goes through it. Who
 //! calls is told by the kernel: the socket at the other end belongs to the daemon of one node.
 //! What is cut is kept, as TCP would send it again, and goes on when the link is restored.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -44,8 +46,9 @@ struct Shared {
     weather: Vec<Vec<Weather>>,
     /// Process ids of the daemons.
     pids: Vec<u32>,
-    /// With the node that called, at its end of the connection.
-    streams: Vec<(Option<usize>, TcpStream)>,
+    /// Connections, each with the node that called, its end and the other.
+    streams: BTreeMap<u64, (usize, [TcpStream; 2])>,
+    next_stream: u64,
     dice: super::Dice,
     is_over: bool,
 }
@@ -91,16 +94,16 @@ impl Links {
     /// under way, and arrives.
     pub fn hang_up(&self, caller: usize) {
         self.with(|shared| {
-            let streams = shared.streams.iter().filter(|(of, _)| *of == Some(caller));
-            streams.for_each(|(_, stream)| drop(stream.shutdown(Shutdown::Both)));
+            let streams = shared.streams.values().filter(|(of, _)| *of == caller);
+            streams.for_each(|(_, [near, _])| drop(near.shutdown(Shutdown::Both)));
         });
     }
 
     /// Ends all connections; what was under way is lost.
     pub fn reset(&self) {
         self.with(|shared| {
-            let streams = std::mem::take(&mut shared.streams);
-            streams.iter().for_each(|(_, stream)| drop(stream.shutdown(Shutdown::Both)));
+            let ends = shared.streams.values().flat_map(|(_, ends)| ends);
+            ends.for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         });
     }
 
@@ -152,18 +155,14 @@ impl Links {
             thread::sleep(PAUSE);
         }
         let far = TcpStream::connect(target).ok()?;
-        for (caller, stream) in [(Some(from), &near), (None, &far)] {
-            stream.set_nodelay(true).ok()?;
-            let copy = stream.try_clone().ok()?;
-            self.with(|shared| shared.streams.push((caller, copy)));
-        }
-        if self.with(|shared| shared.streams.len()) > 2 * CONNECTIONS_MAX {
-            // Streams of connections that ended are in the list too.
-            self.with(|shared| shared.streams.retain(|(_, one)| one.peer_addr().is_ok()));
-            if self.with(|shared| shared.streams.len()) > 2 * CONNECTIONS_MAX {
-                return None;
-            }
-        }
+        near.set_nodelay(true).and_then(|()| far.set_nodelay(true)).ok()?;
+        let ends = [near.try_clone().ok()?, far.try_clone().ok()?];
+        let number = self.with(|shared| {
+            shared.next_stream += 1;
+            let is_room = shared.streams.len() < CONNECTIONS_MAX && !shared.is_over;
+            is_room.then(|| shared.streams.insert(shared.next_stream, (from, ends)));
+            is_room.then_some(shared.next_stream)
+        })?;
         thread::scope(|scope| {
             for (source, sink, from, to) in [(&near, &far, from, to), (&far, &near, to, from)] {
                 let (sender, pieces) = sync_channel(PIECES_MAX);
@@ -171,6 +170,7 @@ impl Links {
                 scope.spawn(move || self.write(source, sink, &pieces, from, to));
             }
         });
+        self.with(|shared| drop(shared.streams.remove(&number)));
         Some(())
     }
 
@@ -260,8 +260,8 @@ impl Linked {
     pub fn start(count: usize, memory: &str, more: &[&str]) -> Self {
         let weather = vec![vec![Weather::default(); count]; count];
         let dice = super::Dice(0x11_4e5);
-        let (pids, streams) = (vec![0; count], Vec::new());
-        let shared = Shared { weather, pids, streams, dice, is_over: false };
+        let (pids, streams) = (vec![0; count], BTreeMap::new());
+        let shared = Shared { weather, pids, streams, next_stream: 0, dice, is_over: false };
         let links = Links(Arc::new(Mutex::new(shared)));
         let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = |one: &TcpListener| one.local_addr().unwrap();
@@ -300,11 +300,8 @@ impl Linked {
 
 impl Drop for Linked {
     fn drop(&mut self) {
-        let streams = self.links.with(|shared| {
-            shared.is_over = true;
-            std::mem::take(&mut shared.streams)
-        });
-        streams.iter().for_each(|(_, stream)| drop(stream.shutdown(Shutdown::Both)));
+        self.links.with(|shared| shared.is_over = true);
+        self.links.reset();
         // Each listener looks whether it is over when somebody calls.
         self.fronts.iter().for_each(|front| drop(TcpStream::connect(front)));
     }

@@ -1,4 +1,5 @@
 //! What nodes have to agree on, and calls that have to end by their deadlines.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -45,9 +46,32 @@ pub fn put_in_time(client: &Client, name: &str, seed: u64) {
     }
 }
 
+/// Puts under one of several names until one works: while two members do not reach each other, names
+/// that one of them looks after may have to wait. The name that did.
+pub fn put_some_in_time(client: &Client, prefix: &str, seed: u64) -> String {
+    let until = Instant::now() + PATIENCE;
+    let bytes = bytes_of(seed, 10_000);
+    for number in 0_u32.. {
+        let name = format!("{prefix} {number}");
+        match by_its_deadline("put", || client.put(&Value::Bytes(&bytes), Some(&name))) {
+            Ok(_) => return name,
+            Err(error) => assert!(Instant::now() < until, "{name}: {error}"),
+        }
+    }
+    unreachable!("numbers do not end before time does")
+}
+
 pub fn assert_there(client: &Client, name: &str, seed: u64) {
-    let object = by_its_deadline("get", || client.get(&name.into(), NOW));
-    let object = object.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let until = Instant::now() + PATIENCE;
+    let object = loop {
+        match by_its_deadline("get", || client.get(&name.into(), NOW)) {
+            Ok(object) => break object,
+            // To say that it is nowhere would be wrong, to say that a node is not reached may be right.
+            Err(error @ Error::NotFound { .. }) => panic!("{name}: {error}"),
+            Err(error) => assert!(Instant::now() < until, "{name}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
     let view = object.view().unwrap();
     if view[..] != bytes_of(seed, 10_000)[..] {
         // A number in place of ten thousand.

@@ -220,10 +220,11 @@ impl NodeState {
         }
     }
 
-    /// The lost node in whose memory an object with this full name is.
+    /// The other node in whose memory an object with this full name is. Not of lost ones only: a
+    /// client may have failed to reach one that is still thought to live.
     pub(in crate::protocol) fn lost_with(&self, full: &str) -> Option<String> {
-        let mut lost = self.cluster.as_ref()?.neighbours.iter().filter(|(_, one)| one.is_lost());
-        lost.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
+        let mut others = self.cluster.as_ref()?.neighbours.iter();
+        others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
     }
 
     pub(super) fn region_of(&self, node: &str) -> Option<u64> {
