@@ -547,7 +547,7 @@ fn start_peers(config: &ClusterConfig) -> Result<Peers, NodeError> {
         tls: config.tls.clone(),
         is_plaintext_allowed: config.is_plaintext_allowed,
         limits: PeerLimits::default(),
-        times: PeerTimes::default(),
+        times: PeerTimes::for_lease(config.lease),
     };
     Peers::start(options).map_err(|error| NodeError::Cluster(error.to_string()))
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use common::nodes::wait_for;
 use common::proxy::Linked;
 use common::views::{
-    assert_one_view, assert_there, by_its_deadline, hasty, owners, put_in_time, put_some_in_time,
+    assert_one_view, assert_there, at_in_time, by_its_deadline, hasty, owners, put_in_time,
+    put_some_in_time,
 };
 use common::{Dice, PATIENCE, assert_balanced, bytes_of};
 use farrow::{Client, Error, Reach, Value};
@@ -31,7 +32,7 @@ fn a_hundred_milliseconds_each_way_slow_all_down_and_break_nothing() {
     for round in 0..6_u64 {
         let (from, home) = (round as usize % 3, (round as usize / 2 + 1) % 3);
         let name = format!("slow {round}");
-        put_in_time(&clients[from].at(&linked.nodes.names[home]).unwrap(), &name, round);
+        put_in_time(&at_in_time(&clients[from], &linked.nodes.names[home]), &name, round);
         for client in &clients {
             assert_there(client, &name, round);
         }
@@ -211,7 +212,7 @@ fn a_link_that_flaps_and_loses_costs_time_only() {
     let linked = linked(3);
     let clients: Vec<_> = (0..3).map(|n| hasty(&linked.nodes.daemons[n])).collect();
     linked.links.set_all(|weather| {
-        (weather.lost_per_mille, weather.reset_per_mille) = (20, 5);
+        (weather.lost_per_mille, weather.reset_per_mille) = (10, 2);
         weather.delay = Duration::from_millis(2);
     });
     let mut dice = Dice(0xf1a9);
@@ -221,7 +222,7 @@ fn a_link_that_flaps_and_loses_costs_time_only() {
         // The two others always reach each other.
         let (from, home) = (dice.roll(2) as usize, dice.roll(2) as usize);
         let name = format!("flap {round}");
-        put_in_time(&clients[from].at(&linked.nodes.names[home]).unwrap(), &name, round);
+        put_in_time(&at_in_time(&clients[from], &linked.nodes.names[home]), &name, round);
         assert_there(&clients[1 - from], &name, round);
         // And the third may fail, by its deadline.
         let far = by_its_deadline("a put through a flapping link", || {
@@ -252,7 +253,7 @@ fn a_link_that_flaps_and_loses_costs_time_only() {
     let count = owners(&linked.nodes).keys().filter(|name| name.starts_with("flap")).count();
     assert_eq!(count, 24);
     for node in &linked.nodes.names {
-        assert_balanced(&clients[0].at(node).unwrap().stats().unwrap());
+        assert_balanced(&at_in_time(&clients[0], node).stats().unwrap());
     }
 }
 
@@ -264,7 +265,7 @@ fn a_seal_that_arrives_after_its_connection_ended_keeps_its_bytes() {
     // Long leases: nobody is lost meanwhile. Whether a name needs a question first is by chance.
     let linked = Linked::start(2, "64MiB", &["--lease-ms", "20000", "--no-prepare"]);
     let far: Vec<Client> =
-        (0..10).map(|_| hasty(&linked.nodes.daemons[1]).at("a").unwrap()).collect();
+        (0..10).map(|_| at_in_time(&hasty(&linked.nodes.daemons[1]), "a")).collect();
     let lengths = [10_000, 100_000];
     for (number, client) in far.iter().enumerate() {
         // So that it needs no grant later.
@@ -332,7 +333,7 @@ fn a_seal_that_arrives_after_its_connection_ended_keeps_its_bytes() {
 #[test]
 fn pages_of_a_seal_that_was_lost_can_be_written_again() {
     let linked = Linked::start(2, "64MiB", &["--lease-ms", "20000", "--no-prepare"]);
-    let far = hasty(&linked.nodes.daemons[1]).at("a").unwrap();
+    let far = at_in_time(&hasty(&linked.nodes.daemons[1]), "a");
     let bytes = bytes_of(1, 10_000);
     // So that no grant is needed later.
     far.create(10_000, None).unwrap().abort();

@@ -226,7 +226,9 @@ impl From<WireError> for Error {
             WireError::NotRestored { what, file, reason } => {
                 Self::NotRestored { what, file, reason }
             }
-            WireError::NodeLost { node, reason } => Self::NodeLost { node, reason },
+            WireError::NodeLost { node, reason } | WireError::NoSeat { node, reason } => {
+                Self::NodeLost { node, reason }
+            }
             WireError::BarrierBroken { name, who, reason } => {
                 Self::BarrierBroken { name, who, reason }
             }

@@ -465,6 +465,7 @@ fn connect(
     let is_return = hello.resume.is_some();
     loop {
         let mut was_there = false;
+        let mut silent = None;
         let failure = match Link::connect(socket, hello.clone(), deadline) {
             Ok(connected) => {
                 if let Some((child, _)) = child {
@@ -479,12 +480,21 @@ fn connect(
                 reason
             }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
+            // Our node is there, and will say so when the other one is lost.
+            Err(LinkError::Refused(WireError::NoSeat { node, reason })) => {
+                was_there = true;
+                silent = Some(node);
+                reason
+            }
             Err(error) => return Err(error.into()),
         };
         if spawn.is_none() && !is_return && !was_there {
             return Err(Error::Disconnected { socket: socket.to_owned(), reason: failure });
         }
         if Instant::now() + pause >= deadline {
+            if let Some(node) = silent {
+                return Err(Error::NodeLost { node, reason: failure });
+            }
             let waited = format!("{failure} (for {} ms)", patience.as_millis());
             return Err(Error::Disconnected { socket: socket.to_owned(), reason: waited });
         }

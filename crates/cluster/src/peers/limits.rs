@@ -82,6 +82,23 @@ pub(crate) struct PeerTimes {
     pub(crate) keep_alive_timeout: Duration,
 }
 
+impl PeerTimes {
+    /// Times for nodes with such a lease. A node that pauses for less than its lease is not lost, so
+    /// its connections must not be either. What waits for an answer, and for a dead address, is
+    /// bounded by the start of a client too, which has 10 s.
+    pub(crate) fn for_lease(lease: Duration) -> Self {
+        let least = Self::default();
+        let most = Duration::from_millis(2500);
+        Self {
+            tell: (lease / 2).clamp(least.tell, most),
+            connect: (lease / 2).clamp(least.connect, most),
+            keep_alive_interval: (lease * 3 / 10).max(least.keep_alive_interval),
+            keep_alive_timeout: (lease * 3 / 10).max(least.keep_alive_timeout),
+        }
+    }
+}
+
+/// For a lease of one second.
 impl Default for PeerTimes {
     fn default() -> Self {
         Self {
@@ -191,5 +208,22 @@ pub(super) struct Place(
 impl Place {
     pub(super) fn take(of: &Arc<Semaphore>) -> Option<Self> {
         Arc::clone(of).try_acquire_owned().ok().map(|permit| Self(Arc::new(permit)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two virtual machines on a busy host: with leases of 5 s a pause of 0.6 s ended the
+    /// connections, and clients got `NodeLost` for a node that was live.
+    #[test]
+    fn connections_live_as_long_as_leases() {
+        for lease_ms in [100, 1000, 5000, 60_000] {
+            let times = PeerTimes::for_lease(Duration::from_millis(lease_ms));
+            let alive = times.keep_alive_interval + times.keep_alive_timeout;
+            assert!(alive >= Duration::from_millis(lease_ms / 2), "{lease_ms}: {times:?}");
+            assert!(alive <= Duration::from_millis(lease_ms.max(1000)), "{lease_ms}: {times:?}");
+        }
     }
 }

@@ -285,7 +285,7 @@ impl Server {
         {
             // It was not answered yet.
             let (node, reason) = (carried.node, reason.to_owned());
-            let reply = Reply { seq, body: Err(WireError::NodeLost { node, reason }) };
+            let reply = Reply { seq, body: Err(WireError::NoSeat { node, reason }) };
             let _ = connection.queue(&reply, false);
         }
         connection.is_closing = true;
@@ -421,7 +421,7 @@ impl Server {
         let request = Request { seq, body: RequestBody::Hello(hello) };
         let encoded = wire::encode(&request, &mut bytes).map_err(|error| error.to_string());
         if let Err(reason) = opened.and(encoded) {
-            let reply = Reply { seq, body: Err(WireError::NodeLost { node, reason }) };
+            let reply = Reply { seq, body: Err(WireError::NoSeat { node, reason }) };
             let _ = connection.queue(&reply, false);
             connection.is_closing = true;
             self.touched.insert(session);

@@ -118,6 +118,14 @@ pub enum WireError {
         /// What is known.
         reason: String,
     },
+    /// The connection to the node broke before it answered: it may be there. Ask again.
+    #[error("node {node:?} did not answer: {reason}")]
+    NoSeat {
+        /// Its name.
+        node: String,
+        /// What is known.
+        reason: String,
+    },
     /// No such node.
     #[error("no node {name:?} in the cluster; there are {known:?}")]
     NoNode {

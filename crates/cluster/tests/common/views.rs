@@ -28,6 +28,18 @@ pub fn by_its_deadline<T>(what: &str, ask: impl FnOnce() -> T) -> T {
     answer
 }
 
+/// A place at a node, as soon as it is reached.
+pub fn at_in_time(client: &Client, node: &str) -> Client {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match by_its_deadline("a place at a node", || client.at(node)) {
+            Ok(client) => return client,
+            Err(error) => assert!(Instant::now() < until, "{node}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Puts until it works; says how it failed in the end if it never does.
 pub fn put_in_time(client: &Client, name: &str, seed: u64) {
     let until = Instant::now() + PATIENCE;
@@ -107,7 +119,7 @@ pub fn owners(nodes: &Nodes) -> BTreeMap<String, String> {
     let client = nodes.client(0);
     let mut owners = BTreeMap::new();
     for node in &nodes.names {
-        for listed in client.at(node).unwrap().list("").unwrap() {
+        for listed in at_in_time(&client, node).list("").unwrap() {
             if let Some(name) = listed.name {
                 let other = owners.insert(name.clone(), node.clone());
                 assert_eq!(other, None, "{name} is on {node} too");
