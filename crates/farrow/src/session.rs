@@ -479,6 +479,11 @@ fn connect(
                 was_there = true;
                 reason
             }
+            // Our own node has the hello; the other one did not answer it.
+            Err(LinkError::Timeout { waited_ms, .. }) if !hello.node.is_empty() => {
+                let reason = format!("it did not answer within {waited_ms} ms");
+                return Err(Error::NodeLost { node: hello.node.clone(), reason });
+            }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
             // Our node is there, and will say so when the other one is lost.
             Err(LinkError::Refused(WireError::NoSeat { node, reason })) => {

@@ -47,7 +47,8 @@ impl NodeState {
             }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
-                let sealed = items.into_iter().map(|item| self.seal(slot, item, wall_ns, out));
+                let sealed =
+                    items.into_iter().map(|item| self.seal(slot, item, (now_ms, wall_ns), out));
                 Ok(ReplyBody::Sealed(sealed.collect()))
             }
             RequestBody::Confirm { ids } => {
@@ -137,7 +138,7 @@ impl NodeState {
         &mut self,
         slot: ClientSlot,
         item: SealItem,
-        wall_ns: u64,
+        (now_ms, wall_ns): (u64, u64),
         out: &mut Vec<Action>,
     ) -> Result<(u64, u64), WireError> {
         limit("blocks in one object", item.extra.len(), EXTRA_BLOCKS_MAX)?;
@@ -175,7 +176,7 @@ impl NodeState {
         }
         if let Some(name) = &name {
             out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
-            self.tell_sealed(name, out);
+            self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
     }

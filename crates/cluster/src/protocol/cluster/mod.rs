@@ -36,6 +36,13 @@ use waits::Awaited;
 /// change sooner.
 const ASK_LEASES_MAX: u64 = 3;
 
+/// What another node has to hear of is told so long, longer than a link is broken that is not lost,
+const TELL_MS_MAX: u64 = 30_000;
+/// after pauses of so long,
+const TELL_AGAIN_MS: u64 = 100;
+/// and as much of it is kept.
+const UNTOLD_MAX: usize = 65_536;
+
 /// What a node is to the others.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
@@ -168,8 +175,33 @@ pub(in crate::protocol) enum Asked {
     Clean(ClientSlot),
     /// Names that clients wait for.
     Await(String),
-    /// Told, and nothing is to come back.
-    Told,
+    /// Something that the other node has to hear of: told again until it has, for a while.
+    Told {
+        /// Which node.
+        node: String,
+        /// What.
+        question: Question,
+        /// No longer than this.
+        until_ms: u64,
+    },
+}
+
+/// Something to tell again, and when.
+#[derive(Debug)]
+struct Untold {
+    at_ms: u64,
+    what: (String, Question, u64),
+}
+
+/// Notes that a node has to be told again, if it is not lost.
+fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u64), now_ms: u64) {
+    let Some(cluster) = cluster else {
+        return;
+    };
+    let is_there = cluster.neighbours.get(&what.0).is_some_and(|node| !node.is_lost());
+    if is_there && cluster.untold.len() < UNTOLD_MAX {
+        cluster.untold.push(Untold { at_ms: now_ms + TELL_AGAIN_MS, what });
+    }
 }
 
 /// All that a node knows of its cluster.
@@ -189,6 +221,8 @@ pub(in crate::protocol) struct Cluster {
     watched: BTreeMap<ClientSlot, guests::Watched>,
     /// Guests that went, and whose nodes have not cleaned up behind them.
     dirty: BTreeMap<ClientSlot, guests::Dirty>,
+    /// What other nodes have to hear of and did not.
+    untold: Vec<Untold>,
     /// Clients have to be told.
     has_news: bool,
     /// The others know that it goes.
@@ -235,6 +269,7 @@ impl NodeState {
             next_token: 0,
             watched: BTreeMap::new(),
             dirty: BTreeMap::new(),
+            untold: Vec::new(),
             has_news: true,
             has_left: false,
             options,
@@ -278,7 +313,8 @@ impl NodeState {
         let parked = cluster.parked.next_deadline_ms();
         let watched = cluster.watched.values().filter_map(guests::Watched::next_deadline_ms).min();
         let dirty = cluster.dirty.values().filter_map(guests::Dirty::next_deadline_ms).min();
-        [membership, naming, parked, watched, dirty].into_iter().flatten().min()
+        let untold = cluster.untold.iter().map(|one| one.at_ms).min();
+        [membership, naming, parked, watched, dirty, untold].into_iter().flatten().min()
     }
 
     pub(in crate::protocol) fn tick_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -291,6 +327,7 @@ impl NodeState {
         self.settle_reserved();
         self.tick_names(now_ms, out);
         self.watch_guests(now_ms, out);
+        self.tell_again(now_ms, out);
         self.tell_roster();
     }
 
@@ -456,7 +493,10 @@ impl NodeState {
             (Asked::Sync(number), Err(reason) | Ok(Answer::No(reason))) => {
                 self.sync_failed(number, reason, out);
             }
-            (Asked::Naming | Asked::Told | Asked::Await(_) | Asked::Sync(_), _) => {}
+            (Asked::Told { node, question, until_ms }, Err(_)) if now_ms < until_ms => {
+                cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
+            }
+            (Asked::Naming | Asked::Told { .. } | Asked::Await(_) | Asked::Sync(_), _) => {}
         }
     }
 
@@ -516,6 +556,33 @@ impl NodeState {
                 self.sealed_elsewhere(from, &names, out);
                 Some(Answer::Done)
             }
+        }
+    }
+
+    /// Tells a neighbour something that it must not miss: a barrier that was passed, a name that was
+    /// sealed. Telling twice does no harm.
+    pub(in crate::protocol) fn tell_node(
+        &mut self,
+        node: &str,
+        question: Question,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let until_ms = now_ms.saturating_add(TELL_MS_MAX);
+        let about = Asked::Told { node: node.to_owned(), question: question.clone(), until_ms };
+        self.ask_node(node, &question, about, out);
+    }
+
+    fn tell_again(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let untold = std::mem::take(&mut cluster.untold);
+        let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
+        cluster.untold = later;
+        for Untold { what: (node, question, until_ms), .. } in due {
+            let about = Asked::Told { node: node.clone(), question: question.clone(), until_ms };
+            self.ask_node(&node, &question, about, out);
         }
     }
 

@@ -158,7 +158,7 @@ impl NodeState {
         let mut outputs = Vec::new();
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
-        self.sync_without(&lost, out);
+        self.sync_without(&lost, now_ms, out);
         self.await_everywhere(out);
         self.tell_roster();
     }

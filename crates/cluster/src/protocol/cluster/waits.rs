@@ -75,16 +75,21 @@ impl NodeState {
     }
 
     /// A name, in full, was sealed here.
-    pub(in crate::protocol) fn tell_sealed(&mut self, name: &str, out: &mut Vec<Action>) {
+    pub(in crate::protocol) fn tell_sealed(
+        &mut self,
+        name: &str,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
         let Some(nodes) = cluster.awaited.by_others.remove(name) else {
             return;
         };
-        let question = Question::Sealed { names: vec![name.to_owned()] };
         for node in nodes {
-            self.ask_node(&node, &question, Asked::Told, out);
+            let question = Question::Sealed { names: vec![name.to_owned()] };
+            self.tell_node(&node, question, now_ms, out);
         }
     }
 

@@ -191,17 +191,17 @@ impl NodeState {
                 table.wait_flags(name, mask, waiter, deadline_ms, &mut outcomes);
             }
         }
-        self.tell_outcomes(outcomes, out);
+        self.tell_outcomes(outcomes, now_ms, out);
     }
 
-    fn tell_outcomes(&mut self, outcomes: Outcomes, out: &mut Vec<Action>) {
+    fn tell_outcomes(&mut self, outcomes: Outcomes, now_ms: u64, out: &mut Vec<Action>) {
         let own = self.own_name();
         for (Waiter { node, number }, told) in outcomes {
             if node == own {
                 self.sync_told(number, told, out);
             } else {
                 let question = Question::Sync(SyncQuestion::Told { number, told });
-                self.ask_node(&node, &question, Asked::Told, out);
+                self.tell_node(&node, question, now_ms, out);
             }
         }
     }
@@ -227,6 +227,8 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
+        // It may have come there all the same: those that wait for it are told that it goes.
+        self.sync.ended.push(wait.session);
         let body = Err(WireError::NodeLost { node: wait.keeper, reason });
         let reply = Reply { seq: wait.seq, body };
         out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
@@ -254,15 +256,21 @@ impl NodeState {
             }
             SyncQuestion::Left { client } => {
                 let is_gone = |party: &Party| party.node == from && party.client == client;
-                self.break_for(is_gone, "it ended", out);
+                self.break_for(is_gone, "it ended", now_ms, out);
             }
         }
     }
 
-    fn break_for(&mut self, is_gone: impl Fn(&Party) -> bool, why: &str, out: &mut Vec<Action>) {
+    fn break_for(
+        &mut self,
+        is_gone: impl Fn(&Party) -> bool,
+        why: &str,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         let mut outcomes = Outcomes::new();
         self.sync.table.leave(is_gone, why, &mut outcomes);
-        self.tell_outcomes(outcomes, out);
+        self.tell_outcomes(outcomes, now_ms, out);
     }
 
     /// A client ended, or let go of everything.
@@ -272,7 +280,7 @@ impl NodeState {
     }
 
     /// Nodes went: what they kept is not kept any more, and their clients take part no more.
-    pub(super) fn sync_without(&mut self, lost: &[String], out: &mut Vec<Action>) {
+    pub(super) fn sync_without(&mut self, lost: &[String], now_ms: u64, out: &mut Vec<Action>) {
         if lost.is_empty() {
             return;
         }
@@ -283,7 +291,7 @@ impl NodeState {
             self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
         }
         self.sync.table.forget(|waiter| lost.contains(&waiter.node));
-        self.break_for(|party| lost.contains(&party.node), "its node is lost", out);
+        self.break_for(|party| lost.contains(&party.node), "its node is lost", now_ms, out);
     }
 
     pub(super) fn next_sync_deadline_ms(&self) -> Option<u64> {
@@ -297,16 +305,16 @@ impl NodeState {
             for keeper in self.sync.keepers.remove(&session).unwrap_or_default() {
                 if keeper == own {
                     let is_gone = |party: &Party| party.node == own && party.client == session.0;
-                    self.break_for(is_gone, "it ended", out);
+                    self.break_for(is_gone, "it ended", now_ms, out);
                 } else {
                     let question = Question::Sync(SyncQuestion::Left { client: session.0 });
-                    self.ask_node(&keeper, &question, Asked::Told, out);
+                    self.tell_node(&keeper, question, now_ms, out);
                 }
             }
         }
         let mut outcomes = Outcomes::new();
         self.sync.table.tick(now_ms, &mut outcomes);
-        self.tell_outcomes(outcomes, out);
+        self.tell_outcomes(outcomes, now_ms, out);
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
