@@ -143,7 +143,7 @@ pub enum RequestBody {
         /// What is to be done.
         ask: SyncAsk,
     },
-    /// Which lost node has an object of this name.
+    /// Which other node has an object of this name: one that the client could not reach.
     FindLost {
         /// The name.
         name: String,
