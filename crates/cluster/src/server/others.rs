@@ -239,7 +239,8 @@ impl Server {
         self.handle_all(session, requests, actions);
         if let Some(error) = nonsense {
             tracing::warn!(session = session.0, %error, "a guest sent nonsense");
-            self.drop_guest(session, false);
+            // It may go on reading what it holds.
+            self.drop_guest(session, true);
         }
     }
 
