@@ -10,6 +10,7 @@ pub mod certs;
 mod config;
 mod endpoint;
 pub mod farrowd;
+mod fnv;
 pub mod link;
 pub mod listener;
 mod lock;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
-    Access, CoherenceClass, Fabric, FabricKind, Geometry, Length, Offset, PassedFabric, Proximity,
-    Region, Section, Span,
+    Access, CoherenceClass, Fabric, FabricKind, Geometry, Length, PassedFabric, Proximity, Region,
+    Section, Span,
 };
 use farrow_store::Reader;
 
 use crate::node::MemorySource;
 use crate::protocol::cluster::{NeighbourMemory, Offer, Way};
-use crate::wire::{Welcome, WireSpan};
+use crate::wire::Welcome;
 
 /// Devices that other nodes may lend regions on. What they offer is their word: it is not for them
 /// to say which files this node opens.
@@ -137,10 +137,6 @@ pub(crate) fn describe(memory: &NeighbourMemory, welcome: &mut Welcome) {
 /// Writes back what this machine's caches hold of these parts, and forgets it.
 pub(crate) fn clean(memory: &NeighbourMemory, spans: &[Span]) -> Result<(), String> {
     farrow_store::clean(memory.reader.region(), spans).map_err(|error| error.to_string())
-}
-
-pub(crate) fn span((offset, length): WireSpan) -> Span {
-    Span { offset: Offset(offset), length: Length(length) }
 }
 
 #[cfg(test)]

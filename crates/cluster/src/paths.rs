@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::fnv::{BASIS, fnv};
+
 /// Names the socket of the node to use.
 pub const SOCKET_VARIABLE: &str = "FARROW_SOCKET";
 /// Size of the memory that a private node lends.
@@ -116,14 +118,7 @@ pub fn memory_mount_of(socket: &Path) -> PathBuf {
 /// The name of the memory of the node at `socket`: the same after a restart.
 pub fn region_name(socket: &Path) -> String {
     let absolute = std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned());
-    // FNV-1a, 64 bits: a name, not a secret.
-    let hash = absolute
-        .as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
+    let hash = fnv(BASIS, absolute.as_os_str().as_encoded_bytes());
     format!("farrow-{}-{hash:016x}", own_uid())
 }
 

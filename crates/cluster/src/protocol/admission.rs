@@ -252,7 +252,7 @@ pub(super) fn answer(asker: Asker, body: Result<ReplyBody, WireError>) -> Action
 }
 
 /// As [`answer`], where no more is known of who asked.
-pub(super) fn answer_to(
+pub(in crate::protocol) fn answer_to(
     session: SessionId,
     seq: u64,
     body: Result<ReplyBody, WireError>,

@@ -12,7 +12,7 @@ pub(super) fn limit(what: &str, count: usize, max: usize) -> Result<(), WireErro
     Ok(())
 }
 
-pub(super) fn span((offset, length): WireSpan) -> Span {
+pub(crate) fn span((offset, length): WireSpan) -> Span {
     Span { offset: Offset(offset), length: Length(length) }
 }
 

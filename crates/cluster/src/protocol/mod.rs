@@ -24,6 +24,7 @@ mod waits;
 mod watch;
 mod watches;
 
+pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};
 pub use quota::Quotas;

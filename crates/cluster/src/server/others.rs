@@ -17,7 +17,7 @@ use super::{ORPHANS, Server};
 use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
 use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
-use crate::protocol::{Action, PeerIdentity, SessionId};
+use crate::protocol::{Action, PeerIdentity, SessionId, span};
 use crate::wire::{
     self, FRAME_BYTES_MAX, Hello, Reply, ReplyBody, Request, RequestBody, WireError,
 };
@@ -344,7 +344,7 @@ impl Server {
             }
             PeerAction::WatchGuest { slot } => self.watch_guest(slot),
             PeerAction::Clean { token, node, spans } => {
-                let spans: Vec<Span> = spans.into_iter().map(neighbour::span).collect();
+                let spans: Vec<Span> = spans.into_iter().map(span).collect();
                 let cleaned = match self.state.memory_of(&node) {
                     Some(memory) => neighbour::clean(memory, &spans),
                     None => Err(format!("the memory of {node} is not mapped")),

@@ -4,6 +4,7 @@
 use farrow_store::{ClientSlot, Guest, Reclaimed, StoreError};
 
 use super::{Asked, NodeState, PeerAction, Question};
+use crate::fnv::{BASIS, fnv};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
 use crate::wire::{ReplyBody, WireError};
@@ -47,8 +48,7 @@ impl Dirty {
 
 /// By what the table of clients knows a node: 64 bits of FNV-1a of its name.
 pub(crate) fn node_key(name: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+    fnv(BASIS, name.as_bytes())
 }
 
 impl NodeState {

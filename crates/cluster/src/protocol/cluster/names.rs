@@ -6,10 +6,11 @@ use farrow_store::{ClientSlot, own_name};
 
 use super::neighbours::is_name_known;
 use super::{ASK_LEASES_MAX, Cluster, NodeState};
+use crate::protocol::admission::answer_to;
 use crate::protocol::membership::Member;
 use crate::protocol::naming::{self, Refusal};
 use crate::protocol::{Action, SessionId};
-use crate::wire::{Reply, ReplyBody, RequestBody, WireError};
+use crate::wire::{ReplyBody, RequestBody, WireError};
 
 /// Most requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
@@ -80,7 +81,7 @@ impl NodeState {
                 what: "requests that wait for names".to_owned(),
                 max: PARKED_MAX as u64,
             };
-            out.push(reply_to(session, seq, Err(error)));
+            out.push(answer_to(session, seq, Err(error)));
             return Ok(());
         }
         let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
@@ -128,7 +129,7 @@ impl NodeState {
         parked.asleep = asleep;
         for Waiting { session, seq, .. } in late {
             let error = refusal_error(options.name.as_str(), "", &Refusal::NoLease);
-            out.push(reply_to(session, seq, Err(error)));
+            out.push(answer_to(session, seq, Err(error)));
         }
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
         let mut outputs = Vec::new();
@@ -196,8 +197,8 @@ impl NodeState {
             true => self.serve_granted(&waiting, &refused, now_ms, out).map_err(Some),
         };
         match body {
-            Ok(body) => out.push(reply_to(waiting.session, waiting.seq, Ok(body))),
-            Err(Some(error)) => out.push(reply_to(waiting.session, waiting.seq, Err(error))),
+            Ok(body) => out.push(answer_to(waiting.session, waiting.seq, Ok(body))),
+            Err(Some(error)) => out.push(answer_to(waiting.session, waiting.seq, Err(error))),
             Err(None) => {}
         }
         self.settle(granted);
@@ -326,8 +327,4 @@ fn refusal_error(node: &str, full: &str, why: &Refusal) -> WireError {
         Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
         why => WireError::CutOff { node: node.to_owned(), reason: why.to_string() },
     }
-}
-
-fn reply_to(session: SessionId, seq: u64, body: Result<ReplyBody, WireError>) -> Action {
-    Action::Send { session, reply: Reply { seq, body }, has_descriptors: false }
 }

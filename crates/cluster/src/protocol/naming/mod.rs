@@ -31,6 +31,8 @@ mod tests;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::fnv::{BASIS, fnv};
+
 use super::membership::{ClusterId, Epoch, Incarnation, Member, NodeNumber, View};
 
 pub use home::Naming;
@@ -196,7 +198,7 @@ pub fn registrar_of(view: &View, name: &str) -> Option<NodeNumber> {
 }
 
 fn highest(members: impl Iterator<Item = (NodeNumber, u64)>, name: &str) -> Option<NodeNumber> {
-    let name = finalize(fnv(FNV_BASIS, name.as_bytes()));
+    let name = finalize(fnv(BASIS, name.as_bytes()));
     let score = |hash: u64| finalize(hash ^ name);
     let best = members.max_by_key(|(number, hash)| (score(*hash), std::cmp::Reverse(*number)));
     best.map(|(number, _)| number)
@@ -204,16 +206,8 @@ fn highest(members: impl Iterator<Item = (NodeNumber, u64)>, name: &str) -> Opti
 
 fn hash_of_member(member: &Member) -> u64 {
     let Incarnation(incarnation) = member.incarnation;
-    let name = fnv(FNV_BASIS, member.name.as_str().as_bytes());
+    let name = fnv(BASIS, member.name.as_str().as_bytes());
     finalize(fnv(name, &incarnation.to_le_bytes()))
-}
-
-const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn finalize(number: u64) -> u64 {

@@ -11,11 +11,12 @@ use serde::{Deserialize, Serialize};
 use table::{Outcomes, SyncTable};
 pub use table::{PARTIES_MAX, Party, Told, Waiter};
 
+use super::admission::answer_to;
 use super::convert::limit;
 use super::node::NodeState;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Asked, Question, node_key};
-use crate::wire::{Reply, ReplyBody, WAIT_MS_MAX, WireError};
+use crate::wire::{ReplyBody, WAIT_MS_MAX, WireError};
 
 /// Most waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
@@ -218,8 +219,7 @@ impl NodeState {
             Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
             Told::Refused(reason) => Err(WireError::Invalid(reason)),
         };
-        let reply = Reply { seq: wait.seq, body };
-        out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+        out.push(answer_to(wait.session, wait.seq, body));
     }
 
     /// The node that keeps a name did not take a request.
@@ -230,8 +230,7 @@ impl NodeState {
         // It may have come there all the same: those that wait for it are told that it goes.
         self.sync.ended.push(wait.session);
         let body = Err(WireError::NodeLost { node: wait.keeper, reason });
-        let reply = Reply { seq: wait.seq, body };
-        out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
+        out.push(answer_to(wait.session, wait.seq, body));
     }
 
     /// Another node asks, or tells.
@@ -300,8 +299,9 @@ impl NodeState {
     }
 
     pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let own = self.own_name();
         for session in std::mem::take(&mut self.sync.ended) {
+            // Asked for here only: a tick that has nothing to do makes no text.
+            let own = self.own_name();
             for keeper in self.sync.keepers.remove(&session).unwrap_or_default() {
                 if keeper == own {
                     let is_gone = |party: &Party| party.node == own && party.client == session.0;
