@@ -1,0 +1,62 @@
+//! What can go wrong.
+
+/// Why a call did nothing.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// A setting that makes no sense.
+    #[error("{parameter} {reason}")]
+    Setting {
+        /// Which one.
+        parameter: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Columns of different lengths.
+    #[error("column {column} has {rows} rows, but the edge ids have {expected}")]
+    Rows {
+        /// Which column.
+        column: &'static str,
+        /// Its length.
+        rows: usize,
+        /// The length of the ids.
+        expected: usize,
+    },
+    /// Another number of measured columns than the settings say.
+    #[error("{given} measured columns were given, but the statistics are of {expected}")]
+    Columns {
+        /// As given.
+        given: usize,
+        /// As in [`crate::Statistics::columns`].
+        expected: usize,
+    },
+    /// More edges than one graph holds.
+    #[error("{added} rows on top of {alive} edges are more than a graph holds ({most})")]
+    TooMany {
+        /// Rows of the call.
+        added: usize,
+        /// Edges that are alive, and those that wait for older ones to go.
+        alive: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// Room for the result is of the wrong size.
+    #[error("the result needs {expected} values, but there is room for {given}")]
+    Room {
+        /// As given.
+        given: usize,
+        /// Rows times columns.
+        expected: usize,
+    },
+    /// Patterns can be named by their edges only where ids are kept.
+    #[error("patterns need the ids of older edges: set keeps_ids")]
+    NoIds,
+    /// Threads could not be started.
+    #[error("{threads} threads could not be started: {reason}")]
+    Threads {
+        /// As in the settings.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+}

@@ -1,0 +1,400 @@
+//! The features of a stream, call by call.
+
+use crate::core::{Core, Outcome, Output};
+use crate::error::GraphError;
+use crate::evidence::Pattern;
+use crate::graph::{EDGES_MAX, Stamp};
+use crate::patterns::Kind;
+use crate::settings::{Mode, Settings, Statistics};
+use hashbrown::HashMap;
+
+/// Rows that causal mode adds at once; the cut of a call changes nothing.
+const ROWS_AT_ONCE: usize = 4096;
+/// Room for rows that come later but are older: a quarter of what a narrow stamp spans.
+const SLACK: i64 = 1 << 30;
+
+/// Rows of a stream: column by column, all of the same length.
+#[derive(Clone, Copy, Debug)]
+pub struct Edges<'a> {
+    /// The edges' ids. In batch mode, of rows with one id only the first of a call is an edge.
+    pub ids: &'a [i64],
+    /// Who pays.
+    pub sources: &'a [i64],
+    /// Who is paid.
+    pub targets: &'a [i64],
+    /// When, in any unit.
+    pub times: &'a [i64],
+    /// The columns that the statistics measure.
+    pub columns: &'a [&'a [f64]],
+}
+
+/// What a graph holds and has cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Edges that are alive.
+    pub edges: usize,
+    /// Accounts that are known.
+    pub accounts: usize,
+    /// Memory of the graph.
+    pub bytes: usize,
+    /// The latest time that came.
+    pub now: Option<i64>,
+    /// Rows that came since the graph was empty.
+    pub rows: u64,
+    /// Searches that ended at [`Settings::work_max`], by [`Kind`].
+    pub cut_short: [u64; Kind::COUNT],
+}
+
+#[derive(Debug)]
+enum Graph {
+    Empty,
+    Narrow(Box<Core<u32>>),
+    Wide(Box<Core<u64>>),
+}
+
+/// A graph of the newest edges of a stream, and the features of the rows that come.
+///
+/// ```
+/// use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
+/// let fan = Bins { window: 10, bins: vec![2, 3] };
+/// let mut features = GraphFeatures::new(Settings { fan: Some(fan), ..Settings::default() })?;
+/// // Three payers of account 9, the last within 10 of the first.
+/// let edges = Edges {
+///     ids: &[0, 1, 2],
+///     sources: &[1, 2, 3],
+///     targets: &[9, 9, 9],
+///     times: &[1, 2, 3],
+///     columns: &[],
+/// };
+/// let rows = features.transform(&edges)?;
+/// // Fan in of 2 and of 3, then fan out.
+/// assert_eq!(rows, [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+/// # Ok::<(), farrow_graph::GraphError>(())
+/// ```
+#[derive(Debug)]
+pub struct GraphFeatures {
+    settings: Settings,
+    graph: Graph,
+    pool: Option<rayon::ThreadPool>,
+    rows: u64,
+    cut_short: [u64; Kind::COUNT],
+}
+
+/// Patterns that rows completed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// In the order of the rows that completed them.
+    pub patterns: Vec<Pattern>,
+    /// Patterns beyond the limit.
+    pub dropped: u64,
+}
+
+impl GraphFeatures {
+    /// An empty graph.
+    ///
+    /// # Errors
+    /// A setting that makes no sense, or threads that cannot be started.
+    pub fn new(settings: Settings) -> Result<GraphFeatures, GraphError> {
+        settings.check()?;
+        let threads = settings.threads;
+        let pool = if threads > 1 {
+            let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            Some(built.map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?)
+        } else {
+            None
+        };
+        Ok(GraphFeatures {
+            settings,
+            graph: Graph::Empty,
+            pool,
+            rows: 0,
+            cut_short: [0; Kind::COUNT],
+        })
+    }
+
+    /// The settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.graph = Graph::Empty;
+        self.rows = 0;
+        self.cut_short = [0; Kind::COUNT];
+    }
+
+    /// Adds rows, sorted by time in batch mode, and computes nothing.
+    ///
+    /// # Errors
+    /// Columns that do not fit, or more edges than a graph holds; nothing has changed then.
+    pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        let mut order: Vec<u32> = self.rows_of(edges)?.collect();
+        if self.settings.mode == Mode::Batch {
+            order.sort_by_key(|&row| edges.times[row as usize]);
+        }
+        self.add(edges, &order)
+    }
+
+    /// Forgets everything and adds rows as they come.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`].
+    pub fn start(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        let order: Vec<u32> = self.rows_of(edges)?.collect();
+        self.clear();
+        self.add(edges, &order)
+    }
+
+    fn add(&mut self, edges: &Edges<'_>, order: &[u32]) -> Result<(), GraphError> {
+        self.make_room(edges, order.len())?;
+        self.rows += order.len() as u64;
+        let settings = &self.settings;
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.learn(settings, edges, order),
+            Graph::Wide(core) => core.learn(settings, edges, order),
+        }
+        Ok(())
+    }
+
+    /// Adds rows and gives their features, [`Settings::width`] values a row.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`].
+    pub fn transform(&mut self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
+        let width = self.settings.width();
+        let mut cells = vec![0.0; edges.ids.len() * width];
+        self.transform_into(edges, &mut cells, width, 0)?;
+        Ok(cells)
+    }
+
+    /// Adds rows and writes their features: those of row `r` at `r * stride + offset`.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`], and room that is too small.
+    pub fn transform_into(
+        &mut self,
+        edges: &Edges<'_>,
+        cells: &mut [f64],
+        stride: usize,
+        offset: usize,
+    ) -> Result<(), GraphError> {
+        self.run(edges, cells, stride, offset, None).map(|_| ())
+    }
+
+    /// Adds rows, gives their features as `transform` does, and up to `most` of the patterns that
+    /// were completed.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`], and settings that do not keep ids.
+    pub fn patterns(
+        &mut self,
+        edges: &Edges<'_>,
+        most: usize,
+    ) -> Result<(Vec<f64>, Evidence), GraphError> {
+        if !self.settings.keeps_ids {
+            return Err(GraphError::NoIds);
+        }
+        let width = self.settings.width();
+        let mut cells = vec![0.0; edges.ids.len() * width];
+        let evidence = self.run(edges, &mut cells, width, 0, Some(most))?;
+        Ok((cells, evidence))
+    }
+
+    /// What the graph holds.
+    pub fn stats(&self) -> Stats {
+        let (edges, accounts, bytes, now) = match &self.graph {
+            Graph::Empty => (0, 0, 0, None),
+            Graph::Narrow(core) => core.size(),
+            Graph::Wide(core) => core.size(),
+        };
+        Stats { edges, accounts, bytes, now, rows: self.rows, cut_short: self.cut_short }
+    }
+
+    fn rows_of(&self, edges: &Edges<'_>) -> Result<std::ops::Range<u32>, GraphError> {
+        let expected = edges.ids.len();
+        let lengths = [
+            ("source", edges.sources.len()),
+            ("target", edges.targets.len()),
+            ("timestamp", edges.times.len()),
+        ];
+        let measured = edges.columns.iter().map(|column| ("measured", column.len()));
+        for (column, rows) in lengths.into_iter().chain(measured) {
+            if rows != expected {
+                return Err(GraphError::Rows { column, rows, expected });
+            }
+        }
+        let wanted = self.settings.statistics.as_ref().map_or(0, Statistics::given);
+        if edges.columns.len() != wanted {
+            return Err(GraphError::Columns { given: edges.columns.len(), expected: wanted });
+        }
+        match u32::try_from(expected) {
+            Ok(rows) if expected <= EDGES_MAX => Ok(0..rows),
+            _ => Err(GraphError::TooMany { added: expected, alive: 0, most: EDGES_MAX }),
+        }
+    }
+
+    /// Sees to it that the graph can hold so many rows, of those times.
+    fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
+        let alive = match &self.graph {
+            Graph::Empty => 0,
+            Graph::Narrow(core) => core.span(),
+            Graph::Wide(core) => core.span(),
+        };
+        if alive.saturating_add(added) > EDGES_MAX {
+            return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
+        }
+        let (Some(&first), Some(&last)) = (edges.times.iter().min(), edges.times.iter().max()) else {
+            return Ok(());
+        };
+        let settings = &self.settings;
+        self.graph = match std::mem::replace(&mut self.graph, Graph::Empty) {
+            Graph::Empty => match narrow_base(first, last) {
+                Some(base) => Graph::Narrow(Box::new(Core::new(settings, base))),
+                None => Graph::Wide(Box::new(Core::new(settings, i64::MIN))),
+            },
+            Graph::Narrow(core) if core.holds(first) && core.holds(last) => Graph::Narrow(core),
+            Graph::Narrow(core) => {
+                let oldest = core.graph.earliest().unwrap_or(first).min(first);
+                let newest = core.now().unwrap_or(last).max(last);
+                match narrow_base(oldest, newest) {
+                    Some(base) => Graph::Narrow(Box::new(core.restamp(settings, base))),
+                    None => Graph::Wide(Box::new(core.restamp(settings, i64::MIN))),
+                }
+            }
+            wide @ Graph::Wide(_) => wide,
+        };
+        Ok(())
+    }
+
+    fn run(
+        &mut self,
+        edges: &Edges<'_>,
+        cells: &mut [f64],
+        stride: usize,
+        offset: usize,
+        most: Option<usize>,
+    ) -> Result<Evidence, GraphError> {
+        let rows = self.rows_of(edges)?;
+        let (expected, given) = (rows.len() * stride, cells.len());
+        if stride < offset + self.settings.width() || given != expected {
+            return Err(GraphError::Room { given, expected: expected.max(offset + self.settings.width()) });
+        }
+        let mut evidence = Evidence::default();
+        match self.settings.mode {
+            Mode::Batch => {
+                let (order, places) = order_of_batch(edges);
+                self.make_room(edges, order.len())?;
+                self.rows += order.len() as u64;
+                let output = Output { cells, stride, offset };
+                let outcome = self.call(edges, &order, &places, output, most);
+                self.take(outcome, &mut evidence);
+            }
+            Mode::Causal => {
+                self.make_room(edges, rows.len())?;
+                self.rows += rows.len() as u64;
+                let mut from = 0;
+                for cells in cells.chunks_mut((ROWS_AT_ONCE * stride).max(1)) {
+                    let to = from + cells.len() / stride.max(1);
+                    let part = edges.slice(from, to);
+                    let columns: Vec<&[f64]> =
+                        edges.columns.iter().map(|column| &column[from..to]).collect();
+                    let part = Edges { columns: &columns, ..part };
+                    let order: Vec<u32> = (0..(to - from) as u32).collect();
+                    let output = Output { cells, stride, offset };
+                    let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
+                    let outcome = self.call(&part, &order, &order, output, left);
+                    self.take(outcome, &mut evidence);
+                    from = to;
+                }
+            }
+        }
+        Ok(evidence)
+    }
+
+    fn call(
+        &mut self,
+        edges: &Edges<'_>,
+        order: &[u32],
+        places: &[u32],
+        output: Output<'_>,
+        most: Option<usize>,
+    ) -> Outcome {
+        let (settings, pool) = (&self.settings, self.pool.as_ref());
+        match &mut self.graph {
+            Graph::Empty => Outcome::default(),
+            Graph::Narrow(core) => {
+                core.transform(settings, edges, order, places, output, most, pool)
+            }
+            Graph::Wide(core) => {
+                core.transform(settings, edges, order, places, output, most, pool)
+            }
+        }
+    }
+
+    fn take(&mut self, outcome: Outcome, evidence: &mut Evidence) {
+        for (count, more) in self.cut_short.iter_mut().zip(outcome.cut_short) {
+            *count += more;
+        }
+        evidence.patterns.extend(outcome.named);
+        evidence.dropped += outcome.dropped;
+    }
+}
+
+impl<'a> Edges<'a> {
+    fn slice(&self, from: usize, to: usize) -> Edges<'a> {
+        Edges {
+            ids: &self.ids[from..to],
+            sources: &self.sources[from..to],
+            targets: &self.targets[from..to],
+            times: &self.times[from..to],
+            columns: &[],
+        }
+    }
+}
+
+impl<T: Stamp> Core<T> {
+    fn size(&self) -> (usize, usize, usize, Option<i64>) {
+        (self.graph.len(), self.graph.accounts(), self.bytes(), self.now())
+    }
+
+    /// Numbers of arrival between the oldest and the newest edge.
+    fn span(&self) -> usize {
+        (self.graph.next() - self.graph.head()) as usize
+    }
+
+    fn holds(&self, time: i64) -> bool {
+        self.graph.stamp(time).is_some()
+    }
+}
+
+/// A base from which narrow stamps reach all these times, with room for older ones.
+fn narrow_base(first: i64, last: i64) -> Option<i64> {
+    let base = first.saturating_sub(SLACK);
+    let span = i128::from(last) - i128::from(base);
+    (span <= i128::from(u32::OFFSET_MAX) - i128::from(SLACK)).then_some(base)
+}
+
+/// Rows in order of time without those whose id came before, and each row's place in it
+/// (specification, B2).
+fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
+    let mut kept: HashMap<i64, u32> = HashMap::with_capacity(edges.ids.len());
+    let mut order = Vec::with_capacity(edges.ids.len());
+    let mut same = Vec::with_capacity(edges.ids.len());
+    for (row, id) in (0u32..).zip(edges.ids) {
+        let first = *kept.entry(*id).or_insert(row);
+        if first == row {
+            order.push(row);
+        }
+        same.push(first);
+    }
+    order.sort_by_key(|&row| edges.times[row as usize]);
+    let mut place_of = vec![0; edges.ids.len()];
+    for (place, &row) in (0u32..).zip(&order) {
+        place_of[row as usize] = place;
+    }
+    let places = same.into_iter().map(|row| place_of[row as usize]).collect();
+    (order, places)
+}

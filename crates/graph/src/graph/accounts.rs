@@ -1,0 +1,157 @@
+//! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
+
+use super::arena::List;
+use hashbrown::HashTable;
+
+/// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Out,
+    In,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Side {
+        match self {
+            Side::Out => Side::In,
+            Side::In => Side::Out,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Account {
+    /// The caller's number.
+    key: i64,
+    /// Place in the order of first appearance.
+    order: u64,
+    out: List,
+    into: List,
+    loops: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    all: Vec<Account>,
+    index: HashTable<u32>,
+    free: Vec<u32>,
+    appeared: u64,
+}
+
+/// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
+pub(crate) fn hash(key: i64) -> u64 {
+    let mut hash = key.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+impl Accounts {
+    /// The dense number of an account, a new one if it is not known.
+    pub(crate) fn intern(&mut self, key: i64) -> u32 {
+        let Accounts { all, index, free, appeared } = self;
+        let is_it = |&at: &u32| all[at as usize].key == key;
+        if let Some(&at) = index.find(hash(key), is_it) {
+            return at;
+        }
+        let account =
+            Account { key, order: *appeared, out: List::default(), into: List::default(), loops: 0 };
+        *appeared += 1;
+        let at = match free.pop() {
+            Some(at) => {
+                all[at as usize] = account;
+                at
+            }
+            None => {
+                if all.len() == all.capacity() {
+                    all.reserve_exact((all.len() / 8).max(64));
+                }
+                all.push(account);
+                (all.len() - 1) as u32
+            }
+        };
+        index.insert_unique(hash(key), at, |&at| hash(all[at as usize].key));
+        at
+    }
+
+    pub(crate) fn find(&self, key: i64) -> Option<u32> {
+        self.index.find(hash(key), |&at| self.all[at as usize].key == key).copied()
+    }
+
+    /// Forgets an account without edges.
+    pub(crate) fn forget(&mut self, at: u32) {
+        let Accounts { all, index, free, .. } = self;
+        let key = all[at as usize].key;
+        if let Ok(found) = index.find_entry(hash(key), |&one| one == at) {
+            found.remove();
+            free.push(at);
+        }
+    }
+
+    pub(crate) fn key(&self, at: u32) -> i64 {
+        self.all[at as usize].key
+    }
+
+    pub(crate) fn order(&self, at: u32) -> u64 {
+        self.all[at as usize].order
+    }
+
+    pub(crate) fn list(&self, at: u32, side: Side) -> List {
+        let account = &self.all[at as usize];
+        match side {
+            Side::Out => account.out,
+            Side::In => account.into,
+        }
+    }
+
+    pub(crate) fn list_mut(&mut self, at: u32, side: Side) -> &mut List {
+        let account = &mut self.all[at as usize];
+        match side {
+            Side::Out => &mut account.out,
+            Side::In => &mut account.into,
+        }
+    }
+
+    /// How many self-loops an account has.
+    pub(crate) fn loops_mut(&mut self, at: u32) -> &mut u32 {
+        &mut self.all[at as usize].loops
+    }
+
+    pub(crate) fn loops(&self, at: u32) -> u32 {
+        self.all[at as usize].loops
+    }
+
+    pub(crate) fn has_edges(&self, at: u32) -> bool {
+        let Account { out, into, loops, .. } = &self.all[at as usize];
+        !out.is_empty() || !into.is_empty() || *loops > 0
+    }
+
+    /// Accounts that are known now.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Account>()
+            + self.index.allocation_size()
+            + self.free.capacity() * size_of::<u32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Accounts;
+
+    #[test]
+    fn a_forgotten_account_comes_back_as_a_new_one() {
+        let mut accounts = Accounts::default();
+        let (first, second) = (accounts.intern(i64::MIN), accounts.intern(42));
+        assert_ne!(first, second);
+        assert_eq!(accounts.intern(42), second);
+        accounts.forget(first);
+        assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
+        let again = accounts.intern(i64::MIN);
+        assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));
+        assert!(accounts.order(again) > accounts.order(second));
+    }
+}

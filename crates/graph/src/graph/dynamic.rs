@@ -1,0 +1,309 @@
+//! The part of the graph that changes: edges come at the new end and go at the old one.
+
+use super::accounts::{Accounts, Side};
+use super::arena::{Arena, Entry};
+use super::lens::Lens;
+use super::stamp::Stamp;
+use super::Adjacency;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+
+/// Numbers of arrival are kept modulo 2^32 and compared by their distance.
+pub(crate) const EDGES_MAX: usize = 1 << 30;
+
+/// An edge in order of arrival. One that is gone names no account.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<T> {
+    pub source: u32,
+    pub target: u32,
+    pub time: T,
+}
+
+const GONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Dynamic<T> {
+    /// The time of offset 0.
+    base: i64,
+    accounts: Accounts,
+    arena: Arena<T>,
+    loops: HashMap<u32, Vec<Entry<T>>>,
+    /// All edges since the oldest that is alive.
+    records: VecDeque<Record<T>>,
+    /// Number of arrival of the first record.
+    head: u64,
+    alive: usize,
+    /// The latest time of an edge that ever came.
+    newest: T,
+    /// Number of the last edge that was older than one before it.
+    disorder: Option<u64>,
+    /// Accounts keep their place in the order of appearance when their edges are gone.
+    remembers: bool,
+}
+
+/// Grows by an eighth, so that a large deque is never half empty.
+pub(crate) fn push<V>(deque: &mut VecDeque<V>, value: V) {
+    if deque.len() == deque.capacity() {
+        deque.reserve_exact((deque.len() / 8).max(256));
+    }
+    deque.push_back(value);
+}
+
+impl<T: Stamp> Dynamic<T> {
+    pub(crate) fn new(base: i64, remembers: bool) -> Dynamic<T> {
+        Dynamic {
+            base,
+            accounts: Accounts::default(),
+            arena: Arena::default(),
+            loops: HashMap::new(),
+            records: VecDeque::new(),
+            head: 0,
+            alive: 0,
+            newest: T::default(),
+            disorder: None,
+            remembers,
+        }
+    }
+
+    /// The stamp of a time, if this graph can hold it.
+    pub(crate) fn stamp(&self, time: i64) -> Option<T> {
+        let offset = u64::try_from(i128::from(time) - i128::from(self.base)).ok()?;
+        (offset <= T::OFFSET_MAX).then(|| T::from_offset(offset))
+    }
+
+    pub(crate) fn time(&self, stamp: T) -> i64 {
+        self.base.wrapping_add_unsigned(stamp.offset())
+    }
+
+    /// Adds an edge behind all others; its number of arrival.
+    pub(crate) fn insert(&mut self, source: i64, target: i64, time: T) -> u64 {
+        let number = self.next();
+        let seq = number as u32;
+        let source = self.accounts.intern(source);
+        let target = self.accounts.intern(target);
+        if source == target {
+            *self.accounts.loops_mut(source) += 1;
+            let list = self.loops.entry(source).or_default();
+            let at = list.partition_point(|one| one.time <= time);
+            list.insert(at, Entry { time, other: source, seq });
+        } else {
+            let list = self.accounts.list_mut(source, Side::Out);
+            self.arena.insert(list, Entry { time, other: target, seq });
+            let list = self.accounts.list_mut(target, Side::In);
+            self.arena.insert(list, Entry { time, other: source, seq });
+        }
+        push(&mut self.records, Record { source, target, time });
+        self.alive += 1;
+        if time < self.newest {
+            self.disorder = Some(number);
+        }
+        self.newest = self.newest.max(time);
+        number
+    }
+
+    /// Takes an edge out.
+    pub(crate) fn remove(&mut self, number: u64) {
+        let Some(place) = number.checked_sub(self.head) else { return };
+        let Some(record) = self.records.get_mut(place as usize) else { return };
+        let Record { source, target, time } = *record;
+        if source == GONE {
+            return;
+        }
+        record.source = GONE;
+        self.alive -= 1;
+        let seq = number as u32;
+        if source == target {
+            *self.accounts.loops_mut(source) -= 1;
+            if let Some(list) = self.loops.get_mut(&source) {
+                list.retain(|one| one.seq != seq);
+                if list.is_empty() {
+                    self.loops.remove(&source);
+                }
+            }
+        } else {
+            self.arena.remove(self.accounts.list_mut(source, Side::Out), time, seq);
+            self.arena.remove(self.accounts.list_mut(target, Side::In), time, seq);
+        }
+        if !self.remembers {
+            for account in [source, target] {
+                if !self.accounts.has_edges(account) {
+                    self.accounts.forget(account);
+                }
+            }
+        }
+        while self.records.front().is_some_and(|record| record.source == GONE) {
+            self.records.pop_front();
+            self.head += 1;
+        }
+    }
+
+    /// The oldest edge by arrival.
+    pub(crate) fn oldest(&self) -> Option<(u64, Record<T>)> {
+        self.records.front().map(|record| (self.head, *record))
+    }
+
+    /// An edge that is alive.
+    pub(crate) fn record(&self, number: u64) -> Option<Record<T>> {
+        let place = usize::try_from(number.checked_sub(self.head)?).ok()?;
+        self.records.get(place).copied().filter(|record| record.source != GONE)
+    }
+
+    /// Edges that are alive, in order of arrival.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
+        (self.head..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != GONE)
+    }
+
+    /// Number of arrival of the oldest record.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Number of arrival that the next edge will have.
+    pub(crate) fn next(&self) -> u64 {
+        self.head + self.records.len() as u64
+    }
+
+    /// Edges that are alive.
+    pub(crate) fn len(&self) -> usize {
+        self.alive
+    }
+
+    /// Accounts that are known.
+    pub(crate) fn accounts(&self) -> usize {
+        self.accounts.len()
+    }
+
+    pub(crate) fn find(&self, key: i64) -> Option<u32> {
+        self.accounts.find(key)
+    }
+
+    /// The same graph with another base, or another type of stamps.
+    pub(crate) fn restamp<S: Stamp>(self, base: i64) -> Dynamic<S> {
+        let shift = i128::from(self.base) - i128::from(base);
+        let change = |time: T| {
+            // Stale entries of free blocks may lie outside; nobody reads them.
+            let offset = (i128::from(time.offset()) + shift).clamp(0, i128::from(S::OFFSET_MAX));
+            S::from_offset(offset as u64)
+        };
+        let again = |entry: Entry<T>| Entry {
+            time: change(entry.time),
+            other: entry.other,
+            seq: entry.seq,
+        };
+        let loops = self.loops.into_iter();
+        let records = self.records.into_iter().map(|Record { source, target, time }| Record {
+            source,
+            target,
+            time: change(time),
+        });
+        Dynamic {
+            base,
+            loops: loops.map(|(at, list)| (at, list.into_iter().map(again).collect())).collect(),
+            records: records.collect(),
+            arena: self.arena.restamp(change),
+            accounts: self.accounts,
+            head: self.head,
+            alive: self.alive,
+            newest: change(self.newest),
+            disorder: self.disorder,
+            remembers: self.remembers,
+        }
+    }
+
+    /// The earliest time of an edge that is alive.
+    pub(crate) fn earliest(&self) -> Option<i64> {
+        self.records().map(|(_, record)| record.time).min().map(|time| self.time(time))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let loops = self.loops.values().map(Vec::capacity).sum::<usize>();
+        self.accounts.bytes()
+            + self.arena.bytes()
+            + self.records.capacity() * size_of::<Record<T>>()
+            + loops * size_of::<Entry<T>>()
+            + self.loops.allocation_size()
+    }
+
+    /// Entries of a window: those that the lens shows where edges came in order, and at least
+    /// those where they did not.
+    fn window(
+        &self,
+        account: u32,
+        side: Side,
+        (from, to): (T, T),
+        lens: Lens<T>,
+    ) -> &[Entry<T>] {
+        let all = self.arena.get(self.accounts.list(account, side));
+        let is_ordered = self.is_ordered();
+        let is_old = |one: &Entry<T>| one.time < from || (is_ordered && lens.is_gone(*one));
+        let is_new = |one: &Entry<T>| one.time > to || (is_ordered && !lens.has_come(one.seq));
+        // Most windows hold a whole list or its new end.
+        let first = match all.first() {
+            Some(oldest) if is_old(oldest) => all.partition_point(is_old),
+            _ => 0,
+        };
+        let end = match all.last() {
+            Some(newest) if is_new(newest) => all.partition_point(|one| !is_new(one)),
+            _ => all.len(),
+        };
+        all.get(first..end).unwrap_or_default()
+    }
+}
+
+impl<T: Stamp> Adjacency<T> for Dynamic<T> {
+    fn is_ordered(&self) -> bool {
+        self.disorder.is_none_or(|number| number < self.head)
+    }
+
+    fn key(&self, account: u32) -> i64 {
+        self.accounts.key(account)
+    }
+
+    fn order(&self, account: u32) -> u64 {
+        self.accounts.order(account)
+    }
+
+    fn ascending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let is_exact = self.is_ordered();
+        let inside = self.window(account, side, window, lens).iter().copied();
+        inside.filter(move |one| is_exact || lens.sees(*one))
+    }
+
+    fn descending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let is_exact = self.is_ordered();
+        let inside = self.window(account, side, window, lens).iter().rev().copied();
+        inside.filter(move |one| is_exact || lens.sees(*one))
+    }
+
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.window(account, side, window, lens).len()
+    }
+
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        let inside = self.window(account, side, window, lens);
+        if self.is_ordered() {
+            inside.len()
+        } else {
+            inside.iter().filter(|one| lens.sees(**one)).count()
+        }
+    }
+
+    fn loops(&self, account: u32) -> &[Entry<T>] {
+        if self.accounts.loops(account) == 0 {
+            return &[];
+        }
+        self.loops.get(&account).map_or(&[], Vec::as_slice)
+    }
+}

@@ -1,0 +1,104 @@
+//! Which edges of the graph one trigger may see.
+
+use super::arena::Entry;
+use super::stamp::Stamp;
+
+/// What a trigger sees of a graph that already holds its whole batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lens<T> {
+    /// Number of arrival of the batch's first edge, modulo 2^32.
+    first: u32,
+    /// None: every edge, as batch mode has it.
+    own: Option<Own<T>>,
+}
+
+/// The graph as it was when the trigger alone had been added.
+#[derive(Clone, Copy, Debug)]
+struct Own<T> {
+    /// The trigger's place in the batch.
+    place: i32,
+    /// The oldest edge that was still there: by time, then by arrival.
+    floor: Floor<T>,
+}
+
+/// The oldest edge that has not been evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Floor<T> {
+    pub time: T,
+    /// Of that instant, edges that arrived before this one are gone. Relative to the batch.
+    pub place: Option<i32>,
+}
+
+impl<T: Stamp> Floor<T> {
+    fn is_above(self, entry: Entry<T>, place: i32) -> bool {
+        entry.time < self.time
+            || (entry.time == self.time && self.place.is_some_and(|floor| place < floor))
+    }
+}
+
+impl<T: Stamp> Lens<T> {
+    /// Everything that is in the graph.
+    pub(crate) fn whole(first: u32) -> Lens<T> {
+        Lens { first, own: None }
+    }
+
+    /// What had arrived when the edge at `place` of the batch came, down to `floor`.
+    pub(crate) fn until(first: u32, place: u32, floor: Floor<T>) -> Lens<T> {
+        Lens { first, own: Some(Own { place: place.cast_signed(), floor }) }
+    }
+
+    /// The place in the batch of an edge, negative for edges of earlier batches.
+    fn relative(self, seq: u32) -> i32 {
+        seq.wrapping_sub(self.first).cast_signed()
+    }
+
+    /// The place in the batch of one of the batch's own edges.
+    pub(crate) fn place(self, seq: u32) -> Option<usize> {
+        usize::try_from(self.relative(seq)).ok()
+    }
+
+    pub(crate) fn sees(self, entry: Entry<T>) -> bool {
+        self.has_come(entry.seq) && !self.is_gone(entry)
+    }
+
+    /// Whether an edge had arrived.
+    pub(crate) fn has_come(self, seq: u32) -> bool {
+        self.own.is_none_or(|own| self.relative(seq) <= own.place)
+    }
+
+    /// Whether an edge had been evicted.
+    pub(crate) fn is_gone(self, entry: Entry<T>) -> bool {
+        self.own.is_some_and(|own| {
+            let at = self.relative(entry.seq);
+            at != own.place && own.floor.is_above(entry, at)
+        })
+    }
+
+    /// This view of the new end with another's of the old end.
+    pub(crate) fn with_floor_of(self, older: Lens<T>) -> Lens<T> {
+        let own = self.own.zip(older.own);
+        Lens { own: own.map(|(new, old)| Own { place: new.place, floor: old.floor }), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Floor, Lens};
+    use crate::graph::arena::Entry;
+
+    #[test]
+    fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
+        // The batch starts just before the numbers wrap.
+        let first = u32::MAX - 1;
+        let lens = Lens::until(first, 2, Floor { time: 10u32, place: Some(-3) });
+        let entry = |time, place: i32| Entry {
+            time,
+            other: 0,
+            seq: first.wrapping_add_signed(place),
+        };
+        assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));
+        assert!(!lens.sees(entry(9, -1)) && !lens.sees(entry(10, -4)) && !lens.sees(entry(30, 3)));
+        assert!(lens.sees(entry(1, 2)), "itself, however late");
+        assert_eq!((lens.place(first), lens.place(first.wrapping_sub(1))), (Some(0), None));
+    }
+}

@@ -1,0 +1,58 @@
+//! The temporal graph: who paid whom, and when.
+//!
+//! [`Dynamic`] holds the edges that are alive, as time-sorted lists of both ends; patterns read
+//! it through [`Adjacency`], so that other parts of a graph can lie elsewhere. Self-loops lie
+//! apart: most patterns exclude them.
+
+mod accounts;
+mod arena;
+mod dynamic;
+mod lens;
+mod stamp;
+
+pub(crate) use accounts::{Side, hash};
+pub(crate) use arena::Entry;
+pub(crate) use dynamic::{Dynamic, EDGES_MAX, push};
+pub(crate) use lens::{Floor, Lens};
+pub(crate) use stamp::Stamp;
+
+/// What patterns ask of a graph. Entries of an account come in order of time, those of one
+/// instant in order of arrival. Windows are closed at both ends.
+pub(crate) trait Adjacency<T: Stamp>: Sync {
+    /// Whether edges arrived in order of time, all that are alive.
+    fn is_ordered(&self) -> bool;
+
+    /// The caller's number of an account.
+    fn key(&self, account: u32) -> i64;
+
+    /// Place of an account in the order of first appearance.
+    fn order(&self, account: u32) -> u64;
+
+    /// Edges of an account, self-loops apart, that the lens lets through.
+    fn ascending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>>;
+
+    /// The same, the newest first.
+    fn descending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>>;
+
+    /// How many edges `ascending` would give, at most, found without looking at each. Exact where
+    /// edges came in order of time.
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+
+    /// How many edges `ascending` gives.
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+
+    /// Self-loops of an account, in order of time.
+    fn loops(&self, account: u32) -> &[Entry<T>];
+}

@@ -1,0 +1,22 @@
+//! `farrow_graph` computes features of a stream of transactions: the shapes that each one
+//! completes in the graph of those before it, and statistics of the accounts at its ends.
+//!
+//! It reads no files and knows no Arrow, no Python and no other machines; the bindings and the
+//! command bring rows as slices. What each figure means is defined in `docs/graph.md`.
+
+#![forbid(unsafe_code)]
+
+mod core;
+mod error;
+mod evidence;
+mod features;
+mod graph;
+mod patterns;
+mod settings;
+mod statistics;
+
+pub use error::GraphError;
+pub use evidence::Pattern;
+pub use features::{Edges, Evidence, GraphFeatures, Stats};
+pub use patterns::Kind;
+pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};

@@ -1,0 +1,161 @@
+//! The patterns: each finds what the triggers of one batch complete.
+
+mod credits;
+mod reach;
+mod scatter_gather;
+mod scene;
+mod simple_cycle;
+mod star;
+mod table;
+mod temporal_cycle;
+
+pub(crate) use credits::{Credits, Evidence, Found};
+pub(crate) use scene::{Groups, Pairs, Scene, Search, Spread, Trigger};
+
+use crate::graph::{Adjacency, Side, Stamp};
+use crate::settings::Pattern;
+use star::Star;
+
+/// The kinds of patterns, in the order of their columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Distinct payers of an account.
+    FanIn,
+    /// Distinct payees of an account.
+    FanOut,
+    /// Payments to an account.
+    DegreeIn,
+    /// Payments of an account.
+    DegreeOut,
+    /// Two accounts joined through two or more others.
+    ScatterGather,
+    /// A cycle whose payments follow each other in time.
+    TemporalCycle,
+    /// A cycle of limited length, in any order of time.
+    SimpleCycle,
+    /// An account that gathers from several and scatters to several.
+    GatherScatter,
+}
+
+impl Kind {
+    /// How many kinds there are.
+    pub const COUNT: usize = 8;
+    /// All of them, in the order of their columns.
+    pub const ALL: [Kind; Kind::COUNT] = [
+        Kind::FanIn,
+        Kind::FanOut,
+        Kind::DegreeIn,
+        Kind::DegreeOut,
+        Kind::ScatterGather,
+        Kind::TemporalCycle,
+        Kind::SimpleCycle,
+        Kind::GatherScatter,
+    ];
+
+    /// Its name in columns and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::FanIn => "fan_in",
+            Kind::FanOut => "fan_out",
+            Kind::DegreeIn => "degree_in",
+            Kind::DegreeOut => "degree_out",
+            Kind::ScatterGather => "scatter-gather",
+            Kind::TemporalCycle => "temp-cycle",
+            Kind::SimpleCycle => "lc-cycle",
+            Kind::GatherScatter => "gather-scatter",
+        }
+    }
+
+    /// Whether the triggers of one account are looked at together, and on which sides.
+    pub(crate) fn sides(self) -> &'static [Side] {
+        match self {
+            Kind::FanIn | Kind::DegreeIn => &[Side::In],
+            Kind::FanOut | Kind::DegreeOut => &[Side::Out],
+            Kind::ScatterGather | Kind::GatherScatter => &[Side::In, Side::Out],
+            Kind::TemporalCycle | Kind::SimpleCycle => &[],
+        }
+    }
+}
+
+/// What one worker needs again and again.
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    star: star::Scratch<T>,
+    scatter_gather: scatter_gather::Scratch<T>,
+    temporal_cycle: temporal_cycle::Scratch<T>,
+    simple_cycle: simple_cycle::Scratch<T>,
+    pub credits: Credits,
+}
+
+impl<T: Stamp> Default for Scratch<T> {
+    fn default() -> Scratch<T> {
+        Scratch {
+            star: star::Scratch::default(),
+            scatter_gather: scatter_gather::Scratch::default(),
+            temporal_cycle: temporal_cycle::Scratch::default(),
+            simple_cycle: simple_cycle::Scratch::default(),
+            credits: Credits::default(),
+        }
+    }
+}
+
+impl<T: Stamp> Scratch<T> {
+    pub(crate) fn bytes(&self) -> usize {
+        self.star.bytes()
+            + self.scatter_gather.bytes()
+            + self.temporal_cycle.bytes()
+            + self.simple_cycle.bytes()
+    }
+}
+
+/// One enabled pattern.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan<'a> {
+    pub kind: Kind,
+    pub pattern: &'a Pattern,
+    /// Column of its first bin.
+    pub column: usize,
+    pub length_max: usize,
+    pub work_max: u64,
+}
+
+/// Finds one kind of pattern for triggers that belong together: those of one account on `side`,
+/// or, where the kind has no sides, any.
+pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    plan: Plan<'_>,
+    side: Option<Side>,
+    places: &[u32],
+    scratch: &mut Scratch<T>,
+) {
+    let Plan { kind, pattern, column, length_max, work_max } = plan;
+    let search = Search { window: pattern.window, bins: &pattern.bins, column, work_max };
+    let credits = &mut scratch.credits;
+    let side = side.unwrap_or(Side::In);
+    match kind {
+        Kind::FanIn | Kind::FanOut | Kind::DegreeIn | Kind::DegreeOut => {
+            let by_neighbour = matches!(kind, Kind::FanIn | Kind::FanOut);
+            let star = Star { kind, side, by_neighbour };
+            star::star(scene, search, star, places, &mut scratch.star, credits);
+        }
+        Kind::GatherScatter => {
+            star::gather_scatter(scene, search, side, places, &mut scratch.star, credits);
+        }
+        Kind::ScatterGather => {
+            let scratch = &mut scratch.scatter_gather;
+            scatter_gather::scatter_gather(scene, search, side, places, scratch, credits);
+        }
+        Kind::TemporalCycle => {
+            for &place in places {
+                let scratch = &mut scratch.temporal_cycle;
+                temporal_cycle::temporal_cycle(scene, search, place, scratch, credits);
+            }
+        }
+        Kind::SimpleCycle => {
+            for &place in places {
+                let scratch = &mut scratch.simple_cycle;
+                simple_cycle::simple_cycle(scene, search, length_max, place, scratch, credits);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Which accounts can lie on a cycle that a trigger completes.
+//!
+//! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
+//! each other, each step taken by the one that has worked less; when one has seen all that it can
+//! reach, its edges are the only ones a path can use, and most triggers end here because one of
+//! the two runs dry at once. (Pruning by reachability before the enumeration: Blanusa et al., Fast
+//! Parallel Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
+
+use super::table::Table;
+use crate::graph::{Entry, Side};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// End of a list of steps.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// An edge that a path may use. Steps of one account to one neighbour lie together in its list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<T> {
+    /// The neighbour on the way to the search's origin.
+    pub to: u32,
+    pub seq: u32,
+    pub time: T,
+    pub next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Label {
+    /// First step towards the origin.
+    pub head: u32,
+    /// Best rank so far: the smaller, the better.
+    pub rank: u64,
+    pub is_on_path: bool,
+    pub is_done: bool,
+    /// The account whose edges were looked at last when this one was seen.
+    pub seen_from: u32,
+}
+
+impl Default for Label {
+    fn default() -> Label {
+        Label { head: NONE, rank: u64::MAX, is_on_path: false, is_done: false, seen_from: NONE }
+    }
+}
+
+/// One of the two searches.
+#[derive(Debug)]
+pub(crate) struct Reach<T> {
+    pub labels: Table<Label>,
+    pub steps: Vec<Step<T>>,
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    pub work: u64,
+}
+
+impl<T> Default for Reach<T> {
+    fn default() -> Reach<T> {
+        Reach { labels: Table::default(), steps: Vec::new(), heap: BinaryHeap::new(), work: 0 }
+    }
+}
+
+/// The edges looked at from one side: those into the trigger's source, or out of its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// Edges of this side are walked.
+    pub side: Side,
+    pub origin: u32,
+    pub goal: u32,
+}
+
+impl<T: Copy> Reach<T> {
+    pub(crate) fn start(&mut self, ends: Ends) {
+        self.labels.clear();
+        self.steps.clear();
+        self.heap.clear();
+        self.work = 0;
+        let (label, _) = self.labels.entry(ends.origin);
+        label.rank = 0;
+        self.heap.push(Reverse((0, ends.origin)));
+    }
+
+    /// The account to look at next, with its rank.
+    pub(crate) fn peek(&mut self) -> Option<(u64, u32)> {
+        while let Some(&Reverse((rank, account))) = self.heap.peek() {
+            let label = self.labels.get(account)?;
+            if !label.is_done && label.rank == rank {
+                return Some((rank, account));
+            }
+            self.heap.pop();
+        }
+        None
+    }
+
+    /// Takes the account that `peek` gave.
+    pub(crate) fn take(&mut self, account: u32) {
+        self.heap.pop();
+        if let Some(label) = self.labels.get_mut(account) {
+            label.is_done = true;
+        }
+    }
+
+    /// Notes that `entry`, an edge of `account`, leads towards the origin. Edges of one neighbour
+    /// must come so that the last one noted is the one a path should try first.
+    pub(crate) fn note(&mut self, ends: Ends, account: u32, entry: Entry<T>, rank: u64) {
+        self.work += 1;
+        if entry.other == ends.origin {
+            return;
+        }
+        let at = self.steps.len() as u32;
+        let (label, _) = self.labels.entry(entry.other);
+        let next = std::mem::replace(&mut label.head, at);
+        label.seen_from = account;
+        let is_better = rank < label.rank;
+        if is_better {
+            label.rank = rank;
+        }
+        self.steps.push(Step { to: account, seq: entry.seq, time: entry.time, next });
+        // A path ends at the goal.
+        if is_better && entry.other != ends.goal {
+            self.heap.push(Reverse((rank, entry.other)));
+        }
+    }
+
+    pub(crate) fn head(&self, account: u32) -> u32 {
+        self.labels.get(account).map_or(NONE, |label| label.head)
+    }
+
+    pub(crate) fn step(&self, at: u32) -> Option<&Step<T>> {
+        self.steps.get(at as usize)
+    }
+
+    pub(crate) fn set_on_path(&mut self, account: u32, is_on_path: bool) {
+        if let Some(label) = self.labels.get_mut(account) {
+            label.is_on_path = is_on_path;
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.labels.bytes()
+            + self.steps.capacity() * size_of::<Step<T>>()
+            + self.heap.capacity() * size_of::<Reverse<(u64, u32)>>()
+    }
+}

@@ -1,0 +1,344 @@
+//! Scatter-gather: two accounts joined through several others (specification, D4).
+//!
+//! The trigger is one leg; its end that all the middle accounts share is *near*, its other end
+//! the middle account *mid*. Which accounts can be *far* follows from mid's list; how many middle
+//! accounts each shares with near is an intersection, made from whichever side is shorter.
+
+use super::credits::{Credits, Found};
+use super::scene::{Scene, Search, Trigger};
+use super::table::Table;
+use super::Kind;
+use crate::graph::{Adjacency, Lens, Side, Stamp};
+
+/// Newest leg of a middle account to near.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near<T> {
+    newest: T,
+    /// The last far account whose legs were compared with this one.
+    seen: u32,
+}
+
+/// A far account and what is known of its pattern.
+#[derive(Clone, Copy, Debug, Default)]
+struct Far {
+    is_late: bool,
+    /// The last middle account whose legs were compared with this one.
+    seen: u32,
+    size: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    near: Table<Near<T>>,
+    /// The keys of `near`.
+    middles: Vec<u32>,
+    /// The newest leg of all in `near`.
+    newest: T,
+    far: Table<Far>,
+    /// The keys of `far`.
+    fars: Vec<u32>,
+    /// Far and middle account of each whole pair of legs.
+    members: Vec<(u32, u32)>,
+    mark: u32,
+    work: u64,
+}
+
+impl<T: Stamp> Default for Scratch<T> {
+    fn default() -> Scratch<T> {
+        Scratch {
+            near: Table::default(),
+            middles: Vec::new(),
+            newest: T::default(),
+            far: Table::default(),
+            fars: Vec::new(),
+            members: Vec::new(),
+            mark: 0,
+            work: 0,
+        }
+    }
+}
+
+impl<T: Stamp> Scratch<T> {
+    pub(crate) fn bytes(&self) -> usize {
+        self.near.bytes()
+            + self.far.bytes()
+            + size_of::<(u32, u32)>() * self.members.capacity()
+            + size_of::<u32>() * (self.middles.capacity() + self.fars.capacity())
+    }
+}
+
+/// One trigger in one of its two roles.
+struct Role<'a, T, G> {
+    scene: &'a Scene<'a, T, G>,
+    search: Search<'a>,
+    lens: Lens<T>,
+    place: u32,
+    trigger: Trigger<T>,
+    near: u32,
+    mid: u32,
+    /// Near's side of the legs between it and the middle accounts: In when near gathers.
+    side: Side,
+    /// The oldest time of a live leg.
+    from: T,
+}
+
+/// Finds the patterns that triggers with the same near account complete.
+pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    side: Side,
+    group: &[u32],
+    scratch: &mut Scratch<T>,
+    credits: &mut Credits,
+) {
+    let Some(first) = group.first().and_then(|&place| scene.triggers.get(place as usize)) else {
+        return;
+    };
+    let near = first.end(side);
+    // A view that all triggers share, or that grows by each one's own edge, is made once.
+    let is_shared = !scene.is_causal || scene.graph.is_ordered();
+    let mut is_filled = false;
+    for &place in group {
+        let trigger = scene.triggers[place as usize];
+        let from = trigger.time.closed(search.window);
+        let mid = trigger.end(side.other());
+        let lens = scene.lens(place);
+        let role = Role { scene, search, lens, place, trigger, near, mid, side, from };
+        scratch.work = 0;
+        if !is_filled || !is_shared {
+            role.fill_near(scratch);
+            is_filled = true;
+        } else if scene.is_causal && !trigger.is_loop() {
+            scratch.see(mid, trigger.time);
+        }
+        if !role.run(scratch, credits) {
+            credits.cut_short[Kind::ScatterGather as usize] += 1;
+        }
+    }
+}
+
+impl<T: Stamp> Scratch<T> {
+    fn see(&mut self, middle: u32, time: T) {
+        let (leg, is_new) = self.near.entry(middle);
+        if is_new {
+            self.middles.push(middle);
+        }
+        leg.newest = leg.newest.max(time);
+        self.newest = self.newest.max(time);
+    }
+
+    fn next_mark(&mut self) -> u32 {
+        // 0 is what a new account has. No table lives for 2^32 marks.
+        self.mark = self.mark.wrapping_add(1).max(1);
+        self.mark
+    }
+}
+
+impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
+    fn all(&self) -> (T, T) {
+        (T::default(), T::from_offset(T::OFFSET_MAX))
+    }
+
+    fn live(&self) -> (T, T) {
+        (self.from, T::from_offset(T::OFFSET_MAX))
+    }
+
+    fn fill_near(&self, scratch: &mut Scratch<T>) {
+        scratch.near.clear();
+        scratch.middles.clear();
+        scratch.newest = T::default();
+        for one in self.scene.graph.ascending(self.near, self.side, self.live(), self.lens) {
+            scratch.see(one.other, one.time);
+        }
+    }
+
+    /// Says whether all patterns were seen.
+    fn run(&self, scratch: &mut Scratch<T>, credits: &mut Credits) -> bool {
+        let time = self.trigger.time;
+        if !self.trigger.is_loop()
+            && scratch.near.get(self.mid).is_none_or(|leg| leg.newest > time)
+        {
+            // A later edge of the same pair will complete every pattern of this one.
+            return true;
+        }
+        let near = &scratch.near;
+        let is_live = |middle: &&u32| near.get(**middle).is_some_and(|leg| leg.newest >= self.from);
+        if scratch.middles.iter().rev().filter(is_live).nth(1).is_none() {
+            return true;
+        }
+        let is_late = scratch.newest > time;
+        let is_done = self.collect_far(scratch) && self.intersect(scratch, is_late);
+        if is_done {
+            self.count(scratch, credits);
+        }
+        is_done
+    }
+
+    /// The far accounts: those with a live leg at mid.
+    fn collect_far(&self, scratch: &mut Scratch<T>) -> bool {
+        let Scratch { far, fars, work, .. } = scratch;
+        far.clear();
+        fars.clear();
+        let list = self.scene.graph.at_most(self.mid, self.side, self.live(), self.lens);
+        *work += list as u64;
+        if *work > self.search.work_max {
+            return false;
+        }
+        for one in self.scene.graph.descending(self.mid, self.side, self.live(), self.lens) {
+            if one.other == self.near {
+                continue;
+            }
+            let (account, is_new) = far.entry(one.other);
+            if is_new {
+                // The newest leg comes first.
+                account.is_late = !self.trigger.is_loop() && one.time > self.trigger.time;
+                fars.push(one.other);
+            }
+        }
+        true
+    }
+
+    /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
+    fn intersect(&self, scratch: &mut Scratch<T>, is_late: bool) -> bool {
+        scratch.members.clear();
+        // Dead legs matter only where a live one at near is too late.
+        let window = if is_late { self.all() } else { self.live() };
+        let length = |account: u32, side| {
+            self.scene.graph.at_most(account, side, window, self.lens) as u64
+        };
+        let far_cost: u64 =
+            scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
+        let mut middle_cost = 0;
+        for &middle in &scratch.middles {
+            if middle_cost >= far_cost {
+                break;
+            }
+            middle_cost += length(middle, self.side) + 1;
+        }
+        scratch.work += far_cost.min(middle_cost);
+        if scratch.work > self.search.work_max {
+            return false;
+        }
+        if middle_cost < far_cost {
+            self.from_middles(scratch, window);
+        } else {
+            self.from_fars(scratch, window);
+        }
+        self.add_loops(scratch);
+        true
+    }
+
+    fn from_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+        let time = self.trigger.time;
+        for at in 0..scratch.fars.len() {
+            let account = scratch.fars[at];
+            let mark = scratch.next_mark();
+            let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late) else {
+                continue;
+            };
+            let start = scratch.members.len();
+            for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
+                let Some(leg) = scratch.near.get_mut(one.other) else { continue };
+                if leg.newest < self.from || leg.seen == mark {
+                    continue;
+                }
+                leg.seen = mark;
+                if leg.newest > time || one.time > time {
+                    far.is_late = true;
+                    break;
+                }
+                if one.time >= self.from {
+                    far.size += 1;
+                    scratch.members.push((account, one.other));
+                }
+            }
+            if far.is_late {
+                scratch.members.truncate(start);
+            }
+        }
+    }
+
+    fn from_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+        let time = self.trigger.time;
+        for at in 0..scratch.middles.len() {
+            let middle = scratch.middles[at];
+            let mark = scratch.next_mark();
+            let Some(near) = scratch.near.get(middle).filter(|leg| leg.newest >= self.from) else {
+                continue;
+            };
+            for one in self.scene.graph.descending(middle, self.side, window, self.lens) {
+                let Some(far) = scratch.far.get_mut(one.other) else { continue };
+                if far.seen == mark {
+                    continue;
+                }
+                far.seen = mark;
+                if near.newest > time || one.time > time {
+                    far.is_late = true;
+                } else if one.time >= self.from {
+                    far.size += 1;
+                    scratch.members.push((one.other, middle));
+                }
+            }
+        }
+    }
+
+    /// A far account that pays itself stands in the middle too, if it has a live leg at near.
+    fn add_loops(&self, scratch: &mut Scratch<T>) {
+        let time = self.trigger.time;
+        for &account in &scratch.fars {
+            let loops = self.scene.graph.loops(account);
+            let Some(newest) = loops.iter().rev().find(|one| self.lens.sees(**one)) else {
+                continue;
+            };
+            let Some(near) = scratch.near.get(account).filter(|leg| leg.newest >= self.from) else {
+                continue;
+            };
+            let Some(far) = scratch.far.get_mut(account) else { continue };
+            if near.newest > time || newest.time > time {
+                far.is_late = true;
+            } else if newest.time >= self.from {
+                far.size += 1;
+                scratch.members.push((account, account));
+            }
+        }
+    }
+
+    fn count(&self, scratch: &mut Scratch<T>, credits: &mut Credits) {
+        let Scratch { far, fars, members, .. } = scratch;
+        let is_pattern = |far: &Far| !far.is_late && far.size >= 2;
+        for &account in fars.iter() {
+            let Some(one) = far.get(account).filter(|one| is_pattern(one)) else { continue };
+            if self.scene.is_causal && !self.trigger.is_loop() {
+                credits.add(self.place as usize, self.search.column_of(one.size as usize));
+            }
+            credits.found(|| {
+                let middles = members.iter().filter(|(far, _)| *far == account);
+                let (from, to) = match self.side {
+                    Side::In => (account, self.near),
+                    Side::Out => (self.near, account),
+                };
+                let accounts = [from, to].into_iter().chain(middles.map(|(_, middle)| *middle));
+                let (kind, accounts) = (Kind::ScatterGather, accounts.collect());
+                Found { kind, place: self.place, size: one.size, accounts }
+            });
+        }
+        if self.scene.is_causal {
+            return;
+        }
+        for &(account, middle) in members.iter() {
+            let Some(one) = far.get(account).filter(|one| is_pattern(one)) else { continue };
+            let column = self.search.column_of(one.size as usize);
+            for (one, other) in [(middle, self.near), (account, middle)] {
+                let (source, target) = match self.side {
+                    Side::In => (one, other),
+                    Side::Out => (other, one),
+                };
+                for &place in self.scene.pairs.get(source, target) {
+                    if self.scene.triggers[place as usize].time >= self.from {
+                        credits.add(place as usize, column);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What every pattern is given: the graph with the batch in it, and the batch.
+
+use crate::graph::{Adjacency, Entry, Floor, Lens, Side, Stamp, hash};
+use hashbrown::HashMap;
+
+/// An edge of the batch, seen as the one that may complete a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trigger<T> {
+    pub source: u32,
+    pub target: u32,
+    pub time: T,
+    /// What was evicted before it came (causal mode).
+    pub floor: Floor<T>,
+}
+
+impl<T: Stamp> Trigger<T> {
+    pub(crate) fn is_loop(&self) -> bool {
+        self.source == self.target
+    }
+
+    /// The account that has this edge on that side.
+    pub(crate) fn end(&self, side: Side) -> u32 {
+        match side {
+            Side::Out => self.source,
+            Side::In => self.target,
+        }
+    }
+}
+
+/// Places of the batch, those of one account together, in order of arrival within.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    places: Vec<u32>,
+    starts: Vec<u32>,
+    keyed: Vec<u64>,
+}
+
+impl Groups {
+    /// Groups the batch by the accounts that have its edges on `side`.
+    pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>], side: Side) {
+        let Groups { places, starts, keyed } = self;
+        let keys = (0u64..).zip(triggers);
+        keyed.clear();
+        keyed.extend(keys.map(|(place, one)| u64::from(one.end(side)) << 32 | place));
+        keyed.sort_unstable();
+        places.clear();
+        starts.clear();
+        let mut last = None;
+        for &key in keyed.iter() {
+            if last != Some(key >> 32) {
+                last = Some(key >> 32);
+                starts.push(places.len() as u32);
+            }
+            places.push(key as u32);
+        }
+        starts.push(places.len() as u32);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len().saturating_sub(1)
+    }
+
+    pub(crate) fn get(&self, group: usize) -> &[u32] {
+        match (self.starts.get(group), self.starts.get(group + 1)) {
+            (Some(&from), Some(&to)) => &self.places[from as usize..to as usize],
+            _ => &[],
+        }
+    }
+}
+
+/// The batch's own edges by their ends: batch mode credits them with what others complete.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    places: HashMap<(u32, u32), Vec<u32>, Spread>,
+    sources: HashMap<u32, (), Spread>,
+    targets: HashMap<u32, (), Spread>,
+}
+
+/// Hashes account numbers: they are dense and nobody's to choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spreader(u64);
+
+impl std::hash::BuildHasher for Spread {
+    type Hasher = Spreader;
+
+    fn build_hasher(&self) -> Spreader {
+        Spreader(0)
+    }
+}
+
+impl std::hash::Hasher for Spreader {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
+    }
+}
+
+impl Pairs {
+    pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>]) {
+        self.places.clear();
+        self.sources.clear();
+        self.targets.clear();
+        for (place, one) in (0u32..).zip(triggers) {
+            self.places.entry((one.source, one.target)).or_default().push(place);
+            self.sources.insert(one.source, ());
+            self.targets.insert(one.target, ());
+        }
+    }
+
+    /// Places of the batch's edges from `source` to `target`.
+    pub(crate) fn get(&self, source: u32, target: u32) -> &[u32] {
+        // Most accounts have no edge in the batch, and their maps are small.
+        if !self.sources.contains_key(&source) || !self.targets.contains_key(&target) {
+            return &[];
+        }
+        self.places.get(&(source, target)).map_or(&[], Vec::as_slice)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Scene<'a, T, G> {
+    pub graph: &'a G,
+    /// The batch, in its order of arrival.
+    pub triggers: &'a [Trigger<T>],
+    /// Number of arrival of the first of them, modulo 2^32.
+    pub first: u32,
+    pub is_causal: bool,
+    /// Filled in batch mode only.
+    pub pairs: &'a Pairs,
+}
+
+impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
+    /// What the trigger at `place` sees.
+    pub(crate) fn lens(&self, place: u32) -> Lens<T> {
+        if self.is_causal {
+            let floor = self.triggers.get(place as usize).map(|one| one.floor).unwrap_or_default();
+            Lens::until(self.first, place, floor)
+        } else {
+            Lens::whole(self.first)
+        }
+    }
+
+    pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
+        Lens::<T>::whole(self.first).place(entry.seq)
+    }
+
+    /// Whether `account` stands before `than` where edges of one instant have to be put in order
+    /// (specification, D7): by first appearance, or by number in causal mode, which forgets
+    /// accounts.
+    pub(crate) fn is_before(&self, account: u32, than: u32) -> bool {
+        if self.is_causal {
+            self.graph.key(account) < self.graph.key(than)
+        } else {
+            self.graph.order(account) < self.graph.order(than)
+        }
+    }
+}
+
+/// A pattern's settings as the search uses them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Search<'a> {
+    pub window: u64,
+    /// Upper ends of the bins, increasing.
+    pub bins: &'a [u64],
+    /// Column of the first bin.
+    pub column: usize,
+    /// Steps that one trigger may take.
+    pub work_max: u64,
+}
+
+impl Search<'_> {
+    /// The column of a size: the first bin that is not smaller, else the last.
+    pub(crate) fn column_of(&self, size: usize) -> usize {
+        let bin = match self.bins.get(size.saturating_sub(2)) {
+            // Bins of consecutive numbers from 2 on need no search.
+            Some(&bin) if bin == size as u64 => size - 2,
+            _ => self.bins.partition_point(|&bin| bin < size as u64),
+        };
+        self.column + bin.min(self.bins.len() - 1)
+    }
+}

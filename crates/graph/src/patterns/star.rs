@@ -1,0 +1,241 @@
+//! Patterns round one account: fan, degree and gather-scatter (specification, D1, D2, X1).
+//!
+//! The triggers of a batch that meet at one account share its list: their windows slide over it
+//! once.
+
+use super::credits::{Credits, Found};
+use super::scene::{Scene, Search};
+use super::table::Table;
+use super::Kind;
+use crate::graph::{Adjacency, Entry, Side, Stamp};
+
+#[derive(Debug, Default)]
+pub(crate) struct Scratch<T> {
+    /// How often each neighbour is in the window.
+    inside: Table<u32>,
+    entries: Vec<Entry<T>>,
+    sizes: Vec<u32>,
+    other_sizes: Vec<u32>,
+    /// Patterns of each bin that reach the edge at hand.
+    reach: Vec<u32>,
+}
+
+impl<T> Scratch<T> {
+    pub(crate) fn bytes(&self) -> usize {
+        self.inside.bytes() + self.entries.capacity() * size_of::<Entry<T>>()
+    }
+}
+
+/// Where a star is and how it is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Star {
+    pub kind: Kind,
+    pub side: Side,
+    /// Size by distinct neighbours, not by edges.
+    pub by_neighbour: bool,
+}
+
+/// Fan or degree of the account that all triggers of `group` have on `star.side`.
+pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    star: Star,
+    group: &[u32],
+    scratch: &mut Scratch<T>,
+    credits: &mut Credits,
+) {
+    let Some(centre) = centre(scene, star.side, group) else { return };
+    let mut sizes = std::mem::take(&mut scratch.sizes);
+    measure(scene, search.window, centre, star.side, star.by_neighbour, group, scratch, &mut sizes);
+    for (&place, &size) in group.iter().zip(&sizes) {
+        if size >= 2 {
+            credits.found(|| Found { kind: star.kind, place, size, accounts: vec![centre] });
+        }
+    }
+    credit(scene, search, centre, &[star.side], group, &sizes, scratch, credits);
+    scratch.sizes = sizes;
+}
+
+/// Gather-scatter of the account that all triggers of `group` have on `side`.
+pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    side: Side,
+    group: &[u32],
+    scratch: &mut Scratch<T>,
+    credits: &mut Credits,
+) {
+    let Some(centre) = centre(scene, side, group) else { return };
+    let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
+    let is_possible = |side| scene.graph.at_most(centre, side, whole, scene.lens(group[group.len() - 1])) >= 2;
+    if !is_possible(Side::In) || !is_possible(Side::Out) {
+        return;
+    }
+    let mut sizes = std::mem::take(&mut scratch.sizes);
+    let mut others = std::mem::take(&mut scratch.other_sizes);
+    measure(scene, search.window, centre, Side::In, true, group, scratch, &mut sizes);
+    measure(scene, search.window, centre, Side::Out, true, group, scratch, &mut others);
+    for ((&place, size), &other) in group.iter().zip(&mut sizes).zip(&others) {
+        let is_loop = scene.triggers[place as usize].is_loop();
+        *size = if is_loop { 0 } else { other.min(*size) };
+        if *size >= 2 {
+            let (kind, size) = (Kind::GatherScatter, *size);
+            credits.found(|| Found { kind, place, size, accounts: vec![centre] });
+        }
+    }
+    credit(scene, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);
+    scratch.sizes = sizes;
+    scratch.other_sizes = others;
+}
+
+fn centre<T: Stamp, G>(scene: &Scene<'_, T, G>, side: Side, group: &[u32]) -> Option<u32> {
+    let first = scene.triggers.get(*group.first()? as usize)?;
+    Some(first.end(side))
+}
+
+/// The size of the window `(t - window, t]` at `centre` for each trigger of the group.
+#[expect(clippy::too_many_arguments, reason = "one call each for fan, degree and both sides")]
+fn measure<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    window: u64,
+    centre: u32,
+    side: Side,
+    by_neighbour: bool,
+    group: &[u32],
+    scratch: &mut Scratch<T>,
+    sizes: &mut Vec<u32>,
+) {
+    sizes.clear();
+    let of = |place: u32| {
+        let time = scene.triggers[place as usize].time;
+        (time.open(window), time)
+    };
+    if !by_neighbour {
+        sizes.extend(group.iter().map(|&place| {
+            scene.graph.count(centre, side, of(place), scene.lens(place)) as u32
+        }));
+        return;
+    }
+    if group.len() == 1 || !scene.graph.is_ordered() {
+        for &place in group {
+            let seen = scene.graph.ascending(centre, side, of(place), scene.lens(place));
+            sizes.push(distinct(seen, &mut scratch.inside));
+        }
+        return;
+    }
+    slide(scene, window, centre, side, group, scratch, sizes);
+}
+
+/// How many different neighbours there are.
+fn distinct<T: Stamp>(seen: impl Iterator<Item = Entry<T>>, inside: &mut Table<u32>) -> u32 {
+    inside.clear();
+    for one in seen {
+        inside.entry(one.other);
+    }
+    inside.len() as u32
+}
+
+/// Distinct neighbours of windows that only move forward, for a graph in order of time.
+fn slide<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    window: u64,
+    centre: u32,
+    side: Side,
+    group: &[u32],
+    scratch: &mut Scratch<T>,
+    sizes: &mut Vec<u32>,
+) {
+    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
+    let span = (scene.triggers[first as usize].time.open(window), scene.triggers[last as usize].time);
+    let Scratch { inside, entries, .. } = scratch;
+    entries.clear();
+    // What the first trigger sees at the old end and the last one at the new end.
+    let lens = scene.lens(last).with_floor_of(scene.lens(first));
+    entries.extend(scene.graph.ascending(centre, side, span, lens));
+    inside.clear();
+    let (mut from, mut to, mut distinct) = (0, 0, 0u32);
+    for &place in group {
+        let time = scene.triggers[place as usize].time;
+        let (oldest, lens) = (time.open(window), scene.lens(place));
+        while let Some(one) = entries.get(to).filter(|one| one.time <= time && lens.has_come(one.seq)) {
+            let (count, _) = inside.entry(one.other);
+            *count += 1;
+            distinct += u32::from(*count == 1);
+            to += 1;
+        }
+        while let Some(one) =
+            entries.get(from).filter(|one| from < to && (one.time < oldest || !lens.sees(**one)))
+        {
+            if let Some(count) = inside.get_mut(one.other) {
+                *count -= 1;
+                distinct -= u32::from(*count == 0);
+            }
+            from += 1;
+        }
+        sizes.push(distinct);
+    }
+}
+
+/// Credits each pattern to the batch's edges in it.
+#[expect(clippy::too_many_arguments, reason = "one call each for stars and gather-scatters")]
+fn credit<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    centre: u32,
+    sides: &[Side],
+    group: &[u32],
+    sizes: &[u32],
+    scratch: &mut Scratch<T>,
+    credits: &mut Credits,
+) {
+    if sizes.iter().all(|&size| size < 2) {
+        return;
+    }
+    if scene.is_causal || (group.len() == 1 && sides.len() == 1) {
+        for (&place, &size) in group.iter().zip(sizes) {
+            if size >= 2 && !scene.triggers[place as usize].is_loop() {
+                credits.add(place as usize, search.column_of(size as usize));
+            }
+        }
+        return;
+    }
+    let time = |place: u32| scene.triggers[place as usize].time;
+    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
+    let span = (time(first).open(search.window), time(last));
+    for &side in sides {
+        let Scratch { entries, reach, .. } = scratch;
+        entries.clear();
+        let all = scene.graph.descending(centre, side, span, scene.lens(first));
+        if scene.graph.is_ordered() {
+            entries.extend(all.take_while(|one| scene.place(*one).is_some()));
+        } else {
+            entries.extend(all.filter(|one| scene.place(*one).is_some()));
+        }
+        entries.reverse();
+        reach.clear();
+        reach.resize(search.bins.len(), 0);
+        // Triggers `left..entered` have the edge at hand in their windows.
+        let (mut left, mut entered) = (0, 0);
+        for entry in entries.iter() {
+            let is_reached = |&place: &u32| time(place).open(search.window) <= entry.time;
+            while group.get(entered).is_some_and(is_reached) {
+                if sizes[entered] >= 2 {
+                    reach[search.column_of(sizes[entered] as usize) - search.column] += 1;
+                }
+                entered += 1;
+            }
+            while left < entered && time(group[left]) < entry.time {
+                if sizes[left] >= 2 {
+                    reach[search.column_of(sizes[left] as usize) - search.column] -= 1;
+                }
+                left += 1;
+            }
+            let Some(place) = scene.place(*entry) else { continue };
+            for (bin, &patterns) in reach.iter().enumerate() {
+                if patterns > 0 {
+                    credits.add_many(place, search.column + bin, patterns);
+                }
+            }
+        }
+    }
+}

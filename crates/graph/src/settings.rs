@@ -1,0 +1,256 @@
+//! What is computed, over which windows, in which bins.
+
+use crate::error::GraphError;
+use crate::patterns::Kind;
+
+/// How rows of one call see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Every row gets the patterns that it completes, as if it had come alone: the cut of the
+    /// stream into calls changes nothing.
+    Causal,
+    /// A call's rows are added together, and a pattern counts for every row of the call that is
+    /// part of it.
+    Batch,
+}
+
+/// Window and bins of one pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// In the unit of the timestamps; at least 1.
+    pub window: u64,
+    /// Upper ends of the bins by size, increasing, the first at least 1: a size is counted in the
+    /// first bin that is not smaller, and in the last if all are.
+    pub bins: Vec<u64>,
+}
+
+/// A figure of the edges on one side of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Measure {
+    /// Distinct neighbours.
+    Fan,
+    /// Edges.
+    Degree,
+    /// Edges a neighbour.
+    Ratio,
+    /// Mean of a column.
+    Mean,
+    /// Sum of a column.
+    Sum,
+    /// Smallest value of a column.
+    Min,
+    /// Largest value of a column.
+    Max,
+    /// Median of a column; of an even count the mean of the middle two.
+    Median,
+    /// Population variance of a column.
+    Variance,
+    /// Third standardized moment of a column.
+    Skewness,
+    /// Fourth standardized moment of a column: 3 for a normal distribution.
+    Kurtosis,
+}
+
+impl Measure {
+    /// All of them, in the order of their columns and codes.
+    pub const ALL: [Measure; 11] = [
+        Measure::Fan,
+        Measure::Degree,
+        Measure::Ratio,
+        Measure::Mean,
+        Measure::Sum,
+        Measure::Min,
+        Measure::Max,
+        Measure::Median,
+        Measure::Variance,
+        Measure::Skewness,
+        Measure::Kurtosis,
+    ];
+
+    /// Its name in columns.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Fan => "fan",
+            Measure::Degree => "degree",
+            Measure::Ratio => "ratio",
+            Measure::Mean => "mean",
+            Measure::Sum => "sum",
+            Measure::Min => "min",
+            Measure::Max => "max",
+            Measure::Median => "median",
+            Measure::Variance => "variance",
+            Measure::Skewness => "skewness",
+            Measure::Kurtosis => "kurtosis",
+        }
+    }
+
+    pub(crate) fn is_of_column(self) -> bool {
+        self >= Measure::Mean
+    }
+}
+
+/// Statistics of the source's and the target's edges, out and in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// In the unit of the timestamps; at least 1.
+    pub window: u64,
+    /// What is measured; the order and repetitions do not matter.
+    pub measures: Vec<Measure>,
+    /// Which columns are measured, in the order of the features.
+    pub columns: Vec<Column>,
+}
+
+/// A column of which statistics are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// The timestamps: they cost no memory.
+    Time,
+    /// The next one of [`crate::Edges::columns`]: 8 bytes an edge.
+    Given,
+}
+
+/// All settings of a [`crate::GraphFeatures`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How rows of one call see each other.
+    pub mode: Mode,
+    /// How long an edge stays; None: the longest window of a pattern (and, in causal mode, of the
+    /// statistics).
+    pub time_window: Option<u64>,
+    /// How many edges stay.
+    pub edges_max: Option<usize>,
+    /// Fan in and out.
+    pub fan: Option<Pattern>,
+    /// Degree in and out.
+    pub degree: Option<Pattern>,
+    /// Scatter-gather.
+    pub scatter_gather: Option<Pattern>,
+    /// Temporal cycles.
+    pub temporal_cycle: Option<Pattern>,
+    /// Simple cycles of limited length.
+    pub simple_cycle: Option<Pattern>,
+    /// Edges of a simple cycle; at least 2.
+    pub cycle_length_max: usize,
+    /// Gather-scatter.
+    pub gather_scatter: Option<Pattern>,
+    /// Statistics of vertices.
+    pub statistics: Option<Statistics>,
+    /// Threads that search, at least 1. They never change results.
+    pub threads: usize,
+    /// Edges that the search of one pattern may look at for one trigger; what it has not found by
+    /// then is not counted, and [`crate::Stats::cut_short`] says how often that was so.
+    pub work_max: u64,
+    /// Keep the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes an edge.
+    pub keeps_ids: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            mode: Mode::Causal,
+            time_window: None,
+            edges_max: None,
+            fan: None,
+            degree: None,
+            scatter_gather: None,
+            temporal_cycle: None,
+            simple_cycle: None,
+            cycle_length_max: 10,
+            gather_scatter: None,
+            statistics: None,
+            threads: 1,
+            work_max: u64::MAX,
+            keeps_ids: false,
+        }
+    }
+}
+
+impl Settings {
+    pub(crate) fn pattern(&self, kind: Kind) -> Option<&Pattern> {
+        match kind {
+            Kind::FanIn | Kind::FanOut => self.fan.as_ref(),
+            Kind::DegreeIn | Kind::DegreeOut => self.degree.as_ref(),
+            Kind::ScatterGather => self.scatter_gather.as_ref(),
+            Kind::TemporalCycle => self.temporal_cycle.as_ref(),
+            Kind::SimpleCycle => self.simple_cycle.as_ref(),
+            Kind::GatherScatter => self.gather_scatter.as_ref(),
+        }
+    }
+
+    /// Columns of counts.
+    pub(crate) fn histogram_width(&self) -> usize {
+        Kind::ALL.iter().filter_map(|&kind| self.pattern(kind)).map(|one| one.bins.len()).sum()
+    }
+
+    /// Columns that a call adds to its rows: bins of the patterns in the order of [`Kind::ALL`],
+    /// then the statistics: source out, source in, target out, target in.
+    pub fn width(&self) -> usize {
+        self.histogram_width() + 4 * self.statistics.as_ref().map_or(0, Statistics::width)
+    }
+
+    /// How long an edge stays.
+    pub(crate) fn horizon(&self) -> u64 {
+        let patterns = Kind::ALL.iter().filter_map(|&kind| self.pattern(kind));
+        // Batch mode keeps the definition of the specification (B3).
+        let is_causal = self.mode == Mode::Causal;
+        let statistics = self.statistics.as_ref().filter(|_| is_causal).map(|one| one.window);
+        let longest = patterns.map(|one| one.window).chain(statistics).max();
+        self.time_window.or(longest).unwrap_or(1)
+    }
+
+    /// Says what is wrong, if anything.
+    pub fn check(&self) -> Result<(), GraphError> {
+        let wrong = |parameter: &str, reason: String| {
+            Err(GraphError::Setting { parameter: parameter.to_owned(), reason })
+        };
+        for kind in Kind::ALL {
+            let Some(Pattern { window, bins }) = self.pattern(kind) else { continue };
+            let name = kind.name();
+            if *window == 0 {
+                return wrong(&format!("window of {name}"), "is 0; at least 1 is needed".into());
+            }
+            if bins.first().is_none_or(|&first| first < 1) || !bins.is_sorted_by(|a, b| a < b) {
+                let reason = format!("are {bins:?}; one or more are needed, increasing, from 1 on");
+                return wrong(&format!("bins of {name}"), reason);
+            }
+        }
+        if self.time_window == Some(0) {
+            return wrong("time_window", "is 0; at least 1 is needed".into());
+        }
+        if self.edges_max == Some(0) {
+            return wrong("edges_max", "is 0; at least 1 is needed".into());
+        }
+        if self.cycle_length_max < 2 {
+            let reason = format!("is {}; at least 2 is needed", self.cycle_length_max);
+            return wrong("cycle_length_max", reason);
+        }
+        if self.threads < 1 {
+            return wrong("threads", "is 0; at least 1 is needed".into());
+        }
+        if self.statistics.as_ref().is_some_and(|one| one.window == 0) {
+            return wrong("window of the statistics", "is 0; at least 1 is needed".into());
+        }
+        let has_window = Kind::ALL.iter().any(|&kind| self.pattern(kind).is_some())
+            || (self.statistics.is_some() && self.mode == Mode::Causal);
+        if self.time_window.is_none() && !has_window {
+            return wrong("time_window", "is needed where no pattern has a window".into());
+        }
+        Ok(())
+    }
+}
+
+impl Statistics {
+    /// Columns that the caller has to give.
+    pub(crate) fn given(&self) -> usize {
+        self.columns.iter().filter(|&&column| column == Column::Given).count()
+    }
+
+    /// Columns for one side of one account.
+    pub(crate) fn width(&self) -> usize {
+        let has = |measure: &Measure| self.measures.contains(measure);
+        let of_column = |measure: &&Measure| measure.is_of_column();
+        let wanted: Vec<Measure> = Measure::ALL.into_iter().filter(has).collect();
+        let per_column = wanted.iter().filter(of_column).count();
+        wanted.len() - per_column + per_column * self.columns.len()
+    }
+}
