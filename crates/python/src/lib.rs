@@ -12,6 +12,7 @@ mod client;
 mod dissociated;
 mod errors;
 mod events;
+mod graph;
 mod huge;
 mod incoming;
 mod labels;
@@ -44,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::Client>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;
     module.add_class::<events::EventStream>()?;
+    module.add_class::<graph::GraphEngine>()?;
     module.add_class::<huge::HugeTable>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;

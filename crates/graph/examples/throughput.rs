@@ -1,0 +1,142 @@
+//! How fast features are computed: `throughput FILE PATTERN WINDOW [options]`.
+//!
+//! FILE holds four columns of little-endian int64, one after the other: edge id, source, target,
+//! timestamp, sorted by time. The graph is filled with what comes before `--from` (a share of the
+//! rows), then `--rows` rows are timed in batches.
+
+use farrow_graph::{Bins, Column, Edges, GraphFeatures, Measure, Mode, Settings, Statistics};
+use std::time::Instant;
+
+struct Options {
+    file: String,
+    patterns: Vec<(String, u64)>,
+    batch: usize,
+    rows: usize,
+    from: f64,
+    threads: usize,
+    mode: Mode,
+    work_max: u64,
+    length: usize,
+}
+
+fn options() -> Result<Options, String> {
+    let mut arguments = std::env::args().skip(1);
+    let mut next = |what: &str| arguments.next().ok_or(format!("{what} is missing"));
+    let file = next("FILE")?;
+    let mut options = Options {
+        file,
+        patterns: Vec::new(),
+        batch: 2048,
+        rows: 200_000,
+        from: 0.4,
+        threads: 1,
+        mode: Mode::Batch,
+        work_max: u64::MAX,
+        length: 10,
+    };
+    while let Ok(word) = next("") {
+        let number = |text: String| text.parse::<f64>().map_err(|error| format!("{text}: {error}"));
+        match word.as_str() {
+            "--batch" => options.batch = number(next("--batch")?)? as usize,
+            "--rows" => options.rows = number(next("--rows")?)? as usize,
+            "--from" => options.from = number(next("--from")?)?,
+            "--threads" => options.threads = number(next("--threads")?)? as usize,
+            "--work" => options.work_max = number(next("--work")?)? as u64,
+            "--length" => options.length = number(next("--length")?)? as usize,
+            "--causal" => options.mode = Mode::Causal,
+            pattern => {
+                let hours = number(next("hours of the window")?)?;
+                options.patterns.push((pattern.to_owned(), (hours * 3600.0) as u64));
+            }
+        }
+    }
+    Ok(options)
+}
+
+fn settings(options: &Options) -> Result<Settings, String> {
+    let mut settings = Settings {
+        mode: options.mode,
+        threads: options.threads,
+        work_max: options.work_max,
+        cycle_length_max: options.length,
+        ..Settings::default()
+    };
+    for (name, window) in &options.patterns {
+        let bins = Some(Bins { window: *window, bins: (2..31).collect() });
+        match name.as_str() {
+            "fan" => settings.fan = bins,
+            "degree" => settings.degree = bins,
+            "scatter-gather" => settings.scatter_gather = bins,
+            "temp-cycle" => settings.temporal_cycle = bins,
+            "lc-cycle" => settings.simple_cycle = bins,
+            "gather-scatter" => settings.gather_scatter = bins,
+            "vertex-stats" => {
+                let measures = [0, 1, 2, 3, 4, 8, 9, 10].map(|code| Measure::ALL[code]).to_vec();
+                let columns = vec![Column::Time];
+                settings.statistics = Some(Statistics { window: *window, measures, columns });
+            }
+            _ => return Err(format!("a pattern {name:?}")),
+        }
+    }
+    if settings.mode == Mode::Batch {
+        settings.time_window = options.patterns.iter().map(|(_, window)| *window).max();
+    }
+    Ok(settings)
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let options = options()?;
+    let bytes = std::fs::read(&options.file)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    let all: Vec<i64> = words.iter().map(|word| i64::from_le_bytes(*word)).collect();
+    let count = all.len() / 4;
+    let column = |number: usize, from: usize, to: usize| &all[number * count + from..number * count + to];
+    let part = |from: usize, to: usize| Edges {
+        ids: column(0, from, to),
+        sources: column(1, from, to),
+        targets: column(2, from, to),
+        times: column(3, from, to),
+        columns: &[],
+    };
+    let mut features = GraphFeatures::new(settings(&options)?)?;
+    let start = (options.from * count as f64) as usize;
+    // Only the last window of what came before matters.
+    let window = options.patterns.iter().map(|(_, window)| *window).max().unwrap_or(0);
+    let oldest = column(3, start, start + 1)[0] - window as i64 - 3600;
+    let first = column(3, 0, count).partition_point(|&time| time < oldest);
+    let filled = Instant::now();
+    let mut at = first;
+    while at < start {
+        let to = (at + 65_536).min(start);
+        features.learn(&part(at, to))?;
+        at = to;
+    }
+    let fill = filled.elapsed().as_secs_f64();
+    let end = (start + options.rows).min(count);
+    let (mut times, mut found) = (Vec::new(), 0.0);
+    while at < end {
+        let to = (at + options.batch).min(end);
+        let began = Instant::now();
+        let rows = features.transform(&part(at, to))?;
+        times.push(began.elapsed().as_secs_f64());
+        found += rows.iter().sum::<f64>();
+        at = to;
+    }
+    let total: f64 = times.iter().sum();
+    times.sort_by(f64::total_cmp);
+    let stats = features.stats();
+    println!(
+        "{:?} fill {:.0}/s, {:.0} rows/s, batch p50 {:.3} ms p99 {:.3} ms max {:.3} ms, sum {found}, {} edges, {} accounts, {:.1} B/edge, cut short {:?}",
+        options.patterns,
+        (start - first) as f64 / fill,
+        (end - start) as f64 / total,
+        times[times.len() / 2] * 1e3,
+        times[times.len() * 99 / 100] * 1e3,
+        times[times.len() - 1] * 1e3,
+        stats.edges,
+        stats.accounts,
+        stats.bytes as f64 / stats.edges as f64,
+        stats.cut_short,
+    );
+    Ok(())
+}

@@ -1,0 +1,303 @@
+//! `farrow._native.GraphEngine`: the features of a transaction stream over NumPy arrays.
+//!
+//! `python/farrow/graph` checks types and names; what is checked here is what takes a look at
+//! every row.
+
+use farrow_graph::{
+    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, Settings,
+    Statistics,
+};
+use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The largest number up to which a float64 holds every integer's neighbours apart.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The engine; see `_native.pyi`.
+#[pyclass(frozen, module = "farrow._native")]
+pub struct GraphEngine {
+    engine: Mutex<GraphFeatures>,
+    /// Which columns of a matrix the statistics measure, the timestamps apart.
+    measured: Vec<usize>,
+    /// Columns that a matrix must have.
+    columns_min: usize,
+}
+
+fn raise(error: GraphError) -> PyErr {
+    match error {
+        GraphError::TooMany { .. } => PyMemoryError::new_err(error.to_string()),
+        GraphError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
+        _ => PyValueError::new_err(error.to_string()),
+    }
+}
+
+type PatternSetting = (String, u64, Vec<u64>);
+type StatisticsSetting = (u64, Vec<usize>, Vec<usize>);
+
+fn measures(codes: &[usize]) -> PyResult<Vec<Measure>> {
+    let one = |&code: &usize| {
+        let found = Measure::ALL.get(code).copied();
+        found.ok_or_else(|| PyValueError::new_err(format!("a statistic with the code {code}")))
+    };
+    codes.iter().map(one).collect()
+}
+
+/// Columns of a matrix as the engine takes them.
+struct Rows {
+    ids: Vec<i64>,
+    sources: Vec<i64>,
+    targets: Vec<i64>,
+    times: Vec<i64>,
+    measured: Vec<Vec<f64>>,
+}
+
+impl Rows {
+    fn new(matrix: &PyReadonlyArray2<'_, f64>, engine: &GraphEngine) -> PyResult<Rows> {
+        let view = matrix.as_array();
+        let columns = view.ncols();
+        if columns < engine.columns_min {
+            return Err(PyValueError::new_err(format!(
+                "X has {columns} columns, but {} are needed",
+                engine.columns_min
+            )));
+        }
+        let whole = |column: usize, what: &str, least: f64| -> PyResult<Vec<i64>> {
+            let mut numbers = Vec::with_capacity(view.nrows());
+            for (row, &value) in view.column(column).iter().enumerate() {
+                let is_whole = value.trunc() == value && value.abs() <= EXACT_MAX;
+                if !is_whole || value < least {
+                    return Err(PyValueError::new_err(format!(
+                        "the {what} in row {row} is {value}; it must be an integer {}",
+                        if least == 0.0 { "from 0 to 2**53" } else { "within 2**53 of 0" }
+                    )));
+                }
+                numbers.push(value as i64);
+            }
+            Ok(numbers)
+        };
+        Ok(Rows {
+            ids: whole(0, "edge id", 0.0)?,
+            sources: whole(1, "source account", 0.0)?,
+            targets: whole(2, "target account", 0.0)?,
+            times: whole(3, "timestamp", f64::NEG_INFINITY)?,
+            measured: engine.measured.iter().map(|&at| view.column(at).to_vec()).collect(),
+        })
+    }
+
+    fn with<R>(&self, run: impl FnOnce(&Edges<'_>) -> R) -> R {
+        let columns: Vec<&[f64]> = self.measured.iter().map(Vec::as_slice).collect();
+        run(&Edges {
+            ids: &self.ids,
+            sources: &self.sources,
+            targets: &self.targets,
+            times: &self.times,
+            columns: &columns,
+        })
+    }
+}
+
+type Matrix<'py> = Bound<'py, PyArray2<f64>>;
+type Named = (Vec<&'static str>, Vec<u32>, Vec<i64>, Vec<Vec<i64>>, Vec<Vec<i64>>, u64);
+
+/// Patterns column by column: kind, size, trigger, accounts, edges, and how many were left out.
+fn named(evidence: Evidence) -> Named {
+    let Evidence { patterns, dropped } = evidence;
+    let mut all: Named = (vec![], vec![], vec![], vec![], vec![], dropped);
+    for one in patterns {
+        all.0.push(one.kind.name());
+        all.1.push(one.size);
+        all.2.push(one.trigger);
+        all.3.push(one.accounts);
+        all.4.push(one.edges);
+    }
+    all
+}
+
+impl GraphEngine {
+    fn lock(&self) -> MutexGuard<'_, GraphFeatures> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl GraphEngine {
+    #[new]
+    #[pyo3(signature = (*, is_causal, time_window, edges_max, patterns, cycle_length, statistics,
+        threads, work_max, keeps_ids))]
+    #[expect(clippy::too_many_arguments, reason = "all settings, by keyword")]
+    fn new(
+        is_causal: bool,
+        time_window: Option<u64>,
+        edges_max: Option<usize>,
+        patterns: Vec<PatternSetting>,
+        cycle_length: usize,
+        statistics: Option<StatisticsSetting>,
+        threads: usize,
+        work_max: Option<u64>,
+        keeps_ids: bool,
+    ) -> PyResult<GraphEngine> {
+        let mut settings = Settings {
+            mode: if is_causal { Mode::Causal } else { Mode::Batch },
+            time_window,
+            edges_max,
+            cycle_length_max: cycle_length,
+            threads,
+            work_max: work_max.unwrap_or(u64::MAX),
+            keeps_ids,
+            ..Settings::default()
+        };
+        for (name, window, bins) in patterns {
+            let place = match name.as_str() {
+                "fan" => &mut settings.fan,
+                "degree" => &mut settings.degree,
+                "scatter-gather" => &mut settings.scatter_gather,
+                "temp-cycle" => &mut settings.temporal_cycle,
+                "lc-cycle" => &mut settings.simple_cycle,
+                "gather-scatter" => &mut settings.gather_scatter,
+                _ => return Err(PyValueError::new_err(format!("a pattern {name:?}"))),
+            };
+            *place = Some(Bins { window, bins });
+        }
+        let mut measured = Vec::new();
+        if let Some((window, columns, codes)) = statistics {
+            // Column 3 holds the timestamps, which the graph has anyway.
+            let kind = |&column: &usize| if column == 3 { Column::Time } else { Column::Given };
+            settings.statistics = Some(Statistics {
+                window,
+                columns: columns.iter().map(kind).collect(),
+                measures: measures(&codes)?,
+            });
+            measured.extend(columns.into_iter().filter(|&column| column != 3));
+        }
+        let columns_min = measured.iter().map(|&column| column + 1).max().unwrap_or(0).max(4);
+        let engine = GraphFeatures::new(settings).map_err(raise)?;
+        Ok(GraphEngine { engine: Mutex::new(engine), measured, columns_min })
+    }
+
+    /// Columns that are added to a row.
+    fn width(&self) -> usize {
+        self.lock().settings().width()
+    }
+
+    fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// Forgets everything and adds rows as they come.
+    fn start(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
+        let rows = Rows::new(&matrix, self)?;
+        py.detach(|| rows.with(|edges| self.lock().start(edges))).map_err(raise)
+    }
+
+    fn learn(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
+        let rows = Rows::new(&matrix, self)?;
+        py.detach(|| rows.with(|edges| self.lock().learn(edges))).map_err(raise)
+    }
+
+    /// The rows with their features behind them.
+    fn transform<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: PyReadonlyArray2<'py, f64>,
+    ) -> PyResult<Matrix<'py>> {
+        let rows = Rows::new(&matrix, self)?;
+        let view = matrix.as_array();
+        let (count, own) = (view.nrows(), view.ncols());
+        let mut cells = Vec::new();
+        let stride = own + self.width();
+        let values = count.checked_mul(stride).ok_or_else(|| PyMemoryError::new_err("overflow"))?;
+        cells.try_reserve_exact(values).map_err(|_| {
+            PyMemoryError::new_err(format!("{values} values of 8 bytes for {count} rows"))
+        })?;
+        cells.resize(values, 0.0);
+        for (row, cells) in view.rows().into_iter().zip(cells.chunks_mut(stride.max(1))) {
+            for (cell, value) in cells.iter_mut().zip(row) {
+                *cell = *value;
+            }
+        }
+        let run = || {
+            rows.with(|edges| self.lock().transform_into(edges, &mut cells, stride, own))
+        };
+        py.detach(run).map_err(raise)?;
+        let array = numpy::PyArray1::from_vec(py, cells);
+        array.reshape([count, stride])
+    }
+
+    /// Features of rows in columns of their own, one array of `width` values a row.
+    fn transform_columns<'py>(
+        &self,
+        py: Python<'py>,
+        ends: [PyReadonlyArray1<'py, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'py, f64>>,
+    ) -> PyResult<Matrix<'py>> {
+        let width = self.width();
+        let count = ends[0].as_slice()?.len();
+        let cells = with_columns(&ends, &measured, |edges| {
+            py.detach(|| self.lock().transform(edges)).map_err(raise)
+        })?;
+        numpy::PyArray1::from_vec(py, cells).reshape([count, width])
+    }
+
+    fn learn_columns(
+        &self,
+        py: Python<'_>,
+        ends: [PyReadonlyArray1<'_, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'_, f64>>,
+    ) -> PyResult<()> {
+        with_columns(&ends, &measured, |edges| {
+            py.detach(|| self.lock().learn(edges)).map_err(raise)
+        })
+    }
+
+    /// As `transform_columns`, with the patterns that the rows completed.
+    fn patterns_columns<'py>(
+        &self,
+        py: Python<'py>,
+        ends: [PyReadonlyArray1<'py, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'py, f64>>,
+        most: usize,
+    ) -> PyResult<(Matrix<'py>, Named)> {
+        let width = self.width();
+        let count = ends[0].as_slice()?.len();
+        let (cells, evidence) = with_columns(&ends, &measured, |edges| {
+            py.detach(|| self.lock().patterns(edges, most)).map_err(raise)
+        })?;
+        let features = numpy::PyArray1::from_vec(py, cells).reshape([count, width])?;
+        Ok((features, named(evidence)))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.lock().stats();
+        let all = PyDict::new(py);
+        all.set_item("edges", stats.edges)?;
+        all.set_item("accounts", stats.accounts)?;
+        all.set_item("bytes", stats.bytes)?;
+        all.set_item("now", stats.now)?;
+        all.set_item("rows", stats.rows)?;
+        let cut_short = PyDict::new(py);
+        for (kind, count) in Kind::ALL.iter().zip(stats.cut_short) {
+            cut_short.set_item(kind.name(), count)?;
+        }
+        all.set_item("cut_short", cut_short)?;
+        Ok(all)
+    }
+}
+
+fn with_columns<R>(
+    ends: &[PyReadonlyArray1<'_, i64>; 4],
+    measured: &[PyReadonlyArray1<'_, f64>],
+    run: impl FnOnce(&Edges<'_>) -> PyResult<R>,
+) -> PyResult<R> {
+    let columns: Result<Vec<&[f64]>, _> = measured.iter().map(|one| one.as_slice()).collect();
+    let [ids, sources, targets, times] = ends;
+    run(&Edges {
+        ids: ids.as_slice()?,
+        sources: sources.as_slice()?,
+        targets: targets.as_slice()?,
+        times: times.as_slice()?,
+        columns: &columns?,
+    })
+}

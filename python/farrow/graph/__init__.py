@@ -1,0 +1,1 @@
+"""Features of the graph of a transaction stream."""

@@ -1,0 +1,165 @@
+"""Batch mode under the parameter names and layouts of ``docs/graph.md``, section C.
+
+Every call's rows see each other, later ones included, and a pattern counts for every row of the
+call that is part of it; so results depend on how a stream is cut into calls.  For new work use
+:class:`farrow.graph.GraphFeatures`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farrow._native import GraphEngine
+from farrow.graph._check import bins_of, flag_of, matrix_of, whole_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["GraphFeaturePreprocessor"]
+
+_PATTERNS = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "gather-scatter")
+_HOUR = 3600
+
+
+def _defaults() -> dict[str, Any]:
+    parameters: dict[str, Any] = {
+        "num_threads": 12,
+        "time_window": -1,
+        "max_no_edges": -1,
+        "vertex_stats": True,
+        "vertex_stats_tw": 480 * _HOUR,
+        "vertex_stats_cols": [3],
+        "vertex_stats_feats": [0, 1, 2, 3, 4, 8, 9, 10],
+    }
+    hours = (12, 12, 120, 480, 240, 120)
+    for name, window in zip(_PATTERNS, hours, strict=True):
+        parameters[name] = name == "fan"
+        parameters[f"{name}_tw"] = window * _HOUR
+        parameters[f"{name}_bins"] = list(range(2, 11 if name == "lc-cycle" else 31))
+    parameters["lc-cycle_len"] = 10
+    return parameters
+
+
+class GraphFeaturePreprocessor:
+    """Features of a transaction stream in batch mode.
+
+    Rows are ``[edge id, source, target, timestamp, ...]``, float64.  ``transform`` returns the
+    rows with the enabled blocks behind them: fan in, fan out, degree in, degree out,
+    scatter-gather, temp-cycle, lc-cycle, gather-scatter, then the vertex statistics.
+
+    Raises:
+        KeyError: an unknown parameter.
+        TypeError, ValueError: a parameter or a row that makes no sense; the message names it,
+            and nothing has changed.
+    """
+
+    def __init__(self) -> None:
+        self._parameters = _defaults()
+        self._columns: int | None = None
+        self._engine = _engine(self._parameters)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All parameters; a copy unless ``deep`` is false."""
+        return copy.deepcopy(self._parameters) if deep else self._parameters
+
+    def set_params(
+        self, params: Mapping[str, Any] | None = None, **others: Any
+    ) -> GraphFeaturePreprocessor:
+        """Change parameters, from a mapping or by keyword, and empty the graph."""
+        if params is not None and not isinstance(params, Mapping):
+            raise TypeError(f"params must be a mapping, not {type(params).__name__}")
+        given = {**(params or {}), **others}
+        for name in given:
+            if name not in self._parameters:
+                raise KeyError(f"{name} is not a parameter")
+        parameters = {**self._parameters, **copy.deepcopy(given)}
+        self._engine = _engine(parameters)
+        self._parameters = parameters
+        self._columns = None
+        return self
+
+    def fit(self, X: Any, y: Any = None) -> GraphFeaturePreprocessor:
+        """Empty the graph and add rows, as they come."""
+        rows = matrix_of(X)
+        self._engine.start(rows)
+        self._columns = rows.shape[1]
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> GraphFeaturePreprocessor:
+        """Add rows, in order of time."""
+        rows = self._rows(X)
+        self._engine.learn(rows)
+        self._columns = rows.shape[1]
+        return self
+
+    def transform(self, X: Any) -> npt.NDArray[np.float64]:
+        """Add rows and return them with their features."""
+        rows = self._rows(X)
+        result = self._engine.transform(rows)
+        self._columns = rows.shape[1]
+        return result
+
+    def fit_transform(self, X: Any, y: Any = None) -> npt.NDArray[np.float64]:
+        """``fit``, then ``transform``: every row is in the graph twice."""
+        return self.fit(X).transform(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """Names of the columns that ``transform`` returns."""
+        count = self._columns or 4
+        names = ["edge_id", "source", "target", "timestamp"] + [f"x{c}" for c in range(4, count)]
+        if input_features is not None:
+            names = [str(name) for name in input_features]
+        return np.array([*names, *self._engine.names()], dtype=object)
+
+    def _rows(self, X: Any) -> npt.NDArray[np.float64]:
+        rows = matrix_of(X)
+        if self._columns is not None and rows.shape[1] != self._columns:
+            raise ValueError(f"X has {rows.shape[1]} columns, but {self._columns} came before")
+        return rows
+
+
+def _engine(parameters: Mapping[str, Any]) -> GraphEngine:
+    """The engine of some parameters, which are checked first."""
+    given = dict(parameters)
+    time_window = whole_of("time_window", given["time_window"])
+    if time_window != -1 and time_window < 1:
+        raise ValueError(f"time_window must be -1 or at least 1, not {time_window}")
+    edges_max = whole_of("max_no_edges", given["max_no_edges"])
+    if edges_max == 0 or edges_max < -1:
+        raise ValueError(f"max_no_edges must be -1 or at least 1, not {edges_max}")
+    patterns = []
+    for name in _PATTERNS:
+        bins = bins_of(f"{name}_bins", given[f"{name}_bins"])
+        window = whole_of(f"{name}_tw", given[f"{name}_tw"], least=1)
+        if flag_of(name, given[name]):
+            patterns.append((name, window, bins))
+    statistics = None
+    window = whole_of("vertex_stats_tw", given["vertex_stats_tw"], least=1)
+    columns = _numbers("vertex_stats_cols", given["vertex_stats_cols"])
+    codes = _numbers("vertex_stats_feats", given["vertex_stats_feats"], most=10)
+    if flag_of("vertex_stats", given["vertex_stats"]):
+        statistics = (window, columns, codes)
+    if time_window == -1 and not patterns:
+        raise ValueError("time_window must be given where no pattern is enabled")
+    return GraphEngine(
+        is_causal=False,
+        time_window=None if time_window == -1 else time_window,
+        edges_max=None if edges_max == -1 else edges_max,
+        patterns=patterns,
+        cycle_length=whole_of("lc-cycle_len", given["lc-cycle_len"], least=2),
+        statistics=statistics,
+        threads=whole_of("num_threads", given["num_threads"], least=1),
+        work_max=None,
+        keeps_ids=False,
+    )
+
+
+def _numbers(name: str, value: Any, most: int | None = None) -> list[int]:
+    """Different numbers from 0 on, in order."""
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        raise TypeError(f"{name} must be a list of integers, not {type(value).__name__}")
+    return sorted({whole_of(name, one, least=0, most=most) for one in value})
