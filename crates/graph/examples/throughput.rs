@@ -90,7 +90,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (words, _) = bytes.as_chunks::<8>();
     let all: Vec<i64> = words.iter().map(|word| i64::from_le_bytes(*word)).collect();
     let count = all.len() / 4;
-    let column = |number: usize, from: usize, to: usize| &all[number * count + from..number * count + to];
+    let column =
+        |number: usize, from: usize, to: usize| &all[number * count + from..number * count + to];
     let part = |from: usize, to: usize| Edges {
         ids: column(0, from, to),
         sources: column(1, from, to),

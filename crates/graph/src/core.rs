@@ -1,7 +1,7 @@
 //! One graph with its columns: rows in, features out, old edges away.
 
 use crate::features::Edges;
-use crate::graph::{Adjacency, Dynamic, Entry, Floor, Lens, Side, Stamp, push};
+use crate::graph::{Adjacency, Dynamic, Entry, Floor, Lens, Record, Side, Stamp, push};
 use crate::patterns::{Evidence, Found, Groups, Kind, Pairs, Plan, Scene, Scratch, Trigger, find};
 use crate::settings::{Column, Mode, Settings, Statistics};
 use crate::statistics::{self, Values, Vertex};
@@ -21,22 +21,22 @@ pub(crate) struct Output<'a> {
 
 /// What an edge carries beside its ends and its time.
 #[derive(Debug, Default)]
-struct Columns {
+pub(crate) struct Columns {
     /// Number of arrival of the first value.
-    head: u64,
-    ids: Option<VecDeque<i64>>,
-    values: Vec<VecDeque<f64>>,
+    pub head: u64,
+    pub ids: Option<VecDeque<i64>>,
+    pub values: Vec<VecDeque<f64>>,
     /// Edges that arrived earlier no longer count in the moments (specification, E3).
-    recent: u64,
+    pub recent: u64,
 }
 
 /// A graph whose stamps are of type `T`.
 #[derive(Debug)]
 pub(crate) struct Core<T> {
     pub(crate) graph: Dynamic<T>,
-    columns: Columns,
+    pub(crate) columns: Columns,
     /// The latest time that came, once one has.
-    now: Option<i64>,
+    pub(crate) now: Option<i64>,
     queue: Queue<T>,
     scratch: Vec<Scratch<T>>,
     statistics: statistics::Scratch<T>,
@@ -44,6 +44,7 @@ pub(crate) struct Core<T> {
     by_target: Groups,
     pairs: Pairs,
     triggers: Vec<Trigger<T>>,
+    ends: Vec<[u32; 2]>,
 }
 
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
@@ -197,6 +198,7 @@ impl<T: Stamp> Core<T> {
             by_target: Groups::default(),
             pairs: Pairs::default(),
             triggers: Vec::new(),
+            ends: Vec::new(),
         }
     }
 
@@ -220,21 +222,23 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Adds rows in the order that `order` gives and notes them as triggers.
-    fn insert(&mut self, settings: &Settings, edges: &Edges<'_>, order: &[u32]) {
+    pub(crate) fn insert(&mut self, settings: &Settings, edges: &Edges<'_>, order: &[u32]) {
         self.triggers.clear();
         let first = self.graph.next();
         let is_causal = settings.mode == Mode::Causal;
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
-        for &row in order {
+        let keys = order.iter().map(|&row| row as usize);
+        let keys = keys.map(|row| (edges.sources[row], edges.targets[row]));
+        let mut ends = std::mem::take(&mut self.ends);
+        self.graph.intern(keys, &mut ends);
+        for (&row, &ends) in order.iter().zip(&ends) {
             let row = row as usize;
             let Some(time) = self.graph.stamp(edges.times[row]) else { continue };
             let floor = self.floor(first, horizon);
-            let number = self.graph.insert(edges.sources[row], edges.targets[row], time);
+            let number = self.graph.insert(ends, time);
             self.columns.push(edges, row);
-            if let Some(record) = self.graph.record(number) {
-                let (source, target) = (record.source, record.target);
-                self.triggers.push(Trigger { source, target, time, floor });
-            }
+            let [source, target] = ends;
+            self.triggers.push(Trigger { source, target, time, floor });
             if is_causal {
                 self.now = self.now.max(Some(edges.times[row]));
                 self.queue.add(time, number);
@@ -242,6 +246,7 @@ impl<T: Stamp> Core<T> {
                 self.queue.evict(&self.graph, oldest, most);
             }
         }
+        self.ends = ends;
     }
 
     /// The oldest time that stays.
@@ -267,9 +272,8 @@ impl<T: Stamp> Core<T> {
     fn evict(&mut self, settings: &Settings) {
         match settings.mode {
             Mode::Causal => {
-                for number in std::mem::take(&mut self.queue.gone) {
-                    self.graph.remove(number);
-                }
+                self.graph.remove_all(self.queue.gone.iter().copied());
+                self.queue.gone.clear();
             }
             Mode::Batch => self.evict_in_order_of_arrival(settings),
         }
@@ -282,14 +286,17 @@ impl<T: Stamp> Core<T> {
         // The clock starts at 0.
         let now = self.now.unwrap_or(0).max(self.graph.time(newest));
         self.now = Some(now);
-        let is_old = |time: i64, window: u64| i128::from(time) < i128::from(now) - i128::from(window);
+        let is_old =
+            |time: i64, window: u64| i128::from(time) < i128::from(now) - i128::from(window);
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
-        while let Some((number, record)) = self.graph.oldest() {
-            if !is_old(self.graph.time(record.time), horizon) && self.graph.len() <= most {
-                break;
-            }
-            self.graph.remove(number);
-        }
+        let surplus = self.graph.len().saturating_sub(most);
+        let is_gone = |&(place, (_, record)): &(usize, (u64, Record<T>))| {
+            place < surplus || is_old(self.graph.time(record.time), horizon)
+        };
+        let gone = self.graph.records().enumerate().take_while(is_gone).count() as u64;
+        // In batch mode edges go in order of arrival: there are no gaps.
+        let head = self.graph.head();
+        self.graph.remove_all(head..head + gone);
         let Some(statistics) = &settings.statistics else { return };
         self.columns.recent = self.columns.recent.max(self.graph.head());
         while let Some(record) = self.graph.record(self.columns.recent) {
@@ -435,7 +442,7 @@ impl<T: Stamp> Core<T> {
         let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
         // In batch mode all rows of an account get the same.
         let mut known: hashbrown::HashMap<i64, usize, _> =
-            hashbrown::HashMap::with_hasher(crate::patterns::Spread);
+            hashbrown::HashMap::with_hasher(crate::graph::Spread);
         let mut kept: Vec<f64> = Vec::new();
         for (row, &place) in places.iter().enumerate() {
             let keys = [edges.sources[row], edges.targets[row]];
@@ -485,10 +492,6 @@ impl<T: Stamp> Core<T> {
         let late = self.queue.late.len() * size_of::<(T, u64)>() * 2;
         let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();
         self.graph.bytes() + (values + ids) * size_of::<f64>() + late + scratch
-    }
-
-    pub(crate) fn now(&self) -> Option<i64> {
-        self.now
     }
 }
 
@@ -564,8 +567,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                     }
                 }
                 Some(side) => {
-                    let groups =
-                        if *side == Side::In { self.by_target } else { self.by_source };
+                    let groups = if *side == Side::In { self.by_target } else { self.by_source };
                     for group in range.clone() {
                         find(self.scene, *plan, Some(*side), groups.get(group), scratch);
                     }

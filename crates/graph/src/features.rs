@@ -6,6 +6,7 @@ use crate::evidence::Pattern;
 use crate::graph::{EDGES_MAX, Stamp};
 use crate::patterns::Kind;
 use crate::settings::{Mode, Settings, Statistics};
+use crate::state::State;
 use hashbrown::HashMap;
 
 /// Rows that causal mode adds at once; the cut of a call changes nothing.
@@ -100,7 +101,10 @@ impl GraphFeatures {
         let threads = settings.threads;
         let pool = if threads > 1 {
             let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-            Some(built.map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?)
+            Some(
+                built
+                    .map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?,
+            )
         } else {
             None
         };
@@ -111,6 +115,62 @@ impl GraphFeatures {
             rows: 0,
             cut_short: [0; Kind::COUNT],
         })
+    }
+
+    /// A graph that goes on where another stopped.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::new`], and columns that do not fit each other or the settings.
+    pub fn restore(settings: Settings, state: &State) -> Result<GraphFeatures, GraphError> {
+        let mut features = GraphFeatures::new(settings)?;
+        let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
+        let ids = match &state.ids {
+            None if features.settings.keeps_ids => return Err(GraphError::NoIds),
+            ids => ids.as_deref().unwrap_or(&state.times),
+        };
+        let edges = Edges {
+            ids,
+            sources: &state.sources,
+            targets: &state.targets,
+            times: &state.times,
+            columns: &columns,
+        };
+        let rows = features.rows_of(&edges)?.len();
+        features.make_room(&edges, rows)?;
+        match &mut features.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.restore(&features.settings, state),
+            Graph::Wide(core) => core.restore(&features.settings, state),
+        }
+        features.rows = state.rows;
+        Ok(features)
+    }
+
+    /// What the graph holds, to be kept.
+    pub fn state(&self) -> State {
+        let state = match &self.graph {
+            Graph::Empty => State {
+                ids: self.settings.keeps_ids.then(Vec::new),
+                columns: vec![
+                    Vec::new();
+                    self.settings.statistics.as_ref().map_or(0, Statistics::given)
+                ],
+                ..State::default()
+            },
+            Graph::Narrow(core) => core.state(),
+            Graph::Wide(core) => core.state(),
+        };
+        State { rows: self.rows, ..state }
+    }
+
+    /// Whether the graph knows each of these accounts.
+    pub fn knows(&self, accounts: &[i64]) -> Vec<bool> {
+        let is_known = |&account: &i64| match &self.graph {
+            Graph::Empty => false,
+            Graph::Narrow(core) => core.graph.find(account).is_some(),
+            Graph::Wide(core) => core.graph.find(account).is_some(),
+        };
+        accounts.iter().map(is_known).collect()
     }
 
     /// The settings it was made with.
@@ -246,7 +306,8 @@ impl GraphFeatures {
         if alive.saturating_add(added) > EDGES_MAX {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
-        let (Some(&first), Some(&last)) = (edges.times.iter().min(), edges.times.iter().max()) else {
+        let (Some(&first), Some(&last)) = (edges.times.iter().min(), edges.times.iter().max())
+        else {
             return Ok(());
         };
         let settings = &self.settings;
@@ -258,7 +319,7 @@ impl GraphFeatures {
             Graph::Narrow(core) if core.holds(first) && core.holds(last) => Graph::Narrow(core),
             Graph::Narrow(core) => {
                 let oldest = core.graph.earliest().unwrap_or(first).min(first);
-                let newest = core.now().unwrap_or(last).max(last);
+                let newest = core.now.unwrap_or(last).max(last);
                 match narrow_base(oldest, newest) {
                     Some(base) => Graph::Narrow(Box::new(core.restamp(settings, base))),
                     None => Graph::Wide(Box::new(core.restamp(settings, i64::MIN))),
@@ -280,7 +341,10 @@ impl GraphFeatures {
         let rows = self.rows_of(edges)?;
         let (expected, given) = (rows.len() * stride, cells.len());
         if stride < offset + self.settings.width() || given != expected {
-            return Err(GraphError::Room { given, expected: expected.max(offset + self.settings.width()) });
+            return Err(GraphError::Room {
+                given,
+                expected: expected.max(offset + self.settings.width()),
+            });
         }
         let mut evidence = Evidence::default();
         match self.settings.mode {
@@ -328,9 +392,7 @@ impl GraphFeatures {
             Graph::Narrow(core) => {
                 core.transform(settings, edges, order, places, output, most, pool)
             }
-            Graph::Wide(core) => {
-                core.transform(settings, edges, order, places, output, most, pool)
-            }
+            Graph::Wide(core) => core.transform(settings, edges, order, places, output, most, pool),
         }
     }
 
@@ -357,7 +419,7 @@ impl<'a> Edges<'a> {
 
 impl<T: Stamp> Core<T> {
     fn size(&self) -> (usize, usize, usize, Option<i64>) {
-        (self.graph.len(), self.graph.accounts(), self.bytes(), self.now())
+        (self.graph.len(), self.graph.accounts(), self.bytes(), self.now)
     }
 
     /// Numbers of arrival between the oldest and the newest edge.

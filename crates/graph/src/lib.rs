@@ -13,6 +13,7 @@ mod features;
 mod graph;
 mod patterns;
 mod settings;
+mod state;
 mod statistics;
 
 pub use error::GraphError;
@@ -20,3 +21,4 @@ pub use evidence::Pattern;
 pub use features::{Edges, Evidence, GraphFeatures, Stats};
 pub use patterns::Kind;
 pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};
+pub use state::State;

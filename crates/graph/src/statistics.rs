@@ -21,7 +21,7 @@ pub(crate) trait Values<T>: Sync {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch<T> {
     entries: Vec<Entry<T>>,
-    neighbours: HashSet<u32, crate::patterns::Spread>,
+    neighbours: HashSet<u32, crate::graph::Spread>,
     values: Vec<f64>,
     recent: Vec<f64>,
 }
@@ -53,7 +53,8 @@ impl<T: Stamp> Vertex<T> {
         neighbours.clear();
         neighbours.extend(entries.iter().map(|one| one.other));
         let loops = graph.loops(account).iter().copied();
-        let seen = loops.filter(|one| window.0 <= one.time && one.time <= window.1 && lens.sees(*one));
+        let seen =
+            loops.filter(|one| window.0 <= one.time && one.time <= window.1 && lens.sees(*one));
         entries.extend(seen);
         let is_looped = entries.last().is_some_and(|one| one.other == account);
         let (degree, fan) = (entries.len(), neighbours.len() + usize::from(is_looped));

@@ -4,10 +4,10 @@
 //! every row.
 
 use farrow_graph::{
-    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, Settings,
+    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, Settings, State,
     Statistics,
 };
-use numpy::{PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -218,12 +218,31 @@ impl GraphEngine {
                 *cell = *value;
             }
         }
-        let run = || {
-            rows.with(|edges| self.lock().transform_into(edges, &mut cells, stride, own))
-        };
+        let run = || rows.with(|edges| self.lock().transform_into(edges, &mut cells, stride, own));
         py.detach(run).map_err(raise)?;
-        let array = numpy::PyArray1::from_vec(py, cells);
+        let array = PyArray1::from_vec(py, cells);
         array.reshape([count, stride])
+    }
+
+    /// As `transform`, with the patterns that the rows completed.
+    fn patterns<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: PyReadonlyArray2<'py, f64>,
+        most: usize,
+    ) -> PyResult<(Matrix<'py>, Named)> {
+        let rows = Rows::new(&matrix, self)?;
+        let run = || rows.with(|edges| self.lock().patterns(edges, most));
+        let (features, evidence) = py.detach(run).map_err(raise)?;
+        let view = matrix.as_array();
+        let width = self.width();
+        let mut cells = Vec::with_capacity(view.nrows() * (view.ncols() + width));
+        for (number, row) in view.rows().into_iter().enumerate() {
+            cells.extend(row.iter());
+            cells.extend(&features[number * width..(number + 1) * width]);
+        }
+        let shape = [view.nrows(), view.ncols() + width];
+        Ok((PyArray1::from_vec(py, cells).reshape(shape)?, named(evidence)))
     }
 
     /// Features of rows in columns of their own, one array of `width` values a row.
@@ -238,7 +257,7 @@ impl GraphEngine {
         let cells = with_columns(&ends, &measured, |edges| {
             py.detach(|| self.lock().transform(edges)).map_err(raise)
         })?;
-        numpy::PyArray1::from_vec(py, cells).reshape([count, width])
+        PyArray1::from_vec(py, cells).reshape([count, width])
     }
 
     fn learn_columns(
@@ -265,8 +284,64 @@ impl GraphEngine {
         let (cells, evidence) = with_columns(&ends, &measured, |edges| {
             py.detach(|| self.lock().patterns(edges, most)).map_err(raise)
         })?;
-        let features = numpy::PyArray1::from_vec(py, cells).reshape([count, width])?;
+        let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
         Ok((features, named(evidence)))
+    }
+
+    /// Whether the graph knows each account.
+    fn knows<'py>(
+        &self,
+        py: Python<'py>,
+        accounts: PyReadonlyArray1<'py, i64>,
+    ) -> PyResult<Bound<'py, PyArray1<bool>>> {
+        Ok(PyArray1::from_vec(py, self.lock().knows(accounts.as_slice()?)))
+    }
+
+    /// What the graph holds, as columns: a dictionary that `restore` takes.
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let State { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
+            self.lock().state();
+        let all = PyDict::new(py);
+        all.set_item("ids", ids.map(|ids| PyArray1::from_vec(py, ids)))?;
+        all.set_item("sources", PyArray1::from_vec(py, sources))?;
+        all.set_item("targets", PyArray1::from_vec(py, targets))?;
+        all.set_item("times", PyArray1::from_vec(py, times))?;
+        let columns: Vec<_> = columns.into_iter().map(|one| PyArray1::from_vec(py, one)).collect();
+        all.set_item("columns", columns)?;
+        all.set_item("now", now)?;
+        all.set_item("unmeasured", unmeasured)?;
+        all.set_item("order", PyArray1::from_vec(py, order))?;
+        all.set_item("rows", rows)?;
+        Ok(all)
+    }
+
+    /// Becomes what `state` gave.
+    fn restore(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        let get = |name: &str| {
+            let found = state.get_item(name)?;
+            found.ok_or_else(|| PyValueError::new_err(format!("a state without {name:?}")))
+        };
+        let whole = |name: &str| -> PyResult<Vec<i64>> {
+            Ok(get(name)?.extract::<PyReadonlyArray1<'_, i64>>()?.as_slice()?.to_vec())
+        };
+        let columns: Vec<PyReadonlyArray1<'_, f64>> = get("columns")?.extract()?;
+        let columns: Result<_, _> =
+            columns.iter().map(|one| one.as_slice().map(<[f64]>::to_vec)).collect();
+        let ids = if get("ids")?.is_none() { None } else { Some(whole("ids")?) };
+        let state = State {
+            ids,
+            sources: whole("sources")?,
+            targets: whole("targets")?,
+            times: whole("times")?,
+            columns: columns?,
+            now: get("now")?.extract()?,
+            unmeasured: get("unmeasured")?.extract()?,
+            order: whole("order")?,
+            rows: get("rows")?.extract()?,
+        };
+        let mut engine = self.lock();
+        *engine = GraphFeatures::restore(engine.settings().clone(), &state).map_err(raise)?;
+        Ok(())
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

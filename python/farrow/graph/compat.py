@@ -15,6 +15,7 @@ import numpy as np
 
 from farrow._native import GraphEngine
 from farrow.graph._check import bins_of, flag_of, matrix_of, whole_of
+from farrow.graph._settings import STATISTICS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -113,7 +114,7 @@ class GraphFeaturePreprocessor:
         names = ["edge_id", "source", "target", "timestamp"] + [f"x{c}" for c in range(4, count)]
         if input_features is not None:
             names = [str(name) for name in input_features]
-        return np.array([*names, *self._engine.names()], dtype=object)
+        return np.array([*names, *_names(self._parameters)], dtype=object)
 
     def _rows(self, X: Any) -> npt.NDArray[np.float64]:
         rows = matrix_of(X)
@@ -156,6 +157,24 @@ def _engine(parameters: Mapping[str, Any]) -> GraphEngine:
         work_max=None,
         keeps_ids=False,
     )
+
+
+def _names(parameters: Mapping[str, Any]) -> list[str]:
+    """Names of the features."""
+    names = []
+    for name in _PATTERNS:
+        if parameters[name]:
+            sides = ("_in", "_out") if name in ("fan", "degree") else ("",)
+            bins = parameters[f"{name}_bins"]
+            names += [f"{name}{side}[{end}]" for side in sides for end in bins]
+    if not parameters["vertex_stats"]:
+        return names
+    wanted = [STATISTICS[code] for code in sorted(set(parameters["vertex_stats_feats"]))]
+    for end in ("source_out", "source_in", "target_out", "target_in"):
+        names += [f"{end}_{one}" for one in wanted if one in STATISTICS[:3]]
+        for column in sorted(set(parameters["vertex_stats_cols"])):
+            names += [f"{end}_{one}(x{column})" for one in wanted if one in STATISTICS[3:]]
+    return names
 
 
 def _numbers(name: str, value: Any, most: int | None = None) -> list[int]:

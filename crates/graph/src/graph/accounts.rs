@@ -23,11 +23,8 @@ impl Side {
 struct Account {
     /// The caller's number.
     key: i64,
-    /// Place in the order of first appearance.
-    order: u64,
     out: List,
     into: List,
-    loops: u32,
 }
 
 #[derive(Debug, Default)]
@@ -35,6 +32,8 @@ pub(crate) struct Accounts {
     all: Vec<Account>,
     index: HashTable<u32>,
     free: Vec<u32>,
+    /// Place of each account in the order of first appearance, where somebody asks for it.
+    orders: Option<Vec<u64>>,
     appeared: u64,
 }
 
@@ -46,17 +45,51 @@ pub(crate) fn hash(key: i64) -> u64 {
     hash ^ (hash >> 31)
 }
 
+/// Hashes account numbers: they are dense and nobody's to choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spreader(u64);
+
+impl std::hash::BuildHasher for Spread {
+    type Hasher = Spreader;
+
+    fn build_hasher(&self) -> Spreader {
+        Spreader(0)
+    }
+}
+
+impl std::hash::Hasher for Spreader {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
+    }
+}
+
 impl Accounts {
+    /// With `remembers`, the order of first appearance is kept.
+    pub(crate) fn new(remembers: bool) -> Accounts {
+        Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
+    }
+
     /// The dense number of an account, a new one if it is not known.
     pub(crate) fn intern(&mut self, key: i64) -> u32 {
-        let Accounts { all, index, free, appeared } = self;
+        let Accounts { all, index, free, orders, appeared } = self;
         let is_it = |&at: &u32| all[at as usize].key == key;
         if let Some(&at) = index.find(hash(key), is_it) {
             return at;
         }
-        let account =
-            Account { key, order: *appeared, out: List::default(), into: List::default(), loops: 0 };
-        *appeared += 1;
+        let account = Account { key, out: List::default(), into: List::default() };
         let at = match free.pop() {
             Some(at) => {
                 all[at as usize] = account;
@@ -64,12 +97,17 @@ impl Accounts {
             }
             None => {
                 if all.len() == all.capacity() {
-                    all.reserve_exact((all.len() / 8).max(64));
+                    all.reserve_exact((all.len() / 16).max(64));
                 }
                 all.push(account);
                 (all.len() - 1) as u32
             }
         };
+        if let Some(orders) = orders {
+            orders.resize(all.len(), 0);
+            orders[at as usize] = *appeared;
+        }
+        *appeared += 1;
         index.insert_unique(hash(key), at, |&at| hash(all[at as usize].key));
         at
     }
@@ -93,7 +131,16 @@ impl Accounts {
     }
 
     pub(crate) fn order(&self, at: u32) -> u64 {
-        self.all[at as usize].order
+        self.orders.as_ref().and_then(|orders| orders.get(at as usize)).copied().unwrap_or_default()
+    }
+
+    /// All accounts in the order of their first appearance; none where it is not kept.
+    pub(crate) fn in_order(&self) -> Vec<i64> {
+        let Some(orders) = &self.orders else { return Vec::new() };
+        let mut all: Vec<(u64, i64)> =
+            orders.iter().zip(&self.all).map(|(&order, account)| (order, account.key)).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, key)| key).collect()
     }
 
     pub(crate) fn list(&self, at: u32, side: Side) -> List {
@@ -112,18 +159,10 @@ impl Accounts {
         }
     }
 
-    /// How many self-loops an account has.
-    pub(crate) fn loops_mut(&mut self, at: u32) -> &mut u32 {
-        &mut self.all[at as usize].loops
-    }
-
-    pub(crate) fn loops(&self, at: u32) -> u32 {
-        self.all[at as usize].loops
-    }
-
+    /// Whether it has edges with others.
     pub(crate) fn has_edges(&self, at: u32) -> bool {
-        let Account { out, into, loops, .. } = &self.all[at as usize];
-        !out.is_empty() || !into.is_empty() || *loops > 0
+        let Account { out, into, .. } = &self.all[at as usize];
+        !out.is_empty() || !into.is_empty()
     }
 
     /// Accounts that are known now.
@@ -135,6 +174,7 @@ impl Accounts {
         self.all.capacity() * size_of::<Account>()
             + self.index.allocation_size()
             + self.free.capacity() * size_of::<u32>()
+            + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()
     }
 }
 
@@ -144,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_account_comes_back_as_a_new_one() {
-        let mut accounts = Accounts::default();
+        let mut accounts = Accounts::new(true);
         let (first, second) = (accounts.intern(i64::MIN), accounts.intern(42));
         assert_ne!(first, second);
         assert_eq!(accounts.intern(42), second);

@@ -1,8 +1,8 @@
 //! Many short lists of entries in one allocation.
 //!
 //! An account of a bank's stream has a handful of edges; a `Vec` for each direction would cost
-//! more than they do. Blocks come in sizes with a factor of at most 1.5 between them; a freed
-//! block waits for the next list of its size.
+//! more than they do. Blocks come in a few sizes; a freed block waits for the next list of its
+//! size.
 
 use super::stamp::Stamp;
 
@@ -16,32 +16,52 @@ pub(crate) struct Entry<T> {
     pub seq: u32,
 }
 
-/// Where a list lies. Its live entries are `start..start + len` of its block, in order of time,
-/// and of arrival within an instant.
+/// Where a list lies: in the arena, in order of time, and of arrival within an instant.
+///
+/// Eight bytes: accounts with one edge are many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
     at: u32,
-    start: u32,
-    len: u32,
-    /// Index of the block's size; no block where `len` and `start` are 0 and this is 0.
-    class: u8,
+    /// The size of its block above [`LENGTH_BITS`] bits of length; 0 without a block.
+    packed: u32,
 }
 
+const LENGTH_BITS: u32 = 27;
+/// Entries of one list, at most. The sizes of blocks end beyond it.
+pub(crate) const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 1;
+/// From this size on the first entry of a block says how many behind it are dead: removing the
+/// oldest of a long list moves nothing.
+const CLASS_LARGE: u8 = 9;
+
 impl List {
+    fn new(at: u32, class: u8, len: usize) -> List {
+        debug_assert!(len <= LENGTH_MAX);
+        List { at, packed: u32::from(class) << LENGTH_BITS | len as u32 }
+    }
+
     pub(crate) fn len(self) -> usize {
-        self.len as usize
+        (self.packed & LENGTH_MAX as u32) as usize
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self.len == 0
+        self.len() == 0
+    }
+
+    fn class(self) -> u8 {
+        (self.packed >> LENGTH_BITS) as u8
+    }
+
+    fn is_large(self) -> bool {
+        self.class() >= CLASS_LARGE
     }
 }
 
-/// Sizes 0, 1, 2, 3, 4, 6, 8, 12, ... entries.
+/// Sizes of 0, 1, 2, 3, 4, 6, 8, 12, 16 entries, then from 32 on by doubling.
 fn capacity(class: u8) -> usize {
     match class {
         0..=3 => usize::from(class),
-        _ => (2 + usize::from(class & 1)) << (class / 2 - 1),
+        4..CLASS_LARGE => (2 + usize::from(class & 1)) << (class / 2 - 1),
+        _ => 32 << (class - CLASS_LARGE),
     }
 }
 
@@ -53,21 +73,29 @@ pub(crate) struct Arena<T> {
 
 impl<T: Stamp> Arena<T> {
     pub(crate) fn get(&self, list: List) -> &[Entry<T>] {
-        let start = list.at as usize + list.start as usize;
-        self.entries.get(start..start + list.len()).unwrap_or_default()
+        let at = self.start(list);
+        self.entries.get(at..at + list.len()).unwrap_or_default()
     }
 
-    fn block(&mut self, list: List) -> &mut [Entry<T>] {
+    /// Where the first live entry of a list lies.
+    fn start(&self, list: List) -> usize {
         let at = list.at as usize;
-        self.entries.get_mut(at..at + capacity(list.class)).unwrap_or_default()
+        match self.entries.get(at) {
+            Some(header) if list.is_large() => at + 1 + header.seq as usize,
+            _ => at,
+        }
+    }
+
+    /// Reads what a change of the list will touch, so that the waits of many lists overlap.
+    pub(crate) fn touch(&self, list: List) -> u32 {
+        self.get(list).last().map_or(0, |one| one.seq)
     }
 
     /// Adds an entry behind all that are not younger.
     pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) {
         self.make_room(list);
-        let (start, len) = (list.start as usize, list.len());
-        let block = self.block(*list);
-        let live = &mut block[start..=start + len];
+        let (start, len) = (self.start(*list), list.len());
+        let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
             Some(last) if last.time > entry.time => {
                 live[..len].partition_point(|one| one.time <= entry.time)
@@ -76,7 +104,7 @@ impl<T: Stamp> Arena<T> {
         };
         live.copy_within(at..len, at + 1);
         live[at] = entry;
-        list.len += 1;
+        list.packed += 1;
     }
 
     /// Removes the entry of one edge; says whether it was there.
@@ -88,16 +116,18 @@ impl<T: Stamp> Arena<T> {
         };
         let same = live[first..].iter().take_while(|one| one.time == time);
         let Some(at) = same.map(|one| one.seq).position(|one| one == seq) else { return false };
-        let at = first + at;
-        let (start, len) = (list.start as usize, list.len());
-        let block = self.block(*list);
-        block.copy_within(start..start + at, start + 1);
-        list.start += 1;
-        list.len -= 1;
+        let (at, start, len) = (first + at, self.start(*list), list.len());
+        if list.is_large() {
+            self.entries.copy_within(start..start + at, start + 1);
+            self.entries[list.at as usize].seq += 1;
+        } else {
+            self.entries.copy_within(start + at + 1..start + len, start + at);
+        }
+        list.packed -= 1;
         if len == 1 {
             self.release(*list);
             *list = List::default();
-        } else if capacity(list.class) >= 6 && len - 1 <= capacity(list.class) / 4 {
+        } else if list.class() > 4 && (len - 1) * 3 <= capacity(list.class()) {
             self.relocate(list);
         }
         true
@@ -105,14 +135,16 @@ impl<T: Stamp> Arena<T> {
 
     /// Sees to it that one more entry fits behind the last.
     fn make_room(&mut self, list: &mut List) {
-        let (start, len, room) = (list.start as usize, list.len(), capacity(list.class));
-        if start + len < room {
+        let at = list.at as usize;
+        let end = at + capacity(list.class());
+        let (start, len) = (self.start(*list), list.len());
+        if start + len < end {
             return;
         }
-        // Sliding costs `len` once in `start` insertions.
-        if start > 0 && start * 4 >= room {
-            self.block(*list).copy_within(start..start + len, 0);
-            list.start = 0;
+        // Sliding back costs `len` once in as many insertions as there were dead entries.
+        if list.is_large() && (start - at) * 4 >= end - at {
+            self.entries.copy_within(start..start + len, at + 1);
+            self.entries[at].seq = 0;
         } else {
             self.relocate(list);
         }
@@ -120,15 +152,18 @@ impl<T: Stamp> Arena<T> {
 
     /// Moves a list to the smallest block that holds it and one entry more.
     fn relocate(&mut self, list: &mut List) {
-        let old = *list;
+        let (old, from, len) = (*list, self.start(*list), list.len());
         let mut class = 1;
-        while capacity(class) <= old.len() {
+        while capacity(class) <= len + usize::from(class >= CLASS_LARGE) {
             class += 1;
         }
         let at = self.allocate(class);
-        let from = old.at as usize + old.start as usize;
-        self.entries.copy_within(from..from + old.len(), at as usize);
-        *list = List { at, start: 0, len: old.len, class };
+        *list = List::new(at, class, len);
+        if list.is_large() {
+            self.entries[at as usize].seq = 0;
+        }
+        let to = self.start(*list);
+        self.entries.copy_within(from..from + len, to);
         self.release(old);
     }
 
@@ -138,8 +173,8 @@ impl<T: Stamp> Arena<T> {
         }
         let (at, room) = (self.entries.len(), capacity(class));
         if self.entries.capacity() - at < room {
-            // An eighth at a time: doubling would leave half of a large graph empty.
-            self.entries.reserve_exact(room.max(at / 8).max(1024));
+            // A sixteenth at a time: doubling would leave half of a large graph empty.
+            self.entries.reserve_exact(room.max(at / 16).max(1024));
         }
         self.entries.resize(at + room, Entry::default());
         debug_assert!(u32::try_from(at).is_ok(), "Dynamic limits the number of edges");
@@ -147,10 +182,10 @@ impl<T: Stamp> Arena<T> {
     }
 
     fn release(&mut self, list: List) {
-        if list.class == 0 {
+        if list.class() == 0 {
             return;
         }
-        let class = usize::from(list.class);
+        let class = usize::from(list.class());
         if self.free.len() <= class {
             self.free.resize(class + 1, Vec::new());
         }
@@ -181,9 +216,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_grow_by_half_at_most() {
+    fn short_lists_have_sizes_that_fit() {
         let sizes: Vec<_> = (0..12).map(capacity).collect();
-        assert_eq!(sizes, [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]);
+        assert_eq!(sizes, [0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128]);
     }
 
     proptest! {

@@ -1,15 +1,16 @@
 //! The part of the graph that changes: edges come at the new end and go at the old one.
 
-use super::accounts::{Accounts, Side};
-use super::arena::{Arena, Entry};
+use super::Adjacency;
+use super::accounts::{Accounts, Side, Spread};
+use super::arena::{Arena, Entry, LENGTH_MAX};
 use super::lens::Lens;
 use super::stamp::Stamp;
-use super::Adjacency;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Numbers of arrival are kept modulo 2^32 and compared by their distance.
-pub(crate) const EDGES_MAX: usize = 1 << 30;
+/// All edges may be those of one account. (Numbers of arrival are kept modulo 2^32 and compared by
+/// their distance.)
+pub(crate) const EDGES_MAX: usize = LENGTH_MAX;
 
 /// An edge in order of arrival. One that is gone names no account.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Record<T> {
 }
 
 const GONE: u32 = u32::MAX;
+/// Edges whose lists are read together before they are changed.
+const TOUCHED: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Dynamic<T> {
@@ -27,7 +30,8 @@ pub(crate) struct Dynamic<T> {
     base: i64,
     accounts: Accounts,
     arena: Arena<T>,
-    loops: HashMap<u32, Vec<Entry<T>>>,
+    /// Accounts that pay themselves, and when.
+    loops: HashMap<u32, Vec<Entry<T>>, Spread>,
     /// All edges since the oldest that is alive.
     records: VecDeque<Record<T>>,
     /// Number of arrival of the first record.
@@ -53,9 +57,9 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn new(base: i64, remembers: bool) -> Dynamic<T> {
         Dynamic {
             base,
-            accounts: Accounts::default(),
+            accounts: Accounts::new(remembers),
             arena: Arena::default(),
-            loops: HashMap::new(),
+            loops: HashMap::default(),
             records: VecDeque::new(),
             head: 0,
             alive: 0,
@@ -75,14 +79,48 @@ impl<T: Stamp> Dynamic<T> {
         self.base.wrapping_add_unsigned(stamp.offset())
     }
 
+    /// All accounts in the order of their first appearance, where it is remembered.
+    pub(crate) fn in_order(&self) -> Vec<i64> {
+        self.accounts.in_order()
+    }
+
+    /// Makes an empty graph know accounts in this order.
+    pub(crate) fn remember(&mut self, accounts: &[i64]) {
+        for &account in accounts {
+            self.accounts.intern(account);
+        }
+    }
+
+    /// The numbers of both ends of each edge, for `insert`. Together, and before any is inserted:
+    /// the waits for their memory overlap.
+    pub(crate) fn intern(
+        &mut self,
+        ends: impl Iterator<Item = (i64, i64)>,
+        found: &mut Vec<[u32; 2]>,
+    ) {
+        found.clear();
+        found.extend(
+            ends.map(|(source, target)| {
+                [self.accounts.intern(source), self.accounts.intern(target)]
+            }),
+        );
+        self.touch(found.iter().copied());
+    }
+
+    /// Reads what changes of these accounts' lists will touch.
+    fn touch(&self, ends: impl Iterator<Item = [u32; 2]>) {
+        let touched = ends.map(|[source, target]| {
+            let out = self.arena.touch(self.accounts.list(source, Side::Out));
+            out ^ self.arena.touch(self.accounts.list(target, Side::In))
+        });
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+    }
+
     /// Adds an edge behind all others; its number of arrival.
-    pub(crate) fn insert(&mut self, source: i64, target: i64, time: T) -> u64 {
+    pub(crate) fn insert(&mut self, [source, target]: [u32; 2], time: T) -> u64 {
         let number = self.next();
         let seq = number as u32;
-        let source = self.accounts.intern(source);
-        let target = self.accounts.intern(target);
         if source == target {
-            *self.accounts.loops_mut(source) += 1;
             let list = self.loops.entry(source).or_default();
             let at = list.partition_point(|one| one.time <= time);
             list.insert(at, Entry { time, other: source, seq });
@@ -101,8 +139,27 @@ impl<T: Stamp> Dynamic<T> {
         number
     }
 
+    /// Takes edges out.
+    pub(crate) fn remove_all(&mut self, numbers: impl Iterator<Item = u64> + Clone) {
+        let mut rest = numbers;
+        loop {
+            let part = rest.clone().take(TOUCHED);
+            let ends = part.clone().filter_map(|number| self.record(number));
+            self.touch(ends.map(|record| [record.source, record.target]));
+            let mut count = 0;
+            for number in part {
+                self.remove(number);
+                count += 1;
+            }
+            if count < TOUCHED {
+                return;
+            }
+            rest.nth(TOUCHED - 1);
+        }
+    }
+
     /// Takes an edge out.
-    pub(crate) fn remove(&mut self, number: u64) {
+    fn remove(&mut self, number: u64) {
         let Some(place) = number.checked_sub(self.head) else { return };
         let Some(record) = self.records.get_mut(place as usize) else { return };
         let Record { source, target, time } = *record;
@@ -113,7 +170,6 @@ impl<T: Stamp> Dynamic<T> {
         self.alive -= 1;
         let seq = number as u32;
         if source == target {
-            *self.accounts.loops_mut(source) -= 1;
             if let Some(list) = self.loops.get_mut(&source) {
                 list.retain(|one| one.seq != seq);
                 if list.is_empty() {
@@ -126,7 +182,7 @@ impl<T: Stamp> Dynamic<T> {
         }
         if !self.remembers {
             for account in [source, target] {
-                if !self.accounts.has_edges(account) {
+                if !self.accounts.has_edges(account) && !self.loops.contains_key(&account) {
                     self.accounts.forget(account);
                 }
             }
@@ -135,11 +191,6 @@ impl<T: Stamp> Dynamic<T> {
             self.records.pop_front();
             self.head += 1;
         }
-    }
-
-    /// The oldest edge by arrival.
-    pub(crate) fn oldest(&self) -> Option<(u64, Record<T>)> {
-        self.records.front().map(|record| (self.head, *record))
     }
 
     /// An edge that is alive.
@@ -226,13 +277,7 @@ impl<T: Stamp> Dynamic<T> {
 
     /// Entries of a window: those that the lens shows where edges came in order, and at least
     /// those where they did not.
-    fn window(
-        &self,
-        account: u32,
-        side: Side,
-        (from, to): (T, T),
-        lens: Lens<T>,
-    ) -> &[Entry<T>] {
+    fn window(&self, account: u32, side: Side, (from, to): (T, T), lens: Lens<T>) -> &[Entry<T>] {
         let all = self.arena.get(self.accounts.list(account, side));
         let is_ordered = self.is_ordered();
         let is_old = |one: &Entry<T>| one.time < from || (is_ordered && lens.is_gone(*one));
@@ -301,7 +346,7 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
     }
 
     fn loops(&self, account: u32) -> &[Entry<T>] {
-        if self.accounts.loops(account) == 0 {
+        if self.loops.is_empty() {
             return &[];
         }
         self.loops.get(&account).map_or(&[], Vec::as_slice)

@@ -91,11 +91,8 @@ mod tests {
         // The batch starts just before the numbers wrap.
         let first = u32::MAX - 1;
         let lens = Lens::until(first, 2, Floor { time: 10u32, place: Some(-3) });
-        let entry = |time, place: i32| Entry {
-            time,
-            other: 0,
-            seq: first.wrapping_add_signed(place),
-        };
+        let entry =
+            |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
         assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));
         assert!(!lens.sees(entry(9, -1)) && !lens.sees(entry(10, -4)) && !lens.sees(entry(30, 3)));
         assert!(lens.sees(entry(1, 2)), "itself, however late");

@@ -10,9 +10,9 @@ mod dynamic;
 mod lens;
 mod stamp;
 
-pub(crate) use accounts::{Side, hash};
+pub(crate) use accounts::{Side, Spread};
 pub(crate) use arena::Entry;
-pub(crate) use dynamic::{Dynamic, EDGES_MAX, push};
+pub(crate) use dynamic::{Dynamic, EDGES_MAX, Record, push};
 pub(crate) use lens::{Floor, Lens};
 pub(crate) use stamp::Stamp;
 

@@ -10,7 +10,7 @@ mod table;
 mod temporal_cycle;
 
 pub(crate) use credits::{Credits, Evidence, Found};
-pub(crate) use scene::{Groups, Pairs, Scene, Search, Spread, Trigger};
+pub(crate) use scene::{Groups, Pairs, Scene, Search, Trigger};
 
 use crate::graph::{Adjacency, Side, Stamp};
 use crate::settings::Pattern;

@@ -4,10 +4,10 @@
 //! the middle account *mid*. Which accounts can be *far* follows from mid's list; how many middle
 //! accounts each shares with near is an intersection, made from whichever side is shorter.
 
+use super::Kind;
 use super::credits::{Credits, Found};
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
-use super::Kind;
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
 /// Newest leg of a middle account to near.
@@ -155,8 +155,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     /// Says whether all patterns were seen.
     fn run(&self, scratch: &mut Scratch<T>, credits: &mut Credits) -> bool {
         let time = self.trigger.time;
-        if !self.trigger.is_loop()
-            && scratch.near.get(self.mid).is_none_or(|leg| leg.newest > time)
+        if !self.trigger.is_loop() && scratch.near.get(self.mid).is_none_or(|leg| leg.newest > time)
         {
             // A later edge of the same pair will complete every pattern of this one.
             return true;
@@ -203,11 +202,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         scratch.members.clear();
         // Dead legs matter only where a live one at near is too late.
         let window = if is_late { self.all() } else { self.live() };
-        let length = |account: u32, side| {
-            self.scene.graph.at_most(account, side, window, self.lens) as u64
-        };
-        let far_cost: u64 =
-            scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
+        let length =
+            |account: u32, side| self.scene.graph.at_most(account, side, window, self.lens) as u64;
+        let far_cost: u64 = scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
         let mut middle_cost = 0;
         for &middle in &scratch.middles {
             if middle_cost >= far_cost {

@@ -1,6 +1,6 @@
 //! What every pattern is given: the graph with the batch in it, and the batch.
 
-use crate::graph::{Adjacency, Entry, Floor, Lens, Side, Stamp, hash};
+use crate::graph::{Adjacency, Entry, Floor, Lens, Side, Spread, Stamp};
 use hashbrown::HashMap;
 
 /// An edge of the batch, seen as the one that may complete a pattern.
@@ -74,37 +74,6 @@ pub(crate) struct Pairs {
     places: HashMap<(u32, u32), Vec<u32>, Spread>,
     sources: HashMap<u32, (), Spread>,
     targets: HashMap<u32, (), Spread>,
-}
-
-/// Hashes account numbers: they are dense and nobody's to choose.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spread;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spreader(u64);
-
-impl std::hash::BuildHasher for Spread {
-    type Hasher = Spreader;
-
-    fn build_hasher(&self) -> Spreader {
-        Spreader(0)
-    }
-}
-
-impl std::hash::Hasher for Spreader {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
-    }
 }
 
 impl Pairs {

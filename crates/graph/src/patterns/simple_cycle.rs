@@ -1,9 +1,9 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
 
+use super::Kind;
 use super::credits::{Credits, Found};
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
-use super::Kind;
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
 #[derive(Debug)]
@@ -81,8 +81,7 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     }
     let lens = scene.lens(place);
     let hops_max = length_max as u64 - 1;
-    let hops =
-        Hops { scene, lens, trigger, from: trigger.time.closed(search.window), hops_max };
+    let hops = Hops { scene, lens, trigger, from: trigger.time.closed(search.window), hops_max };
     let Scratch { towards, away, path } = scratch;
     let to_source = Ends { side: Side::In, origin: trigger.source, goal: trigger.target };
     let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
@@ -90,11 +89,8 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     away.start(from_target);
     let is_done = loop {
         let (Some(to), Some(from)) = (towards.peek(), away.peek()) else {
-            let (reach, ends) = if towards.peek().is_none() {
-                (towards, to_source)
-            } else {
-                (away, from_target)
-            };
+            let (reach, ends) =
+                if towards.peek().is_none() { (towards, to_source) } else { (away, from_target) };
             break reach.head(ends.goal) == NONE
                 || walk(&hops, search, place, reach, ends, path, credits);
         };
@@ -209,4 +205,3 @@ fn credit<T: Stamp, G: Adjacency<T>>(
         }
     }
 }
-

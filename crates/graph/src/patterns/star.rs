@@ -3,10 +3,10 @@
 //! The triggers of a batch that meet at one account share its list: their windows slide over it
 //! once.
 
+use super::Kind;
 use super::credits::{Credits, Found};
 use super::scene::{Scene, Search};
 use super::table::Table;
-use super::Kind;
 use crate::graph::{Adjacency, Entry, Side, Stamp};
 
 #[derive(Debug, Default)]
@@ -67,7 +67,8 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
 ) {
     let Some(centre) = centre(scene, side, group) else { return };
     let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
-    let is_possible = |side| scene.graph.at_most(centre, side, whole, scene.lens(group[group.len() - 1])) >= 2;
+    let is_possible =
+        |side| scene.graph.at_most(centre, side, whole, scene.lens(group[group.len() - 1])) >= 2;
     if !is_possible(Side::In) || !is_possible(Side::Out) {
         return;
     }
@@ -111,9 +112,11 @@ fn measure<T: Stamp, G: Adjacency<T>>(
         (time.open(window), time)
     };
     if !by_neighbour {
-        sizes.extend(group.iter().map(|&place| {
-            scene.graph.count(centre, side, of(place), scene.lens(place)) as u32
-        }));
+        sizes.extend(
+            group
+                .iter()
+                .map(|&place| scene.graph.count(centre, side, of(place), scene.lens(place)) as u32),
+        );
         return;
     }
     if group.len() == 1 || !scene.graph.is_ordered() {
@@ -146,7 +149,8 @@ fn slide<T: Stamp, G: Adjacency<T>>(
     sizes: &mut Vec<u32>,
 ) {
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
-    let span = (scene.triggers[first as usize].time.open(window), scene.triggers[last as usize].time);
+    let span =
+        (scene.triggers[first as usize].time.open(window), scene.triggers[last as usize].time);
     let Scratch { inside, entries, .. } = scratch;
     entries.clear();
     // What the first trigger sees at the old end and the last one at the new end.
@@ -157,7 +161,9 @@ fn slide<T: Stamp, G: Adjacency<T>>(
     for &place in group {
         let time = scene.triggers[place as usize].time;
         let (oldest, lens) = (time.open(window), scene.lens(place));
-        while let Some(one) = entries.get(to).filter(|one| one.time <= time && lens.has_come(one.seq)) {
+        while let Some(one) =
+            entries.get(to).filter(|one| one.time <= time && lens.has_come(one.seq))
+        {
             let (count, _) = inside.entry(one.other);
             *count += 1;
             distinct += u32::from(*count == 1);

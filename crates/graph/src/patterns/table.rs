@@ -82,8 +82,11 @@ impl<V: Copy + Default> Table<V> {
 
     #[cold]
     fn grow(&mut self) {
-        let taken: Vec<Slot<V>> =
-            self.slots[..=self.mask].iter().filter(|slot| slot.epoch == self.epoch).copied().collect();
+        let taken: Vec<Slot<V>> = self.slots[..=self.mask]
+            .iter()
+            .filter(|slot| slot.epoch == self.epoch)
+            .copied()
+            .collect();
         self.mask = self.mask * 2 + 1;
         if self.slots.len() <= self.mask {
             self.slots.resize(self.mask + 1, Slot::default());

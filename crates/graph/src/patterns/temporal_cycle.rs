@@ -1,9 +1,9 @@
 //! Cycles whose edges follow each other in time (specification, D5).
 
+use super::Kind;
 use super::credits::{Credits, Found};
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
-use super::Kind;
 use crate::graph::{Adjacency, Side, Stamp};
 
 #[derive(Debug)]
@@ -55,14 +55,10 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     let is_done = match meet(scene, search, place, window, towards, away) {
         Met::Never => true,
         Met::TooFar => false,
-        Met::FromSource => {
-            Walk { scene, search, place, trigger, window, is_forward: true }
-                .run(towards, path, credits)
-        }
-        Met::FromTarget => {
-            Walk { scene, search, place, trigger, window, is_forward: false }
-                .run(away, path, credits)
-        }
+        Met::FromSource => Walk { scene, search, place, trigger, window, is_forward: true }
+            .run(towards, path, credits),
+        Met::FromTarget => Walk { scene, search, place, trigger, window, is_forward: false }
+            .run(away, path, credits),
     };
     if !is_done {
         credits.cut_short[Kind::TemporalCycle as usize] += 1;
@@ -113,7 +109,8 @@ fn meet<T: Stamp, G: Adjacency<T>>(
         };
         let (span_to, span_from) = (window_to(next_to), window_from(next_from));
         let cost_to = towards.work + scene.graph.at_most(next_to.1, Side::In, span_to, lens) as u64;
-        let cost_from = away.work + scene.graph.at_most(next_from.1, Side::Out, span_from, lens) as u64;
+        let cost_from =
+            away.work + scene.graph.at_most(next_from.1, Side::Out, span_from, lens) as u64;
         if cost_to.min(cost_from) > search.work_max {
             return Met::TooFar;
         }
@@ -190,7 +187,9 @@ impl<T: Stamp, G: Adjacency<T>> Walk<'_, T, G> {
     fn choose(&self, reach: &mut Reach<T>, frame: &mut Frame<T>) -> Option<(u32, u32)> {
         while let Some(&first) = reach.step(frame.cursor) {
             let mut found = None;
-            while let Some(step) = reach.steps.get(frame.cursor as usize).filter(|one| one.to == first.to) {
+            while let Some(step) =
+                reach.steps.get(frame.cursor as usize).filter(|one| one.to == first.to)
+            {
                 reach.work += 1;
                 if found.is_none() && self.allows(frame.bound, step.time) {
                     found = Some(frame.cursor);

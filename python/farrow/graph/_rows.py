@@ -1,0 +1,202 @@
+"""Rows of a table as the engine takes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_ROLES = ("id", "source", "target", "timestamp", "amounts")
+_DEFAULTS = {"id": "edge_id", "source": "source", "target": "target", "timestamp": "timestamp"}
+# Names are pruned when there are twice as many as accounts, and more than these.
+_NAMES_MIN = 100_000
+
+
+class Accounts:
+    """Numbers for accounts that are named by strings.
+
+    A number is a hash of the name, so that it does not depend on the order in which names come.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+
+    def encode(self, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+        """The numbers of a column of names."""
+        encoded = pc.dictionary_encode(column.combine_chunks())
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        table = np.array([self._number(name) for name in encoded.dictionary.to_pylist()], np.int64)
+        return table[encoded.indices.to_numpy(zero_copy_only=False)]
+
+    def _number(self, name: str) -> int:
+        number = self.numbers.get(name)
+        if number is None:
+            digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+            number = int.from_bytes(digest, "little") >> 1
+            while self.names.get(number, name) != name:
+                number = (number + 1) & ((1 << 63) - 1)
+            self.numbers[name] = number
+            self.names[number] = name
+        return number
+
+    def forget(self, engine: Any, alive: int) -> None:
+        """Drops names of accounts that have left the graph, now and then."""
+        if len(self.names) < max(_NAMES_MIN, 2 * alive):
+            return
+        numbers = np.fromiter(self.names, np.int64, len(self.names))
+        for number in numbers[~engine.knows(numbers)].tolist():
+            del self.numbers[self.names.pop(number)]
+
+
+class Layout:
+    """Which column of a table is what."""
+
+    def __init__(self, table: pa.Table, columns: Mapping[str, Any] | None) -> None:
+        given = dict(columns or {})
+        for role in given:
+            if role not in _ROLES:
+                raise ValueError(f"columns has {role!r}, which is none of {', '.join(_ROLES)}")
+        self.names = {role: given.get(role, name) for role, name in _DEFAULTS.items()}
+        present = table.column_names
+        self.is_numbered = "id" not in given and self.names["id"] not in present
+        for role, name in self.names.items():
+            if present.count(name) != 1 and not (role == "id" and self.is_numbered):
+                found = "no column" if name not in present else "more than one column"
+                raise ValueError(f"the table has {found} {name!r} for the {role}")
+        kind = table.schema.field(self.names["timestamp"]).type
+        self.ticks = _TICKS[kind.unit] if pa.types.is_timestamp(kind) else 1
+        amounts = given.get("amounts")
+        if amounts is None:
+            taken = set(self.names.values())
+            fields = [field for field in table.schema if pa.types.is_floating(field.type)]
+            amounts = [field.name for field in fields if field.name not in taken]
+        self.amounts = [amounts] if isinstance(amounts, str) else list(amounts)
+        self.columns = list(present)
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Layout:
+        """The layout with these attributes."""
+        layout = cls.__new__(cls)
+        vars(layout).update(state)
+        return layout
+
+
+def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
+    """A column of integers, without a copy where it is one piece of int64."""
+    column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"column {name!r} ({role}) has {column.null_count} nulls")
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.int64())
+    elif not pa.types.is_integer(kind):
+        raise TypeError(f"column {name!r} ({role}) must hold integers, not {kind}")
+    try:
+        array = column.cast(pa.int64()).combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column {name!r} ({role}): {error}") from None
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.int64())
+    numbers: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+class Rows:
+    """One table's rows: ``ends`` are ids, sources, targets and timestamps."""
+
+    def __init__(
+        self,
+        table: pa.Table,
+        layout: Layout,
+        measured: Sequence[str],
+        accounts: Accounts,
+        first_id: int,
+    ) -> None:
+        ids = (
+            np.arange(first_id, first_id + table.num_rows, dtype=np.int64)
+            if layout.is_numbered
+            else self._positive(table, layout.names["id"], "id")
+        )
+        source, target = (
+            self._account(table, layout.names[role], role, accounts)
+            for role in ("source", "target")
+        )
+        times = _whole(table, layout.names["timestamp"], "timestamp")
+        self.ends = [np.ascontiguousarray(one) for one in (ids, source, target, times)]
+        self.measured = [_amounts(table, name) for name in measured]
+
+    def _positive(self, table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
+        numbers = _whole(table, name, role)
+        if numbers.size and numbers.min() < 0:
+            row = int(numbers.argmin())
+            raise ValueError(f"column {name!r} ({role}) has {numbers[row]} in row {row}")
+        return numbers
+
+    def _account(
+        self, table: pa.Table, name: str, role: str, accounts: Accounts
+    ) -> npt.NDArray[np.int64]:
+        column = table.column(name)
+        if not _is_text(column.type):
+            return self._positive(table, name, role)
+        if column.null_count:
+            raise ValueError(f"column {name!r} ({role}) has {column.null_count} nulls")
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return accounts.encode(column)
+
+
+def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
+    if table.column_names.count(name) != 1:
+        raise ValueError(f"the table has no column {name!r}, or more than one, to measure")
+    column = table.column(name)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.int64())
+    try:
+        column = column.cast(pa.float64())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise TypeError(f"column {name!r} must hold numbers to be measured: {error}") from None
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.float64())
+    return np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+
+
+def table_of(rows: Any) -> tuple[pa.Table, str] | None:
+    """A table of any kind and the kind's name, or None where ``rows`` is no table."""
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows]), "arrow"
+    if isinstance(rows, pa.Table):
+        return rows, "arrow"
+    kind = type(rows).__module__.split(".")[0]
+    if kind == "polars" and hasattr(rows, "to_arrow"):
+        return rows.to_arrow(), "polars"
+    if kind == "pandas" and hasattr(rows, "columns"):
+        return pa.Table.from_pandas(rows, preserve_index=False), "pandas"
+    return None
+
+
+def like(table: pa.Table, kind: str) -> Any:
+    """A table as the kind that came."""
+    if kind == "polars":
+        import polars
+
+        return polars.from_arrow(table)
+    return table.to_pandas() if kind == "pandas" else table

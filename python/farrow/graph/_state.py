@@ -1,0 +1,105 @@
+"""The file that keeps a :class:`farrow.graph.GraphFeatures`: Arrow IPC, described in its schema.
+
+One record batch holds the edges that are alive, in order of arrival; the schema's metadata holds
+the rest as JSON under ``farrow.graph``: the version, the parameters, the layout of the rows, and
+what else the graph knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+if TYPE_CHECKING:
+    from farrow.graph.features import GraphFeatures
+
+VERSION = 1
+_KEY = b"farrow.graph"
+
+
+def state_of(features: GraphFeatures) -> dict[str, Any]:
+    """Parameters and graph, with the edges as a table under ``edges``."""
+    parameters = features.get_params(deep=False)
+    stream = features._stream
+    state: dict[str, Any] = {"version": VERSION, "parameters": _plain(parameters), "stream": None}
+    if stream is None:
+        return {**state, "edges": pa.table({})}
+    graph = stream.engine.state()
+    columns = {name: graph.pop(name) for name in ("sources", "targets", "times")}
+    ids = graph.pop("ids")
+    if ids is not None:
+        columns["ids"] = ids
+    columns |= {f"column {n}": values for n, values in enumerate(graph.pop("columns"))}
+    graph["order"] = graph["order"].tolist()
+    state["stream"] = {"graph": graph, **stream.state()}
+    return {**state, "edges": pa.table(columns)}
+
+
+def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
+    """Gives a new transformer the graph that ``state_of`` gave."""
+    from farrow.graph.features import _Stream
+
+    kept = state["stream"]
+    if kept is None:
+        return features
+    edges = state["edges"]
+    graph = dict(kept["graph"])
+
+    def column(name: str) -> Any:
+        return np.ascontiguousarray(edges.column(name).to_numpy())
+
+    graph["order"] = np.array(graph["order"], np.int64)
+    graph["ids"] = column("ids") if "ids" in edges.column_names else None
+    graph |= {name: column(name) for name in ("sources", "targets", "times")}
+    count = sum(name.startswith("column ") for name in edges.column_names)
+    graph["columns"] = [column(f"column {number}") for number in range(count)]
+    stream = _Stream.restored(features, kept)
+    stream.engine.restore(graph)
+    return features._keep(stream)
+
+
+def write_state(path: str | os.PathLike[str], features: GraphFeatures) -> None:
+    """Write a transformer to a file, which is there whole or as it was before."""
+    state = state_of(features)
+    edges = state.pop("edges")
+    edges = edges.replace_schema_metadata({_KEY: json.dumps(state).encode()})
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as sink, pa.ipc.new_file(sink, edges.schema) as writer:
+            writer.write_table(edges)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_state(cls: type[GraphFeatures], path: str | os.PathLike[str]) -> GraphFeatures:
+    """Read what ``write_state`` wrote."""
+    with pa.OSFile(os.fspath(path)) as source:
+        try:
+            edges = pa.ipc.open_file(source).read_all()
+            state = json.loads((edges.schema.metadata or {})[_KEY])
+        except (pa.ArrowInvalid, KeyError, ValueError) as error:
+            raise ValueError(f"{path} holds no graph features: {error}") from None
+    if state.get("version") != VERSION:
+        raise ValueError(f"{path} is of version {state.get('version')}, not {VERSION}")
+    return restored(cls(**state["parameters"]), {**state, "edges": edges})
+
+
+def _plain(value: Any) -> Any:
+    """Parameters as JSON has them: lists and plain numbers."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, range, set, np.ndarray)):
+        return [_plain(one) for one in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

@@ -1,0 +1,355 @@
+"""Graph features as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from farrow.graph._check import matrix_of, whole_of
+from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
+from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan
+from farrow.graph._state import read_state, restored, state_of, write_state
+
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+    from sklearn.exceptions import NotFittedError
+except ImportError as error:  # pragma: no cover
+    raise ImportError("farrow.graph needs scikit-learn: pip install 'farrow[graph]'") from error
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+
+    from farrow._native import GraphEngine
+
+__all__ = ["PATTERNS", "STATISTICS", "GraphFeatures"]
+
+_DEFAULT_PATTERNS = ("fan", "degree", "scatter-gather", "temp-cycle", VERTEX)
+_DEFAULT_STATISTICS = tuple(one for one in STATISTICS if one not in ("min", "max", "median"))
+
+
+class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Features of the graph that a stream of transactions makes.
+
+    Each row is an edge: who paid whom, and when.  ``transform`` adds the rows to the graph of
+    those before them and returns them with their features: how many patterns of which size
+    each one completes within a window, and statistics of the accounts at its ends.  Definitions:
+    ``docs/graph.md``.
+
+    Rows are an array of float64, ``[edge id, source, target, timestamp, ...]``, or a table with
+    named columns (pyarrow, polars, pandas), whose accounts may be strings; what comes back is of
+    the same kind.
+
+    Args:
+        patterns: which of "fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle",
+            "gather-scatter" and "vertex-stats" are computed.
+        window: how long an edge counts: a text like "24h", "90m" or "7d", or an integer in the
+            unit of the timestamps (a text needs timestamps in seconds, or a table's timestamp
+            type); one for all patterns, or a mapping from pattern to window.
+        bins: upper ends of the bins by size; one list for all patterns, a mapping, or None:
+            2 to 30 (2 to 10 for lc-cycle).
+        cycle_length: edges of an lc-cycle, at most.
+        statistics: which of :data:`STATISTICS` "vertex-stats" consists of.
+        statistics_columns: of which columns: numbers for arrays, names for tables; None: the
+            amounts of a table, every further column of an array.
+        columns: names of a table's columns, by "id", "source", "target", "timestamp" and
+            "amounts" (a list; else all of floating type).  A table without the id column has
+            its rows numbered.
+        mode: "causal" (a row gets what it completes; the cut of the stream into calls changes
+            nothing) or "batch" (a call's rows see each other, and a pattern counts for all of
+            them that are part of it).
+        edges_max: how many edges stay, beside the window.
+        threads: threads that search; they never change results.
+        evidence: keep the edge ids, so that :meth:`patterns_of` works: 8 bytes an edge.
+        evidence_max: patterns that one call of :meth:`patterns_of` returns, at most.
+        work_max: edges that the search of one pattern may look at for one row; ``stats()`` says
+            how often that was not enough.
+
+    Raises:
+        TypeError, ValueError: by ``fit``, ``partial_fit`` or ``transform``, for a parameter or
+            a row that makes no sense; the message names it, and the graph is as before.
+    """
+
+    def __init__(
+        self,
+        *,
+        patterns: Sequence[str] = _DEFAULT_PATTERNS,
+        window: Any = "24h",
+        bins: Any = None,
+        cycle_length: int = 10,
+        statistics: Sequence[str] = _DEFAULT_STATISTICS,
+        statistics_columns: Sequence[Any] | None = None,
+        columns: Mapping[str, Any] | None = None,
+        mode: str = "causal",
+        edges_max: int | None = None,
+        threads: int = 1,
+        evidence: bool = False,
+        evidence_max: int = 1000,
+        work_max: int | None = 10_000_000,
+    ) -> None:
+        self.patterns = patterns
+        self.window = window
+        self.bins = bins
+        self.cycle_length = cycle_length
+        self.statistics = statistics
+        self.statistics_columns = statistics_columns
+        self.columns = columns
+        self.mode = mode
+        self.edges_max = edges_max
+        self.threads = threads
+        self.evidence = evidence
+        self.evidence_max = evidence_max
+        self.work_max = work_max
+
+    # What scikit-learn knows about an estimator lies in its attributes; this is not among them.
+    _stream: _Stream | None = None
+
+    def set_params(self, **params: Any) -> GraphFeatures:
+        """Change parameters and empty the graph."""
+        super().set_params(**params)
+        self._stream = None
+        return self
+
+    def fit(self, X: Any, y: Any = None) -> GraphFeatures:
+        """Empty the graph and add rows."""
+        stream = _Stream(self, X)
+        stream.learn(X)
+        return self._keep(stream)
+
+    def partial_fit(self, X: Any, y: Any = None) -> GraphFeatures:
+        """Add rows."""
+        stream = self._stream or _Stream(self, X)
+        stream.learn(X)
+        return self._keep(stream)
+
+    def transform(self, X: Any) -> Any:
+        """Add rows and return them with their features."""
+        stream = self._stream or _Stream(self, X)
+        result = stream.transform(X)
+        self._keep(stream)
+        return result
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Empty the graph, add rows once, and return them with their features."""
+        stream = _Stream(self, X)
+        result = stream.transform(X)
+        self._keep(stream)
+        return result
+
+    def patterns_of(self, X: Any) -> tuple[Any, pa.Table]:
+        """As ``transform``, with the patterns that the rows complete.
+
+        Returns:
+            What ``transform`` returns, and a table with a row for each pattern: ``pattern``
+            (its number in this call), ``kind``, ``size``, ``trigger`` (the id of the edge that
+            completed it), ``edges`` (all its edges' ids, in order of time) and ``accounts`` (the
+            centre of a star; who scatters, who gathers and then those between; a cycle's from
+            the trigger's target round to its source).  The schema's metadata says under
+            ``dropped`` how many were left out beyond ``evidence_max``.
+
+        Raises:
+            ValueError: without ``evidence=True``, and as ``transform``.
+        """
+        most = whole_of("evidence_max", self.evidence_max, least=0)
+        stream = self._stream or _Stream(self, X)
+        result = stream.patterns(X, most)
+        self._keep(stream)
+        return result
+
+    def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
+        """Names of the columns that ``transform`` returns, once rows have come."""
+        stream = self._fitted()
+        given = stream.inputs if input_features is None else [str(one) for one in input_features]
+        return np.array([*given, *stream.names], dtype=object)
+
+    def stats(self) -> dict[str, Any]:
+        """What the graph holds: ``edges``, ``accounts``, ``bytes``, ``now`` (the latest time),
+        ``rows`` (that came) and ``cut_short`` (searches that ended at ``work_max``, by pattern)."""
+        return self._fitted().engine.stats()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write parameters and graph to a file (Arrow IPC); :meth:`load` reads it.
+
+        Raises:
+            OSError: the file cannot be written; an older one is as before.
+        """
+        write_state(path, self)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> GraphFeatures:
+        """A transformer that goes on where the saved one stopped.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is no such file, or of another version.
+        """
+        return read_state(cls, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: value for name, value in super().__getstate__().items() if name != "_stream"}
+        return {**own, "_state": state_of(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = state.pop("_state")
+        super().__setstate__(state)
+        restored(self, kept)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._stream is not None
+
+    def _fitted(self) -> _Stream:
+        if self._stream is None:
+            raise NotFittedError("no rows have come: call fit, partial_fit or transform first")
+        return self._stream
+
+    def _keep(self, stream: _Stream) -> GraphFeatures:
+        self._stream = stream
+        self.n_features_in_ = len(stream.inputs)
+        return self
+
+
+class _Stream:
+    """The graph of one transformer, and the layout of the rows that make it."""
+
+    def __init__(self, owner: GraphFeatures, rows: Any) -> None:
+        found = table_of(rows)
+        parameters = owner.get_params(deep=False)
+        given = owner.statistics_columns
+        self.accounts = Accounts()
+        self.rows = 0
+        self.layout: Layout | None = None
+        if found is None:
+            matrix = matrix_of(rows)
+            count = matrix.shape[1]
+            plan = Plan(parameters, ticks=1)
+            wanted = range(4, count) if given is None else given
+            numbers = sorted(
+                {whole_of("statistics_columns", one, least=0, most=count - 1) for one in wanted}
+            )
+            self.inputs = ["edge_id", "source", "target", "timestamp"]
+            self.inputs += [f"x{number}" for number in range(4, count)]
+            self.measured = [self.inputs[number] for number in numbers]
+        else:
+            self.layout = Layout(found[0], owner.columns)
+            plan = Plan(parameters, self.layout.ticks)
+            self.inputs = self.layout.columns
+            self.measured = self.layout.amounts if given is None else [str(one) for one in given]
+            # As far as the engine knows, the measured columns stand behind the four.
+            numbers = list(range(4, 4 + len(self.measured)))
+        self._start(plan, numbers)
+
+    def _start(self, plan: Plan, numbers: list[int]) -> None:
+        self.numbers = numbers
+        self.engine: GraphEngine = plan.engine(numbers)
+        self.names = plan.names(self.measured)
+        self.has_statistics = plan.statistics_window is not None
+
+    def state(self) -> dict[str, Any]:
+        """All but the graph, as plain values."""
+        layout = None if self.layout is None else vars(self.layout)
+        names = sorted(self.accounts.numbers.items())
+        kept = ("inputs", "measured", "numbers", "rows")
+        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
+
+    @classmethod
+    def restored(cls, owner: GraphFeatures, state: Mapping[str, Any]) -> _Stream:
+        """The stream of ``state``, with an empty graph."""
+        stream = cls.__new__(cls)
+        stream.accounts = Accounts()
+        for name, number in state["names"]:
+            stream.accounts.numbers[name] = number
+            stream.accounts.names[number] = name
+        stream.layout = None if state["layout"] is None else Layout.restored(state["layout"])
+        stream.inputs, stream.measured = list(state["inputs"]), list(state["measured"])
+        stream.rows = state["rows"]
+        ticks = 1 if stream.layout is None else stream.layout.ticks
+        stream._start(Plan(owner.get_params(deep=False), ticks), list(state["numbers"]))
+        return stream
+
+    def learn(self, rows: Any) -> None:
+        table = self._table(rows)
+        if table is None:
+            self.engine.learn(self._matrix(rows))
+        else:
+            columns = self._columns(table[0])
+            self.engine.learn_columns(columns.ends, columns.measured)
+            self._count(table[0])
+
+    def transform(self, rows: Any) -> Any:
+        table = self._table(rows)
+        if table is None:
+            return self.engine.transform(self._matrix(rows))
+        columns = self._columns(table[0])
+        features = self.engine.transform_columns(columns.ends, columns.measured)
+        self._count(table[0])
+        return like(self._joined(table[0], features), table[1])
+
+    def patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
+        table = self._table(rows)
+        if table is None:
+            result, found = self.engine.patterns(self._matrix(rows), most)
+        else:
+            columns = self._columns(table[0])
+            features, found = self.engine.patterns_columns(columns.ends, columns.measured, most)
+            self._count(table[0])
+            result = like(self._joined(table[0], features), table[1])
+        return result, self._evidence(found)
+
+    def _evidence(self, found: Any) -> pa.Table:
+        kinds, sizes, triggers, accounts, edges, dropped = found
+        if self.accounts.names:
+            names = self.accounts.names
+            accounts = pa.array(
+                [[names.get(one, str(one)) for one in each] for each in accounts],
+                pa.list_(pa.string()),
+            )
+        else:
+            accounts = pa.array(accounts, pa.list_(pa.int64()))
+        table = pa.table(
+            {
+                "pattern": pa.array(range(len(kinds)), pa.int64()),
+                "kind": pa.array(kinds, pa.string()),
+                "size": pa.array(sizes, pa.int32()),
+                "trigger": pa.array(triggers, pa.int64()),
+                "edges": pa.array(edges, pa.list_(pa.int64())),
+                "accounts": accounts,
+            }
+        )
+        return table.replace_schema_metadata({"dropped": str(dropped)})
+
+    def _table(self, rows: Any) -> tuple[pa.Table, str] | None:
+        found = table_of(rows)
+        if (found is None) != (self.layout is None):
+            before = "arrays" if self.layout is None else "tables"
+            raise TypeError(f"X is a {type(rows).__name__}, but {before} came before")
+        if found is not None and list(found[0].column_names) != self.inputs:
+            raise ValueError(f"X has the columns {found[0].column_names}, not {self.inputs}")
+        return found
+
+    def _matrix(self, rows: Any) -> npt.NDArray[np.float64]:
+        matrix = matrix_of(rows)
+        if matrix.shape[1] != len(self.inputs):
+            raise ValueError(
+                f"X has {matrix.shape[1]} columns, but {len(self.inputs)} came before"
+            )
+        return matrix
+
+    def _columns(self, table: pa.Table) -> Rows:
+        assert self.layout is not None
+        measured = self.measured if self.has_statistics else []
+        return Rows(table, self.layout, measured, self.accounts, self.rows)
+
+    def _count(self, table: pa.Table) -> None:
+        self.rows += table.num_rows
+        if self.accounts.names:
+            self.accounts.forget(self.engine, self.engine.stats()["accounts"])
+
+    def _joined(self, table: pa.Table, features: npt.NDArray[np.float64]) -> pa.Table:
+        columns = np.asfortranarray(features)
+        for number, name in enumerate(self.names):
+            table = table.append_column(name, pa.array(columns[:, number]))
+        return table
