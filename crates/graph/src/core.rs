@@ -2,9 +2,12 @@
 
 use crate::features::Edges;
 use crate::graph::{Adjacency, Dynamic, Entry, Floor, Lens, Record, Side, Stamp, push};
-use crate::patterns::{Evidence, Found, Groups, Kind, Pairs, Plan, Scene, Scratch, Trigger, find};
+use crate::patterns::{
+    Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
+};
+use crate::running::{Values, Vertex};
 use crate::settings::{Column, Mode, Settings, Statistics};
-use crate::statistics::{self, Values, Vertex};
+use crate::statistics::{self, Wanted};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
@@ -43,6 +46,7 @@ pub(crate) struct Core<T> {
     by_source: Groups,
     by_target: Groups,
     pairs: Pairs,
+    hubs: Hubs<T>,
     triggers: Vec<Trigger<T>>,
     ends: Vec<[u32; 2]>,
 }
@@ -197,6 +201,7 @@ impl<T: Stamp> Core<T> {
             by_source: Groups::default(),
             by_target: Groups::default(),
             pairs: Pairs::default(),
+            hubs: Hubs::default(),
             triggers: Vec::new(),
             ends: Vec::new(),
         }
@@ -272,6 +277,9 @@ impl<T: Stamp> Core<T> {
     fn evict(&mut self, settings: &Settings) {
         match settings.mode {
             Mode::Causal => {
+                let oldest = self.oldest(settings.horizon());
+                self.statistics.forget(oldest, self.graph.is_ordered());
+                self.hubs.forget(oldest, self.graph.is_ordered());
                 self.graph.remove_all(self.queue.gone.iter().copied());
                 self.queue.gone.clear();
             }
@@ -381,6 +389,7 @@ impl<T: Stamp> Core<T> {
             first: first as u32,
             is_causal,
             pairs: &self.pairs,
+            hubs: &self.hubs,
         };
         let work = Work::new(&scene, &plans, &self.by_source, &self.by_target);
         match pool {
@@ -438,6 +447,7 @@ impl<T: Stamp> Core<T> {
             return;
         }
         let is_causal = settings.mode == Mode::Causal;
+        let wanted = Wanted { statistics, is_causal };
         let measured = Measured::new(&self.graph, &self.columns, statistics);
         let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
         // In batch mode all rows of an account get the same.
@@ -467,8 +477,7 @@ impl<T: Stamp> Core<T> {
                     let at = at + half * width;
                     let out = &mut cells[at..at + width];
                     let vertex = Vertex { account, side, window, lens };
-                    let scratch = &mut self.statistics;
-                    vertex.measure(&self.graph, &measured, statistics, scratch, is_causal, out);
+                    self.statistics.measure(&self.graph, &measured, wanted, vertex, out);
                 }
                 if !is_causal {
                     known.insert(key, kept.len());
@@ -491,7 +500,12 @@ impl<T: Stamp> Core<T> {
         let ids = self.columns.ids.as_ref().map_or(0, VecDeque::capacity);
         let late = self.queue.late.len() * size_of::<(T, u64)>() * 2;
         let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();
-        self.graph.bytes() + (values + ids) * size_of::<f64>() + late + scratch
+        self.graph.bytes()
+            + (values + ids) * size_of::<f64>()
+            + late
+            + scratch
+            + self.statistics.bytes()
+            + self.hubs.bytes()
     }
 }
 

@@ -7,11 +7,14 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod double;
 mod error;
 mod evidence;
 mod features;
 mod graph;
+mod moments;
 mod patterns;
+mod running;
 mod settings;
 mod state;
 mod statistics;

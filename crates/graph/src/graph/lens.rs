@@ -66,6 +66,11 @@ impl<T: Stamp> Lens<T> {
         self.own.is_none_or(|own| self.relative(seq) <= own.place)
     }
 
+    /// Whether one edge arrived after another.
+    pub(crate) fn is_after(self, seq: u32, other: u32) -> bool {
+        seq.wrapping_sub(other).cast_signed() > 0
+    }
+
     /// Whether an edge had been evicted.
     pub(crate) fn is_gone(self, entry: Entry<T>) -> bool {
         self.own.is_some_and(|own| {

@@ -1,6 +1,7 @@
 //! The patterns: each finds what the triggers of one batch complete.
 
 mod credits;
+mod hubs;
 mod reach;
 mod scatter_gather;
 mod scene;
@@ -10,7 +11,9 @@ mod table;
 mod temporal_cycle;
 
 pub(crate) use credits::{Credits, Evidence, Found};
+pub(crate) use hubs::Hubs;
 pub(crate) use scene::{Groups, Pairs, Scene, Search, Trigger};
+pub(crate) use table::Table;
 
 use crate::graph::{Adjacency, Side, Stamp};
 use crate::settings::Pattern;

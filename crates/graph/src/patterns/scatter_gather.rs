@@ -4,11 +4,11 @@
 //! the middle account *mid*. Which accounts can be *far* follows from mid's list; how many middle
 //! accounts each shares with near is an intersection, made from whichever side is shorter.
 
-use super::Kind;
 use super::credits::{Credits, Found};
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
-use crate::graph::{Adjacency, Lens, Side, Stamp};
+use super::{Kind, hubs};
+use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 
 /// Newest leg of a middle account to near.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,32 +27,86 @@ struct Far {
     size: u32,
 }
 
+/// The legs between near and its middle accounts.
 #[derive(Debug)]
-pub(crate) struct Scratch<T> {
+pub(crate) struct Legs<T> {
+    /// Near's number outside: small numbers are given again.
+    key: i64,
     near: Table<Near<T>>,
     /// The keys of `near`.
     middles: Vec<u32>,
-    /// The newest leg of all in `near`.
+    /// The newest leg of all.
     newest: T,
+    /// The last edge that was seen.
+    last: Option<u32>,
+    mark: u32,
+}
+
+impl<T: Stamp> Default for Legs<T> {
+    fn default() -> Legs<T> {
+        Legs {
+            key: 0,
+            near: Table::default(),
+            middles: Vec::new(),
+            newest: T::default(),
+            last: None,
+            mark: 0,
+        }
+    }
+}
+
+impl<T: Stamp> Legs<T> {
+    fn clear(&mut self, key: i64) {
+        self.key = key;
+        self.near.clear();
+        self.middles.clear();
+        self.newest = T::default();
+        self.last = None;
+    }
+
+    fn see(&mut self, entry: Entry<T>) {
+        let (leg, is_new) = self.near.entry(entry.other);
+        if is_new {
+            self.middles.push(entry.other);
+        }
+        leg.newest = leg.newest.max(entry.time);
+        self.newest = self.newest.max(entry.time);
+        self.last = Some(entry.seq);
+    }
+
+    fn next_mark(&mut self) -> u32 {
+        // 0 is what a new account has. No table lives for 2^32 marks.
+        self.mark = self.mark.wrapping_add(1).max(1);
+        self.mark
+    }
+
+    pub(crate) fn newest(&self) -> T {
+        self.newest
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.near.bytes() + self.middles.capacity() * size_of::<u32>()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    legs: Legs<T>,
     far: Table<Far>,
     /// The keys of `far`.
     fars: Vec<u32>,
     /// Far and middle account of each whole pair of legs.
     members: Vec<(u32, u32)>,
-    mark: u32,
     work: u64,
 }
 
 impl<T: Stamp> Default for Scratch<T> {
     fn default() -> Scratch<T> {
         Scratch {
-            near: Table::default(),
-            middles: Vec::new(),
-            newest: T::default(),
+            legs: Legs::default(),
             far: Table::default(),
             fars: Vec::new(),
             members: Vec::new(),
-            mark: 0,
             work: 0,
         }
     }
@@ -60,10 +114,10 @@ impl<T: Stamp> Default for Scratch<T> {
 
 impl<T: Stamp> Scratch<T> {
     pub(crate) fn bytes(&self) -> usize {
-        self.near.bytes()
+        self.legs.bytes()
             + self.far.bytes()
             + size_of::<(u32, u32)>() * self.members.capacity()
-            + size_of::<u32>() * (self.middles.capacity() + self.fars.capacity())
+            + size_of::<u32>() * self.fars.capacity()
     }
 }
 
@@ -95,42 +149,39 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         return;
     };
     let near = first.end(side);
-    // A view that all triggers share, or that grows by each one's own edge, is made once.
-    let is_shared = !scene.is_causal || scene.graph.is_ordered();
-    let mut is_filled = false;
-    for &place in group {
+    let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
+    let is_ordered = scene.graph.is_ordered();
+    let lens = scene.lens(group[group.len() - 1]);
+    let is_kept = scene.is_causal
+        && is_ordered
+        && scene.graph.at_most(near, side, whole, lens) >= hubs::LENGTH_MIN;
+    let kept = hubs::place(near, side, search.window);
+    let key = scene.graph.key(near);
+    let own = std::mem::take(&mut scratch.legs);
+    scratch.legs = if is_kept { scene.hubs.take_legs(kept).unwrap_or_default() } else { own };
+    if !is_kept || scratch.legs.key != key {
+        scratch.legs.clear(key);
+    }
+    for (at, &place) in group.iter().enumerate() {
         let trigger = scene.triggers[place as usize];
         let from = trigger.time.closed(search.window);
         let mid = trigger.end(side.other());
         let lens = scene.lens(place);
         let role = Role { scene, search, lens, place, trigger, near, mid, side, from };
         scratch.work = 0;
-        if !is_filled || !is_shared {
-            role.fill_near(scratch);
-            is_filled = true;
-        } else if scene.is_causal && !trigger.is_loop() {
-            scratch.see(mid, trigger.time);
+        if scene.is_causal && is_ordered {
+            role.follow(&mut scratch.legs);
+        } else if at == 0 || scene.is_causal {
+            // In batch mode all triggers see the same.
+            scratch.legs.clear(key);
+            role.follow(&mut scratch.legs);
         }
         if !role.run(scratch, credits) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
         }
     }
-}
-
-impl<T: Stamp> Scratch<T> {
-    fn see(&mut self, middle: u32, time: T) {
-        let (leg, is_new) = self.near.entry(middle);
-        if is_new {
-            self.middles.push(middle);
-        }
-        leg.newest = leg.newest.max(time);
-        self.newest = self.newest.max(time);
-    }
-
-    fn next_mark(&mut self) -> u32 {
-        // 0 is what a new account has. No table lives for 2^32 marks.
-        self.mark = self.mark.wrapping_add(1).max(1);
-        self.mark
+    if is_kept {
+        scene.hubs.put_legs(kept, std::mem::take(&mut scratch.legs));
     }
 }
 
@@ -143,29 +194,46 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         (self.from, T::from_offset(T::OFFSET_MAX))
     }
 
-    fn fill_near(&self, scratch: &mut Scratch<T>) {
-        scratch.near.clear();
-        scratch.middles.clear();
-        scratch.newest = T::default();
-        for one in self.scene.graph.ascending(self.near, self.side, self.live(), self.lens) {
-            scratch.see(one.other, one.time);
+    /// Adds the legs at near that came since the last trigger.
+    fn follow(&self, legs: &mut Legs<T>) {
+        let from = match legs.last {
+            None => self.from,
+            // Those that left the window are too many.
+            Some(_) if legs.middles.len() > 2 * self.lively() + hubs::LENGTH_MIN => {
+                legs.clear(legs.key);
+                self.from
+            }
+            Some(_) => legs.newest.max(self.from),
+        };
+        let window = (from, T::from_offset(T::OFFSET_MAX));
+        let last = legs.last;
+        for one in self.scene.graph.ascending(self.near, self.side, window, self.lens) {
+            if last.is_none_or(|last| self.lens.is_after(one.seq, last)) {
+                legs.see(one);
+            }
         }
+    }
+
+    /// How many legs at near are in the window.
+    fn lively(&self) -> usize {
+        self.scene.graph.at_most(self.near, self.side, self.live(), self.lens)
     }
 
     /// Says whether all patterns were seen.
     fn run(&self, scratch: &mut Scratch<T>, credits: &mut Credits) -> bool {
         let time = self.trigger.time;
-        if !self.trigger.is_loop() && scratch.near.get(self.mid).is_none_or(|leg| leg.newest > time)
+        if !self.trigger.is_loop()
+            && scratch.legs.near.get(self.mid).is_none_or(|leg| leg.newest > time)
         {
             // A later edge of the same pair will complete every pattern of this one.
             return true;
         }
-        let near = &scratch.near;
+        let near = &scratch.legs.near;
         let is_live = |middle: &&u32| near.get(**middle).is_some_and(|leg| leg.newest >= self.from);
-        if scratch.middles.iter().rev().filter(is_live).nth(1).is_none() {
+        if scratch.legs.middles.iter().rev().filter(is_live).nth(1).is_none() {
             return true;
         }
-        let is_late = scratch.newest > time;
+        let is_late = scratch.legs.newest > time;
         let is_done = self.collect_far(scratch) && self.intersect(scratch, is_late);
         if is_done {
             self.count(scratch, credits);
@@ -206,7 +274,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             |account: u32, side| self.scene.graph.at_most(account, side, window, self.lens) as u64;
         let far_cost: u64 = scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
         let mut middle_cost = 0;
-        for &middle in &scratch.middles {
+        for &middle in &scratch.legs.middles {
             if middle_cost >= far_cost {
                 break;
             }
@@ -229,13 +297,13 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let time = self.trigger.time;
         for at in 0..scratch.fars.len() {
             let account = scratch.fars[at];
-            let mark = scratch.next_mark();
+            let mark = scratch.legs.next_mark();
             let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late) else {
                 continue;
             };
             let start = scratch.members.len();
             for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
-                let Some(leg) = scratch.near.get_mut(one.other) else { continue };
+                let Some(leg) = scratch.legs.near.get_mut(one.other) else { continue };
                 if leg.newest < self.from || leg.seen == mark {
                     continue;
                 }
@@ -257,10 +325,11 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     fn from_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
-        for at in 0..scratch.middles.len() {
-            let middle = scratch.middles[at];
-            let mark = scratch.next_mark();
-            let Some(near) = scratch.near.get(middle).filter(|leg| leg.newest >= self.from) else {
+        for at in 0..scratch.legs.middles.len() {
+            let middle = scratch.legs.middles[at];
+            let mark = scratch.legs.next_mark();
+            let Some(near) = scratch.legs.near.get(middle).filter(|leg| leg.newest >= self.from)
+            else {
                 continue;
             };
             for one in self.scene.graph.descending(middle, self.side, window, self.lens) {
@@ -287,7 +356,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let Some(newest) = loops.iter().rev().find(|one| self.lens.sees(**one)) else {
                 continue;
             };
-            let Some(near) = scratch.near.get(account).filter(|leg| leg.newest >= self.from) else {
+            let Some(near) = scratch.legs.near.get(account).filter(|leg| leg.newest >= self.from)
+            else {
                 continue;
             };
             let Some(far) = scratch.far.get_mut(account) else { continue };

@@ -1,5 +1,6 @@
 //! What every pattern is given: the graph with the batch in it, and the batch.
 
+use super::hubs::Hubs;
 use crate::graph::{Adjacency, Entry, Floor, Lens, Side, Spread, Stamp};
 use hashbrown::HashMap;
 
@@ -108,6 +109,8 @@ pub(crate) struct Scene<'a, T, G> {
     pub is_causal: bool,
     /// Filled in batch mode only.
     pub pairs: &'a Pairs,
+    /// Filled in causal mode only.
+    pub hubs: &'a Hubs<T>,
 }
 
 impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {

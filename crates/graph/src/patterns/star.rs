@@ -3,11 +3,12 @@
 //! The triggers of a batch that meet at one account share its list: their windows slide over it
 //! once.
 
-use super::Kind;
 use super::credits::{Credits, Found};
 use super::scene::{Scene, Search};
 use super::table::Table;
+use super::{Kind, hubs};
 use crate::graph::{Adjacency, Entry, Side, Stamp};
+use crate::running::{NoValues, Running, Vertex};
 
 #[derive(Debug, Default)]
 pub(crate) struct Scratch<T> {
@@ -119,6 +120,13 @@ fn measure<T: Stamp, G: Adjacency<T>>(
         );
         return;
     }
+    if scene.is_causal && scene.graph.is_ordered() {
+        let last = group[group.len() - 1];
+        let length = scene.graph.at_most(centre, side, of(last), scene.lens(last));
+        if length >= hubs::LENGTH_MIN {
+            return carry_on(scene, window, centre, side, group, sizes);
+        }
+    }
     if group.len() == 1 || !scene.graph.is_ordered() {
         for &place in group {
             let seen = scene.graph.ascending(centre, side, of(place), scene.lens(place));
@@ -127,6 +135,31 @@ fn measure<T: Stamp, G: Adjacency<T>>(
         return;
     }
     slide(scene, window, centre, side, group, scratch, sizes);
+}
+
+/// Distinct neighbours of a hub, from where its last trigger left off.
+fn carry_on<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    window: u64,
+    account: u32,
+    side: Side,
+    group: &[u32],
+    sizes: &mut Vec<u32>,
+) {
+    let kept = hubs::place(account, side, window);
+    let key = scene.graph.key(account);
+    let mut running = scene.hubs.take_star(kept).unwrap_or_else(|| Running::new(key, 0));
+    for &place in group {
+        let time = scene.triggers[place as usize].time;
+        let window = (time.open(window), time);
+        let vertex = Vertex { account, side, window, lens: scene.lens(place) };
+        if !running.is_of(scene.graph, vertex) {
+            running = Running::new(key, 0);
+        }
+        running.advance(scene.graph, &NoValues, vertex, false);
+        sizes.push(running.fan() as u32);
+    }
+    scene.hubs.put_star(kept, running);
 }
 
 /// How many different neighbours there are.

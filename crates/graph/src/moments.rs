@@ -1,0 +1,102 @@
+//! Mean, sum, variance, skewness and kurtosis from sums of powers.
+
+use crate::double::Double;
+
+/// Sums of the first four powers of the distances from a pivot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moments {
+    count: usize,
+    /// One of the values: distances from it are small where values differ by little.
+    pivot: f64,
+    sums: [Double; 4],
+}
+
+impl Moments {
+    pub(crate) fn add(&mut self, value: f64) {
+        if self.count == 0 {
+            *self = Moments { pivot: value, ..Moments::default() };
+        }
+        self.count += 1;
+        for (sum, power) in self.sums.iter_mut().zip(powers(value, self.pivot)) {
+            *sum = *sum + power;
+        }
+    }
+
+    /// Takes away what was added.
+    pub(crate) fn take(&mut self, value: f64) {
+        self.count -= 1;
+        for (sum, power) in self.sums.iter_mut().zip(powers(value, self.pivot)) {
+            *sum = *sum - power;
+        }
+    }
+
+    /// Mean, sum, variance, skewness and kurtosis; the last three are 0 where the variance is
+    /// below `cutoff` of the squared mean.
+    pub(crate) fn figures(&self, cutoff: f64) -> [f64; 5] {
+        if self.count == 0 {
+            return [0.0; 5];
+        }
+        let count = self.count as f64;
+        let [d1, d2, d3, d4] = self.sums.map(|sum| sum / count);
+        let pivot = Double::from(self.pivot);
+        let mean = (pivot + d1).value();
+        let sum = (pivot * Double::from(count) + self.sums[0]).value();
+        let square = d1 * d1;
+        let m2 = (d2 - square).value();
+        if m2 <= 0.0 || m2 < cutoff * mean * mean {
+            return [mean, sum, 0.0, 0.0, 0.0];
+        }
+        let times = |factor: f64, value: Double| Double::from(factor) * value;
+        let m3 = (d3 - times(3.0, d1 * d2) + times(2.0, square * d1)).value();
+        let m4 = (d4 - times(4.0, d1 * d3) + times(6.0, square * d2) - times(3.0, square * square))
+            .value();
+        [mean, sum, m2, m3 / (m2 * m2.sqrt()), m4 / (m2 * m2)]
+    }
+}
+
+fn powers(value: f64, pivot: f64) -> [Double; 4] {
+    let distance = Double::from(value) - Double::from(pivot);
+    let square = distance * distance;
+    [distance, square, square * distance, square * square]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Moments;
+
+    fn of(values: &[f64]) -> Moments {
+        let mut moments = Moments::default();
+        values.iter().for_each(|&value| moments.add(value));
+        moments
+    }
+
+    #[test]
+    fn figures_of_a_few_values() {
+        let figures = of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).figures(0.0);
+        assert_eq!(figures[..4], [5.0, 40.0, 4.0, 5.25 / 8.0]);
+        assert!((figures[4] - 44.5 / 16.0).abs() < 1e-12, "{figures:?}");
+    }
+
+    #[test]
+    fn seconds_of_an_epoch_have_a_variance_unless_it_is_cut_off() {
+        let times = of(&[1.66e9, 1.66e9 + 60.0]);
+        assert_eq!(times.figures(crate::statistics::BATCH_CUTOFF)[2], 0.0);
+        assert_eq!(times.figures(crate::statistics::NOISE_CUTOFF)[2], 900.0);
+    }
+
+    /// A window that slides over a million values of very different size gives what the values
+    /// in it give by themselves.
+    #[test]
+    fn a_sliding_window_does_not_drift() {
+        let value = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8).powi(2) * 1e-3 + 0.01;
+        let mut sliding = Moments::default();
+        for n in 0..1_000_000 {
+            sliding.add(value(n));
+            if n >= 100 {
+                sliding.take(value(n - 100));
+            }
+        }
+        let last: Vec<f64> = (999_900..1_000_000).map(value).collect();
+        assert_eq!(sliding.figures(0.0), of(&last).figures(0.0));
+    }
+}

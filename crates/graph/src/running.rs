@@ -1,0 +1,155 @@
+//! What a window holds of an account with many edges, carried on from trigger to trigger.
+//!
+//! Causal mode looks at an account anew for each of its rows. For a hub that would be its whole
+//! list each time; here each edge is added once and taken away once.
+
+use crate::graph::{Adjacency, Entry, Lens, Side, Spread, Stamp};
+use crate::moments::Moments;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+
+/// Lists from this length on are carried on: below, looking at all of it costs no more.
+pub(crate) const LENGTH_MIN: usize = 48;
+
+/// How the values of edges are found.
+pub(crate) trait Values<T>: Sync {
+    /// The value of an edge in one of the measured columns.
+    fn value(&self, column: usize, entry: Entry<T>) -> f64;
+
+    /// Whether the moments still count this edge (specification, E3).
+    fn is_recent(&self, entry: Entry<T>) -> bool;
+}
+
+/// No values: only edges and neighbours are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoValues;
+
+impl<T> Values<T> for NoValues {
+    fn value(&self, _: usize, _: Entry<T>) -> f64 {
+        0.0
+    }
+
+    fn is_recent(&self, _: Entry<T>) -> bool {
+        true
+    }
+}
+
+/// One side of one account, as a trigger sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vertex<T> {
+    pub account: u32,
+    pub side: Side,
+    pub window: (T, T),
+    pub lens: Lens<T>,
+}
+
+/// The edges of one side of an account that one window holds.
+#[derive(Debug)]
+pub(crate) struct Running<T> {
+    /// The account's number outside: small numbers are given again.
+    key: i64,
+    /// What is counted, oldest first. The graph may have dropped some of it.
+    entries: VecDeque<Entry<T>>,
+    /// A value for each column of each entry.
+    values: VecDeque<f64>,
+    neighbours: HashMap<u32, u32, Spread>,
+    pub moments: Vec<Moments>,
+}
+
+impl<T: Stamp> Running<T> {
+    pub(crate) fn new(key: i64, columns: usize) -> Running<T> {
+        Running {
+            key,
+            entries: VecDeque::new(),
+            values: VecDeque::new(),
+            neighbours: HashMap::default(),
+            moments: vec![Moments::default(); columns],
+        }
+    }
+
+    pub(crate) fn degree(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn fan(&self) -> usize {
+        self.neighbours.len()
+    }
+
+    /// Whether it is of this account, and none of it is newer than what the lens shows.
+    pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
+        self.key == graph.key(vertex.account)
+            && self.entries.back().is_none_or(|last| vertex.lens.has_come(last.seq))
+    }
+
+    /// Moves on to the window of a later trigger, in a graph whose edges came in order of time.
+    pub(crate) fn advance<G: Adjacency<T>>(
+        &mut self,
+        graph: &G,
+        values: &impl Values<T>,
+        vertex: Vertex<T>,
+        with_loops: bool,
+    ) {
+        let Vertex { account, side, window, lens } = vertex;
+        let last = self.entries.back().copied();
+        // What has left the graph goes first: its neighbour's small number may be another's now.
+        while let Some(&oldest) = self.entries.front() {
+            if oldest.time >= window.0 && !lens.is_gone(oldest) {
+                break;
+            }
+            self.take();
+        }
+        let from = last.map_or(window.0, |last| last.time.max(window.0));
+        let is_new = |one: &Entry<T>| last.is_none_or(|last| lens.is_after(one.seq, last.seq));
+        let edges = graph.ascending(account, side, (from, window.1), lens).filter(is_new);
+        let is_inside = |one: &Entry<T>| {
+            from <= one.time && one.time <= window.1 && lens.sees(*one) && is_new(one)
+        };
+        let loops = if with_loops { graph.loops(account) } else { &[] };
+        let mut loops = loops.iter().copied().filter(is_inside).peekable();
+        for entry in edges {
+            // Both come in order of arrival, and go in it.
+            while let Some(one) = loops.next_if(|one| lens.is_after(entry.seq, one.seq)) {
+                self.push(values, one);
+            }
+            self.push(values, entry);
+        }
+        for one in loops {
+            self.push(values, one);
+        }
+    }
+
+    fn push(&mut self, values: &impl Values<T>, entry: Entry<T>) {
+        self.entries.push_back(entry);
+        *self.neighbours.entry(entry.other).or_default() += 1;
+        for (column, moments) in self.moments.iter_mut().enumerate() {
+            let value = values.value(column, entry);
+            self.values.push_back(value);
+            moments.add(value);
+        }
+    }
+
+    fn take(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        if let Some(count) = self.neighbours.get_mut(&entry.other) {
+            *count -= 1;
+            if *count == 0 {
+                self.neighbours.remove(&entry.other);
+            }
+        }
+        for moments in &mut self.moments {
+            if let Some(value) = self.values.pop_front() {
+                moments.take(value);
+            }
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Option<T> {
+        self.entries.back().map(|last| last.time)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry<T>>()
+            + self.values.capacity() * size_of::<f64>()
+            + self.neighbours.allocation_size()
+    }
+}
