@@ -91,7 +91,8 @@ impl<T: Stamp> Queue<T> {
             }
             let record = graph.record(self.cursor);
             match record.map(|record| (record.time, self.cursor)) {
-                Some(key) if !self.late.contains(&key) => break Some(key),
+                // One that came late may be evicted and still in the graph.
+                Some(key) if !self.late.contains(&key) && Some(key) > self.floor => break Some(key),
                 _ => self.cursor += 1,
             }
         };

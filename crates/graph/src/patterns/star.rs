@@ -67,8 +67,10 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
 ) {
     let Some(centre) = centre(scene, side, group) else { return };
     let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
-    let is_possible =
-        |side| scene.graph.at_most(centre, side, whole, scene.lens(group[group.len() - 1])) >= 2;
+    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
+    // All that any of the group sees: the first one sees edges that are gone for the last.
+    let lens = scene.lens(last).with_floor_of(scene.lens(first));
+    let is_possible = |side| scene.graph.at_most(centre, side, whole, lens) >= 2;
     if !is_possible(Side::In) || !is_possible(Side::Out) {
         return;
     }
