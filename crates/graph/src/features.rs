@@ -359,9 +359,9 @@ impl GraphFeatures {
             Mode::Causal => {
                 self.make_room(edges, rows.len())?;
                 self.rows += rows.len() as u64;
-                let mut from = 0;
-                for cells in cells.chunks_mut((ROWS_AT_ONCE * stride).max(1)) {
-                    let to = from + cells.len() / stride.max(1);
+                for from in (0..rows.len()).step_by(ROWS_AT_ONCE) {
+                    let to = (from + ROWS_AT_ONCE).min(rows.len());
+                    let cells = &mut cells[from * stride..to * stride];
                     let part = edges.slice(from, to);
                     let columns: Vec<&[f64]> =
                         edges.columns.iter().map(|column| &column[from..to]).collect();
@@ -371,7 +371,6 @@ impl GraphFeatures {
                     let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
                     let outcome = self.call(&part, &order, &order, output, left);
                     self.take(outcome, &mut evidence);
-                    from = to;
                 }
             }
         }

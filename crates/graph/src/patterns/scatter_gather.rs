@@ -8,12 +8,14 @@ use super::Kind;
 use super::credits::{Credits, Found};
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
-use crate::graph::{Adjacency, Lens, Side, Stamp};
+use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 
 /// Newest leg of a middle account to near.
 #[derive(Clone, Copy, Debug, Default)]
 struct Near<T> {
     newest: T,
+    /// Number of arrival of that leg, modulo 2^32.
+    seq: u32,
     /// The last far account whose legs were compared with this one.
     seen: u32,
 }
@@ -109,7 +111,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             role.fill_near(scratch);
             is_filled = true;
         } else if scene.is_causal && !trigger.is_loop() {
-            scratch.see(mid, trigger.time);
+            scratch.see(mid, trigger.time, scene.seq(place));
         }
         if !role.run(scratch, credits) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
@@ -118,12 +120,15 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
 }
 
 impl<T: Stamp> Scratch<T> {
-    fn see(&mut self, middle: u32, time: T) {
+    fn see(&mut self, middle: u32, time: T, seq: u32) {
         let (leg, is_new) = self.near.entry(middle);
         if is_new {
             self.middles.push(middle);
         }
-        leg.newest = leg.newest.max(time);
+        if time >= leg.newest {
+            leg.newest = time;
+            leg.seq = seq;
+        }
         self.newest = self.newest.max(time);
     }
 
@@ -143,12 +148,19 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         (self.from, T::from_offset(T::OFFSET_MAX))
     }
 
+    /// Whether a leg at near is in the window, and still in the graph: the table may be older than
+    /// the trigger.
+    fn is_live(&self, middle: u32, leg: &Near<T>) -> bool {
+        let Near { newest, seq, .. } = *leg;
+        newest >= self.from && !self.lens.is_gone(Entry { time: newest, other: middle, seq })
+    }
+
     fn fill_near(&self, scratch: &mut Scratch<T>) {
         scratch.near.clear();
         scratch.middles.clear();
         scratch.newest = T::default();
         for one in self.scene.graph.ascending(self.near, self.side, self.live(), self.lens) {
-            scratch.see(one.other, one.time);
+            scratch.see(one.other, one.time, one.seq);
         }
     }
 
@@ -161,7 +173,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             return true;
         }
         let near = &scratch.near;
-        let is_live = |middle: &&u32| near.get(**middle).is_some_and(|leg| leg.newest >= self.from);
+        let is_live =
+            |middle: &&u32| near.get(**middle).is_some_and(|leg| self.is_live(**middle, leg));
         if scratch.middles.iter().rev().filter(is_live).nth(1).is_none() {
             return true;
         }
@@ -210,7 +223,10 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             if middle_cost >= far_cost {
                 break;
             }
-            middle_cost += length(middle, self.side) + 1;
+            // Legs that are dead may be in the table or not.
+            if scratch.near.get(middle).is_some_and(|leg| self.is_live(middle, leg)) {
+                middle_cost += length(middle, self.side) + 1;
+            }
         }
         scratch.work += far_cost.min(middle_cost);
         if scratch.work > self.search.work_max {
@@ -236,7 +252,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let start = scratch.members.len();
             for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
                 let Some(leg) = scratch.near.get_mut(one.other) else { continue };
-                if leg.newest < self.from || leg.seen == mark {
+                if leg.seen == mark || !self.is_live(one.other, leg) {
                     continue;
                 }
                 leg.seen = mark;
@@ -260,7 +276,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         for at in 0..scratch.middles.len() {
             let middle = scratch.middles[at];
             let mark = scratch.next_mark();
-            let Some(near) = scratch.near.get(middle).filter(|leg| leg.newest >= self.from) else {
+            let Some(near) = scratch.near.get(middle).filter(|leg| self.is_live(middle, leg))
+            else {
                 continue;
             };
             for one in self.scene.graph.descending(middle, self.side, window, self.lens) {
@@ -287,7 +304,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let Some(newest) = loops.iter().rev().find(|one| self.lens.sees(**one)) else {
                 continue;
             };
-            let Some(near) = scratch.near.get(account).filter(|leg| leg.newest >= self.from) else {
+            let Some(near) = scratch.near.get(account).filter(|leg| self.is_live(account, leg))
+            else {
                 continue;
             };
             let Some(far) = scratch.far.get_mut(account) else { continue };

@@ -121,6 +121,11 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         }
     }
 
+    /// Number of arrival of the edge at `place` of the batch, modulo 2^32.
+    pub(crate) fn seq(&self, place: u32) -> u32 {
+        self.first.wrapping_add(place)
+    }
+
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
         Lens::<T>::whole(self.first).place(entry.seq)
     }
