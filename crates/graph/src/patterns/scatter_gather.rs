@@ -5,7 +5,7 @@
 //! accounts each shares with near is an intersection, made from whichever side is shorter.
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
 use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
@@ -326,15 +326,16 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             if self.scene.is_causal && !self.trigger.is_loop() {
                 credits.add(self.place as usize, self.search.column_of(one.size as usize));
             }
-            credits.found(|| {
+            credits.found(self.place, Kind::ScatterGather, one.size as usize, || {
                 let middles = members.iter().filter(|(far, _)| *far == account);
                 let (from, to) = match self.side {
                     Side::In => (account, self.near),
                     Side::Out => (self.near, account),
                 };
                 let accounts = [from, to].into_iter().chain(middles.map(|(_, middle)| *middle));
-                let (kind, accounts) = (Kind::ScatterGather, accounts.collect());
-                Found { kind, place: self.place, size: one.size, accounts }
+                let mut keys: Vec<i64> = accounts.map(|one| self.scene.graph.key(one)).collect();
+                keys[2..].sort_unstable();
+                keys
             });
         }
         if self.scene.is_causal {

@@ -1,7 +1,7 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
@@ -161,20 +161,14 @@ fn found<T: Stamp, G: Adjacency<T>>(
     let size = path.len() + 1;
     let column = search.column_of(size);
     credits.add(place as usize, column);
-    let around = || {
+    credits.found(place, Kind::SimpleCycle, size, || {
         // From the trigger's target to its source, whichever way the path was walked.
-        let mut accounts: Vec<u32> = path.iter().map(|frame| frame.account).collect();
-        accounts.push(ends.origin);
+        let accounts = path.iter().map(|frame| frame.account).chain([ends.origin]);
+        let mut keys: Vec<i64> = accounts.map(|one| hops.scene.graph.key(one)).collect();
         if ends.side == Side::Out {
-            accounts.reverse();
+            keys.reverse();
         }
-        accounts
-    };
-    credits.found(|| Found {
-        kind: Kind::SimpleCycle,
-        place,
-        size: size as u32,
-        accounts: around(),
+        keys
     });
     if hops.scene.is_causal {
         return;

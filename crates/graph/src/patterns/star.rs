@@ -4,7 +4,7 @@
 //! once.
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::scene::{Scene, Search};
 use super::table::Table;
 use crate::graph::{Adjacency, Entry, Side, Stamp};
@@ -49,7 +49,8 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
     measure(scene, search.window, centre, star.side, star.by_neighbour, group, scratch, &mut sizes);
     for (&place, &size) in group.iter().zip(&sizes) {
         if size >= 2 {
-            credits.found(|| Found { kind: star.kind, place, size, accounts: vec![centre] });
+            let accounts = || vec![scene.graph.key(centre)];
+            credits.found(place, star.kind, size as usize, accounts);
         }
     }
     credit(scene, search, centre, &[star.side], group, &sizes, scratch, credits);
@@ -82,8 +83,8 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
         let is_loop = scene.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
-            let (kind, size) = (Kind::GatherScatter, *size);
-            credits.found(|| Found { kind, place, size, accounts: vec![centre] });
+            let accounts = || vec![scene.graph.key(centre)];
+            credits.found(place, Kind::GatherScatter, *size as usize, accounts);
         }
     }
     credit(scene, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);

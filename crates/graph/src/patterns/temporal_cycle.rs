@@ -1,7 +1,7 @@
 //! Cycles whose edges follow each other in time (specification, D5).
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Side, Stamp};
@@ -208,13 +208,14 @@ impl<T: Stamp, G: Adjacency<T>> Walk<'_, T, G> {
         let size = path.len() + 1;
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);
-        credits.found(|| {
-            let mut accounts: Vec<u32> = path.iter().map(|frame| frame.account).collect();
-            accounts.push(if self.is_forward { self.trigger.source } else { self.trigger.target });
+        credits.found(self.place, Kind::TemporalCycle, size, || {
+            let last = if self.is_forward { self.trigger.source } else { self.trigger.target };
+            let accounts = path.iter().map(|frame| frame.account).chain([last]);
+            let mut keys: Vec<i64> = accounts.map(|one| self.scene.graph.key(one)).collect();
             if !self.is_forward {
-                accounts.reverse();
+                keys.reverse();
             }
-            Found { kind: Kind::TemporalCycle, place: self.place, size: size as u32, accounts }
+            keys
         });
         if self.scene.is_causal {
             return;
