@@ -95,11 +95,11 @@ fn engine(mode: Mode) -> (GraphFeatures, Rows) {
     };
     let mut engine = GraphFeatures::new(settings).unwrap();
     let mut rows = Rows::default();
-    [(0, 1, 2, 1), (1, 2, 3, 2), (2, 4, 3, 3), (3, 3, 1, 9)].map(|row| rows.push(row));
+    [(0, 1, 2, 1), (1, 2, 3, 2), (2, 4, 3, 3), (3, 3, 1, 9)].into_iter().for_each(|row| rows.push(row));
     rows.columns.push(vec![1.5, 2.5, 3.5, 4.5]);
     rows.with(|edges| engine.transform(edges)).unwrap();
     let mut rows = Rows::default();
-    [(4, 1, 2, 10), (5, 2, 1, 11), (6, 5, 3, 30)].map(|row| rows.push(row));
+    [(4, 1, 2, 10), (5, 2, 1, 11), (6, 5, 3, 30)].into_iter().for_each(|row| rows.push(row));
     rows.columns.push(vec![0.5, 5.5, 9.5]);
     (engine, rows)
 }
@@ -222,9 +222,32 @@ fn more_rows_than_a_graph_holds() {
     let settings = Settings { fan: bins(10, &[2, 3]), keeps_ids: true, ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
     let want = GraphError::TooMany { added: most + 1, alive: 0, most };
+    // The last one makes its own room first.
     for call in &CALLS[..4] {
         assert_eq!(call(&mut engine, &rows).unwrap_err(), want);
     }
+    assert_eq!(engine.stats(), Default::default());
+}
+
+/// As many rows as a graph holds, and features of them that no machine holds.
+#[test]
+fn more_features_than_memory() {
+    let rows = 1usize << 30;
+    let mut probe: Vec<i64> = Vec::new();
+    if probe.try_reserve_exact(rows).is_err() {
+        eprintln!("skipped: this machine gives no {} bytes of addresses", rows * 8);
+        return;
+    }
+    drop(probe);
+    let zeros = vec![0i64; rows];
+    let edges = Edges { ids: &zeros, sources: &zeros, targets: &zeros, times: &zeros, columns: &[] };
+    let bins: Vec<u64> = (1..=100_000).collect();
+    let settings =
+        Settings { fan: self::bins(10, &bins), keeps_ids: true, ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings).unwrap();
+    let want = GraphError::Memory { bytes: rows * 2 * bins.len() * 8 };
+    assert_eq!(engine.transform(&edges).unwrap_err(), want);
+    assert_eq!(engine.patterns(&edges, 1).unwrap_err(), want);
     assert_eq!(engine.stats(), Default::default());
 }
 
