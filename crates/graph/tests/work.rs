@@ -10,14 +10,15 @@ use oracle::check::{Call, Stream, agree, amounts, show};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows};
 
-/// Every account pays every other one, at times that `time` gives by the number of the payment.
+/// Every account pays every other one, in any order, at times that `time` gives by the number of
+/// the payment.
 fn complete(accounts: i64, time: impl Fn(i64) -> i64) -> Rows {
+    let pairs = (0..accounts).flat_map(|one| (0..accounts).map(move |other| (one, other)));
+    let mut pairs: Vec<(i64, i64)> = pairs.filter(|(one, other)| one != other).collect();
+    Random::new(accounts as u64).shuffle(&mut pairs);
     let mut rows = Rows::default();
-    for source in 0..accounts {
-        for target in (0..accounts).filter(|&target| target != source) {
-            let id = rows.len() as i64;
-            rows.push((id, source, target, time(id)));
-        }
+    for (id, (source, target)) in (0..).zip(pairs) {
+        rows.push((id, source, target, time(id)));
     }
     rows
 }

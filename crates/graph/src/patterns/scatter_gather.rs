@@ -191,8 +191,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let Scratch { far, fars, work, .. } = scratch;
         far.clear();
         fars.clear();
-        let list = self.scene.graph.at_most(self.mid, self.side, self.live(), self.lens);
-        *work += list as u64;
+        *work += self.scene.cost(self.search, self.mid, self.side, self.live(), self.lens);
         if *work > self.search.work_max {
             return false;
         }
@@ -216,8 +215,14 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         // Dead legs matter only where a live one at near is too late.
         let window = if is_late { self.all() } else { self.live() };
         let length =
-            |account: u32, side| self.scene.graph.at_most(account, side, window, self.lens) as u64;
-        let far_cost: u64 = scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
+            |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
+        let mut far_cost = 0;
+        for &far in &scratch.fars {
+            if far_cost > self.search.work_max {
+                break;
+            }
+            far_cost += length(far, self.side.other());
+        }
         let mut middle_cost = 0;
         for &middle in &scratch.middles {
             if middle_cost >= far_cost {

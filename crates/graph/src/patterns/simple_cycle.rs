@@ -87,6 +87,8 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
     towards.start(to_source);
     away.start(from_target);
+    // What each search will have cost after its next step; only its own steps change that.
+    let (mut known_to, mut known_from) = (None, None);
     let is_done = loop {
         let (Some(to), Some(from)) = (towards.peek(), away.peek()) else {
             let (reach, ends) =
@@ -95,14 +97,20 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
                 || walk(&hops, search, place, reach, ends, path, credits);
         };
         let window = (hops.from, trigger.time);
-        let cost_to = towards.work + scene.graph.at_most(to.1, Side::In, window, lens) as u64;
-        let cost_from = away.work + scene.graph.at_most(from.1, Side::Out, window, lens) as u64;
+        let cost_to = *known_to.get_or_insert_with(|| {
+            towards.work + scene.cost(search, to.1, Side::In, window, lens)
+        });
+        let cost_from = *known_from.get_or_insert_with(|| {
+            away.work + scene.cost(search, from.1, Side::Out, window, lens)
+        });
         if cost_to.min(cost_from) > search.work_max {
             break false;
         }
         if cost_to <= cost_from {
+            known_to = None;
             hops.expand(towards, to_source, to);
         } else {
+            known_from = None;
             hops.expand(away, from_target, from);
         }
     };
