@@ -95,7 +95,10 @@ impl<T: Stamp> Queue<T> {
             }
             let record = graph.record(self.cursor);
             match record.map(|record| (record.time, self.cursor)) {
-                Some(key) if !self.late.contains(&key) => break Some(key),
+                // One that came late may be evicted and still in the graph.
+                Some(key) if !self.late.contains(&key) && Some(key) > self.floor => {
+                    break Some(key);
+                }
                 _ => self.cursor += 1,
             }
         };
@@ -370,8 +373,7 @@ impl<T: Stamp> Core<T> {
         scratch.resize_with(workers, Scratch::default);
         for one in &mut scratch {
             one.credits.reset(self.triggers.len(), settings.histogram_width());
-            one.credits.evidence =
-                evidence_max.map(|most| Evidence { most, ..Evidence::default() });
+            one.credits.evidence = evidence_max.map(Evidence::new);
         }
         let plans = plans(settings);
         if plans.iter().any(|plan| plan.kind.sides().contains(&Side::Out)) {
@@ -411,19 +413,12 @@ impl<T: Stamp> Core<T> {
                 one.credits.merge(&mut other.credits);
             }
             outcome.cut_short = one.credits.cut_short;
-            if let Some(evidence) = one.credits.evidence.take() {
+            if let Some(mut evidence) = one.credits.evidence.take() {
+                // Workers finish in any order.
+                evidence.trim();
                 outcome.found = evidence.found;
                 outcome.dropped = evidence.dropped;
             }
-        }
-        // Workers finish in any order.
-        outcome.found.sort_by(|a, b| {
-            let key = |one: &Found| (one.place, one.kind as usize);
-            key(a).cmp(&key(b)).then_with(|| a.accounts.cmp(&b.accounts))
-        });
-        if let Some(most) = evidence_max.filter(|&most| outcome.found.len() > most) {
-            outcome.dropped += (outcome.found.len() - most) as u64;
-            outcome.found.truncate(most);
         }
         self.scratch = scratch;
         outcome

@@ -48,6 +48,12 @@ pub enum GraphError {
         /// Rows times columns.
         expected: usize,
     },
+    /// There is no memory for the result.
+    #[error("there is no memory for a result of {bytes} B")]
+    Memory {
+        /// Rows times columns times 8.
+        bytes: usize,
+    },
     /// Patterns can be named by their edges only where ids are kept.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,

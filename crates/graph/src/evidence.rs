@@ -14,7 +14,7 @@ pub struct Pattern {
     /// The id of the edge that completed it.
     pub trigger: i64,
     /// Accounts: the centre of a star; of a scatter-gather who scatters, who gathers, then those
-    /// between; of a cycle from the trigger's target round to its source.
+    /// between by their numbers; of a cycle from the trigger's target round to its source.
     pub accounts: Vec<i64>,
     /// Ids of all its edges, in order of time, then of arrival.
     pub edges: Vec<i64>,
@@ -119,7 +119,9 @@ pub(crate) fn name<T: Stamp>(
     let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
     let (open, closed) = (trigger.time.open(window), trigger.time.closed(window));
     let mut all = Collector { graph, lens, is_causal, trigger, edges: Vec::new() };
-    let centre = found.accounts.first().copied().unwrap_or_default();
+    // Nobody is forgotten before the call ends.
+    let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
+    let centre = accounts.first().copied().unwrap_or_default();
     let own = Entry {
         time: trigger.time,
         other: trigger.target,
@@ -134,14 +136,14 @@ pub(crate) fn name<T: Stamp>(
         }
         Kind::ScatterGather => {
             let live = (closed, T::from_offset(T::OFFSET_MAX));
-            all.scatter_gather(&found.accounts, live);
+            all.scatter_gather(&accounts, live);
         }
         Kind::TemporalCycle => {
-            all.temporal_cycle(&found.accounts, closed);
+            all.temporal_cycle(&accounts, closed);
             all.edges.push(own);
         }
         Kind::SimpleCycle => {
-            all.simple_cycle(&found.accounts, closed);
+            all.simple_cycle(&accounts, closed);
             all.edges.push(own);
         }
     }
@@ -155,7 +157,7 @@ pub(crate) fn name<T: Stamp>(
         kind: found.kind,
         size: found.size,
         trigger: id(number(own.seq)).unwrap_or_default(),
-        accounts: found.accounts.iter().map(|&account| graph.key(account)).collect(),
+        accounts: found.accounts.clone(),
         edges: edges.into_iter().filter_map(|(_, number)| id(number)).collect(),
     }
 }

@@ -224,9 +224,8 @@ impl GraphFeatures {
     /// # Errors
     /// As [`GraphFeatures::learn`].
     pub fn transform(&mut self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
-        let width = self.settings.width();
-        let mut cells = vec![0.0; edges.ids.len() * width];
-        self.transform_into(edges, &mut cells, width, 0)?;
+        let mut cells = self.room(edges)?;
+        self.transform_into(edges, &mut cells, self.settings.width(), 0)?;
         Ok(cells)
     }
 
@@ -257,10 +256,19 @@ impl GraphFeatures {
         if !self.settings.keeps_ids {
             return Err(GraphError::NoIds);
         }
-        let width = self.settings.width();
-        let mut cells = vec![0.0; edges.ids.len() * width];
-        let evidence = self.run(edges, &mut cells, width, 0, Some(most))?;
+        let mut cells = self.room(edges)?;
+        let evidence = self.run(edges, &mut cells, self.settings.width(), 0, Some(most))?;
         Ok((cells, evidence))
+    }
+
+    /// Room for the features of rows that fit.
+    fn room(&self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
+        let values = self.rows_of(edges)?.len().saturating_mul(self.settings.width());
+        let mut cells = Vec::new();
+        let bytes = values.saturating_mul(size_of::<f64>());
+        cells.try_reserve_exact(values).map_err(|_| GraphError::Memory { bytes })?;
+        cells.resize(values, 0.0);
+        Ok(cells)
     }
 
     /// What the graph holds.
@@ -339,12 +347,10 @@ impl GraphFeatures {
         most: Option<usize>,
     ) -> Result<Evidence, GraphError> {
         let rows = self.rows_of(edges)?;
-        let (expected, given) = (rows.len() * stride, cells.len());
-        if stride < offset + self.settings.width() || given != expected {
-            return Err(GraphError::Room {
-                given,
-                expected: expected.max(offset + self.settings.width()),
-            });
+        let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
+        if stride < used || given != rows.len().saturating_mul(stride) {
+            let expected = rows.len().max(1).saturating_mul(stride.max(used));
+            return Err(GraphError::Room { given, expected });
         }
         let mut evidence = Evidence::default();
         match self.settings.mode {
@@ -359,9 +365,9 @@ impl GraphFeatures {
             Mode::Causal => {
                 self.make_room(edges, rows.len())?;
                 self.rows += rows.len() as u64;
-                let mut from = 0;
-                for cells in cells.chunks_mut((ROWS_AT_ONCE * stride).max(1)) {
-                    let to = from + cells.len() / stride.max(1);
+                for from in (0..rows.len()).step_by(ROWS_AT_ONCE) {
+                    let to = (from + ROWS_AT_ONCE).min(rows.len());
+                    let cells = &mut cells[from * stride..to * stride];
                     let part = edges.slice(from, to);
                     let columns: Vec<&[f64]> =
                         edges.columns.iter().map(|column| &column[from..to]).collect();
@@ -371,7 +377,6 @@ impl GraphFeatures {
                     let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
                     let outcome = self.call(&part, &order, &order, output, left);
                     self.take(outcome, &mut evidence);
-                    from = to;
                 }
             }
         }

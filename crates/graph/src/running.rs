@@ -8,8 +8,9 @@ use crate::moments::Moments;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Lists from this length on are carried on: below, looking at all of it costs no more.
-pub(crate) const LENGTH_MIN: usize = 48;
+/// Accounts with so many edges are carried on: with fewer, looking at all costs no more. Builds for
+/// tests do it with their small accounts too.
+pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
 
 /// How the values of edges are found.
 pub(crate) trait Values<T>: Sync {
@@ -48,6 +49,8 @@ pub(crate) struct Vertex<T> {
 pub(crate) struct Running<T> {
     /// The account's number outside: small numbers are given again.
     key: i64,
+    /// The last trigger it was moved to.
+    moved: Option<u32>,
     /// What is counted, oldest first. The graph may have dropped some of it.
     entries: VecDeque<Entry<T>>,
     /// A value for each column of each entry.
@@ -60,6 +63,7 @@ impl<T: Stamp> Running<T> {
     pub(crate) fn new(key: i64, columns: usize) -> Running<T> {
         Running {
             key,
+            moved: None,
             entries: VecDeque::new(),
             values: VecDeque::new(),
             neighbours: HashMap::default(),
@@ -75,10 +79,10 @@ impl<T: Stamp> Running<T> {
         self.neighbours.len()
     }
 
-    /// Whether it is of this account, and none of it is newer than what the lens shows.
+    /// Whether it is of this account, and no trigger after this one has moved it.
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
-            && self.entries.back().is_none_or(|last| vertex.lens.has_come(last.seq))
+            && self.moved.is_none_or(|seq| vertex.lens.has_come(seq))
     }
 
     /// Moves on to the window of a later trigger, in a graph whose edges came in order of time.
@@ -90,6 +94,7 @@ impl<T: Stamp> Running<T> {
         with_loops: bool,
     ) {
         let Vertex { account, side, window, lens } = vertex;
+        self.moved = lens.own();
         let last = self.entries.back().copied();
         // What has left the graph goes first: its neighbour's small number may be another's now.
         while let Some(&oldest) = self.entries.front() {

@@ -12,6 +12,9 @@ pub(crate) const BATCH_CUTOFF: f64 = 1e-5;
 /// Below this one, a few units in the last place of the mean, a variance is rounding alone.
 pub(crate) const NOISE_CUTOFF: f64 = 1e-29;
 
+/// So many accounts are looked through for those that are over.
+const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
+
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     entries: Vec<Entry<T>>,
@@ -29,7 +32,7 @@ impl<T> Default for Scratch<T> {
             neighbours: Table::default(),
             values: Vec::new(),
             running: HashMap::default(),
-            running_max: 64,
+            running_max: RUNNING_MIN,
         }
     }
 }
@@ -141,7 +144,7 @@ impl<T: Stamp> Scratch<T> {
         }
         if self.running.len() > self.running_max {
             self.running.retain(|_, one| one.newest().is_some_and(|newest| newest >= oldest));
-            self.running_max = (2 * self.running.len()).max(64);
+            self.running_max = (2 * self.running.len()).max(RUNNING_MIN);
         }
     }
 

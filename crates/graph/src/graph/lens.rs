@@ -66,6 +66,11 @@ impl<T: Stamp> Lens<T> {
         self.own.is_none_or(|own| self.relative(seq) <= own.place)
     }
 
+    /// The trigger's number of arrival, modulo 2^32.
+    pub(crate) fn own(self) -> Option<u32> {
+        self.own.map(|own| self.first.wrapping_add_signed(own.place))
+    }
+
     /// Whether one edge arrived after another.
     pub(crate) fn is_after(self, seq: u32, other: u32) -> bool {
         seq.wrapping_sub(other).cast_signed() > 0

@@ -14,23 +14,46 @@ pub(crate) struct Credits {
 }
 
 /// A pattern as it was found: enough to find its edges again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Their order depends on the stream alone: accounts are the caller's, not the graph's, which
+/// depend on what was forgotten when.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Found {
-    pub kind: Kind,
     /// The trigger's place in the batch.
     pub place: u32,
-    pub size: u32,
+    pub kind: Kind,
     /// Stars: the centre. Scatter-gather: the account that scatters, the one that gathers, then
-    /// those between. Cycles: from the trigger's target round to its source.
-    pub accounts: Vec<u32>,
+    /// those between, in order of their numbers. Cycles: from the trigger's target round to its
+    /// source.
+    pub accounts: Vec<i64>,
+    pub size: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
+    /// The first ones in order, and some more until the next `trim`.
     pub found: Vec<Found>,
     pub most: usize,
     /// Patterns that were not kept because there were too many.
     pub dropped: u64,
+    /// Nothing behind this trigger and kind will be kept.
+    limit: Option<(u32, Kind)>,
+}
+
+impl Evidence {
+    pub(crate) fn new(most: usize) -> Evidence {
+        Evidence { most, ..Evidence::default() }
+    }
+
+    /// Sorts and keeps the first ones: workers and kinds find in an order of their own.
+    pub(crate) fn trim(&mut self) {
+        self.found.sort_unstable();
+        self.dropped += self.found.len().saturating_sub(self.most) as u64;
+        self.found.truncate(self.most);
+        if self.found.len() == self.most {
+            self.limit = self.found.last().map(|last| (last.place, last.kind));
+        }
+    }
 }
 
 impl Credits {
@@ -57,12 +80,22 @@ impl Credits {
         self.counts.get(place * self.width..(place + 1) * self.width).unwrap_or_default()
     }
 
-    pub(crate) fn found(&mut self, found: impl FnOnce() -> Found) {
+    /// Notes a pattern itself.
+    pub(crate) fn found(
+        &mut self,
+        place: u32,
+        kind: Kind,
+        size: usize,
+        accounts: impl FnOnce() -> Vec<i64>,
+    ) {
         let Some(evidence) = &mut self.evidence else { return };
-        if evidence.found.len() < evidence.most {
-            evidence.found.push(found());
-        } else {
+        if evidence.most == 0 || evidence.limit.is_some_and(|limit| (place, kind) > limit) {
             evidence.dropped += 1;
+            return;
+        }
+        evidence.found.push(Found { place, kind, accounts: accounts(), size: size as u32 });
+        if evidence.found.len() / 2 >= evidence.most.max(512) {
+            evidence.trim();
         }
     }
 

@@ -20,7 +20,7 @@ use crate::settings::Pattern;
 use star::Star;
 
 /// The kinds of patterns, in the order of their columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Distinct payers of an account.
     FanIn,

@@ -47,7 +47,9 @@ impl Default for Label {
 pub(crate) struct Reach<T> {
     pub labels: Table<Label>,
     pub steps: Vec<Step<T>>,
-    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Rank, number of the step that led here, account. Accounts of one rank come in order of
+    /// discovery: their numbers depend on what the graph has forgotten.
+    heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
     pub work: u64,
 }
 
@@ -74,12 +76,12 @@ impl<T: Copy> Reach<T> {
         self.work = 0;
         let (label, _) = self.labels.entry(ends.origin);
         label.rank = 0;
-        self.heap.push(Reverse((0, ends.origin)));
+        self.heap.push(Reverse((0, 0, ends.origin)));
     }
 
     /// The account to look at next, with its rank.
     pub(crate) fn peek(&mut self) -> Option<(u64, u32)> {
-        while let Some(&Reverse((rank, account))) = self.heap.peek() {
+        while let Some(&Reverse((rank, _, account))) = self.heap.peek() {
             let label = self.labels.get(account)?;
             if !label.is_done && label.rank == rank {
                 return Some((rank, account));
@@ -115,7 +117,7 @@ impl<T: Copy> Reach<T> {
         self.steps.push(Step { to: account, seq: entry.seq, time: entry.time, next });
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
-            self.heap.push(Reverse((rank, entry.other)));
+            self.heap.push(Reverse((rank, at, entry.other)));
         }
     }
 
@@ -136,6 +138,6 @@ impl<T: Copy> Reach<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.labels.bytes()
             + self.steps.capacity() * size_of::<Step<T>>()
-            + self.heap.capacity() * size_of::<Reverse<(u64, u32)>>()
+            + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
     }
 }

@@ -4,7 +4,7 @@
 //! the middle account *mid*. Which accounts can be *far* follows from mid's list; how many middle
 //! accounts each shares with near is an intersection, made from whichever side is shorter.
 
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
 use super::{Kind, hubs};
@@ -14,6 +14,8 @@ use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 #[derive(Clone, Copy, Debug, Default)]
 struct Near<T> {
     newest: T,
+    /// Number of arrival of that leg, modulo 2^32.
+    seq: u32,
     /// The last far account whose legs were compared with this one.
     seen: u32,
 }
@@ -69,7 +71,10 @@ impl<T: Stamp> Legs<T> {
         if is_new {
             self.middles.push(entry.other);
         }
-        leg.newest = leg.newest.max(entry.time);
+        if entry.time >= leg.newest {
+            leg.newest = entry.time;
+            leg.seq = entry.seq;
+        }
         self.newest = self.newest.max(entry.time);
         self.last = Some(entry.seq);
     }
@@ -194,6 +199,13 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         (self.from, T::from_offset(T::OFFSET_MAX))
     }
 
+    /// Whether a leg at near is in the window, and still in the graph: the table may be older than
+    /// the trigger.
+    fn is_live(&self, middle: u32, leg: &Near<T>) -> bool {
+        let Near { newest, seq, .. } = *leg;
+        newest >= self.from && !self.lens.is_gone(Entry { time: newest, other: middle, seq })
+    }
+
     /// Adds the legs at near that came since the last trigger.
     fn follow(&self, legs: &mut Legs<T>) {
         let from = match legs.last {
@@ -229,7 +241,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             return true;
         }
         let near = &scratch.legs.near;
-        let is_live = |middle: &&u32| near.get(**middle).is_some_and(|leg| leg.newest >= self.from);
+        let is_live =
+            |middle: &&u32| near.get(**middle).is_some_and(|leg| self.is_live(**middle, leg));
         if scratch.legs.middles.iter().rev().filter(is_live).nth(1).is_none() {
             return true;
         }
@@ -246,8 +259,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let Scratch { far, fars, work, .. } = scratch;
         far.clear();
         fars.clear();
-        let list = self.scene.graph.at_most(self.mid, self.side, self.live(), self.lens);
-        *work += list as u64;
+        *work += self.scene.cost(self.search, self.mid, self.side, self.live(), self.lens);
         if *work > self.search.work_max {
             return false;
         }
@@ -271,14 +283,23 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         // Dead legs matter only where a live one at near is too late.
         let window = if is_late { self.all() } else { self.live() };
         let length =
-            |account: u32, side| self.scene.graph.at_most(account, side, window, self.lens) as u64;
-        let far_cost: u64 = scratch.fars.iter().map(|&far| length(far, self.side.other())).sum();
+            |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
+        let mut far_cost = 0;
+        for &far in &scratch.fars {
+            if far_cost > self.search.work_max {
+                break;
+            }
+            far_cost += length(far, self.side.other());
+        }
         let mut middle_cost = 0;
         for &middle in &scratch.legs.middles {
             if middle_cost >= far_cost {
                 break;
             }
-            middle_cost += length(middle, self.side) + 1;
+            // Legs that are dead may be in the table or not.
+            if scratch.legs.near.get(middle).is_some_and(|leg| self.is_live(middle, leg)) {
+                middle_cost += length(middle, self.side) + 1;
+            }
         }
         scratch.work += far_cost.min(middle_cost);
         if scratch.work > self.search.work_max {
@@ -304,7 +325,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let start = scratch.members.len();
             for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
                 let Some(leg) = scratch.legs.near.get_mut(one.other) else { continue };
-                if leg.newest < self.from || leg.seen == mark {
+                if leg.seen == mark || !self.is_live(one.other, leg) {
                     continue;
                 }
                 leg.seen = mark;
@@ -328,7 +349,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         for at in 0..scratch.legs.middles.len() {
             let middle = scratch.legs.middles[at];
             let mark = scratch.legs.next_mark();
-            let Some(near) = scratch.legs.near.get(middle).filter(|leg| leg.newest >= self.from)
+            let Some(near) = scratch.legs.near.get(middle).filter(|leg| self.is_live(middle, leg))
             else {
                 continue;
             };
@@ -356,7 +377,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let Some(newest) = loops.iter().rev().find(|one| self.lens.sees(**one)) else {
                 continue;
             };
-            let Some(near) = scratch.legs.near.get(account).filter(|leg| leg.newest >= self.from)
+            let Some(near) =
+                scratch.legs.near.get(account).filter(|leg| self.is_live(account, leg))
             else {
                 continue;
             };
@@ -378,15 +400,16 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             if self.scene.is_causal && !self.trigger.is_loop() {
                 credits.add(self.place as usize, self.search.column_of(one.size as usize));
             }
-            credits.found(|| {
+            credits.found(self.place, Kind::ScatterGather, one.size as usize, || {
                 let middles = members.iter().filter(|(far, _)| *far == account);
                 let (from, to) = match self.side {
                     Side::In => (account, self.near),
                     Side::Out => (self.near, account),
                 };
                 let accounts = [from, to].into_iter().chain(middles.map(|(_, middle)| *middle));
-                let (kind, accounts) = (Kind::ScatterGather, accounts.collect());
-                Found { kind, place: self.place, size: one.size, accounts }
+                let mut keys: Vec<i64> = accounts.map(|one| self.scene.graph.key(one)).collect();
+                keys[2..].sort_unstable();
+                keys
             });
         }
         if self.scene.is_causal {

@@ -124,6 +124,23 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         }
     }
 
+    /// How many edges a search looks at, at most. A budget is spent on what the trigger sees, not
+    /// on what else its call brought: then it is counted, but no further than it reaches.
+    pub(crate) fn cost(
+        &self,
+        search: Search<'_>,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> u64 {
+        if !self.is_causal || search.work_max == u64::MAX || self.graph.is_ordered() {
+            return self.graph.at_most(account, side, window, lens) as u64;
+        }
+        let most = usize::try_from(search.work_max).unwrap_or(usize::MAX).saturating_add(1);
+        self.graph.ascending(account, side, window, lens).take(most).count() as u64
+    }
+
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
         Lens::<T>::whole(self.first).place(entry.seq)
     }

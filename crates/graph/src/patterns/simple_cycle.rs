@@ -1,7 +1,7 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
@@ -87,6 +87,8 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
     towards.start(to_source);
     away.start(from_target);
+    // What each search will have cost after its next step; only its own steps change that.
+    let (mut known_to, mut known_from) = (None, None);
     let is_done = loop {
         let (Some(to), Some(from)) = (towards.peek(), away.peek()) else {
             let (reach, ends) =
@@ -95,14 +97,18 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
                 || walk(&hops, search, place, reach, ends, path, credits);
         };
         let window = (hops.from, trigger.time);
-        let cost_to = towards.work + scene.graph.at_most(to.1, Side::In, window, lens) as u64;
-        let cost_from = away.work + scene.graph.at_most(from.1, Side::Out, window, lens) as u64;
+        let cost_to = *known_to
+            .get_or_insert_with(|| towards.work + scene.cost(search, to.1, Side::In, window, lens));
+        let cost_from = *known_from
+            .get_or_insert_with(|| away.work + scene.cost(search, from.1, Side::Out, window, lens));
         if cost_to.min(cost_from) > search.work_max {
             break false;
         }
         if cost_to <= cost_from {
+            known_to = None;
             hops.expand(towards, to_source, to);
         } else {
+            known_from = None;
             hops.expand(away, from_target, from);
         }
     };
@@ -161,20 +167,14 @@ fn found<T: Stamp, G: Adjacency<T>>(
     let size = path.len() + 1;
     let column = search.column_of(size);
     credits.add(place as usize, column);
-    let around = || {
+    credits.found(place, Kind::SimpleCycle, size, || {
         // From the trigger's target to its source, whichever way the path was walked.
-        let mut accounts: Vec<u32> = path.iter().map(|frame| frame.account).collect();
-        accounts.push(ends.origin);
+        let accounts = path.iter().map(|frame| frame.account).chain([ends.origin]);
+        let mut keys: Vec<i64> = accounts.map(|one| hops.scene.graph.key(one)).collect();
         if ends.side == Side::Out {
-            accounts.reverse();
+            keys.reverse();
         }
-        accounts
-    };
-    credits.found(|| Found {
-        kind: Kind::SimpleCycle,
-        place,
-        size: size as u32,
-        accounts: around(),
+        keys
     });
     if hops.scene.is_causal {
         return;

@@ -3,7 +3,7 @@
 //! The triggers of a batch that meet at one account share its list: their windows slide over it
 //! once.
 
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::scene::{Scene, Search};
 use super::table::Table;
 use super::{Kind, hubs};
@@ -50,7 +50,8 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
     measure(scene, search.window, centre, star.side, star.by_neighbour, group, scratch, &mut sizes);
     for (&place, &size) in group.iter().zip(&sizes) {
         if size >= 2 {
-            credits.found(|| Found { kind: star.kind, place, size, accounts: vec![centre] });
+            let accounts = || vec![scene.graph.key(centre)];
+            credits.found(place, star.kind, size as usize, accounts);
         }
     }
     credit(scene, search, centre, &[star.side], group, &sizes, scratch, credits);
@@ -68,8 +69,10 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
 ) {
     let Some(centre) = centre(scene, side, group) else { return };
     let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
-    let is_possible =
-        |side| scene.graph.at_most(centre, side, whole, scene.lens(group[group.len() - 1])) >= 2;
+    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
+    // All that any of the group sees: the first one sees edges that are gone for the last.
+    let lens = scene.lens(last).with_floor_of(scene.lens(first));
+    let is_possible = |side| scene.graph.at_most(centre, side, whole, lens) >= 2;
     if !is_possible(Side::In) || !is_possible(Side::Out) {
         return;
     }
@@ -81,8 +84,8 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
         let is_loop = scene.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
-            let (kind, size) = (Kind::GatherScatter, *size);
-            credits.found(|| Found { kind, place, size, accounts: vec![centre] });
+            let accounts = || vec![scene.graph.key(centre)];
+            credits.found(place, Kind::GatherScatter, *size as usize, accounts);
         }
     }
     credit(scene, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);

@@ -1,7 +1,7 @@
 //! Cycles whose edges follow each other in time (specification, D5).
 
 use super::Kind;
-use super::credits::{Credits, Found};
+use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Side, Stamp};
@@ -100,6 +100,8 @@ fn meet<T: Stamp, G: Adjacency<T>>(
         let from = if account == target { window.0 } else { T::from_offset(rank + 1) };
         (from, window.1)
     };
+    // What each search will have cost after its next step; only its own steps change that.
+    let (mut known_to, mut known_from) = (None, None);
     loop {
         let Some(next_to) = towards.peek() else {
             return if towards.head(target) == NONE { Met::Never } else { Met::FromSource };
@@ -108,14 +110,18 @@ fn meet<T: Stamp, G: Adjacency<T>>(
             return if away.head(source) == NONE { Met::Never } else { Met::FromTarget };
         };
         let (span_to, span_from) = (window_to(next_to), window_from(next_from));
-        let cost_to = towards.work + scene.graph.at_most(next_to.1, Side::In, span_to, lens) as u64;
-        let cost_from =
-            away.work + scene.graph.at_most(next_from.1, Side::Out, span_from, lens) as u64;
+        let cost_to = *known_to.get_or_insert_with(|| {
+            towards.work + scene.cost(search, next_to.1, Side::In, span_to, lens)
+        });
+        let cost_from = *known_from.get_or_insert_with(|| {
+            away.work + scene.cost(search, next_from.1, Side::Out, span_from, lens)
+        });
         if cost_to.min(cost_from) > search.work_max {
             return Met::TooFar;
         }
         if cost_to <= cost_from {
             let account = next_to.1;
+            known_to = None;
             towards.take(account);
             towards.work += 1;
             // The newest first: the oldest of a run ends up at its head, where a path starts.
@@ -124,6 +130,7 @@ fn meet<T: Stamp, G: Adjacency<T>>(
             }
         } else {
             let account = next_from.1;
+            known_from = None;
             away.take(account);
             away.work += 1;
             for one in scene.graph.ascending(account, Side::Out, span_from, lens) {
@@ -208,13 +215,14 @@ impl<T: Stamp, G: Adjacency<T>> Walk<'_, T, G> {
         let size = path.len() + 1;
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);
-        credits.found(|| {
-            let mut accounts: Vec<u32> = path.iter().map(|frame| frame.account).collect();
-            accounts.push(if self.is_forward { self.trigger.source } else { self.trigger.target });
+        credits.found(self.place, Kind::TemporalCycle, size, || {
+            let last = if self.is_forward { self.trigger.source } else { self.trigger.target };
+            let accounts = path.iter().map(|frame| frame.account).chain([last]);
+            let mut keys: Vec<i64> = accounts.map(|one| self.scene.graph.key(one)).collect();
             if !self.is_forward {
-                accounts.reverse();
+                keys.reverse();
             }
-            Found { kind: Kind::TemporalCycle, place: self.place, size: size as u32, accounts }
+            keys
         });
         if self.scene.is_causal {
             return;

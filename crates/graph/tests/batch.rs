@@ -1,0 +1,47 @@
+//! Batch mode against the definitions, cell by cell, on random streams.
+//!
+//! `FARROW_GRAPH_STREAMS` sets how many.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::Mode;
+use oracle::Fault;
+use oracle::check::{agree, amounts, by_engine, by_oracle, difference};
+use oracle::random::{Size, stream};
+
+#[test]
+fn small_streams_agree_with_the_oracle() {
+    let [small, _, _] = amounts();
+    (0..small).for_each(|seed| agree(stream(Mode::Batch, Size::Small, seed), seed));
+}
+
+#[test]
+fn medium_and_large_streams_agree_with_the_oracle() {
+    let [_, medium, large] = amounts();
+    (0..medium).for_each(|seed| agree(stream(Mode::Batch, Size::Medium, seed), seed));
+    (0..large).for_each(|seed| agree(stream(Mode::Batch, Size::Large, seed), seed));
+}
+
+/// The canary: an oracle with one wrong definition must be told apart.
+#[test]
+fn a_wrong_definition_is_told_apart() {
+    let faults = [
+        Fault::ClosedStars,
+        Fault::OpenBins,
+        Fault::LateLegs,
+        Fault::OpenCycles,
+        Fault::NoTies,
+        Fault::OtherEviction,
+        Fault::SampleVariance,
+        Fault::EndlessStatistics,
+    ];
+    let [small, _, _] = amounts();
+    for fault in faults {
+        let is_seen = (0..small).any(|seed| {
+            let stream = stream(Mode::Batch, Size::Small, seed);
+            difference(&stream, &by_engine(&stream), &by_oracle(&stream, Some(fault))).is_some()
+        });
+        assert!(is_seen, "{fault:?} was not seen in {small} streams");
+    }
+}

@@ -1,0 +1,209 @@
+//! Causal mode against the definitions fed row by row.
+//!
+//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings};
+use oracle::check::{Call, Stream, agree, amounts, by_engine, by_oracle, difference, show};
+use oracle::random::{Random, Size, stream};
+use oracle::{Fault, Rows};
+
+#[test]
+fn small_streams_agree_with_the_oracle() {
+    let [small, _, _] = amounts();
+    (0..small).for_each(|seed| agree(stream(Mode::Causal, Size::Small, seed), seed));
+}
+
+#[test]
+fn medium_and_large_streams_agree_with_the_oracle() {
+    let [_, medium, large] = amounts();
+    (0..medium).for_each(|seed| agree(stream(Mode::Causal, Size::Medium, seed), seed));
+    (0..large).for_each(|seed| agree(stream(Mode::Causal, Size::Large, seed), seed));
+}
+
+/// The canary: an oracle with one wrong definition must be told apart.
+#[test]
+fn a_wrong_definition_is_told_apart() {
+    let faults = [
+        Fault::ClosedStars,
+        Fault::OpenBins,
+        Fault::LateLegs,
+        Fault::OpenCycles,
+        Fault::NoTies,
+        Fault::OtherEviction,
+        Fault::SampleVariance,
+        Fault::EndlessStatistics,
+    ];
+    let [small, _, _] = amounts();
+    for fault in faults {
+        let is_seen = (0..small).any(|seed| {
+            let stream = stream(Mode::Causal, Size::Small, seed);
+            difference(&stream, &by_engine(&stream), &by_oracle(&stream, Some(fault))).is_some()
+        });
+        assert!(is_seen, "{fault:?} was not seen in {small} streams");
+    }
+}
+
+/// All features of a stream, bit by bit.
+fn bits(settings: &Settings, parts: &[Rows], threads: usize) -> Vec<u64> {
+    let mut engine = GraphFeatures::new(Settings { threads, ..settings.clone() }).unwrap();
+    let cells = parts.iter().map(|rows| rows.with(|edges| engine.transform(edges)).unwrap());
+    cells.flatten().map(f64::to_bits).collect()
+}
+
+/// The rows of a stream's calls in one.
+fn joined(stream: &Stream) -> Rows {
+    let mut all = Rows::default();
+    for call in &stream.calls {
+        let rows = call.rows();
+        all.ids.extend(&rows.ids);
+        all.sources.extend(&rows.sources);
+        all.targets.extend(&rows.targets);
+        all.times.extend(&rows.times);
+        all.columns.resize(rows.columns.len(), Vec::new());
+        for (column, more) in all.columns.iter_mut().zip(&rows.columns) {
+            column.extend(more);
+        }
+    }
+    all
+}
+
+/// Fails if the cut into calls, or the number of threads, changes a bit.
+fn cuts_change_nothing(stream: &Stream, seed: u64) {
+    let (rows, mut random) = (joined(stream), Random::new(seed));
+    let single: Vec<Rows> = (0..rows.len()).map(|row| rows.part(row..row + 1)).collect();
+    let cuts = [vec![rows.clone()], random.cut(&rows, 20), random.cut(&rows, 200)];
+    let want = bits(&stream.settings, &single, 1);
+    for (cut, threads) in cuts.iter().zip([1, 2, 3]).chain(cuts.iter().zip([2, 3, 1])) {
+        let got = bits(&stream.settings, cut, threads);
+        if got != want {
+            let width = stream.settings.width();
+            let place = got.iter().zip(&want).position(|(one, other)| one != other).unwrap();
+            let (row, column) =
+                (place / width, &oracle::check::columns(&stream.settings)[place % width]);
+            let sizes: Vec<usize> = cut.iter().map(Rows::len).collect();
+            let (one, other) = (f64::from_bits(got[place]), f64::from_bits(want[place]));
+            panic!(
+                "seed {seed}, {threads} threads, calls of {sizes:?}: row {row}, {column:?}: {one}, not {other}\n{}",
+                show(stream)
+            );
+        }
+    }
+}
+
+#[test]
+fn every_cut_into_calls_and_every_number_of_threads_gives_the_same_bits() {
+    let [small, medium, large] = amounts();
+    for (size, count) in [(Size::Small, small / 10), (Size::Medium, medium), (Size::Large, large)] {
+        (0..count).for_each(|seed| cuts_change_nothing(&stream(Mode::Causal, size, seed), seed));
+    }
+}
+
+/// Times and windows of a stream `scale` times as long, and some times at the ends of what there
+/// is.
+fn stretched(mut stream: Stream, seed: u64) -> Stream {
+    let mut random = Random::new(!seed);
+    let scale = 1i64 << random.pick(&[0, 20, 26, 27, 28, 30, 34, 50]);
+    let settings = &mut stream.settings;
+    let longer = |window: &mut u64| *window = window.saturating_mul(scale as u64);
+    let patterns = [
+        &mut settings.fan,
+        &mut settings.degree,
+        &mut settings.scatter_gather,
+        &mut settings.temporal_cycle,
+        &mut settings.simple_cycle,
+        &mut settings.gather_scatter,
+    ];
+    patterns.into_iter().flatten().for_each(|one| longer(&mut one.window));
+    settings.time_window.iter_mut().for_each(longer);
+    if let Some(statistics) = &mut settings.statistics {
+        longer(&mut statistics.window);
+        // Sums of such times are rounding alone.
+        if statistics.columns.contains(&Column::Time) {
+            let is_exact = |one: &Measure| {
+                *one < Measure::Mean || (Measure::Min..=Measure::Median).contains(one)
+            };
+            statistics.measures.retain(is_exact);
+        }
+    }
+    if random.is(0.1) {
+        settings.time_window = Some(u64::MAX);
+    }
+    let first = stream.calls.iter().flat_map(|call| &call.rows().times).copied().min();
+    let (origin, extreme) = (random.range(-40, 1), random.pick(&[0.0, 0.0, 0.1]));
+    for call in &mut stream.calls {
+        let (Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows)) = call;
+        for time in &mut rows.times {
+            *time = (*time - first.unwrap_or_default() + origin).saturating_mul(scale);
+            if random.is(extreme) {
+                *time = random.pick(&[i64::MIN, i64::MIN + 1, 0, i64::MAX - 1, i64::MAX]);
+            }
+        }
+    }
+    stream
+}
+
+/// Narrow stamps take a new base, and become wide ones, in the middle of a stream.
+#[test]
+fn any_times_are_taken_and_any_span_between_them() {
+    let [small, medium, _] = amounts();
+    for (size, count) in [(Size::Small, small / 2), (Size::Medium, medium)] {
+        for seed in 0..count {
+            let stream = stretched(stream(Mode::Causal, size, seed), seed);
+            if seed % 10 == 0 {
+                cuts_change_nothing(&stream, seed);
+            }
+            agree(stream, seed);
+        }
+    }
+}
+
+/// 12,000 rows over three times what a narrow stamp spans, in calls longer than the engine's own
+/// parts: the base moves again and again.
+#[test]
+fn a_long_stream_takes_new_bases() {
+    let mut random = Random::new(1);
+    let unit = 1 << 20;
+    let bins = |window| Some(Bins { window: window * unit as u64, bins: vec![2, 3, 4, 6] });
+    let settings = Settings {
+        fan: bins(30),
+        scatter_gather: bins(40),
+        temporal_cycle: bins(40),
+        simple_cycle: bins(20),
+        cycle_length_max: 4,
+        edges_max: Some(45),
+        ..Settings::default()
+    };
+    let mut rows = Rows::default();
+    for id in 0..12_000 {
+        let late = if random.is(0.02) { random.range(0, 60) } else { 0 };
+        rows.push((id, random.range(0, 12), random.range(0, 12), (id - late) * unit));
+    }
+    let calls = [0..100, 100..9_000, 9_000..12_000].map(|range| Call::Transform(rows.part(range)));
+    let stream = Stream { settings, calls: calls.to_vec() };
+    cuts_change_nothing(&stream, 1);
+    let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
+    assert_eq!(difference(&stream, &got, &want), None);
+}
+
+#[test]
+fn accounts_that_left_are_forgotten() {
+    let settings = Settings { time_window: Some(10), ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings).unwrap();
+    let mut rows = Rows::default();
+    (0..100).for_each(|id| rows.push((id, id, 1000 + id, 1)));
+    // A self-loop keeps its account too.
+    rows.push((100, 7, 7, 8));
+    rows.with(|edges| engine.transform(edges)).unwrap();
+    assert_eq!((engine.stats().edges, engine.stats().accounts), (101, 200));
+    let mut rows = Rows::default();
+    rows.push((101, 7, 5000, 12));
+    rows.with(|edges| engine.learn(edges)).unwrap();
+    assert_eq!((engine.stats().edges, engine.stats().accounts), (2, 2));
+    let mut rows = Rows::default();
+    rows.push((102, 8, 8, 19));
+    rows.with(|edges| engine.learn(edges)).unwrap();
+    assert_eq!((engine.stats().edges, engine.stats().accounts), (2, 3));
+}

@@ -1,0 +1,206 @@
+//! Engine and oracle side by side.
+
+use super::{Fault, Oracle, Rows, pattern_of};
+use farrow_graph::{GraphFeatures, Kind, Measure, Settings, Stats};
+use std::fmt::Write;
+
+#[derive(Clone, Debug)]
+pub enum Call {
+    Start(Rows),
+    Learn(Rows),
+    Transform(Rows),
+}
+
+#[derive(Clone, Debug)]
+pub struct Stream {
+    pub settings: Settings,
+    pub calls: Vec<Call>,
+}
+
+/// What one call left: features, and what the graph says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Result {
+    pub cells: Vec<f64>,
+    pub edges: usize,
+    /// Where accounts are forgotten.
+    pub accounts: usize,
+    pub now: Option<i64>,
+}
+
+impl Call {
+    pub fn rows(&self) -> &Rows {
+        match self {
+            Call::Start(rows) | Call::Learn(rows) | Call::Transform(rows) => rows,
+        }
+    }
+
+    fn without(&self, row: usize) -> Call {
+        let rows = self.rows();
+        let (mut left, right) = (rows.part(0..row), rows.part(row + 1..rows.len()));
+        left.ids.extend(right.ids);
+        left.sources.extend(right.sources);
+        left.targets.extend(right.targets);
+        left.times.extend(right.times);
+        for (column, more) in left.columns.iter_mut().zip(right.columns) {
+            column.extend(more);
+        }
+        match self {
+            Call::Start(_) => Call::Start(left),
+            Call::Learn(_) => Call::Learn(left),
+            Call::Transform(_) => Call::Transform(left),
+        }
+    }
+}
+
+/// Runs a call on the engine.
+pub fn call(engine: &mut GraphFeatures, call: &Call) -> Vec<f64> {
+    match call {
+        Call::Start(rows) => rows.with(|edges| engine.start(edges)).map(|()| Vec::new()),
+        Call::Learn(rows) => rows.with(|edges| engine.learn(edges)).map(|()| Vec::new()),
+        Call::Transform(rows) => rows.with(|edges| engine.transform(edges)),
+    }
+    .unwrap()
+}
+
+pub fn by_engine(stream: &Stream) -> Vec<Result> {
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let results = stream.calls.iter().map(|one| {
+        let cells = call(&mut engine, one);
+        let Stats { edges, accounts, now, .. } = engine.stats();
+        Result { cells, edges, accounts, now }
+    });
+    results.collect()
+}
+
+pub fn by_oracle(stream: &Stream, fault: Option<Fault>) -> Vec<Result> {
+    let mut oracle = Oracle::new(&stream.settings, fault);
+    let results = stream.calls.iter().map(|call| {
+        let cells = match call {
+            Call::Start(rows) => {
+                oracle.start(rows);
+                Vec::new()
+            }
+            Call::Learn(rows) => {
+                oracle.learn(rows);
+                Vec::new()
+            }
+            Call::Transform(rows) => oracle.transform(rows).cells,
+        };
+        Result { cells, edges: oracle.edges(), accounts: oracle.accounts(), now: oracle.now() }
+    });
+    results.collect()
+}
+
+/// Names of the features, and whether rounding weighs heavily in them.
+pub fn columns(settings: &Settings) -> Vec<(String, bool)> {
+    let mut columns = Vec::new();
+    for kind in Kind::ALL {
+        let bins = pattern_of(settings, kind).map_or(&[][..], |one| &one.bins);
+        columns.extend(bins.iter().map(|bin| (format!("{} {bin}", kind.name()), false)));
+    }
+    let Some(statistics) = &settings.statistics else { return columns };
+    let wanted = Measure::ALL.into_iter().filter(|one| statistics.measures.contains(one));
+    let (of_column, plain): (Vec<_>, Vec<_>) = wanted.partition(|&one| one >= Measure::Mean);
+    for side in ["source out", "source in", "target out", "target in"] {
+        columns.extend(plain.iter().map(|one| (format!("{side} {}", one.name()), false)));
+        for (number, column) in statistics.columns.iter().enumerate() {
+            columns.extend(of_column.iter().map(|one| {
+                let name = format!("{side} {} of {column:?} {number}", one.name());
+                (name, *one >= Measure::Variance)
+            }));
+        }
+    }
+    columns
+}
+
+fn is_close(one: f64, other: f64, tolerance: f64) -> bool {
+    one == other || (one - other).abs() <= tolerance * one.abs().max(other.abs()).max(1.0)
+}
+
+/// The first cell that differs.
+pub fn difference(stream: &Stream, got: &[Result], want: &[Result]) -> Option<String> {
+    let columns = columns(&stream.settings);
+    let forgets = stream.settings.mode == farrow_graph::Mode::Causal;
+    for (number, (got, want)) in got.iter().zip(want).enumerate() {
+        let lengths = (got.cells.len(), want.cells.len());
+        if lengths.0 != lengths.1 {
+            return Some(format!("call {number}: (got, want) {lengths:?} cells"));
+        }
+        for (at, (&one, &other)) in got.cells.iter().zip(&want.cells).enumerate() {
+            let (row, column) = (at / columns.len(), at % columns.len());
+            let (name, is_rough) = &columns[column];
+            if !is_close(one, other, if *is_rough { 1e-4 } else { 1e-6 }) {
+                return Some(format!("call {number}, row {row}, {name}: {one}, not {other}"));
+            }
+        }
+        let left = |one: &Result| (one.edges, if forgets { one.accounts } else { 0 }, one.now);
+        if left(got) != left(want) {
+            let (got, want) = (left(got), left(want));
+            return Some(format!("call {number}: (edges, accounts, now) {got:?}, not {want:?}"));
+        }
+    }
+    None
+}
+
+/// Takes rows away for as long as `is_bad`.
+pub fn shrink(mut stream: Stream, is_bad: impl Fn(&Stream) -> bool) -> Stream {
+    loop {
+        let mut smaller = stream.calls.iter().enumerate().flat_map(|(number, call)| {
+            let rows = (0..call.rows().len()).map(move |row| (number, row));
+            rows.collect::<Vec<_>>()
+        });
+        let next = smaller.find_map(|(number, row)| {
+            let mut calls = stream.calls.clone();
+            calls[number] = calls[number].without(row);
+            calls.retain(|call| call.rows().len() > 0);
+            let candidate = Stream { settings: stream.settings.clone(), calls };
+            is_bad(&candidate).then_some(candidate)
+        });
+        match next {
+            Some(next) => stream = next,
+            None => return stream,
+        }
+    }
+}
+
+/// A stream as a person can read it.
+pub fn show(stream: &Stream) -> String {
+    let mut text = format!("{:?}\n", stream.settings);
+    for call in &stream.calls {
+        let (name, rows) = match call {
+            Call::Start(rows) => ("start", rows),
+            Call::Learn(rows) => ("learn", rows),
+            Call::Transform(rows) => ("transform", rows),
+        };
+        _ = write!(text, "  {name}");
+        for row in 0..rows.len() {
+            let (id, time) = (rows.ids[row], rows.times[row]);
+            let given: Vec<f64> = rows.columns.iter().map(|column| column[row]).collect();
+            _ = write!(
+                text,
+                " [{id}: {} -> {} at {time} {given:?}]",
+                rows.sources[row], rows.targets[row]
+            );
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Panics with the smallest stream on which engine and oracle differ, if they do.
+pub fn agree(stream: Stream, seed: u64) {
+    let differs =
+        |stream: &Stream| difference(stream, &by_engine(stream), &by_oracle(stream, None));
+    let Some(first) = differs(&stream) else { return };
+    let is_small = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>() <= 600;
+    let stream = if is_small { shrink(stream, |one| differs(one).is_some()) } else { stream };
+    let last = differs(&stream).unwrap_or(first);
+    panic!("seed {seed}: {last}\n{}", show(&stream));
+}
+
+/// How many random streams a test runs: small ones, medium ones, large ones.
+pub fn amounts() -> [u64; 3] {
+    let wanted = std::env::var("FARROW_GRAPH_STREAMS").ok().and_then(|text| text.parse().ok());
+    let small = wanted.unwrap_or(3000u64);
+    [small, small.div_ceil(20), small.div_ceil(200)]
+}
