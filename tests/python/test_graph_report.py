@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from farrow.graph import _svg, data, report
-from farrow.graph._stream import Largest, drawn
+from farrow.graph._found import Largest, drawn
 
 
 def patterns(*rows: tuple[str, int, int, list[int], list[int]]) -> pa.Table:
@@ -36,7 +36,7 @@ def read() -> data.Transactions:
 
 
 def test_distributions() -> None:
-    counts = report.Distributions(["fan_in_2", "fan_in_3", "ratio"])
+    counts = report.Distributions(["fan_in[2]", "fan_in[3]", "ratio"])
     counts.add(np.array([[1.0, 0.0, -2.0], [0.0, 0.0, -3.0]]))
     counts.add(np.zeros((0, 3)))
     counts.add(np.array([[4.0, 0.0, 0.0]]))
@@ -130,7 +130,7 @@ def test_charts_are_valid() -> None:
 
 
 def test_page_stands_alone(read: data.Transactions) -> None:
-    counts = report.Distributions(["fan_in_2", "fan_in_3"])
+    counts = report.Distributions(["fan_in[2]", "fan_in[3]"])
     counts.add(np.ones((1_000, 2)))
     found = [{"kind": "fan_out", "size": 2, "trigger": 2, "accounts": [0, 1, 2], "edges": [0, 2]}]
     run = report.Run(

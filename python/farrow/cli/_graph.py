@@ -7,6 +7,7 @@ They need no node.  What takes long to import is imported by the command that ru
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -52,7 +53,8 @@ def add_parsers(commands: Any) -> None:
     patterns.add_argument(
         "--size-min", type=int, default=2, metavar="N", help="write none smaller than this (2)"
     )
-    _add_settings(patterns)
+    # Each payment into a fan completes a larger one: lists of fans are for those who ask.
+    _add_settings(patterns, "scatter-gather,temp-cycle")
 
     report = actions.add_parser("report", help="one HTML page: speed, features, largest patterns")
     report.add_argument("input", metavar="IN", help="transactions: CSV, Parquet or Arrow IPC")
@@ -77,7 +79,7 @@ def _add_generate(actions: Any) -> None:
     _add_quiet(make)
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
+def _add_settings(parser: argparse.ArgumentParser, patterns: str = _PATTERNS) -> None:
     """What all actions that run a stream through the features share."""
     layout = parser.add_argument_group("how the input is read")
     layout.add_argument(
@@ -90,7 +92,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--extras", default="", metavar="NAME,...", help="columns to carry along")
     what = parser.add_argument_group("what is computed")
     what.add_argument(
-        "--patterns", default=_PATTERNS, metavar="NAME,...", help=f"default: {_PATTERNS}"
+        "--patterns", default=patterns, metavar="NAME,...", help=f"default: {patterns}"
     )
     what.add_argument(
         "--window",
@@ -165,42 +167,51 @@ def _patterns(options: argparse.Namespace) -> int:
     import pyarrow.compute as pc
 
     output = _checked(options.output, (".parquet", ".arrow", ".csv"))
+    most: int = options.most
+    if most < 1:
+        raise ValueError(f"--most is {most}; it must be 1 or more")
     read = _read(options)
-    written, left_out = 0, 0
+    written, dropped = 0, 0
     with _Writer(output) as writer:
 
-        def write(batch: Batch) -> None:
-            nonlocal written, left_out
+        def write(batch: Batch) -> bool:
+            """Whether there is room for more."""
+            nonlocal written, dropped
             assert batch.found is not None
             found = batch.found.filter(pc.greater_equal(batch.found["size"], options.size_min))
-            kept = found.slice(0, max(0, options.most - written))
-            left_out += found.num_rows - kept.num_rows
+            kept = found.slice(0, most - written)
             writer.add(_readable(read, kept, written, as_text=output.suffix == ".csv"))
             written += kept.num_rows
+            dropped += int((batch.found.schema.metadata or {}).get(b"dropped", 0))
+            return bool(written < most)
 
         run = _run(options, read, write, found=True)
     _summary(options, run, output)
     if not options.quiet:
-        more = f", {left_out:,} more left out (--most, --size-min)" if left_out else ""
+        notes = f", stopped at --most after row {run.rates[-1][0]:,}"
+        more = notes if written >= most else ""
+        more += f", {dropped:,} left out in full batches (use a smaller --batch)" if dropped else ""
         _say(f"{written:,} patterns{more}")
     return 0
 
 
 def _report(options: argparse.Namespace) -> int:
-    from farrow.graph._stream import Largest, drawn
+    from farrow.cli._output import progress_bar
+    from farrow.graph import _found
     from farrow.graph.report import page
 
     default = Path(options.input).with_suffix(".html")
     output = _checked(options.output or default, (".html", ".htm"))
     read = _read(options)
-    largest = Largest(options.drawings)
-
-    def look(batch: Batch) -> None:
-        if batch.found is not None:
-            largest.add(batch.found)
-
-    run = _run(options, read, look, found=options.drawings > 0)
-    run.drawn = drawn(read, largest.all())
+    candidates = _found.Candidates(options.drawings)
+    run = _run(options, read, candidates.add)
+    if options.drawings > 0:
+        settings, batch = _settings(options), _batch(options)
+        with progress_bar("patterns", quiet=options.quiet) as report:
+            found = _found.largest(
+                read, candidates, settings, batch=batch, each=options.drawings, progress=report
+            )
+        run.drawn = _found.drawn(read, found.all())
     output.write_text(page(run), encoding="utf-8")
     _summary(options, run, output)
     return 0
@@ -235,32 +246,40 @@ def _readable(read: Transactions, found: pa.Table, first: int, *, as_text: bool)
 def _run(
     options: argparse.Namespace,
     read: Transactions,
-    use: Callable[[Batch], object],
+    use: Callable[[Batch], bool | None],
     *,
     found: bool = False,
 ) -> Run:
-    """Send the transactions through the features, each batch to ``use``."""
+    """Send the transactions through the features, each batch to ``use``, until that says False."""
     from farrow.cli._output import progress_bar
-    from farrow.graph import _stream
+    from farrow.graph import GraphFeatures, _stream
     from farrow.graph.report import Run
 
     settings = _settings(options)
-    features = _stream.features(settings, found=found)
-    rows = options.batch or (_BATCH_CAUSAL if options.mode == "causal" else _BATCH)
+    rows = _batch(options)
+    features = GraphFeatures(**settings, evidence=found, evidence_max=_FOUND_MAX)
     total = read.table.num_rows
     counts: Distributions | None = None
     rates: list[tuple[int, float]] = []
     with progress_bar("features", quiet=options.quiet) as report:
         for batch in _stream.batches(features, read, rows, found=found):
             counts = _stream.add_to(counts, batch)
-            use(batch)
             done = batch.begin + batch.rows.num_rows
             rates.append((done, batch.seconds))
             report(done, total)
+            if use(batch) is False:
+                break
     if counts is None:
         raise ValueError(f"{options.input}: there are no rows")
     shown = {"input": options.input, "batch": rows, **settings}
     return Run(Path(options.input).name, shown, counts, rates, features.stats())
+
+
+def _batch(options: argparse.Namespace) -> int:
+    """Rows of a batch."""
+    if options.batch is not None and options.batch < 1:
+        raise ValueError(f"--batch is {options.batch}; it must be 1 or more")
+    return int(options.batch or (_BATCH_CAUSAL if options.mode == "causal" else _BATCH))
 
 
 def _read(options: argparse.Namespace) -> Transactions:
@@ -292,6 +311,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "patterns": tuple(patterns),
         "window": _window(options.window, patterns),
         "mode": options.mode,
+        "threads": len(os.sched_getaffinity(0)),
     }
     if options.bins is not None:
         chosen["bins"] = [_whole("--bins", word) for word in _words(options.bins)]

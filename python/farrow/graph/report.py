@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Distributions", "Drawn", "Run", "page"]
+__all__ = ["Distributions", "Drawn", "Run", "block_of", "page"]
 
 _POINTS_MAX = 150
 # What of the graph's numbers is shown, and how it is called.
@@ -28,6 +28,16 @@ _STATS = {
     "accounts": "accounts in the graph",
     "bytes": "bytes of the graph",
 }
+
+
+def block_of(name: str) -> tuple[str, str]:
+    """Block and label of a feature: ``fan_in[2]`` is ``2`` of ``fan_in``; ``source_out_fan`` is
+    ``fan`` of ``source_out``."""
+    block, bracket, label = name.partition("[")
+    if bracket:
+        return block, label.rstrip("]")
+    parts = name.split("_", 2)
+    return ("_".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, name)
 
 
 class Distributions:
@@ -52,10 +62,10 @@ class Distributions:
         self.sums += values.sum(axis=0)
 
     def blocks(self) -> dict[str, list[int]]:
-        """Places of the features by block: names but for what follows the last underscore."""
+        """Places of the features by block (``block_of``)."""
         found: dict[str, list[int]] = {}
         for place, name in enumerate(self.names):
-            found.setdefault(name.rpartition("_")[0] or name, []).append(place)
+            found.setdefault(block_of(name)[0], []).append(place)
         return found
 
 
@@ -117,7 +127,7 @@ def page(run: Run) -> str:
 def _rates(rates: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """At most ``_POINTS_MAX`` points of (rows, rows a second), each over equally many batches."""
     group = max(1, math.ceil(len(rates) / _POINTS_MAX))
-    points = []
+    points: list[tuple[float, float]] = []
     before = 0
     for begin in range(0, len(rates), group):
         part = rates[begin : begin + group]
@@ -133,7 +143,7 @@ def _rates(rates: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
 def _features(counts: Distributions) -> str:
     figures = []
     for block, places in counts.blocks().items():
-        names = [counts.names[place].rpartition("_")[2] for place in places]
+        names = [block_of(counts.names[place])[1] for place in places]
         rows = [float(counts.nonzero[place]) for place in places]
         share = max(rows, default=0.0) / max(counts.rows, 1)
         figures.append(
@@ -153,8 +163,9 @@ def _patterns(drawn: Sequence[Drawn]) -> str:
         for one in drawn
     ]
     note = (
-        "<p>Rest the pointer on a dot for its account, on an arrow for its payments; thick arrows"
-        " are several payments, the last payment that completed the pattern is marked.</p>"
+        "<p>Of patterns beyond the last bin some moments are looked at, not all: one may have been"
+        " larger. Rest the pointer on a dot for its account, on an arrow for its payments; thick"
+        " arrows are several, the payment that completed the pattern is marked.</p>"
     )
     return note + "<div class=grid4>" + "".join(figures) + "</div>"
 
