@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import os
 import sys
 import time
 from pathlib import Path
@@ -45,6 +46,7 @@ ROWS_PER_RING = 1_500
 QUICK_ROWS = 40_000
 ROUNDS = 400
 PATIENCE = 40
+THREADS = os.cpu_count() or 1
 
 Floats = npt.NDArray[np.float64]
 
@@ -89,7 +91,7 @@ def graph_features(read: data.Transactions, hours: int) -> Floats:
         window=f"{hours}h",
         bins=list(BINS),
         statistics=("fan", "degree", "ratio"),
-        threads=2,
+        threads=THREADS,
         # A hub's searches end here; what they would still find is not counted.
         work_max=20_000,
     )
@@ -108,7 +110,7 @@ def lightgbm(x: Floats, y: Floats, x_check: Floats, y_check: Floats) -> Callable
         # Flagged rows are few: as XGBoost's default, leaves need some of them.
         "min_sum_hessian_in_leaf": 1.0,
         "seed": 7,
-        "num_threads": 2,
+        "num_threads": THREADS,
         "verbosity": -1,
     }
     train = lgb.Dataset(x, y)
@@ -133,7 +135,7 @@ def xgboost(x: Floats, y: Floats, x_check: Floats, y_check: Floats) -> Callable[
         "max_depth": 6,
         "tree_method": "hist",
         "seed": 7,
-        "nthread": 2,
+        "nthread": THREADS,
         "verbosity": 0,
     }
     model = xgb.train(

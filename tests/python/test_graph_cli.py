@@ -133,7 +133,7 @@ def test_patterns_are_limited(graph, source: Path, tmp_path: Path) -> None:
 def test_report_draws_the_largest(graph, source: Path, tmp_path: Path, mode: str) -> None:
     page, out = tmp_path / "r.html", tmp_path / "p.parquet"
     # A bin for each size, so that what is largest is no guess.
-    bins = ",".join(map(str, range(2, 80)))
+    bins = ",".join(map(str, range(2, 130)))
     settings = ("--window", "96h", "--mode", mode, "--batch", 512, "--bins", bins)
     names = ("--patterns", "fan,scatter-gather,temp-cycle")
     code, err = graph("report", source, "-o", page, *names, *settings, "--drawings", 2)
