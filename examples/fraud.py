@@ -46,7 +46,7 @@ ROWS_PER_RING = 1_500
 QUICK_ROWS = 40_000
 ROUNDS = 400
 PATIENCE = 40
-THREADS = os.cpu_count() or 1
+THREADS = len(os.sched_getaffinity(0))
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,6 +13,7 @@ Example:
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -279,10 +280,14 @@ def _order(timestamp: _Ints) -> _Ints:
 
 def _accounts(table: pa.Table, layout: Layout) -> tuple[_Ints, _Ints, pa.Array]:
     """Numbers of the sources and targets, and names of the accounts by number."""
-    codes = encoded([_named(table, layout.source), _named(table, layout.target)])
-    if layout.source_bank is not None and layout.target_bank is not None:
+    ends = [_named(table, layout.source), _named(table, layout.target)]
+    if layout.source_bank is None or layout.target_bank is None:
+        codes = encoded(ends)
+    else:
         banks = [_named(table, layout.source_bank), _named(table, layout.target_bank)]
-        codes = with_banks(codes, encoded(banks))
+        # Hashing releases the GIL.
+        with ThreadPoolExecutor(2) as pool:
+            codes = with_banks(*pool.map(encoded, (ends, banks)))
     return codes[0][: table.num_rows], codes[0][table.num_rows :], codes[1]
 
 
