@@ -17,19 +17,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import farrow
-from farrow import synthetic
 from farrow.cli import main
 from farrow.cli._doctor import Finding, findings
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape
+from farrow.graph import generate
 
 ROWS = 2_000
 
 
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
-    return synthetic.transactions(ROWS, seed=1)
+    return generate.transactions(ROWS, seed=1)
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_progress_ends_at_the_total(tmp_path: Path, table: pa.Table) -> None:
 
 def test_put_ls_get_rm(run, tmp_path: Path, table: pa.Table) -> None:
     source = tmp_path / "transfers.csv.gz"
-    synthetic.write(source, ROWS, seed=1)
+    generate.write(source, ROWS, seed=1)
     code, out, err = run("put", str(source))
     assert (code, err) == (0, "")
     assert "transfers" in out
@@ -172,7 +172,7 @@ def test_put_ls_get_rm(run, tmp_path: Path, table: pa.Table) -> None:
 
 def test_put_builds_in_place(run, tmp_path: Path) -> None:
     for name in ("t.parquet", "t.csv"):
-        path = synthetic.write(tmp_path / name, ROWS)
+        path = generate.write(tmp_path / name, ROWS)
         code, out, err = run("put", str(path), "--name", name, "--json")
         assert (code, err) == (0, "")
         facts = json.loads(out)
@@ -181,7 +181,7 @@ def test_put_builds_in_place(run, tmp_path: Path) -> None:
 
 
 def test_preview_and_stat(run, tmp_path: Path) -> None:
-    run("put", str(synthetic.write(tmp_path / "t.parquet", ROWS)))
+    run("put", str(generate.write(tmp_path / "t.parquet", ROWS)))
     code, out, _ = run("get", "t")
     assert code == 0
     assert "2,000 rows x 11 columns" in out
@@ -215,14 +215,14 @@ def test_bytes_and_arrays(run, node, tmp_path: Path) -> None:
 
 
 def test_get_writes_to_a_pipe(node, run, tmp_path: Path) -> None:
-    run("put", str(synthetic.write(tmp_path / "t.parquet", ROWS)))
+    run("put", str(generate.write(tmp_path / "t.parquet", ROWS)))
     command = [sys.executable, "-m", "farrow.cli", "get", "--socket", node.socket, "t", "-o", "-"]
     done = subprocess.run(command, capture_output=True, timeout=60, check=True)
     assert pa.ipc.open_stream(done.stdout).read_all().num_rows == ROWS
 
 
 def test_control_characters_in_names_are_spelled_out(run, tmp_path: Path) -> None:
-    path = synthetic.write(tmp_path / "t.parquet", 10)
+    path = generate.write(tmp_path / "t.parquet", 10)
     assert run("put", str(path), "--name", "a\x1b[31m\n[red]b")[0] == 0
     out = run("ls")[1]
     assert "a\\x1b[31m\\n[red]b" in out
@@ -231,7 +231,7 @@ def test_control_characters_in_names_are_spelled_out(run, tmp_path: Path) -> Non
 
 
 def test_errors_are_one_line(run, node, tmp_path: Path, capsys) -> None:
-    path = synthetic.write(tmp_path / "t.parquet", 10)
+    path = generate.write(tmp_path / "t.parquet", 10)
     assert run("put", str(path))[0] == 0
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1" + bytes(100))
@@ -279,7 +279,7 @@ def test_a_table_larger_than_the_region_is_told(run, tmp_path: Path) -> None:
     assert err.count("\n") == 1
     assert json.loads(run("ls", "--json")[1]) == []
     # The store is as usable as before.
-    assert run("put", str(synthetic.write(tmp_path / "t.parquet", 10)))[0] == 0
+    assert run("put", str(generate.write(tmp_path / "t.parquet", 10)))[0] == 0
 
 
 # Without a node

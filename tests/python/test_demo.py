@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from farrow import demo, synthetic
+from farrow import demo
 from farrow.demo import _questions
 from farrow.demo._measure import full_pass_seconds, memory_of, table_bytes
+from farrow.graph import generate
 
 pytest.importorskip("numpy")
 MEMORY = 96 << 20
@@ -126,7 +127,7 @@ def test_stopped_in_the_middle_it_clears_up(traces, tmp_path, number: int) -> No
 
 
 def test_engines_agree() -> None:
-    table = synthetic.transactions(20_000)
+    table = generate.transactions(20_000)
     roles = _questions.guess_roles(table)
     assert roles is not None
     assert (roles.account, roles.time, roles.amount) == (

@@ -13,6 +13,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from farrow.cli import _graph
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -153,6 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--rows", type=int, default=3_000_000, help="rows to generate")
     demo.add_argument("--seed", type=int, default=7, help="of the generator")
     demo.add_argument("--memory", metavar="SIZE", help="of a node (default: by the data)")
+
+    _graph.add_parsers(commands)
 
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
     doctor.add_argument("--json", action="store_true")

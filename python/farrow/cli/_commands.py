@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import _native
+from farrow.cli import _graph
 from farrow.cli import _nodes as _about_nodes
 from farrow.cli._output import (
     CommandError,
@@ -24,9 +25,10 @@ from farrow.cli._output import (
     parse_bytes,
     plain,
     print_json,
+    progress_bar,
     visible,
 )
-from farrow.cli._read import Progress, read_table
+from farrow.cli._read import read_table
 from farrow.cli._write import as_table, format_for, write_object
 
 if TYPE_CHECKING:
@@ -70,26 +72,6 @@ def _target(client: Any, text: str) -> str | bytes:
     return text
 
 
-@contextlib.contextmanager
-def _progress(label: str, *, quiet: bool) -> Iterator[Progress]:
-    """A progress bar on standard error, where that is a terminal."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
-
-
 def object_name(path: Path) -> str:
     """The name a file's object gets: the file's, without endings such as ``.csv.gz``."""
     name = path.name
@@ -112,7 +94,7 @@ def _put(options: argparse.Namespace) -> int:
     if options.bytes:
         return _put_bytes(client, path, name, options)
     began = time.perf_counter()
-    with _progress(path.name, quiet=options.quiet) as report:
+    with progress_bar(path.name, quiet=options.quiet) as report:
         table = read_table(
             path,
             pool=client.memory_pool(),
@@ -159,7 +141,7 @@ def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) 
     size = path.stat().st_size
     began = time.perf_counter()
     with (
-        _progress(path.name, quiet=options.quiet) as report,
+        progress_bar(path.name, quiet=options.quiet) as report,
         path.open("rb", buffering=0) as file,
         client.create(size, name) as writer,
     ):
@@ -459,5 +441,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "stat": _stat,
     "top": _top,
     "demo": _demo,
+    "graph": _graph.graph,
     "doctor": _doctor,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -14,7 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from farrow.cli._read import Progress
 
 __all__ = [
     "CommandError",
@@ -25,6 +28,7 @@ __all__ = [
     "parse_bytes",
     "plain",
     "print_json",
+    "progress_bar",
     "visible",
 ]
 
@@ -114,6 +118,26 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     return str(value)
+
+
+@contextlib.contextmanager
+def progress_bar(label: str, *, quiet: bool) -> Iterator[Progress]:
+    """A progress bar on standard error, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=max(total, 1))
 
 
 def print_json(value: Any) -> None:

@@ -15,7 +15,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow import synthetic
 from farrow.cli._output import console, human_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, compression_of, kind_of
@@ -29,6 +28,7 @@ from farrow.demo._measure import (
 from farrow.demo._questions import Answer, Roles, available_engine, guess_roles
 from farrow.demo._report import Holder, Way
 from farrow.demo._stage import DemoError, Process, Stage, free_memory_bytes, on_stage
+from farrow.graph import generate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +99,7 @@ class _Demo:
     def _generate(self, rows: int, seed: int) -> Path:
         path = self._stage.directory / "transactions.csv"
         began = time.perf_counter()
-        synthetic.write(path, rows, seed=seed)
+        generate.write(path, rows, seed=seed)
         seconds = time.perf_counter() - began
         size = human_bytes(path.stat().st_size)
         _report.step(self._out, f"write {rows:,} generated transactions", seconds, f"{size} of CSV")

@@ -16,13 +16,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow import _native, synthetic
+from farrow import _native
 from farrow.cli._output import console, grid, human_bytes, human_seconds
 from farrow.cli._read import read_table
 from farrow.demo import _cost, _report
 from farrow.demo._measure import machine_line, table_bytes
 from farrow.demo._questions import Answer, guess_roles
 from farrow.demo._stage import STEP_SECONDS_MAX, DemoError, Stage, free_memory_bytes, on_stage
+from farrow.graph import generate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +98,7 @@ class _Cluster:
         began = time.perf_counter()
         if data is not None and not data.is_file():
             raise DemoError(f"{data}: no such file")
-        table = synthetic.transactions(rows, seed=seed) if data is None else read_table(data)
+        table = generate.transactions(rows, seed=seed) if data is None else read_table(data)
         seconds = time.perf_counter() - began
         label = "generate transactions" if data is None else f"load {data.name}"
         note = f"{table.num_rows:,} rows, {human_bytes(table_bytes(table))}"

@@ -1,0 +1,230 @@
+"""One self-contained HTML page about a run: speed over the stream, features, found patterns.
+
+Called by ``farrow graph report``.  No script, no font, no image comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from farrow.graph import _svg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+
+__all__ = ["Distributions", "Drawn", "Run", "block_of", "page"]
+
+_POINTS_MAX = 150
+# What of the graph's numbers is shown, and how it is called.
+_STATS = {
+    "edges": "edges in the graph",
+    "accounts": "accounts in the graph",
+    "bytes": "bytes of the graph",
+}
+
+
+def block_of(name: str) -> tuple[str, str]:
+    """Block and label of a feature: ``fan_in[2]`` is ``2`` of ``fan_in``; ``source_out_fan`` is
+    ``fan`` of ``source_out``."""
+    block, bracket, label = name.partition("[")
+    if bracket:
+        return block, label.rstrip("]")
+    parts = name.split("_", 2)
+    return ("_".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, name)
+
+
+class Distributions:
+    """Counts over a stream, block by block: which rows have a feature, and how much of it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.rows = 0
+        self.nonzero = np.zeros(len(self.names), dtype=np.int64)
+        self.largest = np.full(len(self.names), -math.inf)
+        self.sums = np.zeros(len(self.names))
+
+    def add(self, values: npt.NDArray[np.float64]) -> None:
+        """Count rows; ``values`` is float64 of shape (rows, features)."""
+        if values.shape[1] != len(self.names):
+            raise ValueError(f"{values.shape[1]} columns where {len(self.names)} belong")
+        if not len(values):
+            return
+        self.rows += len(values)
+        self.nonzero += np.count_nonzero(values, axis=0)
+        np.maximum(self.largest, values.max(axis=0), out=self.largest)
+        self.sums += values.sum(axis=0)
+
+    def blocks(self) -> dict[str, list[int]]:
+        """Places of the features by block (``block_of``)."""
+        found: dict[str, list[int]] = {}
+        for place, name in enumerate(self.names):
+            found.setdefault(block_of(name)[0], []).append(place)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A found pattern as it is drawn."""
+
+    kind: str
+    size: int
+    accounts: tuple[str, ...]
+    hops: tuple[_svg.Hop, ...]
+    caption: str
+
+
+@dataclasses.dataclass
+class Run:
+    """What one run over a stream showed."""
+
+    title: str
+    settings: Mapping[str, object]
+    distributions: Distributions
+    rates: list[tuple[int, float]]
+    """(rows so far, seconds of the batch that ended there), batch by batch."""
+    stats: Mapping[str, Any]
+    drawn: Sequence[Drawn] = ()
+
+
+def page(run: Run) -> str:
+    """The page as HTML text."""
+    rows = run.distributions.rows
+    seconds = sum(time for _, time in run.rates)
+    covered = run.rates[-1][0] if run.rates else rows
+    tiles = [("rows", f"{rows:,}")]
+    if seconds > 0:
+        tiles.append(("rows a second", f"{covered / seconds:,.0f}"))
+    tiles.append(("features", f"{len(run.distributions.names):,}"))
+    tiles += [
+        (label, _svg.human(run.stats[name]))
+        for name, label in _STATS.items()
+        if isinstance(run.stats.get(name), (int, float))
+    ]
+    cut_short = run.stats.get("cut_short")
+    if isinstance(cut_short, dict) and any(cut_short.values()):
+        tiles.append(("searches cut short", _svg.human(sum(cut_short.values()))))
+    sections = [
+        "<div class=tiles>" + "".join(_tile(*tile) for tile in tiles) + "</div>",
+        _settings(run.settings),
+        "<h2>Throughput over the stream</h2>"
+        "<p>Rows a second against rows so far; the graph fills its windows from the left.</p>"
+        + _svg.line(_rates(run.rates)),
+        "<h2>Features</h2>"
+        "<p>For each feature, in how many rows it is not zero (logarithmic scale).</p>"
+        + _features(run.distributions),
+    ]
+    sections.append("<h2>Largest found patterns</h2>" + _patterns(run.drawn))
+    return _PAGE.format(title=html.escape(run.title), body="\n".join(sections))
+
+
+def _rates(rates: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+    """At most ``_POINTS_MAX`` points of (rows, rows a second), each over equally many batches."""
+    group = max(1, math.ceil(len(rates) / _POINTS_MAX))
+    points: list[tuple[float, float]] = []
+    before = 0
+    for begin in range(0, len(rates), group):
+        part = rates[begin : begin + group]
+        rows, seconds = part[-1][0], sum(time for _, time in part)
+        # A last batch that is much shorter says more of the cost of a call than of rows.
+        if points and rows - before < points[0][0] / 2:
+            break
+        points.append((float(rows), (rows - before) / max(seconds, 1e-9)))
+        before = rows
+    return points
+
+
+def _features(counts: Distributions) -> str:
+    figures = []
+    for block, places in counts.blocks().items():
+        names = [block_of(counts.names[place])[1] for place in places]
+        rows = [float(counts.nonzero[place]) for place in places]
+        share = max(rows, default=0.0) / max(counts.rows, 1)
+        figures.append(
+            f"<figure><figcaption><b>{html.escape(block)}</b>"
+            f"<span>up to {share:.2%} of rows</span></figcaption>{_svg.bars(names, rows)}</figure>"
+        )
+    return "<div class=grid3>" + "".join(figures) + "</div>"
+
+
+def _patterns(drawn: Sequence[Drawn]) -> str:
+    if not drawn:
+        return "<p>None was looked for, or none was found.</p>"
+    figures = [
+        f"<figure><figcaption><b>{html.escape(one.kind)}</b><span>size {one.size}</span>"
+        f"</figcaption>{_svg.drawing(one.kind, one.accounts, one.hops)}"
+        f"<p class=small>{html.escape(one.caption)}</p></figure>"
+        for one in drawn
+    ]
+    note = (
+        "<p>Of patterns beyond the last bin some moments are looked at, not all: one may have been"
+        " larger. Rest the pointer on a dot for its account, on an arrow for its payments; thick"
+        " arrows are several, the payment that completed the pattern is marked.</p>"
+    )
+    return note + "<div class=grid4>" + "".join(figures) + "</div>"
+
+
+def _settings(settings: Mapping[str, object]) -> str:
+    cells = "".join(
+        f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in settings.items()
+    )
+    return f"<details><summary>Settings</summary><table>{cells}</table></details>"
+
+
+def _tile(name: str, value: str) -> str:
+    return f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+:root {{ --ink: #1d2733; --soft: #667585; --rule: #e2e7ec; --fill: #2f6f9f; --mark: #c8442c;
+  --back: #fff; --card: #f7f9fb; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --ink: #dfe6ec; --soft: #93a1af; --rule: #2c3742;
+  --fill: #63a6d8; --mark: #f07a5f; --back: #141a20; --card: #1b232b; }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
+  max-width: 1080px; margin: 2.5rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }}
+h2 {{ font-size: 1.1rem; margin: 2.2rem 0 .3rem; }}
+p {{ color: var(--soft); margin: 0 0 .8rem; }}
+.small {{ font-size: .8rem; margin: .2rem 0 0; }}
+.tiles {{ display: flex; flex-wrap: wrap; gap: .7rem; margin-bottom: 1rem; }}
+.tiles div {{ background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
+  padding: .55rem .9rem; min-width: 6.5rem; }}
+.tiles b {{ display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }}
+.tiles span, figcaption span {{ color: var(--soft); font-size: .8rem; }}
+table {{ border-collapse: collapse; margin: .5rem 0; }}
+th, td {{ text-align: left; vertical-align: top; padding: .15rem 1rem .15rem 0;
+  font-size: .85rem; }}
+th {{ color: var(--soft); font-weight: 500; }}
+summary {{ cursor: pointer; color: var(--soft); }}
+figure {{ margin: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
+  padding: .6rem .7rem; min-width: 0; }}
+figcaption {{ display: flex; justify-content: space-between; align-items: baseline; gap: .5rem; }}
+.grid3 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(310px, 1fr));
+  gap: .8rem; }}
+.grid4 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(235px, 1fr));
+  gap: .8rem; }}
+svg {{ width: 100%; height: auto; display: block; }}
+svg text {{ fill: var(--soft); font: 10.5px system-ui, sans-serif; }}
+.grid {{ stroke: var(--rule); }}
+.bar, .dot {{ fill: var(--fill); }}
+.line {{ fill: none; stroke: var(--fill); stroke-width: 1.6; }}
+.node {{ fill: var(--fill); }} .centre {{ fill: var(--mark); }}
+.hop {{ stroke: var(--soft); fill: var(--soft); opacity: .75; }}
+.hop.trigger {{ stroke: var(--mark); fill: var(--mark); opacity: 1; }}
+.hop path {{ fill: none; }} .hop polygon {{ stroke: none; }}
+</style></head>
+<body><h1>{title}</h1>
+{body}
+</body></html>
+"""
