@@ -6,6 +6,8 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from farrow._types import BufferLocation, NodeInfo, Target
@@ -17,6 +19,7 @@ __all__ = [
     "Client",
     "DissociatedMessages",
     "EventStream",
+    "GraphEngine",
     "HugeTable",
     "ObjectRef",
     "Writer",
@@ -495,6 +498,72 @@ def import_dissociated(
     Raises:
         InvalidDescriptor: a message does not hold together, or points elsewhere.
     """
+
+# Kinds, sizes, triggers, accounts, edges, and how many patterns were left out.
+GraphPatterns = tuple[list[str], list[int], list[int], list[list[int]], list[list[int]], int]
+
+@final
+class GraphEngine:
+    """The graph of a transaction stream and its features; see ``farrow.graph``, which checks what
+    it is given.  Matrices are C-ordered or not, float64, ``[edge id, source, target, timestamp,
+    ...]``; ``ends`` are the same four as int64.  ValueError for a setting or row that makes no
+    sense, MemoryError for more rows than a graph holds; nothing has changed then.
+    """
+
+    def __init__(
+        self,
+        *,
+        is_causal: bool,
+        time_window: int | None,
+        edges_max: int | None,
+        patterns: Sequence[tuple[str, int, Sequence[int]]],
+        cycle_length: int,
+        statistics: tuple[int, Sequence[int], Sequence[int]] | None,
+        threads: int,
+        work_max: int | None,
+        keeps_ids: bool,
+    ) -> None: ...
+    def width(self) -> int:
+        """Columns that are added to a row."""
+    def clear(self) -> None:
+        """Forget everything."""
+    def start(self, matrix: npt.NDArray[np.float64]) -> None:
+        """Forget everything and add rows as they come."""
+    def learn(self, matrix: npt.NDArray[np.float64]) -> None:
+        """Add rows."""
+    def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add rows; the rows with their features behind them."""
+    def patterns(
+        self, matrix: npt.NDArray[np.float64], most: int
+    ) -> tuple[npt.NDArray[np.float64], GraphPatterns]:
+        """As ``transform``, with the patterns that were completed."""
+    def learn_columns(
+        self,
+        ends: Sequence[npt.NDArray[np.int64]],
+        measured: Sequence[npt.NDArray[np.float64]],
+    ) -> None:
+        """Add rows."""
+    def transform_columns(
+        self,
+        ends: Sequence[npt.NDArray[np.int64]],
+        measured: Sequence[npt.NDArray[np.float64]],
+    ) -> npt.NDArray[np.float64]:
+        """Add rows; their features alone."""
+    def patterns_columns(
+        self,
+        ends: Sequence[npt.NDArray[np.int64]],
+        measured: Sequence[npt.NDArray[np.float64]],
+        most: int,
+    ) -> tuple[npt.NDArray[np.float64], GraphPatterns]:
+        """As ``transform_columns``, with the patterns that were completed."""
+    def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the graph knows each account."""
+    def state(self) -> dict[str, Any]:
+        """What the graph holds, as columns."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Become what ``state`` gave."""
+    def stats(self) -> dict[str, Any]:
+        """Edges, accounts, bytes, now, rows, cut_short."""
 
 @final
 class HugeTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def bins_of(name: str, value: Any) -> list[int]:
     bins = [whole_of(name, one, least=1) for one in value]
     if not bins:
         raise ValueError(f"{name} is empty: one value or more are needed")
-    for before, after in zip(bins, bins[1:], strict=False):
+    for before, after in itertools.pairwise(bins):
         if after <= before:
             raise ValueError(f"{name} must increase, but {after} follows {before}")
     return bins

@@ -333,9 +333,7 @@ class _Stream:
     def _matrix(self, rows: Any) -> npt.NDArray[np.float64]:
         matrix = matrix_of(rows)
         if matrix.shape[1] != len(self.inputs):
-            raise ValueError(
-                f"X has {matrix.shape[1]} columns, but {len(self.inputs)} came before"
-            )
+            raise ValueError(f"X has {matrix.shape[1]} columns, but {len(self.inputs)} came before")
         return matrix
 
     def _columns(self, table: pa.Table) -> Rows:
