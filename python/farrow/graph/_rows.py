@@ -36,7 +36,8 @@ class Accounts:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         table = np.array([self._number(name) for name in encoded.dictionary.to_pylist()], np.int64)
-        return table[encoded.indices.to_numpy(zero_copy_only=False)]
+        numbers: npt.NDArray[np.int64] = table[encoded.indices.to_numpy(zero_copy_only=False)]
+        return numbers
 
     def _number(self, name: str) -> int:
         number = self.numbers.get(name)
