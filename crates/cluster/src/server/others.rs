@@ -155,6 +155,10 @@ impl Server {
                     let answer = answer.map_err(|error| error.to_string());
                     self.state.answered(token, answer, now_ms, actions);
                 }
+                PeerEvent::EtcdAnswered { id, reply } => {
+                    self.state.etcd_answered(id, reply, now_ms, actions);
+                }
+                PeerEvent::EtcdChanged => self.state.etcd_changed(now_ms, actions),
                 PeerEvent::SeatOpened { seat, from, process } => {
                     self.open_guest(seat, from.as_str(), process);
                 }
@@ -343,6 +347,11 @@ impl Server {
                 self.watch_for_other(token, pid, start_time);
             }
             PeerAction::WatchGuest { slot } => self.watch_guest(slot),
+            PeerAction::AskEtcd { id, request } => {
+                if let Some(others) = &self.others {
+                    others.peers.ask_etcd(id, request);
+                }
+            }
             PeerAction::Clean { token, node, spans } => {
                 let spans: Vec<Span> = spans.into_iter().map(span).collect();
                 let cleaned = match self.state.memory_of(&node) {
