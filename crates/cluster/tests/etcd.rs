@@ -235,7 +235,7 @@ fn an_etcd_that_is_not_there_or_not_to_be_used_is_an_error_at_the_start() {
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for (place, words) in [
         (format!("etcd://{dead}"), "refused"),
-        (format!("etcd://{silent}/x"), "no answer within"),
+        (format!("etcd://{silent}/x"), "no answer"),
         ("etcd://192.0.2.1:2379".to_owned(), "use etcds://"),
         ("http://127.0.0.1:1".to_owned(), "begins neither"),
         (format!("etcds://{dead}"), "etcd_ca"),
@@ -342,7 +342,7 @@ fn etcd_is_spoken_with_by_tls_and_each_side_shows_who_it_is() {
     // An etcd of another authority is none; nor does this one take a node without a certificate.
     let other = file("other.pem");
     let text = refusal(&["--membership", &place, "--etcd-ca", &other]);
-    assert!(text.contains("UnknownIssuer"), "{text}");
+    assert!(text.contains("invalid peer certificate"), "{text}");
     let text = refusal(&["--membership", &place, "--etcd-ca", ca]);
     assert!(text.contains("etcd at etcds://127.0.0.1"), "{text}");
 }

@@ -244,6 +244,20 @@ pub(super) fn is_answer(status: &Status) -> bool {
     )
 }
 
+/// What etcd said; or, where the connection broke, why.
+pub(super) fn reason_of(status: &Status) -> String {
+    let mut source = std::error::Error::source(status);
+    let Some(first) = source else {
+        return format!("{:?}: {}", status.code(), shorten(status.message()));
+    };
+    let mut last = first;
+    while let Some(error) = source {
+        last = error;
+        source = error.source();
+    }
+    format!("no answer, the connection ended: {}", shorten(&last.to_string()))
+}
+
 fn unreachable(reason: impl fmt::Display) -> Failure {
     Failure { is_answer: false, reason: shorten(&reason.to_string()) }
 }

@@ -160,8 +160,7 @@ impl Etcd {
                 if !is_answer {
                     self.channel.discard(Some(generation)).await;
                 }
-                let reason = shorten(status.message());
-                Err(Failure { is_answer, reason: format!("{:?}: {reason}", status.code()) })
+                Err(Failure { is_answer, reason: channel::reason_of(&status) })
             }
         }
     }
