@@ -27,9 +27,9 @@
 //! - The lease ends within `lease_ms` of a moment before p, the exclusion was asked for `lease_ms`
 //!   after a.
 //!
-//! This says nothing of how long etcd keeps a lease: one that it revokes too early, or that a
-//! leader goes on renewing which is none any more (etcd 3.4 and 3.5 had both), delays or hastens
-//! the look at a node, and nothing else. It takes that etcd is linearizable, and that no data of
+//! This says nothing of how long etcd keeps a lease: one that it revokes too early (etcd 3.4 and 3.5
+//! did, its issue 15247), or says to be renewed when it is gone, delays or hastens the look at a
+//! node, and nothing else. It takes that etcd is linearizable, and that no data of
 //! it is lost: of a view that went back, or is gone, a node concludes that its life is over. A
 //! first view is written only a lease after none was found.
 //!
