@@ -157,7 +157,7 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
     let (a, b) = (nodes.client(0), nodes.client(1));
     put_when_there_is_a_lease(&a, "before");
     let before = a.roster().unwrap();
-    etcd.signal(Signal::STOP);
+    etcd.signal(0, Signal::STOP);
     for client in [&a, &b] {
         wait_for(client, |roster| !roster.has_lease);
     }
@@ -171,7 +171,7 @@ fn while_etcd_sleeps_names_wait_and_all_else_goes_on() {
     assert!(!b.contains(&"during".into()).unwrap());
     let during = a.roster().unwrap();
     assert_eq!((during.epoch, lives(&during)), (before.epoch, lives(&before)));
-    etcd.signal(Signal::CONT);
+    etcd.signal(0, Signal::CONT);
     nodes.settle(3);
     put_when_there_is_a_lease(&a, "after");
     assert_there(&b, "after");
@@ -184,13 +184,41 @@ fn an_etcd_that_is_killed_and_comes_back_with_its_data_costs_nobody_its_place() 
     let nodes = start(2, &etcd.place("/restart"), SHORT_MS, &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let before = a.roster().unwrap();
-    etcd.kill9();
+    etcd.kill9(0);
     wait_for(&a, |roster| !roster.has_lease);
-    etcd.restart();
+    etcd.restart(0);
     nodes.settle(2);
     put_when_there_is_a_lease(&b, "after");
     assert_there(&a, "after");
     assert_eq!(lives(&a.roster().unwrap()), lives(&before));
+}
+
+/// The members of an etcd of three end and stand still, one after the other: the nodes go to the
+/// next one, and nobody is lost.
+#[test]
+fn while_etcd_has_a_majority_nodes_go_on_by_the_members_that_are_left() {
+    let Some(mut etcd) = Etcd::start_with(3, &[]) else { return };
+    let nodes = start(3, &etcd.place("/three"), "4000", &[]);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    let before = a.roster().unwrap();
+    for member in 0..3 {
+        match member {
+            1 => etcd.signal(member, Signal::STOP),
+            _ => etcd.kill9(member),
+        }
+        // Longer than a lease: what was known before is worth nothing any more.
+        std::thread::sleep(Duration::from_secs(6));
+        nodes.settle(3);
+        let name = format!("without {member}");
+        put_when_there_is_a_lease(&b, &name);
+        assert_there(&a, &name);
+        match member {
+            1 => etcd.signal(member, Signal::CONT),
+            _ => etcd.restart(member),
+        }
+        nodes.settle(3);
+    }
+    assert_eq!(lives(&a.roster().unwrap()), lives(&before), "nobody was given up");
 }
 
 #[test]
@@ -249,7 +277,7 @@ fn an_etcd_that_is_not_there_or_not_to_be_used_is_an_error_at_the_start() {
 
 #[test]
 fn a_user_of_etcd_needs_its_password_and_gets_a_new_token_when_one_ran_out() {
-    let Some(etcd) = Etcd::start_with(&["--auth-token", "simple"]) else { return };
+    let Some(etcd) = Etcd::start_with(1, &["--auth-token", "simple"]) else { return };
     let folder = etcd.folder();
     let [root, user] = [r#"{"name":"root","password":"r"}"#, r#"{"name":"n","password":"right"}"#];
     // {"name": "n", ...}: may do all below /mine, and nothing else.
@@ -323,15 +351,18 @@ fn etcd_is_spoken_with_by_tls_and_each_side_shows_who_it_is() {
     let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let files = ["ca.pem", "server.pem", "server.key"].map(file);
     let [ca, certificate, key] = files.each_ref().map(String::as_str);
-    let etcd = Etcd::start_with(&[
-        "--cert-file",
-        certificate,
-        "--key-file",
-        key,
-        "--trusted-ca-file",
-        ca,
-        "--client-cert-auth",
-    ]);
+    let etcd = Etcd::start_with(
+        1,
+        &[
+            "--cert-file",
+            certificate,
+            "--key-file",
+            key,
+            "--trusted-ca-file",
+            ca,
+            "--client-cert-auth",
+        ],
+    );
     let Some(etcd) = etcd else { return };
     let place = etcd.place("/tls");
     let (cert, node_key) = (file("node.pem"), file("node.key"));
@@ -388,13 +419,13 @@ fn a_node_is_upgraded_with_its_life_also_while_etcd_is_away() {
     nodes.daemons[1].upgrade();
     nodes.settle(2);
     assert_eq!(lives(&a.roster().unwrap()), lives(&before));
-    etcd.signal(Signal::STOP);
+    etcd.signal(0, Signal::STOP);
     nodes.daemons[0].upgrade();
     let options =
         ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(&nodes.daemons[0].socket) };
     let again = Client::connect(&options).unwrap();
     again.put(&Value::Bytes(b"local"), None).unwrap();
-    etcd.signal(Signal::CONT);
+    etcd.signal(0, Signal::CONT);
     nodes.settle(2);
     assert_eq!(lives(&a.roster().unwrap()), lives(&before));
     drop::<Daemon>(nodes.daemons.remove(1));

@@ -14,19 +14,24 @@ const REQUIRE: &str = "FARROW_ETCD";
 
 pub struct Etcd {
     dir: tempfile::TempDir,
-    ports: [u16; 2],
     more: Vec<String>,
+    members: Vec<Member>,
+}
+
+struct Member {
+    /// For clients, and for the other members.
+    ports: [u16; 2],
     child: Option<Child>,
 }
 
 impl Etcd {
     /// `None`, with a word, where there is no etcd and none is required.
     pub fn start() -> Option<Self> {
-        Self::start_with(&[])
+        Self::start_with(1, &[])
     }
 
-    /// With more options. `DIR` in them is its folder.
-    pub fn start_with(more: &[&str]) -> Option<Self> {
+    /// So many members, with more options.
+    pub fn start_with(count: usize, more: &[&str]) -> Option<Self> {
         let is_there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if is_there.is_err() {
             let is_required = std::env::var(REQUIRE).is_ok_and(|word| word == "require");
@@ -34,19 +39,22 @@ impl Etcd {
             eprintln!("skipped: no etcd on this machine; {REQUIRE}=require makes it a failure");
             return None;
         }
-        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-        let more = more.iter().map(|word| word.replace("DIR", dir.path().to_str().unwrap()));
-        let mut etcd = Self { more: more.collect(), dir, ports: [0; 2], child: None };
         // Between choosing a port and using it another one may take it.
         for _ in 0..5 {
-            let held = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-            etcd.ports = held.each_ref().map(|one| one.local_addr().unwrap().port());
+            let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm");
+            let more = more.iter().map(|word| (*word).to_owned()).collect();
+            let mut etcd = Self { dir: dir.unwrap(), more, members: Vec::new() };
+            let held: Vec<_> =
+                (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+            let ports: Vec<u16> = held.iter().map(|one| one.local_addr().unwrap().port()).collect();
             drop(held);
-            etcd.spawn();
-            if etcd.is_serving() {
+            for pair in ports.chunks_exact(2) {
+                etcd.members.push(Member { ports: [pair[0], pair[1]], child: None });
+            }
+            (0..count).for_each(|member| etcd.spawn(member));
+            if (0..count).all(|member| etcd.is_serving(member)) {
                 return Some(etcd);
             }
-            etcd.kill9();
         }
         panic!("etcd does not start");
     }
@@ -59,15 +67,20 @@ impl Etcd {
         self.more.iter().any(|word| word == "--cert-file")
     }
 
-    fn spawn(&mut self) {
-        let [client, peer] = self.ports;
+    fn spawn(&mut self, member: usize) {
         let scheme = if self.is_tls() { "https" } else { "http" };
-        let client = format!("{scheme}://127.0.0.1:{client}");
-        let peer = format!("http://127.0.0.1:{peer}");
+        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.ports[1]);
+        let all = self.members.iter().enumerate();
+        let all: Vec<String> = all.map(|(n, one)| format!("m{n}={}", peer(one))).collect();
+        let (client, peer) = {
+            let own = &self.members[member];
+            (format!("{scheme}://127.0.0.1:{}", own.ports[0]), peer(own))
+        };
+        let name = format!("m{member}");
         let child = Command::new("etcd")
             .arg("--data-dir")
-            .arg(self.dir.path().join("data"))
-            .args(["--name", "only", "--initial-cluster", &format!("only={peer}")])
+            .arg(self.dir.path().join(&name))
+            .args(["--name", &name, "--initial-cluster", &all.join(",")])
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(&self.more)
@@ -75,14 +88,14 @@ impl Etcd {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        self.child = Some(child.unwrap());
+        self.members[member].child = Some(child.unwrap());
     }
 
     /// Waits until it answers; false when it ended instead.
-    fn is_serving(&mut self) -> bool {
+    fn is_serving(&mut self, member: usize) -> bool {
         let is_tls = self.is_tls();
-        let port = self.ports[0];
-        let child = self.child.as_mut().unwrap();
+        let Member { ports: [port, _], child } = &mut self.members[member];
+        let (port, child) = (*port, child.as_mut().unwrap());
         wait_for("an etcd that serves", || {
             if child.try_wait().unwrap().is_some() {
                 return Some(false);
@@ -98,14 +111,16 @@ impl Etcd {
         .unwrap_or(false)
     }
 
+    /// Where the first member serves.
     pub fn port(&self) -> u16 {
-        self.ports[0]
+        self.members[0].ports[0]
     }
 
     /// As an option of nodes.
     pub fn place(&self, prefix: &str) -> String {
         let scheme = if self.is_tls() { "etcds" } else { "etcd" };
-        format!("{scheme}://127.0.0.1:{}{prefix}", self.port())
+        let hosts = self.members.iter().map(|one| format!("127.0.0.1:{}", one.ports[0]));
+        format!("{scheme}://{}{prefix}", hosts.collect::<Vec<_>>().join(","))
     }
 
     /// A call of its JSON gateway.
@@ -115,28 +130,28 @@ impl Etcd {
         answer
     }
 
-    pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.as_ref().unwrap().id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
+    pub fn signal(&self, member: usize, signal: Signal) {
+        let pid = self.members[member].child.as_ref().unwrap().id();
+        kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
     }
 
-    pub fn kill9(&mut self) {
-        if let Some(mut child) = self.child.take() {
+    pub fn kill9(&mut self, member: usize) {
+        if let Some(mut child) = self.members[member].child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
     /// With the data that it had.
-    pub fn restart(&mut self) {
-        self.spawn();
-        assert!(self.is_serving(), "etcd does not start again");
+    pub fn restart(&mut self, member: usize) {
+        self.spawn(member);
+        assert!(self.is_serving(member), "etcd does not start again");
     }
 }
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        self.kill9();
+        (0..self.members.len()).for_each(|member| self.kill9(member));
     }
 }
 
