@@ -448,7 +448,9 @@ impl Node {
         let mut first = Vec::new();
         if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
             let cluster = cluster_options(config, peers, offer);
-            summary.cluster = Some(format!("node {} at {}", cluster.name, cluster.address));
+            let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
+            let by = by.unwrap_or_default();
+            summary.cluster = Some(format!("node {} at {}{by}", cluster.name, cluster.address));
             let joined = state.join_cluster(cluster, 0, &mut first);
             joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
         }
