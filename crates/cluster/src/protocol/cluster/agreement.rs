@@ -115,6 +115,13 @@ impl Agreement {
         }
     }
 
+    pub(super) fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        match self {
+            Self::Embedded(one) => one.lease_left_ms(now_ms),
+            Self::Etcd(one) => one.lease_left_ms(now_ms),
+        }
+    }
+
     /// Does something with the embedded membership; nothing with another.
     fn with_embedded(
         &mut self,

@@ -7,6 +7,7 @@ mod agreement;
 mod guests;
 mod names;
 mod neighbours;
+mod numbers;
 mod offer;
 mod questions;
 mod waits;
@@ -19,6 +20,7 @@ use farrow_store::ClientSlot;
 
 pub use agreement::AgreementKind;
 pub use neighbours::NeighbourMemory;
+pub use numbers::ClusterNumbers;
 pub use offer::{Offer, Way};
 pub use questions::{Answer, Question};
 

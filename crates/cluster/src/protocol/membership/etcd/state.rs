@@ -263,6 +263,12 @@ impl EtcdMembership {
         self.kept.view.is_some() && !self.is_leaving && now_ms < self.lease_until_ms
     }
 
+    /// How long [`Self::has_lease`] stays true without news.
+    #[must_use]
+    pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
+    }
+
     /// Before all else: what became of the lease.
     fn enter(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
