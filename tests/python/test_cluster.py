@@ -570,3 +570,14 @@ def environment_of(process: Path) -> bytes:
         return (process / "environ").read_bytes()
     except OSError:
         return b""
+
+
+def test_top_shows_the_other_nodes(nodes: Cluster) -> None:
+    command = [sys.executable, "-m", "farrow.cli", "top", "--once", "--socket"]
+    command.append(nodes.nodes["a"].socket)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if "127.0.0.1:" in line]
+    assert [row[0] for row in rows] == ["b", "c"]
+    for row, address in zip(rows, nodes.addresses[1:], strict=True):
+        assert row[1:5] == [address, "live", "shm", "coherent"], row

@@ -13,8 +13,8 @@ use crate::certs::NodeName;
 use crate::config;
 use crate::metrics::MetricsAddress;
 use crate::node::{
-    ClusterConfig, EvictionKind, MemorySource, Node, NodeError, NodeOptions, PeerTls, SpillTarget,
-    StopSwitch,
+    ClusterConfig, EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, EvictionKind, MemorySource, Node,
+    NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
 use crate::{paths, size};
@@ -144,6 +144,18 @@ struct ClusterArguments {
     /// cluster, unless it was in one before
     #[arg(long, value_name = "HOST:PORT", requires = "listen")]
     join: Vec<String>,
+    /// Agree on who is in the cluster by what is written in this etcd, below the prefix /farrow or
+    /// another one; all nodes name the same. etcds: by TLS [default: the nodes agree among
+    /// themselves]
+    #[arg(
+        long,
+        value_name = "etcd[s]://HOST:PORT[,HOST:PORT...][/PREFIX]",
+        requires = "listen",
+        conflicts_with = "join"
+    )]
+    membership: Option<EtcdPlace>,
+    #[command(flatten)]
+    etcd: EtcdArguments,
     /// A node that is not heard of for so many milliseconds is thought lost
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     lease_ms: u64,
@@ -159,6 +171,42 @@ struct ClusterArguments {
     plaintext: bool,
 }
 
+/// How a node shows etcd that it may.
+#[derive(Debug, clap::Args)]
+struct EtcdArguments {
+    /// Certificates of the authorities that etcd's certificate may come from, in PEM
+    #[arg(long, value_name = "FILE", requires = "membership")]
+    etcd_ca: Option<PathBuf>,
+    /// This node's certificate for etcd, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_ca", "etcd_key"])]
+    etcd_cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
+    /// User of etcd
+    #[arg(long, value_name = "NAME", requires_all = ["membership", "etcd_password_file"])]
+    etcd_user: Option<String>,
+    /// File with the password of that user
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+    /// Speak plain text with an etcd that is not on this machine
+    #[arg(long, requires = "membership")]
+    etcd_plaintext: bool,
+}
+
+impl EtcdArguments {
+    fn config(self, place: EtcdPlace) -> EtcdConfig {
+        let identity = self.etcd_cert.zip(self.etcd_key);
+        let user = self.etcd_user.zip(self.etcd_password_file);
+        EtcdConfig {
+            place,
+            tls: self.etcd_ca.map(|ca| EtcdTls { ca, identity }),
+            user: user.map(|(name, password)| EtcdUser { name, password }),
+            is_plaintext_allowed: self.etcd_plaintext,
+        }
+    }
+}
+
 impl ClusterArguments {
     fn config(self) -> Option<ClusterConfig> {
         let (name, listen) = (self.name?, self.listen?);
@@ -172,6 +220,7 @@ impl ClusterArguments {
             listen,
             advertise: self.advertise,
             seeds: self.join,
+            etcd: self.membership.map(|place| self.etcd.config(place)),
             lease: Duration::from_millis(self.lease_ms),
             devices: self.allow_device,
             tls,

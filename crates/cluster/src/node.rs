@@ -21,12 +21,12 @@ use crate::memory::{Found, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
 use crate::neighbour::{self, Devices};
 use crate::paths;
-pub use crate::peers::PeerTls;
-use crate::peers::{PeerLimits, PeerTimes, Peers, PeersOptions};
+pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
+use crate::peers::{PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
-use crate::protocol::cluster::{ClusterOptions, Offer};
+use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
@@ -140,6 +140,8 @@ pub struct ClusterConfig {
     pub advertise: Option<String>,
     /// Addresses of others; none: it founds a cluster, unless it was in one before.
     pub seeds: Vec<String>,
+    /// The etcd that says who is in the cluster; `None`: the nodes agree among themselves.
+    pub etcd: Option<EtcdConfig>,
     /// A node that is not heard of for so long is thought lost.
     pub lease: Duration,
     /// Devices on which others may lend memory, beside the node's own; folders too.
@@ -361,7 +363,8 @@ impl Node {
         }
         let lock = Lock::take(&options.socket)?;
         // Before there is memory that would be left behind.
-        let peers = options.cluster.as_ref().map(start_peers).transpose()?;
+        let start = |config| start_peers(config, true);
+        let peers = options.cluster.as_ref().map(start).transpose()?;
         let found = find_or_make(&options, &region_name)?;
         let listener = bind(&options.socket, &options.users)?;
         Self::build(options, switch, lock, listener, found, peers, started)
@@ -389,7 +392,9 @@ impl Node {
         let started = Instant::now();
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
-        let peers = options.cluster.as_ref().map(start_peers).transpose()?;
+        // An etcd that is away just now is no reason to end what runs.
+        let start = |config| start_peers(config, false);
+        let peers = options.cluster.as_ref().map(start).transpose()?;
         let found = adopt_existing(&options, &name, &unfinished(inheritance))?;
         Self::build(options, switch, lock, listener, found, peers, started)
     }
@@ -443,7 +448,9 @@ impl Node {
         let mut first = Vec::new();
         if let (Some(config), Some(peers)) = (&options.cluster, &peers) {
             let cluster = cluster_options(config, peers, offer);
-            summary.cluster = Some(format!("node {} at {}", cluster.name, cluster.address));
+            let by = config.etcd.as_ref().map(|etcd| format!(", members by {}", etcd.place));
+            let by = by.unwrap_or_default();
+            summary.cluster = Some(format!("node {} at {}{by}", cluster.name, cluster.address));
             let joined = state.join_cluster(cluster, 0, &mut first);
             joined.map_err(|error| NodeError::Cluster(error.to_string()))?;
         }
@@ -538,8 +545,8 @@ impl Node {
     }
 }
 
-/// Listens for other nodes.
-fn start_peers(config: &ClusterConfig) -> Result<Peers, NodeError> {
+/// Listens for other nodes, and looks whether there is the etcd that is to say who they are.
+fn start_peers(config: &ClusterConfig, is_probing: bool) -> Result<Peers, NodeError> {
     let options = PeersOptions {
         name: config.name.clone(),
         incarnation: 0,
@@ -549,7 +556,12 @@ fn start_peers(config: &ClusterConfig) -> Result<Peers, NodeError> {
         limits: PeerLimits::default(),
         times: PeerTimes::for_lease(config.lease),
     };
-    Peers::start(options).map_err(|error| NodeError::Cluster(error.to_string()))
+    let failed = |error: StartError| NodeError::Cluster(error.to_string());
+    let mut peers = Peers::start(options).map_err(failed)?;
+    if let Some(etcd) = &config.etcd {
+        peers.start_etcd(etcd, config.lease, is_probing).map_err(failed)?;
+    }
+    Ok(peers)
 }
 
 fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
@@ -574,6 +586,10 @@ fn cluster_options(config: &ClusterConfig, peers: &Peers, offer: Offer) -> Clust
     ClusterOptions {
         name: config.name.clone(),
         address: address.unwrap_or_else(|| peers.local_address().to_string()),
+        agreement: match config.etcd {
+            None => AgreementKind::Embedded,
+            Some(_) => AgreementKind::Etcd,
+        },
         seeds: config.seeds.clone(),
         lease_ms: u64::try_from(config.lease.as_millis()).unwrap_or(u64::MAX),
         // The clock grows from one start to the next.

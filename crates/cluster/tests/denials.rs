@@ -15,7 +15,9 @@ use common::nodes::wait_for as wait_for_roster;
 use common::{Daemon, wait_for};
 use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
-use farrow_cluster::protocol::cluster::{Answer, ClusterOptions, Offer, PeerAction, Question};
+use farrow_cluster::protocol::cluster::{
+    AgreementKind, Answer, ClusterOptions, Offer, PeerAction, Question,
+};
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_cluster::wire::{
     Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome,
@@ -65,6 +67,7 @@ impl Asked {
         let options = ClusterOptions {
             name: "a".parse().unwrap(),
             address: "127.0.0.1:1".into(),
+            agreement: AgreementKind::Embedded,
             seeds: Vec::new(),
             lease_ms: 1000,
             offer,

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::nodes::Nodes;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::Value;
 
@@ -77,6 +78,42 @@ fn numbers_follow_what_happens() {
     client.shut_down_node().unwrap();
     daemon.wait_end();
     assert!(!place(&daemon).exists(), "the socket goes with the node");
+}
+
+#[test]
+fn a_node_of_several_tells_of_the_others_and_of_what_went_between_them() {
+    let mut nodes = Nodes::start(2, "16MiB", &["--no-prepare", "--metrics", "--lease-ms", "2000"]);
+    let alone = Daemon::start("4M", &["--no-prepare", "--metrics"]);
+    drop(alone.client());
+    assert!(!numbers(&alone).contains("cluster"));
+    let far = nodes.client(0).at("b").unwrap();
+    far.put(&Value::Bytes(&[1; 100_000]), Some("far")).unwrap();
+    let seat = "farrow_peer_bytes_total{node=\"b\",kind=\"seat\",way=\"out\"}";
+    let text = wait_for("fresh numbers", || {
+        Some(numbers(&nodes.daemons[0])).filter(|text| text.contains(seat))
+    })
+    .unwrap();
+    assert_eq!(value(&text, "farrow_cluster_has_lease"), 1.0);
+    assert!(value(&text, "farrow_cluster_view") >= 1.0);
+    let left = value(&text, "farrow_cluster_lease_left_seconds");
+    assert!(left > 0.0 && left <= 2.0, "{left}");
+    assert_eq!(value(&text, "farrow_cluster_nodes{reach=\"live\"}"), 1.0);
+    assert!(text.contains("reach=\"live\",fabric=\"shm\",coherence=\"coherent\"} 1"), "{text}");
+    assert!(value(&text, seat) > 0.0);
+    for way in ["in", "out"] {
+        let letters =
+            format!("farrow_peer_messages_total{{node=\"b\",kind=\"letter\",way=\"{way}\"}}");
+        assert!(value(&text, &letters) > 0.0);
+    }
+    let lines = "farrow_region_refreshed_lines_total{node=\"b\"}";
+    assert_eq!(value(&text, lines), 0.0, "it is coherent");
+    // Of two the first goes on without the other one, the second does not.
+    nodes.daemons[1].kill9();
+    let live = "farrow_cluster_nodes{reach=\"live\"}";
+    wait_for("a node that is not heard of", || {
+        Some(numbers(&nodes.daemons[0])).filter(|text| value(text, live) == 0.0)
+    })
+    .unwrap();
 }
 
 #[test]

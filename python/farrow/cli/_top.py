@@ -106,6 +106,7 @@ class _Watch:
             _map(overview["cells"], columns),
             _legend(),
             _clients(overview["clients"]),
+            *_nodes(self._client.nodes()),
         )
 
     def _rates(self, now: float, stats: dict[str, Any]) -> dict[str, str]:
@@ -182,3 +183,23 @@ def _clients(clients: list[dict[str, Any]]) -> Any:
     more = len(clients) - len(rows)
     title = f"clients (and {more} more)" if more else "clients"
     return grid((">place", ">process", ">granted", ">holds", "connected"), rows, title=title)
+
+
+def _nodes(nodes: list[Any]) -> list[Any]:
+    """The other nodes of the cluster: how each is heard of, and how its memory is reached."""
+    rows = [
+        (
+            visible(node.name),
+            visible(node.address),
+            node.reach,
+            node.fabric or "-",
+            node.coherence or visible(node.why_not) or "-",
+            human_bytes(node.capacity),
+        )
+        for node in nodes
+        if not node.is_own
+    ]
+    if not rows:
+        return []
+    titles = ("node", "address", "reach", "fabric", "coherence", ">lends")
+    return [grid(titles, rows, title="other nodes")]

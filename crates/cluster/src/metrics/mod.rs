@@ -3,6 +3,7 @@
 //! Nothing here knows sockets: [`http`] reads a request and makes an answer, [`text`] writes the
 //! numbers, [`Latencies`] counts. The event loop in `server/` does the rest.
 
+pub(crate) mod cluster;
 pub(crate) mod http;
 pub(crate) mod text;
 

@@ -3,13 +3,19 @@
 use std::fmt::Write;
 
 use super::Latencies;
+use super::cluster::{self, Traffic};
+use crate::protocol::cluster::ClusterNumbers;
 use crate::wire::NodeStats;
 
 /// A family of one sample without labels: name, type, help, value.
 type Single = (&'static str, &'static str, &'static str, f64);
 
-/// All numbers of a node.
-pub(crate) fn write(stats: &NodeStats, latencies: &Latencies) -> String {
+/// All numbers of a node, and of its cluster if it is in one.
+pub(crate) fn write(
+    stats: &NodeStats,
+    latencies: &Latencies,
+    of_cluster: Option<(&ClusterNumbers, &Traffic)>,
+) -> String {
     let mut out = String::with_capacity(16 << 10);
     for (name, kind, help, value) in singles(stats) {
         head(&mut out, name, kind, help);
@@ -29,6 +35,9 @@ pub(crate) fn write(stats: &NodeStats, latencies: &Latencies) -> String {
         let labels = format!("{{kind=\"{kind}\"}}");
         line(&mut out, "farrow_request_seconds_sum", &labels, histogram.sum_seconds());
         line(&mut out, "farrow_request_seconds_count", &labels, count);
+    }
+    if let Some((numbers, traffic)) = of_cluster {
+        cluster::write(&mut out, numbers, traffic);
     }
     out
 }
@@ -145,17 +154,17 @@ fn info(out: &mut String, stats: &NodeStats) {
     line(out, "farrow_node_info", &format!("{{{}}}", labels.join(",")), 1.0);
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+pub(super) fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     // Writing to a string cannot fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
-fn line(out: &mut String, name: &str, labels: &str, value: f64) {
+pub(super) fn line(out: &mut String, name: &str, labels: &str, value: f64) {
     let _ = writeln!(out, "{name}{labels} {value}");
 }
 
 /// A label's value: a path may hold anything.
-fn escaped(value: &str) -> String {
+pub(super) fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -171,7 +180,7 @@ mod tests {
         let stats = NodeStats { capacity: 1 << 40, uptime_ms: 1500, memory, ..Default::default() };
         let mut latencies = Latencies::new();
         latencies.entry("seal").or_default().add(Duration::from_micros(3));
-        let text = write(&stats, &latencies);
+        let text = write(&stats, &latencies, None);
         assert!(text.ends_with('\n'));
         assert!(text.contains("\nfarrow_capacity_bytes 1099511627776\n"), "{text}");
         assert!(text.contains("\nfarrow_uptime_seconds 1.5\n"));

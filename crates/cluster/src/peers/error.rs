@@ -36,6 +36,18 @@ pub(crate) enum StartError {
     /// The key and the certificates do not go together.
     #[error("certificate and key: {0}")]
     Tls(String),
+    /// Plain text to etcd would leave the machine.
+    #[error(
+        "etcd at {address} is not on loopback: use etcds://, or allow plain text (option \
+         `etcd_plaintext`)"
+    )]
+    EtcdPlaintext { address: String },
+    /// Options for etcd that do not go together.
+    #[error("etcd: {0}")]
+    EtcdOptions(&'static str),
+    /// Etcd cannot be used.
+    #[error("etcd at {place}: {reason}")]
+    Etcd { place: String, reason: String },
     /// The address cannot be listened at, or the thread not be started.
     #[error("listening at {address}: {error}")]
     Listen { address: SocketAddr, error: io::Error },

@@ -17,7 +17,7 @@ use tower_service::Service;
 use super::address::PeerAddress;
 use super::calls::Client;
 use super::error::{PeerError, shorten};
-use super::limits::{AROUND_BYTES_MAX, PeerLimits, SEAT_FRAME_BYTES_MAX};
+use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, SEAT_FRAME_BYTES_MAX};
 use super::pb::node_client::NodeClient;
 use super::tls::Wire;
 use crate::certs::NodeName;
@@ -33,8 +33,8 @@ pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 pub(super) const HEADERS_BYTES_MAX: u32 = 8 << 10;
 
 /// After a failure the next connection waits so long, twice as long after each further one.
-const REST_MIN: Duration = Duration::from_millis(50);
-const REST_MAX: Duration = Duration::from_secs(1);
+pub(super) const REST_MIN: Duration = Duration::from_millis(50);
+pub(super) const REST_MAX: Duration = Duration::from_secs(1);
 
 /// What goes over a connection.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ pub(super) enum Lane {
 /// A connection that stands.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
-    sender: SendRequest<Body>,
+    pub(super) sender: SendRequest<Body>,
     /// Who answers, by its certificate.
     pub(super) peer: Option<NodeName>,
 }
@@ -150,23 +150,8 @@ impl Link {
             }
             None => (Box::new(stream), None),
         };
-        let (sender, connection) = Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(STREAM_WINDOW_BYTES * STREAMS_MAX)
-            .max_header_list_size(HEADERS_BYTES_MAX)
-            .keep_alive_interval(client.times.keep_alive_interval)
-            .keep_alive_timeout(client.times.keep_alive_timeout)
-            .keep_alive_while_idle(true)
-            .handshake(TokioIo::new(wire))
-            .await
-            .map_err(|error| self.unreachable(error))?;
-        let address = self.address.clone();
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%address, %error, "a connection ended");
-            }
-        });
+        let sender = handshake(wire, &client.times, self.address.to_string()).await;
+        let sender = sender.map_err(|error| self.unreachable(error))?;
         Ok(Live { sender, peer })
     }
 
@@ -174,6 +159,30 @@ impl Link {
         let reason = shorten(&reason.to_string());
         PeerError::Unreachable { address: self.address.to_string(), reason }
     }
+}
+
+/// Begins HTTP/2, on a task that ends with the connection.
+pub(super) async fn handshake(
+    wire: Box<dyn Wire>,
+    times: &PeerTimes,
+    address: String,
+) -> Result<SendRequest<Body>, hyper::Error> {
+    let (sender, connection) = Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES * STREAMS_MAX)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .keep_alive_interval(times.keep_alive_interval)
+        .keep_alive_timeout(times.keep_alive_timeout)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(wire))
+        .await?;
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%address, %error, "a connection ended");
+        }
+    });
+    Ok(sender)
 }
 
 impl LaneState {

@@ -7,6 +7,7 @@
 mod address;
 mod calls;
 mod error;
+mod etcd;
 mod limits;
 mod link;
 mod outbox;
@@ -32,6 +33,19 @@ mod pb {
     include!(concat!(env!("OUT_DIR"), "/farrow.v1.rs"));
 }
 
+/// What `build.rs` makes of `proto/etcd/rpc.proto`.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    rust_2018_idioms,
+    clippy::pedantic,
+    clippy::all,
+    reason = "generated code; the messages are those of etcd"
+)]
+mod etcd_pb {
+    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
+}
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -46,12 +60,15 @@ use tokio::sync::oneshot;
 
 pub(crate) use address::{AskedToken, PeerAddress, SeatId};
 pub(crate) use error::{PeerError, StartError};
+pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
 pub(crate) use limits::{PeerLimits, PeerTimes};
 pub(crate) use seat::SeatBytes;
 pub use tls::PeerTls;
 
 use crate::certs::NodeName;
+use crate::protocol::membership::etcd as membership;
 use calls::Client;
+use etcd::Etcd;
 use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Place};
 use link::Link;
 use outbox::Outbox;
@@ -115,6 +132,10 @@ pub(crate) enum PeerEvent {
     /// The last event of a seat, unless this side ended it. `is_process_gone` is none when the
     /// stream broke: the client may live and read.
     SeatEnded { seat: SeatId, is_process_gone: Option<bool>, reason: String },
+    /// What became of [`Peers::ask_etcd`]; exactly one for each.
+    EtcdAnswered { id: u64, reply: membership::Reply },
+    /// Something changed in etcd, or may have.
+    EtcdChanged,
 }
 
 /// What the event loop keeps of questions and seats.
@@ -134,6 +155,7 @@ pub(crate) struct Peers {
     client: Arc<Client>,
     events: Arc<EventQueue>,
     kept: Mutex<Kept>,
+    etcd: Option<Arc<Etcd>>,
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -187,7 +209,41 @@ impl Peers {
         let thread =
             std::thread::Builder::new().name("farrow-peers".into()).spawn(work).map_err(failed)?;
         let (kept, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
-        Ok(Self { wake, local_address, client, events, kept, runtime: handle, stop, thread })
+        let (etcd, runtime) = (None, handle);
+        Ok(Self { wake, local_address, client, events, kept, etcd, runtime, stop, thread })
+    }
+
+    /// Keeps the membership in etcd: sees that it can be read, within a deadline, and begins to
+    /// listen for changes.
+    ///
+    /// # Errors
+    ///
+    /// The options do not fit, or, if `is_probed`, etcd does not answer or refuses this node.
+    pub(crate) fn start_etcd(
+        &mut self,
+        config: &EtcdConfig,
+        lease: Duration,
+        is_probed: bool,
+    ) -> Result<(), StartError> {
+        let etcd = Arc::new(Etcd::new(config, lease, Arc::clone(&self.events))?);
+        if is_probed {
+            etcd.probe(&self.runtime)?;
+        }
+        self.runtime.spawn(Arc::clone(&etcd).watch());
+        self.etcd = Some(etcd);
+        Ok(())
+    }
+
+    /// Asks etcd; the answer comes as [`PeerEvent::EtcdAnswered`] with the number.
+    pub(crate) fn ask_etcd(&self, id: u64, request: membership::Request) {
+        match &self.etcd {
+            Some(etcd) => drop(self.runtime.spawn(Arc::clone(etcd).ask(id, request))),
+            None => {
+                let reason = "this node was not told of an etcd".to_owned();
+                let reply = membership::Reply::Failed { reason };
+                self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
+            }
+        }
     }
 
     /// Where this node listens.

@@ -24,7 +24,7 @@ use super::error::{PeerError, StartError, shorten};
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2): both sides insist on it.
-const ALPN: &[u8] = b"h2";
+pub(super) const ALPN: &[u8] = b"h2";
 
 /// Files that say who this node is, as [`crate::certs::issue`] writes them.
 #[derive(Debug, Clone)]
@@ -157,11 +157,11 @@ fn configs(
     Ok((client, server))
 }
 
-fn unusable(path: &Path, reason: impl fmt::Display) -> StartError {
+pub(super) fn unusable(path: &Path, reason: impl fmt::Display) -> StartError {
     StartError::File { path: path.to_owned(), reason: reason.to_string() }
 }
 
-fn check_key_is_private(key: &Path) -> Result<(), StartError> {
+pub(super) fn check_key_is_private(key: &Path) -> Result<(), StartError> {
     let mode = std::fs::metadata(key).map_err(|error| unusable(key, error))?.mode();
     match mode & 0o007 {
         0 => Ok(()),

@@ -345,6 +345,7 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         self.spills.set_now(now_ms);
+        self.heed_lease(now_ms, out);
         self.answer(session, request, now_ms, wall_ns, out);
         self.take_jobs(out);
         self.tell_watchers(out);

@@ -434,13 +434,17 @@ impl Server {
 
     fn scrape(&mut self, token: u64) {
         let now_ms = self.now_ms();
-        let Self { scrapers: Some(scrapers), state, latencies, poll, .. } = self else {
+        let Self { scrapers: Some(scrapers), state, latencies, poll, others, .. } = self else {
             return;
         };
         scrapers.ready(poll.as_fd(), token, now_ms, || {
             let _span = tracing::debug_span!("scrape").entered();
             match state.current_stats(now_ms) {
-                Ok(stats) => metrics::text::write(&stats, latencies),
+                Ok(stats) => {
+                    let numbers = state.cluster_numbers(now_ms);
+                    let traffic = others.as_ref().map(|others| &others.traffic);
+                    metrics::text::write(&stats, latencies, numbers.as_ref().zip(traffic))
+                }
                 Err(error) => {
                     tracing::error!(%error, "no numbers");
                     String::new()

@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::process::watch;
 use super::{ORPHANS, Server};
+use crate::metrics::cluster::{Kind, Traffic, Way};
 use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
 use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
@@ -51,6 +52,9 @@ pub(super) struct Others {
     next_asked: u64,
     watched: VecDeque<WatchedProcess>,
     next_watched: u64,
+    pub(super) traffic: Traffic,
+    /// Which node each question that is under way went to.
+    asking: BTreeMap<u64, String>,
 }
 
 /// A client of another node that uses memory of this one.
@@ -83,6 +87,8 @@ impl Others {
             next_asked: 0,
             watched: VecDeque::new(),
             next_watched: 0,
+            traffic: Traffic::default(),
+            asking: BTreeMap::new(),
         }
     }
 
@@ -106,17 +112,20 @@ impl Others {
         }
         guest.output_bytes += bytes.len();
         guest.output.push_back(bytes.into());
-        drain(&self.peers, guest);
+        drain(&self.peers, guest, &mut self.traffic);
         guest.output_bytes <= GUEST_OUT_BYTES_MAX
     }
 }
 
 /// Gives the transport as much as it takes.
-fn drain(peers: &Peers, guest: &mut GuestSeat) {
+fn drain(peers: &Peers, guest: &mut GuestSeat, traffic: &mut Traffic) {
     while let Some(bytes) = guest.output.pop_front() {
         let length = bytes.len();
         match peers.send(guest.seat, bytes) {
-            Ok(()) => guest.output_bytes = guest.output_bytes.saturating_sub(length),
+            Ok(()) => {
+                guest.output_bytes = guest.output_bytes.saturating_sub(length);
+                traffic.add(&guest.node, Kind::Seat, Way::Out, length);
+            }
             Err(bytes) => {
                 guest.output.push_front(bytes);
                 return;
@@ -140,9 +149,11 @@ impl Server {
             let now_ms = self.now_ms();
             match event {
                 PeerEvent::Told { from, incarnation, body } => {
+                    self.count(from.as_str(), Kind::Letter, Way::In, body.len());
                     self.state.told((from.as_str(), incarnation), &body, now_ms, actions);
                 }
                 PeerEvent::Asked { token, from, incarnation, body } => {
+                    self.count(from.as_str(), Kind::Question, Way::In, body.len());
                     let Some(others) = &mut self.others else { return };
                     let asked = others.next_asked;
                     others.next_asked += 1;
@@ -151,10 +162,20 @@ impl Server {
                     self.state.asked(asked, from, &body, now_ms, actions);
                 }
                 PeerEvent::Answered { token, result } => {
+                    if let Some(others) = &mut self.others
+                        && let Some(node) = others.asking.remove(&token)
+                        && result.is_err()
+                    {
+                        others.traffic.fail(&node);
+                    }
                     let answer = result.map(|answer| answer.body.to_vec());
                     let answer = answer.map_err(|error| error.to_string());
                     self.state.answered(token, answer, now_ms, actions);
                 }
+                PeerEvent::EtcdAnswered { id, reply } => {
+                    self.state.etcd_answered(id, reply, now_ms, actions);
+                }
+                PeerEvent::EtcdChanged => self.state.etcd_changed(now_ms, actions),
                 PeerEvent::SeatOpened { seat, from, process } => {
                     self.open_guest(seat, from.as_str(), process);
                 }
@@ -164,6 +185,15 @@ impl Server {
                     self.seat_ended(seat, is_process_gone, &reason);
                 }
             }
+        }
+    }
+
+    /// Counts a message, if it is a member's: anybody may call himself anything in plain text.
+    fn count(&mut self, node: &str, kind: Kind, way: Way, bytes: usize) {
+        if self.state.is_neighbour(node)
+            && let Some(others) = &mut self.others
+        {
+            others.traffic.add(node, kind, way, bytes);
         }
     }
 
@@ -201,10 +231,15 @@ impl Server {
         let Some(session) = others.seats.get(&seat).copied() else {
             return;
         };
+        let length = bytes.bytes.len();
         if let Some(guest) = others.guests.get_mut(&session) {
+            others.traffic.add(&guest.node, Kind::Seat, Way::In, length);
             guest.is_stuffed.push_back(bytes);
             self.serve_guest(session, actions);
         } else {
+            if let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref()) {
+                others.traffic.add(&carried.node, Kind::Seat, Way::In, length);
+            }
             self.carry_back(session, &bytes.bytes);
         }
     }
@@ -252,7 +287,7 @@ impl Server {
             return;
         };
         match others.guests.get_mut(&session) {
-            Some(guest) => drain(&others.peers, guest),
+            Some(guest) => drain(&others.peers, guest, &mut others.traffic),
             // Its requests were left in its connection.
             None => drop(self.pending.insert(session)),
         }
@@ -271,6 +306,11 @@ impl Server {
             // What is not known for certain counts as alive: the state watches on.
             self.state.closed(session, is_process_gone != Some(true), now_ms);
             return;
+        }
+        if is_process_gone.is_none()
+            && let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref())
+        {
+            others.traffic.fail(&carried.node);
         }
         self.carried_ended(session, reason);
     }
@@ -320,6 +360,9 @@ impl Server {
     pub(super) fn perform_with_others(&mut self, action: PeerAction) {
         match action {
             PeerAction::Tell { address, incarnation, body } => {
+                if let Some(node) = self.state.node_at(&address).map(str::to_owned) {
+                    self.count(&node, Kind::Letter, Way::Out, body.len());
+                }
                 if let (Some(others), Some(address)) = (&self.others, parse(&address)) {
                     others.peers.set_incarnation(incarnation);
                     others.peers.tell(&address, body.into());
@@ -343,6 +386,11 @@ impl Server {
                 self.watch_for_other(token, pid, start_time);
             }
             PeerAction::WatchGuest { slot } => self.watch_guest(slot),
+            PeerAction::AskEtcd { id, request } => {
+                if let Some(others) = &self.others {
+                    others.peers.ask_etcd(id, request);
+                }
+            }
             PeerAction::Clean { token, node, spans } => {
                 let spans: Vec<Span> = spans.into_iter().map(span).collect();
                 let cleaned = match self.state.memory_of(&node) {
@@ -363,7 +411,8 @@ impl Server {
         body: Vec<u8>,
         timeout_ms: u64,
     ) {
-        let Some(others) = &self.others else {
+        self.count(node, Kind::Question, Way::Out, body.len());
+        let Some(others) = &mut self.others else {
             return;
         };
         others.peers.set_incarnation(incarnation);
@@ -375,6 +424,10 @@ impl Server {
                 asked.err().map(|error| error.to_string())
             }
         };
+        match &failed {
+            Some(_) => others.traffic.fail(node),
+            None => drop(others.asking.insert(token, node.to_owned())),
+        }
         if let Some(reason) = failed {
             let mut actions = Vec::new();
             self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
@@ -455,9 +508,13 @@ impl Server {
                 return;
             }
         };
+        let length = bytes.len();
         if let Err(bytes) = others.peers.send(seat, Bytes::from(bytes)) {
             connection.put_back(&bytes);
             return;
+        }
+        if let Some(carried) = &connection.carried {
+            others.traffic.add(&carried.node, Kind::Seat, Way::Out, length);
         }
         if connection.has_request() {
             self.pending.insert(session);

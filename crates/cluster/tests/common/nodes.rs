@@ -16,7 +16,7 @@ pub struct Nodes {
 pub const LEASE_MS: u64 = 2000;
 
 impl Nodes {
-    /// So many nodes, of which each knows all others; named a, b, c and so on.
+    /// So many nodes, of which each knows all others, or an etcd; named a, b, c and so on.
     pub fn start(count: usize, memory: &str, more: &[&str]) -> Self {
         Self::start_each(count, more, |_, words| Daemon::start(memory, words))
     }
@@ -42,7 +42,10 @@ impl Nodes {
                 words.extend(["--lease-ms", lease]);
             }
             words.extend(["--name", &names[number], "--listen", &addresses[number]]);
-            for other in addresses.iter().enumerate().filter(|(n, _)| *n != number) {
+            // Where etcd says who is there nobody has to be named.
+            let is_joining = !more.contains(&"--membership");
+            let others = addresses.iter().enumerate().filter(|(n, _)| is_joining && *n != number);
+            for other in others {
                 words.extend(["--join", other.1]);
             }
             words.extend(more);

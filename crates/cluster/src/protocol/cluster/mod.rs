@@ -3,9 +3,11 @@
 //! The state machines of membership and naming decide; this joins them to the store and to the
 //! requests of clients. What goes to other nodes comes out as [`PeerAction`].
 
+mod agreement;
 mod guests;
 mod names;
 mod neighbours;
+mod numbers;
 mod offer;
 mod questions;
 mod waits;
@@ -16,18 +18,20 @@ use std::collections::BTreeMap;
 
 use farrow_store::ClientSlot;
 
+pub use agreement::AgreementKind;
 pub use neighbours::NeighbourMemory;
+pub use numbers::ClusterNumbers;
 pub use offer::{Offer, Way};
 pub use questions::{Answer, Question};
 
 use super::membership::{
-    Incarnation, Kept, Letter, Membership, NodeName, NodeNumber, Options as MembershipOptions,
-    Output,
+    Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
 };
 use super::naming::{self, Naming};
 use super::node::NodeState;
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Hello, ReplyBody, Roster, RosterNode, WireError};
+use agreement::{Agreement, Outcome};
 use names::Parked;
 use neighbours::Neighbour;
 use waits::Awaited;
@@ -50,7 +54,9 @@ pub struct ClusterOptions {
     pub name: NodeName,
     /// Where the others reach it.
     pub address: String,
-    /// Where it finds others.
+    /// How the nodes agree on who they are.
+    pub agreement: AgreementKind,
+    /// Where it finds others, unless they agree by etcd.
     pub seeds: Vec<String>,
     /// After so long without a word a node is thought lost.
     pub lease_ms: u64,
@@ -140,6 +146,13 @@ pub enum PeerAction {
         /// Its place.
         slot: ClientSlot,
     },
+    /// Ask etcd, which keeps the membership; [`NodeState::etcd_answered`] is called by a deadline.
+    AskEtcd {
+        /// Names the question.
+        id: u64,
+        /// What.
+        request: etcd::Request,
+    },
     /// Drop from this machine's caches what is written back of these parts of a mapped region.
     Clean {
         /// Names the question.
@@ -208,7 +221,7 @@ fn cluster_again(cluster: &mut Option<Box<Cluster>>, what: (String, Question, u6
 #[derive(Debug)]
 pub(in crate::protocol) struct Cluster {
     options: ClusterOptions,
-    membership: Membership,
+    membership: Agreement,
     naming: Naming,
     incarnation: u64,
     has_lease: bool,
@@ -242,20 +255,19 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
         let kept = self.home.kept_for_cluster()?;
-        let kept: Option<Kept> = kept.and_then(|bytes| postcard::from_bytes(&bytes).ok());
-        let incarnation = kept.as_ref().map_or(options.incarnation, |kept| kept.incarnation.0);
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
             info: options.offer.encode().unwrap_or_default(),
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
-            incarnation: Incarnation(incarnation),
+            incarnation: Incarnation(options.incarnation),
             seed: options.seed,
         };
         let reserved: Vec<String> = self.home.reserved_names().map(str::to_owned).collect();
         let naming = Naming::new(options.name.clone(), options.incarnation, reserved.clone());
-        let membership = Membership::new(membership, kept, now_ms)?;
+        let membership = Agreement::new(options.agreement, membership, kept.as_deref(), now_ms)?;
+        let incarnation = membership.incarnation().0;
         let known = membership.view().cloned();
         self.cluster = Some(Box::new(Cluster {
             membership,
@@ -300,9 +312,8 @@ impl NodeState {
             tracing::warn!(from, name = %letter.from.name, "a letter in another's name");
             return;
         }
-        let mut outputs = Vec::new();
-        cluster.membership.handle(letter, now_ms, &mut outputs);
-        self.perform_membership(outputs, now_ms, out);
+        let outcomes = cluster.membership.handle(letter, now_ms);
+        self.perform_membership(outcomes, now_ms, out);
         self.tell_roster();
     }
 
@@ -321,9 +332,8 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let mut outputs = Vec::new();
-        cluster.membership.tick(now_ms, &mut outputs);
-        self.perform_membership(outputs, now_ms, out);
+        let outcomes = cluster.membership.tick(now_ms);
+        self.perform_membership(outcomes, now_ms, out);
         self.settle_reserved();
         self.tick_names(now_ms, out);
         self.watch_guests(now_ms, out);
@@ -341,55 +351,64 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let mut outputs = Vec::new();
-        cluster.membership.leave(now_ms, &mut outputs);
-        self.perform_membership(outputs, now_ms, out);
+        let outcomes = cluster.membership.leave(now_ms);
+        self.perform_membership(outcomes, now_ms, out);
     }
 
-    fn perform_membership(&mut self, outputs: Vec<Output>, now_ms: u64, out: &mut Vec<Action>) {
-        for output in outputs {
-            let Some(cluster) = &mut self.cluster else {
-                return;
-            };
-            match output {
-                Output::Send { address, letter } => {
-                    let Ok(body) = postcard::to_allocvec(&letter) else {
-                        continue;
-                    };
-                    let incarnation = cluster.incarnation;
-                    out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
-                }
-                Output::Keep(kept) => self.keep(&kept),
-                Output::View(view) => self.view_installed(view, now_ms, out),
-                Output::Reach { number, state } => {
-                    cluster.has_news = true;
-                    let found = cluster.neighbours.values_mut();
-                    for one in found.filter(|one| one.member.number == number) {
-                        one.set_reach(state);
-                    }
-                }
-                Output::LeaseFound => self.set_lease(true, now_ms, out),
-                Output::LeaseLost => self.set_lease(false, now_ms, out),
-                Output::Outcast { epoch } => {
-                    let next = cluster.incarnation.saturating_add(1);
-                    let mut outputs = Vec::new();
-                    cluster.naming.outcast(&mut outputs);
-                    tracing::warn!(epoch = epoch.0, incarnation = next, "the others went on alone");
-                    cluster.incarnation = next;
-                    cluster.has_news = true;
-                    cluster.membership.rejoin(Incarnation(next), now_ms);
-                    self.perform_naming(outputs, now_ms, out);
-                }
-                Output::Left => cluster.has_left = true,
-                Output::Clash(clash) => tracing::error!(%clash, "cluster"),
+    fn perform_membership(&mut self, outcomes: Vec<Outcome>, now_ms: u64, out: &mut Vec<Action>) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Told(told) => self.perform_told(told, now_ms, out),
+                Outcome::Ask(action) => out.push(Action::Peer(action)),
+                Outcome::Keep(bytes) => self.keep(&bytes),
             }
         }
     }
 
+    fn perform_told(&mut self, told: Output, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        // It grows by itself while a node waits to be let in.
+        cluster.incarnation = cluster.membership.incarnation().0;
+        match told {
+            Output::Send { address, letter } => {
+                let Ok(body) = postcard::to_allocvec(&letter) else {
+                    return;
+                };
+                let incarnation = cluster.incarnation;
+                out.push(Action::Peer(PeerAction::Tell { address, incarnation, body }));
+            }
+            // Bytes by now.
+            Output::Keep(_) => {}
+            Output::View(view) => self.view_installed(view, now_ms, out),
+            Output::Reach { number, state } => {
+                cluster.has_news = true;
+                let found = cluster.neighbours.values_mut();
+                for one in found.filter(|one| one.member.number == number) {
+                    one.set_reach(state);
+                }
+            }
+            Output::LeaseFound => self.set_lease(true, now_ms, out),
+            Output::LeaseLost => self.set_lease(false, now_ms, out),
+            Output::Outcast { epoch } => {
+                let next = cluster.incarnation.saturating_add(1);
+                let mut outputs = Vec::new();
+                cluster.naming.outcast(&mut outputs);
+                tracing::warn!(epoch = epoch.0, incarnation = next, "the others went on alone");
+                cluster.incarnation = next;
+                cluster.has_news = true;
+                cluster.membership.rejoin(Incarnation(next), now_ms);
+                self.perform_naming(outputs, now_ms, out);
+            }
+            Output::Left => cluster.has_left = true,
+            Output::Clash(clash) => tracing::error!(%clash, "cluster"),
+        }
+    }
+
     /// What is to be known after a kill. Kept before anything that follows from it is sent.
-    fn keep(&mut self, kept: &Kept) {
-        let bytes = postcard::to_allocvec(kept).unwrap_or_default();
-        if let Err(error) = self.home.keep_for_cluster(&bytes) {
+    fn keep(&mut self, bytes: &[u8]) {
+        if let Err(error) = self.home.keep_for_cluster(bytes) {
             tracing::error!(%error, "what is to be kept for the cluster");
         }
     }
@@ -509,6 +528,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
+        self.heed_lease(now_ms, out);
         let answer = match postcard::from_bytes::<Question>(body) {
             Ok(question) => self.answer_question(token, from, question, now_ms, out),
             Err(error) => Some(Answer::No(format!("{} B: {error}", body.len()))),

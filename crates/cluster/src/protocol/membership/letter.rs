@@ -229,6 +229,12 @@ pub enum ClashError {
         /// The other's.
         theirs: ClusterId,
     },
+    /// Etcd does not answer, or what it answers cannot be used.
+    #[error("etcd: {reason}")]
+    Etcd {
+        /// Why.
+        reason: String,
+    },
     /// The cluster takes no more nodes.
     #[error("the cluster has all of its {members} members")]
     Full {

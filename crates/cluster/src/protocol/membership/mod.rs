@@ -32,6 +32,7 @@
 
 mod beats;
 mod consensus;
+pub mod etcd;
 mod joining;
 mod letter;
 mod options;

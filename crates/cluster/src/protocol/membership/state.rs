@@ -261,6 +261,12 @@ impl Membership {
         self.kept.view.is_some() && !self.kept.is_leaving && now_ms < self.lease_until_ms
     }
 
+    /// How long [`Self::has_lease`] stays true without news.
+    #[must_use]
+    pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
+    }
+
     /// How well a node is reached; the own one is live.
     #[must_use]
     pub fn reach(&self, number: NodeNumber) -> Reach {

@@ -1,0 +1,214 @@
+//! What a node tells of its cluster: who is there, how it is reached, what went to and came from it.
+
+use std::collections::BTreeMap;
+
+use super::text::{escaped, head, line};
+use crate::protocol::cluster::ClusterNumbers;
+use crate::wire::{Reach, RosterNode};
+
+/// Nodes of which traffic is counted: those of a view, and as many that went.
+const NODES_MAX: usize = 128;
+
+/// What a message between two nodes is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Of the membership.
+    Letter,
+    /// Of the daemons.
+    Question,
+    /// Of clients, on their seats.
+    Seat,
+}
+
+/// Which way it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Way {
+    In,
+    Out,
+}
+
+impl Kind {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Letter => "letter",
+            Self::Question => "question",
+            Self::Seat => "seat",
+        }
+    }
+}
+
+impl Way {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+}
+
+#[derive(Debug, Default, Clone)]
+struct Counts {
+    /// Messages, and their bytes.
+    sent: BTreeMap<(Kind, Way), (u64, u64)>,
+    failures: u64,
+}
+
+/// What went between this node and each other one.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic {
+    nodes: BTreeMap<String, Counts>,
+}
+
+impl Traffic {
+    /// A message of so many bytes went to a node of the cluster, or came from it.
+    pub(crate) fn add(&mut self, node: &str, kind: Kind, way: Way, bytes: usize) {
+        self.with(node, |counts| {
+            let (messages, sum) = counts.sent.entry((kind, way)).or_default();
+            *messages += 1;
+            *sum += bytes as u64;
+        });
+    }
+
+    /// Something that was asked of a node was not answered, or a seat at it broke.
+    pub(crate) fn fail(&mut self, node: &str) {
+        self.with(node, |counts| counts.failures += 1);
+    }
+
+    fn with(&mut self, node: &str, change: impl FnOnce(&mut Counts)) {
+        if let Some(counts) = self.nodes.get_mut(node) {
+            return change(counts);
+        }
+        if self.nodes.len() >= NODES_MAX {
+            // Of a node that went, most likely: which of them goes is of no matter.
+            self.nodes.pop_first();
+        }
+        change(self.nodes.entry(node.to_owned()).or_default());
+    }
+}
+
+/// All of it, in the text format.
+pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffic) {
+    let ClusterNumbers { roster, lease_left_ms, lines } = numbers;
+    let mut single = |name, help, value: f64| {
+        head(out, name, "gauge", help);
+        line(out, name, "", value);
+    };
+    single(
+        "farrow_cluster_view",
+        "Number of the view of the cluster; 0: none.",
+        roster.epoch as f64,
+    );
+    let has_lease = f64::from(u8::from(roster.has_lease));
+    single("farrow_cluster_has_lease", "Whether the node may make names.", has_lease);
+    let left = *lease_left_ms as f64 / 1e3;
+    single("farrow_cluster_lease_left_seconds", "How long its lease lasts from now on.", left);
+    let others = || roster.nodes.iter().filter(|node| !node.is_own);
+    head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by how they are heard of.");
+    for reach in [Reach::Live, Reach::Suspect, Reach::Lost] {
+        let count = others().filter(|node| node.reach == reach).count();
+        let labels = format!("{{reach=\"{}\"}}", reach.as_str());
+        line(out, "farrow_cluster_nodes", &labels, count as f64);
+    }
+    head(out, "farrow_cluster_node_info", "gauge", "How each other node is reached.");
+    for node in others() {
+        line(out, "farrow_cluster_node_info", &labels_of(node), 1.0);
+    }
+    for (name, help, value) in [
+        ("farrow_region_published_lines_total", "Cache lines written back.", 0),
+        ("farrow_region_refreshed_lines_total", "Cache lines dropped before reading.", 1),
+    ] {
+        head(out, name, "counter", help);
+        for (node, counts) in lines {
+            let labels = format!("{{node=\"{}\"}}", escaped(node));
+            line(out, name, &labels, counts[value] as f64);
+        }
+    }
+    write_traffic(out, others().map(|node| node.name.as_str()), traffic);
+}
+
+fn write_traffic<'a>(
+    out: &mut String,
+    nodes: impl Iterator<Item = &'a str> + Clone,
+    traffic: &Traffic,
+) {
+    let known = nodes.filter_map(|node| Some((node, traffic.nodes.get(node)?)));
+    for (name, help, is_bytes) in [
+        ("farrow_peer_messages_total", "Messages to and from each other node.", false),
+        ("farrow_peer_bytes_total", "Bytes of them.", true),
+    ] {
+        head(out, name, "counter", help);
+        for (node, counts) in known.clone() {
+            for ((kind, way), (messages, bytes)) in &counts.sent {
+                let (kind, way) = (kind.as_str(), way.as_str());
+                let node = escaped(node);
+                let labels = format!("{{node=\"{node}\",kind=\"{kind}\",way=\"{way}\"}}");
+                let value = if is_bytes { bytes } else { messages };
+                line(out, name, &labels, *value as f64);
+            }
+        }
+    }
+    let name = "farrow_peer_failures_total";
+    head(out, name, "counter", "Questions without an answer, and seats that broke.");
+    for (node, counts) in known {
+        line(out, name, &format!("{{node=\"{}\"}}", escaped(node)), counts.failures as f64);
+    }
+}
+
+fn labels_of(node: &RosterNode) -> String {
+    let labels = [
+        ("node", node.name.as_str()),
+        ("address", &node.address),
+        ("reach", node.reach.as_str()),
+        ("fabric", &node.fabric),
+        ("coherence", &node.coherence),
+    ];
+    let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value)));
+    format!("{{{}}}", labels.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Roster;
+
+    #[test]
+    fn each_node_and_each_way_has_a_line_and_strangers_have_none() {
+        let node = |name: &str, is_own| RosterNode {
+            name: name.to_owned(),
+            is_own,
+            fabric: "shm".to_owned(),
+            ..RosterNode::default()
+        };
+        let nodes = vec![node("a", true), node("b", false)];
+        let roster = Roster { epoch: 7, has_lease: true, nodes, ..Roster::default() };
+        let lines = vec![("b".to_owned(), [3, 4])];
+        let numbers = ClusterNumbers { roster, lease_left_ms: 1500, lines };
+        let mut traffic = Traffic::default();
+        traffic.add("b", Kind::Question, Way::Out, 10);
+        traffic.add("b", Kind::Question, Way::Out, 20);
+        traffic.add("stranger", Kind::Letter, Way::In, 5);
+        traffic.fail("b");
+        let mut text = String::new();
+        write(&mut text, &numbers, &traffic);
+        for sample in [
+            "farrow_cluster_view 7",
+            "farrow_cluster_has_lease 1",
+            "farrow_cluster_lease_left_seconds 1.5",
+            "farrow_cluster_nodes{reach=\"live\"} 1",
+            "farrow_region_refreshed_lines_total{node=\"b\"} 4",
+            "farrow_peer_messages_total{node=\"b\",kind=\"question\",way=\"out\"} 2",
+            "farrow_peer_bytes_total{node=\"b\",kind=\"question\",way=\"out\"} 30",
+            "farrow_peer_failures_total{node=\"b\"} 1",
+        ] {
+            assert!(text.lines().any(|line| line == sample), "{sample} in {text}");
+        }
+        assert!(!text.contains("stranger") && !text.contains("node=\"a\""), "{text}");
+    }
+
+    #[test]
+    fn names_that_come_and_go_take_no_more_than_their_room() {
+        let mut traffic = Traffic::default();
+        (0..1000).for_each(|n| traffic.add(&format!("n{n}"), Kind::Letter, Way::In, 1));
+        assert_eq!(traffic.nodes.len(), NODES_MAX);
+    }
+}

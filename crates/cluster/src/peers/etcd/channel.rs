@@ -1,0 +1,305 @@
+//! The connection to one of etcd's endpoints: made when needed, to the next one after a failure.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::Uri;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio_rustls::TlsConnector;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{Code, Request, Status};
+
+use super::{EtcdConfig, EtcdTls, EtcdUser};
+use crate::peers::address::PeerAddress;
+use crate::peers::error::{StartError, shorten};
+use crate::peers::etcd_pb::AuthenticateRequest;
+use crate::peers::etcd_pb::auth_client::AuthClient;
+use crate::peers::limits::PeerTimes;
+use crate::peers::link::{Live, REST_MAX, REST_MIN, handshake};
+use crate::peers::tls::{ALPN, Wire, check_key_is_private, unusable};
+
+/// Longest password that is read from a file.
+const PASSWORD_BYTES_MAX: usize = 4096;
+
+/// A call without an answer of use.
+#[derive(Debug, Clone)]
+pub(super) struct Failure {
+    /// Etcd did answer: with no.
+    pub(super) is_answer: bool,
+    pub(super) reason: String,
+}
+
+/// A connection that stands.
+#[derive(Debug, Clone)]
+pub(super) struct Connected {
+    pub(super) live: Live,
+    pub(super) origin: Uri,
+    token: Option<MetadataValue<Ascii>>,
+}
+
+impl Connected {
+    /// A request in the name of this node's user.
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    connected: Option<Connected>,
+    /// Counts connections.
+    generation: u64,
+    /// Which endpoint is tried first.
+    at: usize,
+    failures: u32,
+    failed: Option<(Instant, Failure)>,
+}
+
+/// See the module.
+pub(super) struct Channel {
+    endpoints: Vec<PeerAddress>,
+    tls: Option<TlsConnector>,
+    user: Option<(String, String)>,
+    is_plaintext_allowed: bool,
+    times: PeerTimes,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for Channel {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel").field("endpoints", &self.endpoints).finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    pub(super) fn new(config: &EtcdConfig, times: PeerTimes) -> Result<Self, StartError> {
+        let EtcdConfig { place, tls, user, is_plaintext_allowed } = config;
+        let tls = match (place.is_tls, tls) {
+            (true, Some(files)) => Some(connector(files)?),
+            (true, None) => {
+                return Err(StartError::EtcdOptions("etcds:// needs the option `etcd_ca`"));
+            }
+            (false, Some(_)) => {
+                return Err(StartError::EtcdOptions("certificates are for etcds://"));
+            }
+            (false, None) => None,
+        };
+        let user = user.as_ref().map(read_user).transpose()?;
+        let is_plaintext_allowed = *is_plaintext_allowed;
+        let endpoints = place.endpoints.clone();
+        let state = Mutex::default();
+        Ok(Self { endpoints, tls, user, is_plaintext_allowed, times, state })
+    }
+
+    /// The connection that stands, or a new one. Who stops waiting does not stop the attempt.
+    pub(super) async fn connection(self: &Arc<Self>) -> Result<(Connected, u64), Failure> {
+        let channel = Arc::clone(self);
+        let attempt = tokio::spawn(async move {
+            let mut state = channel.state.lock().await;
+            if let Some(connected) = &state.connected
+                && !connected.live.sender.is_closed()
+            {
+                return Ok((connected.clone(), state.generation));
+            }
+            let rest = REST_MIN.saturating_mul(1 << state.failures.min(10)).min(REST_MAX);
+            if let Some((at, failure)) = &state.failed
+                && at.elapsed() < rest
+            {
+                return Err(failure.clone());
+            }
+            channel.connect_to_any(&mut state).await
+        });
+        attempt.await.unwrap_or_else(|error| Err(unreachable(error)))
+    }
+
+    async fn connect_to_any(&self, state: &mut State) -> Result<(Connected, u64), Failure> {
+        let count = self.endpoints.len();
+        let mut failures = Vec::with_capacity(count);
+        for step in 0..count {
+            let at = (state.at + step) % count;
+            let Some(endpoint) = self.endpoints.get(at) else { continue };
+            let attempt = tokio::time::timeout(self.times.connect, self.connect(endpoint)).await;
+            let connected = attempt.unwrap_or_else(|_| {
+                let connect_ms = self.times.connect.as_millis();
+                Err(unreachable(format_args!("no connection within {connect_ms} ms")))
+            });
+            match connected {
+                Ok(connected) => {
+                    let generation = state.generation + 1;
+                    let connected = Some(connected);
+                    *state = State { connected, generation, at, failures: 0, failed: None };
+                    break;
+                }
+                Err(failure) => failures.push((endpoint, failure)),
+            }
+        }
+        if let Some(connected) = state.connected.clone().filter(|_| failures.len() < count) {
+            return Ok((connected, state.generation));
+        }
+        let reasons: Vec<String> = failures
+            .iter()
+            .map(|(endpoint, failure)| format!("{endpoint}: {}", failure.reason))
+            .collect();
+        let is_answer = !failures.is_empty() && failures.iter().all(|(_, one)| one.is_answer);
+        let failure = Failure { is_answer, reason: reasons.join("; ") };
+        state.connected = None;
+        state.failures = state.failures.saturating_add(1);
+        state.failed = Some((Instant::now(), failure.clone()));
+        Err(failure)
+    }
+
+    /// Gives a connection up that failed, if it is the one that stands; `None`: whichever stands.
+    /// The next call goes to the next endpoint.
+    pub(super) async fn discard(&self, generation: Option<u64>) {
+        // While one is made there is nothing to give up.
+        let Ok(mut state) = self.state.try_lock() else { return };
+        if generation.is_none_or(|failed| failed == state.generation)
+            && state.connected.take().is_some()
+        {
+            state.at = (state.at + 1) % self.endpoints.len().max(1);
+        }
+    }
+
+    async fn connect(&self, endpoint: &PeerAddress) -> Result<Connected, Failure> {
+        let found = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));
+        let mut last = unreachable("the name has no address");
+        for to in found.await.map_err(unreachable)? {
+            if self.tls.is_none() && !to.ip().is_loopback() && !self.is_plaintext_allowed {
+                let reason = StartError::EtcdPlaintext { address: endpoint.to_string() };
+                last = Failure { is_answer: true, reason: reason.to_string() };
+                continue;
+            }
+            let stream = match TcpStream::connect(to).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    last = unreachable(error);
+                    continue;
+                }
+            };
+            return self.speak(stream, endpoint).await;
+        }
+        Err(last)
+    }
+
+    async fn speak(&self, stream: TcpStream, to: &PeerAddress) -> Result<Connected, Failure> {
+        let _ = stream.set_nodelay(true);
+        let wire: Box<dyn Wire> = match &self.tls {
+            Some(tls) => {
+                let name = ServerName::try_from(to.host.clone()).map_err(unreachable)?;
+                Box::new(tls.connect(name, stream).await.map_err(unreachable)?)
+            }
+            None => Box::new(stream),
+        };
+        let sender = handshake(wire, &self.times, to.to_string()).await.map_err(unreachable)?;
+        let live = Live { sender, peer: None };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let authority = PeerAddress { name: None, ..to.clone() };
+        let origin: Uri = format!("{scheme}://{authority}").parse().map_err(unreachable)?;
+        let mut connected = Connected { live, origin, token: None };
+        if let Some((name, password)) = &self.user {
+            connected.token = Some(authenticate(&connected, name, password).await?);
+        }
+        Ok(connected)
+    }
+}
+
+async fn authenticate(
+    to: &Connected,
+    name: &str,
+    password: &str,
+) -> Result<MetadataValue<Ascii>, Failure> {
+    let (name, password) = (name.to_owned(), password.to_owned());
+    let mut client = AuthClient::with_origin(to.live.clone(), to.origin.clone());
+    let request = AuthenticateRequest { name: name.clone(), password };
+    let answer = client.authenticate(Request::new(request)).await.map_err(|status| Failure {
+        is_answer: is_answer(&status),
+        reason: format!("user {name}: {}", shorten(status.message())),
+    })?;
+    MetadataValue::try_from(answer.into_inner().token).map_err(unreachable)
+}
+
+/// Whether an error is etcd's word on what was asked, which another endpoint would say too. A token
+/// that ran out is none: with a new connection comes a new one.
+pub(super) fn is_answer(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented
+    )
+}
+
+/// What etcd said; or, where the connection broke, why.
+pub(super) fn reason_of(status: &Status) -> String {
+    let mut source = std::error::Error::source(status);
+    let Some(first) = source else {
+        return format!("{:?}: {}", status.code(), shorten(status.message()));
+    };
+    let mut last = first;
+    while let Some(error) = source {
+        last = error;
+        source = error.source();
+    }
+    format!("no answer, the connection ended: {}", shorten(&last.to_string()))
+}
+
+fn unreachable(reason: impl fmt::Display) -> Failure {
+    Failure { is_answer: false, reason: shorten(&reason.to_string()) }
+}
+
+fn read_user(user: &EtcdUser) -> Result<(String, String), StartError> {
+    let path = &user.password;
+    check_key_is_private(path)?;
+    let text = std::fs::read_to_string(path).map_err(|error| unusable(path, error))?;
+    let password = text.trim_end_matches(['\r', '\n']);
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
+        let bytes = password.len();
+        let reason = format!("a password has 1 to {PASSWORD_BYTES_MAX} B, not {bytes} B");
+        return Err(unusable(path, reason));
+    }
+    Ok((user.name.clone(), password.to_owned()))
+}
+
+fn connector(files: &EtcdTls) -> Result<TlsConnector, StartError> {
+    let mut roots = RootCertStore::empty();
+    let all = CertificateDer::pem_file_iter(&files.ca).and_then(Iterator::collect);
+    let all: Vec<CertificateDer<'static>> = all.map_err(|error| unusable(&files.ca, error))?;
+    if all.is_empty() {
+        return Err(unusable(&files.ca, "no certificate"));
+    }
+    for root in all {
+        roots.add(root).map_err(|error| unusable(&files.ca, error))?;
+    }
+    let bad = |error: rustls::Error| StartError::Tls(error.to_string());
+    let builder = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&TLS13])
+        .map_err(bad)?
+        .with_root_certificates(roots);
+    let mut config = match &files.identity {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+            let chain = chain.map_err(|error| unusable(certificate, error))?;
+            check_key_is_private(key)?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error))?;
+            builder.with_client_auth_cert(chain, key).map_err(bad)?
+        }
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}

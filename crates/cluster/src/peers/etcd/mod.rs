@@ -1,0 +1,212 @@
+//! The etcd that keeps the membership: asked on the transport's thread, over one connection at a
+//! time. Nothing is decided here; what is read and written the state machine of membership says.
+//!
+//! Each call has a deadline of a quarter of a lease, one that writes of half a lease. When an
+//! endpoint fails, or says nothing in time, the next call goes to the next one.
+
+mod calls;
+mod channel;
+mod keys;
+mod place;
+
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tonic::Status;
+
+use super::PeerEvent;
+use super::error::{StartError, shorten};
+use super::etcd_pb::watch_client::WatchClient;
+use super::etcd_pb::watch_request::RequestUnion;
+use super::etcd_pb::{WatchCreateRequest, WatchRequest};
+use super::limits::{PeerTimes, Place};
+use super::link::{REST_MAX, REST_MIN};
+use super::queue::{EventQueue, Left};
+use crate::protocol::membership::etcd::{Reply, Request, Revision};
+use channel::{Channel, Failure};
+use keys::Keys;
+
+pub use place::EtcdPlace;
+
+/// A node that starts waits so long for etcd: longer than an election of etcd's leader takes.
+const PROBE_MAX: Duration = Duration::from_secs(5);
+
+/// A watch that ended sooner is made again after a pause.
+const WATCH_LONG: Duration = Duration::from_secs(1);
+
+/// Where the membership is kept in etcd, and how this node shows that it may.
+#[derive(Debug, Clone)]
+pub struct EtcdConfig {
+    /// Where.
+    pub place: EtcdPlace,
+    /// Whom to trust, for `etcds://`.
+    pub tls: Option<EtcdTls>,
+    /// As whom.
+    pub user: Option<EtcdUser>,
+    /// Speak plain text with an etcd off this machine.
+    pub is_plaintext_allowed: bool,
+}
+
+/// Files for TLS with etcd, in PEM.
+#[derive(Debug, Clone)]
+pub struct EtcdTls {
+    /// Certificates of the authorities that etcd's certificate may come from.
+    pub ca: PathBuf,
+    /// This node's certificate and key, if etcd wants one.
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user of etcd.
+#[derive(Debug, Clone)]
+pub struct EtcdUser {
+    /// Its name.
+    pub name: String,
+    /// A file with the password, and nothing else but an end of line.
+    pub password: PathBuf,
+}
+
+/// Etcd, as the transport's thread has it.
+#[derive(Debug)]
+pub(super) struct Etcd {
+    place: EtcdPlace,
+    keys: Keys,
+    channel: Arc<Channel>,
+    deadline: Duration,
+    events: Arc<EventQueue>,
+    /// One word of a change waits at a time.
+    words: Arc<Semaphore>,
+}
+
+impl Etcd {
+    pub(super) fn new(
+        config: &EtcdConfig,
+        lease: Duration,
+        events: Arc<EventQueue>,
+    ) -> Result<Self, StartError> {
+        let times = PeerTimes::for_lease(lease);
+        Ok(Self {
+            place: config.place.clone(),
+            keys: Keys::below(&config.place.prefix),
+            channel: Arc::new(Channel::new(config, times)?),
+            deadline: lease / 4,
+            events,
+            words: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Waits until etcd was read once.
+    pub(super) fn probe(self: &Arc<Self>, runtime: &Handle) -> Result<(), StartError> {
+        let failed = |reason| StartError::Etcd { place: self.place.to_string(), reason };
+        let (told, is_told) = mpsc::sync_channel(1);
+        let etcd = Arc::clone(self);
+        runtime.spawn(async move {
+            let until = Instant::now() + PROBE_MAX;
+            let request = Request::Look { since: Revision(0) };
+            let mut result = etcd.try_ask(request.clone(), PROBE_MAX).await;
+            // Etcd may be starting too.
+            while result.as_ref().is_err_and(|failure| !failure.is_answer)
+                && Instant::now() + REST_MAX < until
+            {
+                tokio::time::sleep(REST_MIN * 4).await;
+                result = etcd.try_ask(request.clone(), until - Instant::now()).await;
+            }
+            let _ = told.send(result.map(drop));
+        });
+        match is_told.recv_timeout(PROBE_MAX * 2) {
+            Ok(result) => result.map_err(|failure| failed(failure.reason)),
+            Err(_) => Err(failed(format!("no answer within {} s", 2 * PROBE_MAX.as_secs()))),
+        }
+    }
+
+    pub(super) async fn ask(self: Arc<Self>, id: u64, request: Request) {
+        // A write waits for a disk, and at one endpoint for another one.
+        let deadline = match &request {
+            Request::Look { .. } | Request::KeepAlive { .. } => self.deadline,
+            Request::Grant { .. } | Request::Change(_) => self.deadline * 2,
+        };
+        let reply = match self.try_ask(request, deadline).await {
+            Ok(reply) => reply,
+            Err(Failure { reason, .. }) => {
+                Reply::Failed { reason: format!("{}: {reason}", self.place) }
+            }
+        };
+        self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
+    }
+
+    async fn try_ask(&self, request: Request, deadline: Duration) -> Result<Reply, Failure> {
+        let call = async {
+            let (live, generation) = self.channel.connection().await?;
+            let result = calls::call(&live, &self.keys, request).await;
+            Ok((result, generation))
+        };
+        let ended = tokio::time::timeout(deadline, call).await;
+        let (result, generation) = match ended {
+            Ok(Ok(answered)) => answered,
+            Ok(Err(failure)) => return Err(failure),
+            Err(_) => {
+                self.channel.discard(None).await;
+                let reason = format!("no answer within {} ms", deadline.as_millis());
+                return Err(Failure { is_answer: false, reason });
+            }
+        };
+        match result {
+            Ok(reply) => Ok(reply),
+            Err(status) => {
+                let is_answer = channel::is_answer(&status);
+                if !is_answer {
+                    self.channel.discard(Some(generation)).await;
+                }
+                Err(Failure { is_answer, reason: channel::reason_of(&status) })
+            }
+        }
+    }
+
+    /// Says that something changed whenever it does; and whenever it may have, unheard.
+    pub(super) async fn watch(self: Arc<Self>) {
+        let mut rest = REST_MIN;
+        loop {
+            let began = Instant::now();
+            let ended = self.watch_once().await;
+            tracing::debug!(place = %self.place, ?ended, "a watch of etcd ended");
+            self.say_changed();
+            rest = if began.elapsed() >= WATCH_LONG { REST_MIN } else { (rest * 2).min(REST_MAX) };
+            tokio::time::sleep(rest).await;
+        }
+    }
+
+    async fn watch_once(&self) -> Result<(), Failure> {
+        let failed =
+            |status: Status| Failure { is_answer: false, reason: shorten(status.message()) };
+        let (live, _) = self.channel.connection().await?;
+        let (key, range_end) = self.keys.range();
+        let create = RequestUnion::CreateRequest(WatchCreateRequest { key, range_end });
+        let create = WatchRequest { request_union: Some(create) };
+        // It lasts until the stream of requests ends.
+        let requests = stream::once(async { create }).chain(stream::pending());
+        let mut client = WatchClient::with_origin(live.live.clone(), live.origin.clone());
+        let opening = client.watch(live.request(requests));
+        let Ok(opened) = tokio::time::timeout(REST_MAX, opening).await else {
+            return Err(Failure { is_answer: false, reason: "no watch in time".to_owned() });
+        };
+        let mut changes = opened.map_err(failed)?.into_inner();
+        while let Some(change) = changes.message().await.map_err(failed)? {
+            self.say_changed();
+            if change.canceled {
+                // Compacted away, say: the look that follows finds what it missed.
+                let reason = shorten(&change.cancel_reason);
+                return Err(Failure { is_answer: true, reason });
+            }
+        }
+        Ok(())
+    }
+
+    fn say_changed(&self) {
+        if let Some(place) = Place::take(&self.words) {
+            self.events.push_with(Left::Event(PeerEvent::EtcdChanged), Some(place));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The seam between the two ways of agreeing on who is in the cluster and the rest of a node: both
+//! take time and news in, and hand out views, reach and leases.
+
+use super::{Cluster, JoinError, PeerAction};
+use crate::protocol::Action;
+use crate::protocol::membership::etcd::{EtcdMembership, Output as EtcdOutput, Reply};
+use crate::protocol::membership::{Incarnation, Kept, Letter, Membership, Options, Output, View};
+use crate::protocol::node::NodeState;
+
+/// How the nodes of a cluster agree on who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AgreementKind {
+    /// Among themselves, by majority.
+    #[default]
+    Embedded,
+    /// By what is written in an etcd.
+    Etcd,
+}
+
+/// One node's part in it.
+#[derive(Debug)]
+pub(super) enum Agreement {
+    Embedded(Box<Membership>),
+    Etcd(Box<EtcdMembership>),
+}
+
+/// What comes out of either.
+pub(super) enum Outcome {
+    /// What both say.
+    Told(Output),
+    /// Ask etcd.
+    Ask(PeerAction),
+    /// Bytes to be kept before what follows.
+    Keep(Vec<u8>),
+}
+
+impl Agreement {
+    /// `kept` is what an earlier process kept; of another kind it counts for nothing. `incarnation`
+    /// grows from one process to the next.
+    pub(super) fn new(
+        kind: AgreementKind,
+        options: Options,
+        kept: Option<&[u8]>,
+        now_ms: u64,
+    ) -> Result<Self, JoinError> {
+        Ok(match kind {
+            AgreementKind::Embedded => {
+                let kept = kept.and_then(|bytes| postcard::from_bytes::<Kept>(bytes).ok());
+                Self::Embedded(Box::new(Membership::new(options, kept, now_ms)?))
+            }
+            AgreementKind::Etcd => {
+                Self::Etcd(Box::new(EtcdMembership::new(options, kept, now_ms)?))
+            }
+        })
+    }
+
+    pub(super) fn handle(&mut self, letter: Letter, now_ms: u64) -> Vec<Outcome> {
+        self.with_embedded(|membership, out| membership.handle(letter, now_ms, out))
+    }
+
+    pub(super) fn etcd_answered(&mut self, id: u64, reply: Reply, now_ms: u64) -> Vec<Outcome> {
+        self.with_etcd(|membership, out| membership.answered(id, reply, now_ms, out))
+    }
+
+    pub(super) fn etcd_changed(&mut self, now_ms: u64) -> Vec<Outcome> {
+        self.with_etcd(|membership, out| membership.poked(now_ms, out))
+    }
+
+    pub(super) fn tick(&mut self, now_ms: u64) -> Vec<Outcome> {
+        match self {
+            Self::Embedded(_) => self.with_embedded(|one, out| one.tick(now_ms, out)),
+            Self::Etcd(_) => self.with_etcd(|one, out| one.tick(now_ms, out)),
+        }
+    }
+
+    pub(super) fn leave(&mut self, now_ms: u64) -> Vec<Outcome> {
+        match self {
+            Self::Embedded(_) => self.with_embedded(|one, out| one.leave(now_ms, out)),
+            Self::Etcd(_) => self.with_etcd(|one, out| one.leave(now_ms, out)),
+        }
+    }
+
+    pub(super) fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
+        match self {
+            Self::Embedded(one) => one.rejoin(incarnation, now_ms),
+            Self::Etcd(one) => one.rejoin(incarnation, now_ms),
+        }
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> u64 {
+        match self {
+            Self::Embedded(one) => one.next_deadline_ms(),
+            Self::Etcd(one) => one.next_deadline_ms(),
+        }
+    }
+
+    pub(super) fn view(&self) -> Option<&View> {
+        match self {
+            Self::Embedded(one) => one.view(),
+            Self::Etcd(one) => one.view(),
+        }
+    }
+
+    pub(super) fn incarnation(&self) -> Incarnation {
+        match self {
+            Self::Embedded(one) => one.incarnation(),
+            Self::Etcd(one) => one.incarnation(),
+        }
+    }
+
+    pub(super) fn has_lease(&self, now_ms: u64) -> bool {
+        match self {
+            Self::Embedded(one) => one.has_lease(now_ms),
+            Self::Etcd(one) => one.has_lease(now_ms),
+        }
+    }
+
+    pub(super) fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        match self {
+            Self::Embedded(one) => one.lease_left_ms(now_ms),
+            Self::Etcd(one) => one.lease_left_ms(now_ms),
+        }
+    }
+
+    /// Does something with the embedded membership; nothing with another.
+    fn with_embedded(
+        &mut self,
+        what: impl FnOnce(&mut Membership, &mut Vec<Output>),
+    ) -> Vec<Outcome> {
+        let Self::Embedded(membership) = self else { return Vec::new() };
+        let mut out = Vec::new();
+        what(membership, &mut out);
+        let outcome = |output| match output {
+            Output::Keep(kept) => Outcome::Keep(postcard::to_allocvec(&kept).unwrap_or_default()),
+            other => Outcome::Told(other),
+        };
+        out.into_iter().map(outcome).collect()
+    }
+
+    fn with_etcd(
+        &mut self,
+        what: impl FnOnce(&mut EtcdMembership, &mut Vec<EtcdOutput>),
+    ) -> Vec<Outcome> {
+        let Self::Etcd(membership) = self else { return Vec::new() };
+        let mut out = Vec::new();
+        what(membership, &mut out);
+        let outcome = |output| match output {
+            EtcdOutput::Ask { id, request } => Outcome::Ask(PeerAction::AskEtcd { id, request }),
+            EtcdOutput::Keep(bytes) => Outcome::Keep(bytes),
+            EtcdOutput::Told(told) => Outcome::Told(told),
+        };
+        out.into_iter().map(outcome).collect()
+    }
+}
+
+impl NodeState {
+    /// Etcd answered; [`PeerAction::AskEtcd`] gave the number.
+    pub fn etcd_answered(&mut self, id: u64, reply: Reply, now_ms: u64, out: &mut Vec<Action>) {
+        self.with_membership(now_ms, out, |membership| membership.etcd_answered(id, reply, now_ms));
+    }
+
+    /// Something changed in etcd, or may have.
+    pub fn etcd_changed(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.with_membership(now_ms, out, |membership| membership.etcd_changed(now_ms));
+    }
+
+    fn with_membership(
+        &mut self,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+        what: impl FnOnce(&mut Agreement) -> Vec<Outcome>,
+    ) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let outcomes = what(&mut cluster.membership);
+        self.perform_membership(outcomes, now_ms, out);
+        self.tell_roster();
+    }
+
+    /// A process that was stopped may not act on a lease that ended meanwhile: before anything that
+    /// hangs on it is done, its end is noticed.
+    pub(in crate::protocol) fn heed_lease(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_over =
+            |cluster: &Cluster| cluster.has_lease && !cluster.membership.has_lease(now_ms);
+        if self.cluster.as_deref().is_some_and(is_over) {
+            self.with_membership(now_ms, out, |membership| membership.tick(now_ms));
+        }
+    }
+}

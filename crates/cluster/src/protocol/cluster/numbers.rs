@@ -1,0 +1,43 @@
+//! What a node tells of its cluster in numbers.
+
+use crate::protocol::node::NodeState;
+use crate::wire::Roster;
+
+/// See [`NodeState::cluster_numbers`].
+#[derive(Debug, Clone)]
+pub struct ClusterNumbers {
+    /// Who is there.
+    pub roster: Roster,
+    /// How long this node's lease lasts from now on; 0: it has none.
+    pub lease_left_ms: u64,
+    /// For the memory of each node that is mapped here, its own too: cache lines that this daemon
+    /// published, and refreshed.
+    pub lines: Vec<(String, [u64; 2])>,
+}
+
+impl NodeState {
+    /// Numbers of the cluster; `None` for a node that is alone.
+    pub fn cluster_numbers(&self, now_ms: u64) -> Option<ClusterNumbers> {
+        let cluster = self.cluster.as_ref()?;
+        let own = (self.own_name(), self.home.region());
+        let others = cluster.neighbours.iter();
+        let others = others.filter_map(|(name, one)| Some((name.clone(), one.mapped()?)));
+        let others = others.map(|(name, memory)| (name, memory.reader.region()));
+        let lines = std::iter::once(own).chain(others).map(|(name, region)| {
+            let counters = region.counters();
+            (name, [counters.published_lines, counters.refreshed_lines])
+        });
+        Some(ClusterNumbers {
+            roster: self.roster(),
+            lease_left_ms: cluster.membership.lease_left_ms(now_ms),
+            lines: lines.collect(),
+        })
+    }
+
+    /// The other node that listens at an address.
+    pub fn node_at(&self, address: &str) -> Option<&str> {
+        let mut others = self.cluster.as_ref()?.neighbours.iter();
+        let found = others.find(|(_, one)| one.member.address == address);
+        found.map(|(name, _)| name.as_str())
+    }
+}
