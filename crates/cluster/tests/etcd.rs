@@ -276,7 +276,7 @@ fn an_etcd_that_is_not_there_or_not_to_be_used_is_an_error_at_the_start() {
 }
 
 #[test]
-fn a_user_of_etcd_needs_its_password_and_gets_a_new_token_when_one_ran_out() {
+fn a_user_of_etcd_needs_its_password() {
     let Some(etcd) = Etcd::start_with(1, &["--auth-token", "simple"]) else { return };
     let folder = etcd.folder();
     let [root, user] = [r#"{"name":"root","password":"r"}"#, r#"{"name":"n","password":"right"}"#];

@@ -1,0 +1,226 @@
+"""Measure graph features: ``python bench/graph.py [--quick]``.
+
+A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow in
+causal mode and snapml (from the package registry, run as it is installed), one after the other, on
+the same batches, one thread each.  In batch mode the counts must be equal, batch by batch.
+Prints rates and ratios and leaves the raw samples and the table in bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+from harness import machine  # noqa: E402
+from harness.document import document_of, write  # noqa: E402
+from harness.process import python_of, set_up  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOUR = 3600
+COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-cycle": 9}
+# Edges that one search may look at where everything runs over long windows.
+WORK_MAX = 1_000_000
+EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One set of patterns and windows, how it is cut, and the ratio that is our goal."""
+
+    name: str
+    windows: dict[str, int]
+    goal: str = ""
+    batch: int = 2048
+    peers: tuple[str, ...] = ("batch", "causal", "snapml")
+    threads: int = 1
+    work_max: int | None = None
+
+    @property
+    def counts(self) -> int:
+        """Columns of counts."""
+        return sum(COLUMNS.get(name, 0) for name in self.windows)
+
+
+def one(pattern: str, hours: int, goal: str = "") -> Task:
+    """One pattern over one window."""
+    return Task(f"{pattern}, {hours} h", {pattern: hours * HOUR}, goal)
+
+
+def tasks() -> list[Task]:
+    """All of them, in the order of the table."""
+    day = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
+    long = dict.fromkeys(EVERYTHING, 96 * HOUR)
+    single = {name: 24 * HOUR for name in EVERYTHING if name != "lc-cycle"}
+    hours = {"scatter-gather": 24 * HOUR, "temp-cycle": 72 * HOUR, "lc-cycle": 24 * HOUR}
+    return [
+        one("scatter-gather", 6, "20 x"),
+        one("scatter-gather", 24, "60 x"),
+        one("scatter-gather", 72, "80 x"),
+        one("scatter-gather", 168, "70 x"),
+        one("temp-cycle", 24, "40 x"),
+        one("temp-cycle", 72, "30 x"),
+        one("lc-cycle", 24, "15 x"),
+        one("fan", 24, "100 x"),
+        one("fan", 168, "250 x"),
+        one("degree", 24, "60 x"),
+        one("vertex-stats", 24, "3 x"),
+        Task("everything, 24 h, scatter-gather 6 h", day, "20 x"),
+        Task("everything, 96 h", long, "10,000 /s", peers=("causal",), work_max=WORK_MAX),
+        Task("row by row, 24 h, no lc-cycle", single, "100,000 /s", batch=1),
+        *(
+            Task(f"{name}, two threads", {name: window}, "1.6 x one", threads=2, peers=("causal",))
+            for name, window in hours.items()
+        ),
+    ]
+
+
+class Driver:
+    """A process of one implementation."""
+
+    def __init__(self, peer: str, data: Path) -> None:
+        python = python_of("snapml") if peer == "snapml" else sys.executable
+        if python is None:
+            raise SystemExit(f"{peer} has no environment")
+        self.process = subprocess.Popen(
+            [python, str(HERE / "peers" / "graph_driver.py"), peer, str(data)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
+        """The answer to a task."""
+        fields = ("windows", "counts", "batch", "threads", "work_max")
+        message = {name: getattr(task, name) for name in fields}
+        message |= {"from": 0.4, "rows": rows, "seconds_max": seconds_max}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps(message), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a driver ended with {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def stop(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def stream(rows: int, path: Path) -> None:
+    """Write a generated stream as the drivers read it."""
+    from farrow.graph import data, generate
+
+    table = data.from_table(generate.transactions(rows, seed=7)).table
+    names = ("edge_id", "source", "target", "timestamp")
+    np.stack([table[name].to_numpy().astype(np.int64) for name in names]).tofile(path)
+
+
+def measure(
+    chosen: list[str], path: Path, quick: bool, notes: list[str]
+) -> Iterator[tuple[Task, dict[str, Sample]]]:
+    """All tasks, each with all peers in turn."""
+    for task in tasks():
+        samples = {}
+        sums: dict[str, list[float]] = {}
+        for peer in (name for name in task.peers if name in chosen):
+            rows = 20_000 if task.batch == 1 else 2048 * (20 if quick else 100)
+            driver = Driver(peer, path)
+            try:
+                answer = driver.run(task, rows, 3.0 if quick else 12.0)
+            finally:
+                driver.stop()
+            samples[peer] = Sample(task.name, peer, "", "s", answer["times"])
+            sums[peer] = answer["sums"]
+            cut = {
+                kind: count for kind, count in answer["stats"].get("cut_short", {}).items() if count
+            }
+            if cut:
+                notes.append(f"{task.name}, {peer}: searches that ended at work_max: {cut}")
+            if "bytes" in answer["stats"]:
+                stats = answer["stats"]
+                size = stats["bytes"] / max(1, stats["edges"])
+                notes.append(f"{task.name}, {peer}: {size:.0f} bytes an edge")
+            print(f"{task.name}, {peer}: {rate(task, samples[peer]):,.0f} /s", file=sys.stderr)
+        common = min((len(sums[peer]) for peer in ("batch", "snapml") if peer in sums), default=0)
+        if {"batch", "snapml"} <= sums.keys() and sums["batch"][:common] != sums["snapml"][:common]:
+            notes.append(f"{task.name}: counts differ from snapml's")
+        yield task, samples
+
+
+def rate(task: Task, sample: Sample) -> float:
+    """Rows a second, by the median batch; row by row by the mean."""
+    middle = statistics.fmean if task.batch == 1 else statistics.median
+    return task.batch / middle(sample.samples)
+
+
+def table(results: list[tuple[Task, dict[str, Sample]]]) -> str:
+    """Markdown."""
+    lines = [
+        "| rows a second | Farrow, batch | Farrow, causal | snapml | batch / snapml | goal |",
+        "| --- " * 6 + "|",
+    ]
+    for task, samples in results:
+        cells = [f"{rate(task, samples[peer]):,.0f}" if peer in samples else "" for peer in
+                 ("batch", "causal", "snapml")]  # fmt: skip
+        ratio = ""
+        if {"batch", "snapml"} <= samples.keys():
+            ratio = f"{rate(task, samples['batch']) / rate(task, samples['snapml']):.1f}"
+        lines.append(f"| {task.name} | {' | '.join(cells)} | {ratio} | {task.goal} |")
+    lines += ["", "| row by row | p50 | p99 | max |", "| --- " * 4 + "|"]
+    for task, samples in results:
+        for peer, sample in samples.items() if task.batch == 1 else ():
+            found = np.percentile(sample.samples, [50, 99, 100]) * 1e3
+            lines.append(f"| {peer} | {' | '.join(f'{value:.3g} ms' for value in found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="a fifth of the rows and less time")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the stream")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    options = parser.parse_args()
+    notes: list[str] = []
+    chosen = ["batch", "causal", *set_up(["snapml"], notes, lambda text: print(text, flush=True))]
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+        path = Path(folder) / "stream.bin"
+        began = time.perf_counter()
+        stream(options.rows, path)
+        notes.append(f"{options.rows} rows made and read in {time.perf_counter() - began:.1f} s")
+        results = list(measure(chosen, path, options.quick, notes))
+    samples = [sample for _, each in results for sample in each.values()]
+    document = document_of(HERE.parent, samples, notes, options.quick)
+    text = table(results) + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
+    print(text)
+    folder_path = Path(options.output)
+    folder_path.mkdir(parents=True, exist_ok=True)
+    name = f"{document['date']}-{machine.host_hash()}-graph" + ("-quick" if options.quick else "")
+    write(folder_path / f"{name}.json", document)
+    (folder_path / f"{name}.md").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
