@@ -1,8 +1,8 @@
 """Measure graph features: ``python bench/graph.py [--quick]``.
 
-A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow in
-causal mode and snapml (from the package registry, run as it is installed), one after the other, on
-the same batches, one thread each.  In batch mode the counts must be equal, batch by batch.
+A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
+in causal mode and snapml (from the package registry, run as it is installed), one after the other,
+on the same batches, one thread each.  In batch mode the counts must be equal, batch by batch.
 Prints rates and ratios and leaves the raw samples and the table in bench/results/.
 """
 
