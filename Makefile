@@ -82,8 +82,8 @@ bench-graph: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench
-	ruff format --check python tests bench
+	ruff check python tests bench examples
+	ruff format --check python tests bench examples
 	mypy
 
 docs: $(VENV)/tools

@@ -27,7 +27,8 @@ __all__ = ["add_parsers", "graph"]
 
 _PATTERNS = "fan,degree,scatter-gather,temp-cycle,vertex-stats"
 # Causal results do not depend on it; batches of some size keep the search parallel.
-_BATCH_CAUSAL, _BATCH = 32_768, 2_048
+_BATCH_CAUSAL, _BATCH_CAUSAL_MIN, _BATCHES = 32_768, 512, 100
+_BATCH = 2_048
 # Rows of a row group: many enough to compress, few enough to keep in memory.
 _GROUP_ROWS = 1 << 17
 _FOUND_MAX = 1_000_000
@@ -109,7 +110,7 @@ def _add_settings(parser: argparse.ArgumentParser, patterns: str = _PATTERNS) ->
         "--batch",
         type=int,
         metavar="N",
-        help=f"rows of a batch (causal: {_BATCH_CAUSAL}, batch: {_BATCH})",
+        help=f"rows of a batch (causal: up to {_BATCH_CAUSAL}, batch: {_BATCH})",
     )
     how.add_argument("--threads", type=int, metavar="N", help="(default: one a core)")
     how.add_argument("--edges-max", type=int, metavar="N", help="edges that stay in the graph")
@@ -206,7 +207,7 @@ def _report(options: argparse.Namespace) -> int:
     candidates = _found.Candidates(options.drawings)
     run = _run(options, read, candidates.add)
     if options.drawings > 0:
-        settings, batch = _settings(options), _batch(options)
+        settings, batch = _settings(options), _batch(options, read.table.num_rows)
         with progress_bar("patterns", quiet=options.quiet) as report:
             found = _found.largest(
                 read, candidates, settings, batch=batch, each=options.drawings, progress=report
@@ -256,7 +257,7 @@ def _run(
     from farrow.graph.report import Run
 
     settings = _settings(options)
-    rows = _batch(options)
+    rows = _batch(options, read.table.num_rows)
     features = GraphFeatures(**settings, evidence=found, evidence_max=_FOUND_MAX)
     total = read.table.num_rows
     counts: Distributions | None = None
@@ -275,11 +276,16 @@ def _run(
     return Run(Path(options.input).name, shown, counts, rates, features.stats())
 
 
-def _batch(options: argparse.Namespace) -> int:
-    """Rows of a batch."""
-    if options.batch is not None and options.batch < 1:
-        raise ValueError(f"--batch is {options.batch}; it must be 1 or more")
-    return int(options.batch or (_BATCH_CAUSAL if options.mode == "causal" else _BATCH))
+def _batch(options: argparse.Namespace, rows: int) -> int:
+    """Rows of a batch, for an input of so many rows."""
+    if options.batch is not None:
+        if options.batch < 1:
+            raise ValueError(f"--batch is {options.batch}; it must be 1 or more")
+        return int(options.batch)
+    if options.mode == "batch":
+        return _BATCH
+    # Enough of them for a progress bar and a curve; causal results do not depend on it.
+    return min(_BATCH_CAUSAL, max(_BATCH_CAUSAL_MIN, rows // _BATCHES))
 
 
 def _read(options: argparse.Namespace) -> Transactions:

@@ -156,18 +156,20 @@ def _features(counts: Distributions) -> str:
 def _patterns(drawn: Sequence[Drawn]) -> str:
     if not drawn:
         return "<p>None was looked for, or none was found.</p>"
-    figures = [
-        f"<figure><figcaption><b>{html.escape(one.kind)}</b><span>size {one.size}</span>"
-        f"</figcaption>{_svg.drawing(one.kind, one.accounts, one.hops)}"
-        f"<p class=small>{html.escape(one.caption)}</p></figure>"
-        for one in drawn
-    ]
+    kinds: dict[str, list[str]] = {}
+    for one in drawn:
+        kinds.setdefault(one.kind, []).append(
+            f"<figure><figcaption><b>{html.escape(one.kind)}</b><span>size {one.size}</span>"
+            f"</figcaption>{_svg.drawing(one.kind, one.accounts, one.hops)}"
+            f"<p class=small>{html.escape(one.caption)}</p></figure>"
+        )
     note = (
         "<p>Of patterns beyond the last bin some moments are looked at, not all: one may have been"
         " larger. Rest the pointer on a dot for its account, on an arrow for its payments; thick"
         " arrows are several, the payment that completed the pattern is marked.</p>"
     )
-    return note + "<div class=grid4>" + "".join(figures) + "</div>"
+    grids = ("<div class=grid4>" + "".join(figures) + "</div>" for figures in kinds.values())
+    return note + "".join(grids)
 
 
 def _settings(settings: Mapping[str, object]) -> str:
@@ -213,7 +215,7 @@ figcaption {{ display: flex; justify-content: space-between; align-items: baseli
 .grid3 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(310px, 1fr));
   gap: .8rem; }}
 .grid4 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(235px, 1fr));
-  gap: .8rem; }}
+  gap: .8rem; margin-bottom: .8rem; }}
 svg {{ width: 100%; height: auto; display: block; }}
 svg text {{ fill: var(--soft); font: 10.5px system-ui, sans-serif; }}
 .grid {{ stroke: var(--rule); }}
