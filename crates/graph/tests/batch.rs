@@ -7,7 +7,7 @@ mod oracle;
 
 use farrow_graph::Mode;
 use oracle::Fault;
-use oracle::check::{agree, amounts, by_engine, by_oracle, difference};
+use oracle::check::{agree, agree_restored, amounts, by_engine, by_oracle, difference};
 use oracle::random::{Size, stream};
 
 #[test]
@@ -21,6 +21,14 @@ fn medium_and_large_streams_agree_with_the_oracle() {
     let [_, medium, large] = amounts();
     (0..medium).for_each(|seed| agree(stream(Mode::Batch, Size::Medium, seed), seed));
     (0..large).for_each(|seed| agree(stream(Mode::Batch, Size::Large, seed), seed));
+}
+
+#[test]
+fn a_restored_graph_goes_on_as_if_nothing_had_happened() {
+    let [small, medium, _] = amounts();
+    for (size, count) in [(Size::Small, small / 4), (Size::Medium, medium / 4)] {
+        (0..count).for_each(|seed| agree_restored(stream(Mode::Batch, size, seed), seed));
+    }
 }
 
 /// The canary: an oracle with one wrong definition must be told apart.
