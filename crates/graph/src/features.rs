@@ -137,6 +137,11 @@ impl GraphFeatures {
         };
         let rows = features.rows_of(&edges)?.len();
         features.make_room(&edges, rows)?;
+        // A graph without edges may still know the time, and its accounts.
+        if let (Graph::Empty, Some(now)) = (&features.graph, state.now) {
+            let base = now.saturating_sub(SLACK);
+            features.graph = Graph::Narrow(Box::new(Core::new(&features.settings, base)));
+        }
         match &mut features.graph {
             Graph::Empty => {}
             Graph::Narrow(core) => core.restore(&features.settings, state),

@@ -5,10 +5,12 @@
 
 mod oracle;
 
-use farrow_graph::Mode;
-use oracle::Fault;
-use oracle::check::{agree, amounts, by_engine, by_oracle, difference};
+use farrow_graph::{Bins, Mode, Settings};
+use oracle::check::{
+    Call, Stream, agree, agree_restored, amounts, by_engine, by_oracle, difference,
+};
 use oracle::random::{Size, stream};
+use oracle::{Fault, Rows};
 
 #[test]
 fn small_streams_agree_with_the_oracle() {
@@ -21,6 +23,35 @@ fn medium_and_large_streams_agree_with_the_oracle() {
     let [_, medium, large] = amounts();
     (0..medium).for_each(|seed| agree(stream(Mode::Batch, Size::Medium, seed), seed));
     (0..large).for_each(|seed| agree(stream(Mode::Batch, Size::Large, seed), seed));
+}
+
+#[test]
+fn a_restored_graph_goes_on_as_if_nothing_had_happened() {
+    let [small, medium, _] = amounts();
+    for (size, count) in [(Size::Small, small / 4), (Size::Medium, medium / 4)] {
+        (0..count).for_each(|seed| agree_restored(stream(Mode::Batch, size, seed), seed));
+    }
+}
+
+/// A graph that lost its last edge, saved then, forgot its clock: the next late rows stayed.
+#[test]
+fn a_restored_graph_without_edges_knows_the_time() {
+    let settings = Settings {
+        mode: Mode::Batch,
+        time_window: Some(10),
+        edges_max: Some(1),
+        simple_cycle: Some(Bins { window: 10, bins: vec![2, 3] }),
+        ..Settings::default()
+    };
+    let call = |id, time| {
+        let mut rows = Rows::default();
+        rows.push((id, 1, 2, time));
+        Call::Transform(rows)
+    };
+    let calls = vec![call(0, 100), call(1, 1), call(2, 2)];
+    let stream = Stream { settings, calls };
+    assert_eq!(by_engine(&stream).last().unwrap().edges, 0);
+    agree_restored(stream, 0);
 }
 
 /// The canary: an oracle with one wrong definition must be told apart.

@@ -6,7 +6,9 @@
 mod oracle;
 
 use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings};
-use oracle::check::{Call, Stream, agree, amounts, by_engine, by_oracle, difference, show};
+use oracle::check::{
+    Call, Stream, agree, agree_restored, amounts, by_engine, by_oracle, difference, show,
+};
 use oracle::random::{Random, Size, stream};
 use oracle::{Fault, Rows};
 
@@ -21,6 +23,59 @@ fn medium_and_large_streams_agree_with_the_oracle() {
     let [_, medium, large] = amounts();
     (0..medium).for_each(|seed| agree(stream(Mode::Causal, Size::Medium, seed), seed));
     (0..large).for_each(|seed| agree(stream(Mode::Causal, Size::Large, seed), seed));
+}
+
+#[test]
+fn a_restored_graph_goes_on_as_if_nothing_had_happened() {
+    let [small, medium, _] = amounts();
+    for (size, count) in [(Size::Small, small / 4), (Size::Medium, medium / 4)] {
+        (0..count).for_each(|seed| agree_restored(stream(Mode::Causal, size, seed), seed));
+    }
+}
+
+type Row = (i64, i64, i64, i64);
+
+/// Rows in one call against rows fed one by one.
+fn one_call(settings: Settings, all: &[Row]) {
+    let mut rows = Rows::default();
+    all.iter().for_each(|&row| rows.push(row));
+    agree(Stream { settings, calls: vec![Call::Transform(rows)] }, 0);
+}
+
+/// The edge that came late was evicted a second time when the cursor of the others reached it: it
+/// stays in the graph until the call ends.
+#[test]
+fn a_late_edge_is_evicted_once() {
+    let settings = Settings { time_window: Some(8), ..Settings::default() };
+    one_call(settings, &[(0, 1, 2, 100), (1, 1, 2, 50), (2, 1, 2, 200)]);
+}
+
+/// What the last row of an account no longer saw was taken for gone for its first rows, too.
+#[test]
+fn a_gather_scatter_before_its_edges_go_in_the_same_call() {
+    let gather_scatter = Some(Bins { window: 5, bins: vec![2] });
+    let settings = Settings { time_window: Some(1), gather_scatter, ..Settings::default() };
+    let pattern = [(0, 1, 9, 1), (1, 2, 9, 1), (2, 9, 3, 1), (3, 9, 4, 1)];
+    one_call(settings, &[&pattern[..], &[(4, 7, 8, 10), (5, 9, 5, 11)]].concat());
+}
+
+/// Rows of one account share a table of its legs, in which the first one was still live.
+#[test]
+fn a_leg_that_goes_in_the_same_call_is_no_leg() {
+    let scatter_gather = Some(Bins { window: 20, bins: vec![2] });
+    let settings = Settings { time_window: Some(18), scatter_gather, ..Settings::default() };
+    one_call(settings, &[(0, 28, 2, 51), (1, 0, 28, 57), (2, 0, 1, 70), (3, 1, 2, 71)]);
+}
+
+/// Rows of a stream that has no features at all were not added.
+#[test]
+fn rows_without_features_are_edges() {
+    let settings = Settings { time_window: Some(8), ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings).unwrap();
+    let mut rows = Rows::default();
+    rows.push((0, 1, 2, 3));
+    assert_eq!(rows.with(|edges| engine.transform(edges)), Ok(Vec::new()));
+    assert_eq!(engine.stats().edges, 1);
 }
 
 /// The canary: an oracle with one wrong definition must be told apart.

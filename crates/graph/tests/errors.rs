@@ -208,10 +208,13 @@ fn room_of_the_wrong_size() {
     }
 }
 
+/// Edges that a graph holds at most.
+const EDGES_MAX: usize = (1 << 27) - 1;
+
 /// Memory that nobody touches: a gigabyte of addresses, no pages.
 #[test]
 fn more_rows_than_a_graph_holds() {
-    let most = (1usize << 27) - 1;
+    let most = EDGES_MAX;
     let mut zeros: Vec<i64> = Vec::new();
     if zeros.try_reserve_exact(most + 1).is_err() {
         eprintln!("skipped: this machine gives no {} bytes of addresses", (most + 1) * 8);
@@ -235,7 +238,7 @@ fn more_rows_than_a_graph_holds() {
 /// As many rows as a graph holds, and features of them that no machine holds.
 #[test]
 fn more_features_than_memory() {
-    let rows = (1usize << 27) - 1;
+    let rows = EDGES_MAX;
     let mut probe: Vec<i64> = Vec::new();
     if probe.try_reserve_exact(rows).is_err() {
         eprintln!("skipped: this machine gives no {} bytes of addresses", rows * 8);

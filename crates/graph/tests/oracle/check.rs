@@ -72,6 +72,18 @@ pub fn by_engine(stream: &Stream) -> Vec<Result> {
     results.collect()
 }
 
+/// As `by_engine`, but every call goes to a graph made of what the last one left.
+pub fn by_restored_engines(stream: &Stream) -> Vec<Result> {
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let results = stream.calls.iter().map(|one| {
+        engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
+        let cells = call(&mut engine, one);
+        let Stats { edges, accounts, now, .. } = engine.stats();
+        Result { cells, edges, accounts, now }
+    });
+    results.collect()
+}
+
 pub fn by_oracle(stream: &Stream, fault: Option<Fault>) -> Vec<Result> {
     let mut oracle = Oracle::new(&stream.settings, fault);
     let results = stream.calls.iter().map(|call| {
@@ -189,8 +201,16 @@ pub fn show(stream: &Stream) -> String {
 
 /// Panics with the smallest stream on which engine and oracle differ, if they do.
 pub fn agree(stream: Stream, seed: u64) {
-    let differs =
-        |stream: &Stream| difference(stream, &by_engine(stream), &by_oracle(stream, None));
+    agrees(stream, seed, by_engine);
+}
+
+/// The same where every call goes to a restored graph.
+pub fn agree_restored(stream: Stream, seed: u64) {
+    agrees(stream, seed, by_restored_engines);
+}
+
+fn agrees(stream: Stream, seed: u64, engine: fn(&Stream) -> Vec<Result>) {
+    let differs = |stream: &Stream| difference(stream, &engine(stream), &by_oracle(stream, None));
     let Some(first) = differs(&stream) else { return };
     let is_small = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>() <= 600;
     let stream = if is_small { shrink(stream, |one| differs(one).is_some()) } else { stream };

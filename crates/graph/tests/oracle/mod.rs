@@ -272,7 +272,7 @@ impl Oracle {
         }
     }
 
-    /// B3, or G4 in causal mode.
+    /// B3, or G2 in causal mode.
     fn evict(&mut self, rows: &Rows, order: &[usize]) {
         let Some(newest) = order.iter().map(|&row| rows.times[row]).max() else { return };
         let is_causal = self.is_causal();
