@@ -434,6 +434,8 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Reclaim
             | RequestBody::Stats
             | RequestBody::Namespaces
+            | RequestBody::Rules
+            | RequestBody::SetRule(_)
             | RequestBody::Nodes
             | RequestBody::FindLost { .. }
             | RequestBody::Pin { .. }

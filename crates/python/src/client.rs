@@ -147,6 +147,30 @@ impl Client {
         namespaces::list(py, &self.client)
     }
 
+    /// Say what clients of another node may do in a namespace.
+    #[pyo3(signature = (node, rights, *, namespace=None))]
+    fn grant(
+        &self,
+        py: Python<'_>,
+        node: String,
+        rights: &Bound<'_, PyAny>,
+        namespace: Option<String>,
+    ) -> PyResult<()> {
+        namespaces::grant(py, &self.client, node, rights, namespace)
+    }
+
+    /// Take such a rule out.
+    #[pyo3(signature = (node, *, namespace=None))]
+    fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
+        let namespace = namespace.unwrap_or_else(|| self.client.namespace());
+        py.detach(|| self.client.drop_grant(namespace, node)).map_err(raise)
+    }
+
+    /// All such rules.
+    fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        namespaces::grants(py, &self.client)
+    }
+
     /// Seal a value in shared memory.
     #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None))]
     fn put(

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Roster, WireError, WireSpan};
+use super::{Roster, Rule, WireError, WireSpan};
 
 /// What the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +60,8 @@ pub enum ReplyBody {
     },
     /// To `Nodes`.
     Nodes(Roster),
+    /// To `Rules`.
+    Rules(Vec<Rule>),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.

@@ -4,6 +4,7 @@ use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 use super::WireSpan;
+pub use crate::protocol::rights::{Rights, Rule};
 pub use crate::protocol::sync::SyncAsk;
 
 /// What a client asks.
@@ -150,6 +151,17 @@ pub enum RequestBody {
     },
     /// Which nodes the cluster has.
     Nodes,
+    /// What a node may do in a namespace, from now on.
+    SetRule(Rule),
+    /// Takes such a rule out: the next closest one holds.
+    RemoveRule {
+        /// As in the rule.
+        namespace: String,
+        /// As in the rule.
+        node: String,
+    },
+    /// All such rules.
+    Rules,
     /// The processes of a lost node have ended for certain: what they hold comes back.
     Forget {
         /// Its name.

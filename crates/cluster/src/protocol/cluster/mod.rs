@@ -241,8 +241,7 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
-        let kept = self.home.kept_for_cluster()?;
-        let kept: Option<Kept> = kept.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+        let kept = self.kept_membership()?;
         let incarnation = kept.as_ref().map_or(options.incarnation, |kept| kept.incarnation.0);
         let membership = MembershipOptions {
             name: options.name.clone(),
@@ -388,8 +387,7 @@ impl NodeState {
 
     /// What is to be known after a kill. Kept before anything that follows from it is sent.
     fn keep(&mut self, kept: &Kept) {
-        let bytes = postcard::to_allocvec(kept).unwrap_or_default();
-        if let Err(error) = self.home.keep_for_cluster(&bytes) {
+        if let Err(error) = self.keep_membership(kept) {
             tracing::error!(%error, "what is to be kept for the cluster");
         }
     }

@@ -13,7 +13,9 @@ pub use table::{PARTIES_MAX, Party, Told, Waiter};
 
 use super::admission::answer_to;
 use super::convert::limit;
+use super::grants::namespace_in;
 use super::node::NodeState;
+use super::rights::Rights;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Asked, Question, node_key};
 use crate::wire::{ReplyBody, WAIT_MS_MAX, WireError};
@@ -51,6 +53,14 @@ pub enum SyncAsk {
 }
 
 impl SyncAsk {
+    /// What a client of another node than the keeper needs for it.
+    pub(super) fn right(&self) -> Rights {
+        match self {
+            Self::Arrive { .. } | Self::SetFlags { .. } => Rights::WRITE,
+            Self::WaitFlags { .. } => Rights::READ,
+        }
+    }
+
     fn timeout_ms(&self) -> u64 {
         match self {
             Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
@@ -96,6 +106,7 @@ struct Wait {
     session: SessionId,
     seq: u64,
     name: String,
+    right: Rights,
     /// The node that keeps the name.
     keeper: String,
     deadline_ms: u64,
@@ -135,7 +146,9 @@ impl NodeState {
         let number = self.sync.next_number;
         self.sync.next_number += 1;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let wait = Wait { session, seq, name: name.clone(), keeper: keeper.clone(), deadline_ms };
+        let (kept_name, right) = (name.clone(), ask.right());
+        let wait =
+            Wait { session, seq, name: kept_name, right, keeper: keeper.clone(), deadline_ms };
         self.sync.waits.insert(number, wait);
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.keepers.entry(session).or_default().insert(keeper.clone());
@@ -218,6 +231,11 @@ impl NodeState {
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
             Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
             Told::Refused(reason) => Err(WireError::Invalid(reason)),
+            Told::NotGranted => Err(WireError::NotGranted {
+                node: self.own_name(),
+                namespace: namespace_in(&wait.name).to_owned(),
+                right: wait.right.to_string(),
+            }),
         };
         out.push(answer_to(wait.session, wait.seq, body));
     }
@@ -243,7 +261,10 @@ impl NodeState {
     ) {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
-                if name.len() <= NAME_BYTES_MAX as usize {
+                if !self.may(from, ask.right(), &name) {
+                    let waiter = Waiter { node: from.to_owned(), number };
+                    self.tell_outcomes(vec![(waiter, Told::NotGranted)], now_ms, out);
+                } else if name.len() <= NAME_BYTES_MAX as usize {
                     self.do_sync(from, &name, &ask, (number, client, pid), now_ms, out);
                 }
             }

@@ -62,6 +62,8 @@ pub enum Told {
     },
     /// The request makes no sense.
     Refused(String),
+    /// The keeper's rules do not let that node do it.
+    NotGranted,
 }
 
 #[derive(Debug)]
