@@ -410,6 +410,7 @@ class Client:
         | None = None,
         start: Literal["now", "oldest"] = "now",
         timeout: float | None = None,
+        node: str | None = None,
     ) -> Subscription:
         """What happens to objects, as an iterator and an asyncio stream; see ``farrow.events``.
 
@@ -419,9 +420,13 @@ class Client:
             start: with what happens from now on, or with the oldest that the node remembers.
             timeout: the iteration ends when nothing happens for so many seconds; None: it goes on
                 until it is closed.
+            node: objects in the memory of this node; None: of this client's.  When the node is
+                lost the stream ends with ``NodeLost``, after the events that it published.
 
         Raises:
-            InvalidArgument: no name has such a prefix, or there is no such kind.
+            InvalidArgument: no name has such a prefix, or there is no such kind or node.
+            NodeLost: the node is lost.
+            NotGranted: clients of this client's node may not read there.
         """
     def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
         """One table whose rows lie in the memory of many nodes; see ``farrow.huge``.

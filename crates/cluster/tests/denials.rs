@@ -18,7 +18,8 @@ use farrow_cluster::certs;
 use farrow_cluster::protocol::Action;
 use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
 use farrow_cluster::wire::{
-    NamespaceSpec, ReplyBody, RequestBody, Rule, SealItem, WireError, WireTarget,
+    Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, WireError,
+    WireTarget,
 };
 
 /// What only the node's own user may ask.
@@ -232,6 +233,20 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
     {
         let (session, welcome) = asked.join_as(50, OWNER, whose);
         let kept = asked.grant(session, 4096);
+        // Nor are the events of its namespace told to others.
+        for listener in thieves.iter().copied().chain([whose]) {
+            let session = asked.open(50, OWNER, listener);
+            let listen = Listen {
+                version: PROTOCOL_VERSION,
+                region_uid: welcome.region_uid,
+                slot: welcome.slot,
+                nonce: welcome.nonce,
+                node: String::new(),
+            };
+            let answer = asked.ask(session, RequestBody::Listen(listen));
+            assert_eq!(is_denied(&answer), listener != whose, "{listener:?}: {answer:?}");
+            asked.state.closed(session, true, asked.now_ms);
+        }
         assert!(asked.state.closed(session, true, asked.now_ms).is_some());
         let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
         for thief in thieves {

@@ -278,6 +278,11 @@ impl Session {
         Ok(link)
     }
 
+    /// The node whose memory it is; empty: that of the daemon that is connected to.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
+    }
+
     /// Whether the memory is that of another node than the one that is connected to.
     pub(crate) fn is_elsewhere(&self) -> bool {
         !self.node.is_empty()

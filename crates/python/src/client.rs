@@ -427,7 +427,7 @@ impl Client {
     }
 
     /// What happens to objects, as a stream.
-    #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None))]
+    #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None, node=None))]
     fn subscribe<'py>(
         &self,
         py: Python<'py>,
@@ -435,6 +435,7 @@ impl Client {
         kinds: Option<Vec<String>>,
         start: &str,
         timeout: Option<f64>,
+        node: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         static SUBSCRIPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let is_from_oldest = match start {
@@ -444,7 +445,8 @@ impl Client {
                 return Err(invalid_argument(format!("start is {other:?}, not now or oldest")));
             }
         };
-        let stream = EventStream::new(&self.client, prefix.to_owned(), kinds, is_from_oldest)?;
+        let client = py.detach(|| at(&self.client, node)).map_err(raise)?;
+        let stream = EventStream::new(&client, prefix.to_owned(), kinds, is_from_oldest)?;
         let class = SUBSCRIPTION.get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
         })?;

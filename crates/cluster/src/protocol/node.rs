@@ -381,15 +381,13 @@ impl NodeState {
         }
         let body = match (request.body, slot) {
             (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
-                let body = match &first {
-                    RequestBody::Hello(hello) if self.is_for_another(hello) => {
-                        match self.carry(session, seq, peer, hello) {
-                            Ok(action) => return out.push(action),
-                            Err(error) => Err(error),
-                        }
-                    }
-                    RequestBody::Listen(listen) => self.listen(session, peer, listen),
-                    RequestBody::Hello(hello) => self.hello(session, peer, hello),
+                let body = match (self.other_node(&first), &first) {
+                    (Some(node), _) => match self.carry((session, seq), peer, node, first) {
+                        Ok(action) => return out.push(action),
+                        Err(error) => Err(error),
+                    },
+                    (None, RequestBody::Listen(listen)) => self.listen(session, peer, listen),
+                    (None, RequestBody::Hello(hello)) => self.hello(session, peer, hello),
                     _ => return,
                 };
                 let has_descriptors = matches!(body, Ok(ReplyBody::Welcome(_)));

@@ -29,7 +29,9 @@ impl NodeState {
         }
         let (slot, nonce) = (ClientSlot(listen.slot), listen.nonce);
         let record = self.home.client(slot).ok().filter(|record| record.nonce == nonce);
+        // All clients can read nonces.
         let namespace = record
+            .filter(|record| record.guest == peer.guest)
             .map(|record| record.namespace)
             .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
         let rights = self.let_in(peer.guest, namespace)?;

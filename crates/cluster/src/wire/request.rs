@@ -197,7 +197,7 @@ pub struct NamespaceSpec {
 }
 
 /// Whose further connection this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
     /// [`PROTOCOL_VERSION`] of the client.
     pub version: u32,
@@ -207,6 +207,9 @@ pub struct Listen {
     pub slot: u32,
     /// What proves it.
     pub nonce: u64,
+    /// The node at which it has that place; empty: that of the daemon that is asked, through which
+    /// messages to another one go.
+    pub node: String,
 }
 
 /// Which events are meant.

@@ -27,7 +27,7 @@ use super::membership::{
 use super::naming::{self, Naming};
 use super::node::NodeState;
 use super::{Action, PeerIdentity, SessionId};
-use crate::wire::{Hello, ReplyBody, Roster, RosterNode, WireError};
+use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use names::Parked;
 use neighbours::Neighbour;
 use waits::Awaited;
@@ -103,7 +103,7 @@ pub enum PeerAction {
         /// How.
         offer: Offer,
     },
-    /// Carry the messages of a client to another node and back. The first is its hello.
+    /// Carry the messages of a client to another node and back.
     Bridge {
         /// The client's connection.
         session: SessionId,
@@ -115,8 +115,8 @@ pub enum PeerAction {
         address: String,
         /// Which life of this node this is.
         incarnation: u64,
-        /// For the other node.
-        hello: Hello,
+        /// The first message for the other node: `Hello` or `Listen`.
+        first: RequestBody,
     },
     /// A node is lost: end the connections that are carried to it.
     CutOff {
@@ -649,26 +649,41 @@ impl NodeState {
         }
     }
 
-    /// Whether a client that says hello wants the memory of another node.
-    pub(in crate::protocol) fn is_for_another(&self, hello: &Hello) -> bool {
+    /// For which other node the first message of a connection is, if it is for one.
+    pub(in crate::protocol) fn other_node(&self, first: &RequestBody) -> Option<String> {
+        let (RequestBody::Hello(Hello { node, .. }) | RequestBody::Listen(Listen { node, .. })) =
+            first
+        else {
+            return None;
+        };
         let own = self.cluster.as_ref().map(|cluster| cluster.options.name.as_str());
-        !hello.node.is_empty() && own != Some(hello.node.as_str())
+        (!node.is_empty() && own != Some(node)).then(|| node.clone())
     }
 
-    /// A client wants the memory of another node.
+    /// A client wants the memory of another node, or to be told of events there.
     pub(in crate::protocol) fn carry(
         &mut self,
-        session: SessionId,
-        seq: u64,
+        (session, seq): (SessionId, u64),
         peer: PeerIdentity,
-        hello: &Hello,
+        name: String,
+        first: RequestBody,
     ) -> Result<Action, WireError> {
-        self.admit(peer, hello.version)?;
+        let (version, first) = match first {
+            RequestBody::Hello(hello) => {
+                let node = String::new();
+                (hello.version, RequestBody::Hello(Hello { node, ..hello }))
+            }
+            RequestBody::Listen(listen) => {
+                let node = String::new();
+                (listen.version, RequestBody::Listen(Listen { node, ..listen }))
+            }
+            _ => return Err(WireError::Invalid("the first message is Hello or Listen".into())),
+        };
+        self.admit(peer, version)?;
         if peer.guest.is_some() {
             // Its own node carries it to where it wants.
             return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
         }
-        let name = hello.node.clone();
         let Some(cluster) = &self.cluster else {
             return Err(WireError::NoNode { name, known: Vec::new() });
         };
@@ -682,7 +697,7 @@ impl NodeState {
             node: name,
             address: neighbour.member.address.clone(),
             incarnation: cluster.incarnation,
-            hello: Hello { node: String::new(), ..hello.clone() },
+            first,
         });
         self.forget_silent(session);
         Ok(action)
