@@ -243,6 +243,7 @@ impl NodeState {
     ) -> Result<(), JoinError> {
         let kept = self.kept_membership()?;
         let incarnation = kept.as_ref().map_or(options.incarnation, |kept| kept.incarnation.0);
+        let first_number = options.incarnation;
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
@@ -273,6 +274,7 @@ impl NodeState {
             has_left: false,
             options,
         }));
+        self.number_syncs_from(first_number);
         if let Some(view) = known {
             self.view_installed(view, now_ms, out);
         }
@@ -488,8 +490,8 @@ impl NodeState {
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
-            (Asked::Sync(number), Err(reason) | Ok(Answer::No(reason))) => {
-                self.sync_failed(number, reason, out);
+            (Asked::Sync(number), Err(_) | Ok(Answer::No(_))) => {
+                self.sync_unanswered(number, now_ms);
             }
             (Asked::Told { node, question, until_ms }, Err(_)) if now_ms < until_ms => {
                 cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
@@ -589,13 +591,11 @@ impl NodeState {
         self.cluster.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
     }
 
-    /// The names of all nodes of the view.
-    pub(in crate::protocol) fn live_nodes(&self) -> Vec<String> {
+    /// The node that decides on a name, or keeps what has it: the same for all that have this view.
+    pub(in crate::protocol) fn registrar_name(&self, full: &str) -> String {
         let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
-        match view {
-            Some(view) => view.members.iter().map(|one| one.name.to_string()).collect(),
-            None => vec![self.own_name()],
-        }
+        let member = view.and_then(|view| view.member(naming::registrar_of(view, full)?));
+        member.map_or_else(|| self.own_name(), |member| member.name.to_string())
     }
 
     /// What clients are told of the nodes, and `Nodes` is answered with.
