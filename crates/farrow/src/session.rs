@@ -194,9 +194,19 @@ impl Session {
             body = match (link.call(body, deadline), again) {
                 (Err(LinkError::Unsent { body, .. }), _) => *body,
                 (Err(LinkError::Closed { .. }), Some(body)) => body,
+                (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
+                    let reason = format!("it went away before it answered: {reason}");
+                    return Err(Error::NodeLost { node: self.node.clone(), reason });
+                }
                 (result, _) => return Ok(result?),
             };
         }
+    }
+
+    /// Whether a connection to another node that ended, ended there: the daemon that carried it is
+    /// still there.
+    fn is_other_gone(&self) -> bool {
+        self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
     }
 
     /// Tells the daemon something that needs no answer. False when it has gone.

@@ -172,7 +172,7 @@ pub enum RequestBody {
 /// Who speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the client.
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
     /// Set when the client had a place before: (region uid, slot, nonce).
     pub resume: Option<(u64, u32, u64)>,
@@ -199,7 +199,7 @@ pub struct NamespaceSpec {
 /// Whose further connection this is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
-    /// [`PROTOCOL_VERSION`] of the client.
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
     /// Uid of the region.
     pub region_uid: u64,
