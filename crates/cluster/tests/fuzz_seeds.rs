@@ -5,7 +5,10 @@
 mod fuzzed;
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use farrow_cluster::wire::RequestBody;
+use fuzzed::nodes::World;
 use fuzzed::seeds;
 
 /// Changed copies of each input.
@@ -33,6 +36,22 @@ fn changed(data: &[u8], round: u64) -> Vec<u8> {
         }
     }
     data
+}
+
+/// The same words take the object away, and are noticed, once the rules let them: so they come to
+/// where they are looked at, and it is the rules that keep it.
+#[test]
+fn a_canary_is_caught() {
+    for (is_allowed, is_caught) in [(false, false), (true, true)] {
+        let mut world = World::founded();
+        if is_allowed {
+            world.allow_all();
+        }
+        let targets = vec![World::kept_target()];
+        world.request_of_b(true, RequestBody::Delete { targets });
+        let looked = catch_unwind(AssertUnwindSafe(|| world.assert_sound()));
+        assert_eq!(looked.is_err(), is_caught);
+    }
 }
 
 #[test]

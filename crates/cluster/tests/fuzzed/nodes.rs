@@ -214,6 +214,11 @@ impl World {
         assert!(self.has_kept());
     }
 
+    /// Lets the other node do everything: for the canary, which takes the object away.
+    pub fn allow_all(&mut self) {
+        self.nodes[0].state.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
+    }
+
     fn has_kept(&self) -> bool {
         self.nodes[0].state.home().has_name(KEPT).unwrap()
     }
