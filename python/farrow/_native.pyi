@@ -114,6 +114,7 @@ class Client:
         Raises:
             InvalidArgument: there is no such node; the message names those there are.
             NodeLost: it cannot be reached.
+            NotGranted: it lets no client of this client's node in.
         """
     def nodes(self) -> builtins.list[NodeInfo]:
         """The nodes of the cluster, as the client's own node sees them, by number.
