@@ -401,10 +401,10 @@ impl World {
         for action in actions {
             let node = &mut self.nodes[number];
             match action {
-                Action::Peer(PeerAction::Tell { address, incarnation, body }) => {
-                    if address == ADDRESSES[1 - number] {
-                        node.letters.push_back((incarnation, body));
-                    }
+                Action::Peer(PeerAction::Tell { address, incarnation, body })
+                    if address == ADDRESSES[1 - number] =>
+                {
+                    node.letters.push_back((incarnation, body));
                 }
                 Action::Peer(PeerAction::Ask { token, node: to, incarnation, body, .. }) => {
                     if to == NAMES[1 - number] {
