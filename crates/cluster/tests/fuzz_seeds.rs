@@ -11,8 +11,11 @@ use farrow_cluster::wire::RequestBody;
 use fuzzed::nodes::World;
 use fuzzed::seeds;
 
-/// Changed copies of each input.
-const CHANGED: u64 = 12;
+/// Changed copies of each input: `FARROW_FUZZ_ROUNDS`, or a dozen.
+fn rounds() -> u64 {
+    let rounds = std::env::var("FARROW_FUZZ_ROUNDS").ok();
+    rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(12)
+}
 
 fn changed(data: &[u8], round: u64) -> Vec<u8> {
     let mut dice = round.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -63,7 +66,7 @@ fn what_real_nodes_say_and_what_is_made_of_it_does_no_harm() {
     for (about, run) in &runs {
         assert!(run.len() > 20, "{about} says nothing");
         fuzzed::run(run);
-        for round in 1..=CHANGED {
+        for round in 1..=rounds() {
             fuzzed::run(&changed(run, round));
         }
     }
@@ -76,7 +79,7 @@ fn decoded_messages_are_the_same_when_they_are_encoded_again() {
     assert!(kinds.is_superset(&BTreeSet::from([0, 1, 2, 5, 7])), "{kinds:?}");
     for message in &messages {
         fuzzed::decode(message);
-        for round in 1..=CHANGED {
+        for round in 1..=rounds() {
             fuzzed::decode(&changed(message, round));
         }
     }
