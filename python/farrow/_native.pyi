@@ -117,6 +117,7 @@ class Client:
         Raises:
             InvalidArgument: there is no such node; the message names those there are.
             NodeLost: it cannot be reached.
+            NotGranted: it lets no client of this client's node in.
         """
     def nodes(self) -> builtins.list[NodeInfo]:
         """The nodes of the cluster, as the client's own node sees them, by number.
@@ -172,6 +173,39 @@ class Client:
             For each: name; nbytes, objects and writers as given to ``create_namespace`` (None: no
             limit); used_bytes, used_objects and clients: what and who is in it now.
         """
+    def grant(
+        self, node: str, rights: str | Iterable[str], *, namespace: str | None = None
+    ) -> None:
+        """Say what clients of another node may do with objects in this node's memory.
+
+        It holds for every message from now on and over restarts of the node.  Memory that such a
+        client was granted before stays its own until it ends.  ``read`` keeps clients out of an
+        honest node's way; what a node maps it can read (SECURITY.md).
+
+        Args:
+            node: name of the node, or ``"*"`` for all but this one.
+            rights: ``"read"`` (wait for objects and events, bring spilled ones back), ``"write"``
+                (get memory, take names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
+                unpin); one by one or as a text with commas; ``"all"``; ``"none"`` or empty: a
+                client of that node is not let in.
+            namespace: name of a namespace, which there may be yet or not; ``"*"`` for all; None:
+                that of this client.  The closest rule decides: that for both names, then for the
+                namespace, then for the node.  Without any a node may do everything.
+
+        Raises:
+            InvalidArgument: a name or a right that there cannot be.
+            LimitReached: 128 rules are kept.
+            PermissionDenied: the node is another user's.
+        """
+    def drop_grant(self, node: str, *, namespace: str | None = None) -> None:
+        """Take such a rule out, so that the next closest one holds.
+
+        Raises:
+            NotFound: there is none for just these two.
+            PermissionDenied: the node is another user's.
+        """
+    def grants(self) -> builtins.list[dict[str, Any]]:
+        """All such rules: namespace, node, and rights as a list of words."""
     def put(
         self,
         obj: Any,
@@ -205,6 +239,7 @@ class Client:
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
                 namespace may have no more; at once.
             PermissionDenied: this user may not write in the namespace.
+            NotGranted: this client's node may not write in it in the memory of that one.
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.
@@ -379,6 +414,7 @@ class Client:
         | None = None,
         start: Literal["now", "oldest"] = "now",
         timeout: float | None = None,
+        node: str | None = None,
     ) -> Subscription:
         """What happens to objects, as an iterator and an asyncio stream; see ``farrow.events``.
 
@@ -388,9 +424,13 @@ class Client:
             start: with what happens from now on, or with the oldest that the node remembers.
             timeout: the iteration ends when nothing happens for so many seconds; None: it goes on
                 until it is closed.
+            node: objects in the memory of this node; None: of this client's.  When the node is
+                lost the stream ends with ``NodeLost``, after the events that it published.
 
         Raises:
-            InvalidArgument: no name has such a prefix, or there is no such kind.
+            InvalidArgument: no name has such a prefix, or there is no such kind or node.
+            NodeLost: the node is lost.
+            NotGranted: clients of this client's node may not read there.
         """
     def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
         """One table whose rows lie in the memory of many nodes; see ``farrow.huge``.

@@ -9,7 +9,9 @@
 Events come in the order in which things happened.  The node remembers the last ones (some
 thousands; the more, the larger it is); a subscriber that falls behind by more gets one ``Gap`` that
 says how many it missed, and goes on with the oldest that is there.  Nothing else is lost: a
-subscription outlives the node, whose successor goes on where it was.
+subscription outlives the node, whose successor goes on where it was.  One for the objects of
+another node, ``client.subscribe(prefix, node="b")``, ends with ``NodeLost`` when that node is lost;
+it takes a seat there, of which the clients of one node have 64.
 
 Objects that a client seals without a name, and without a message to the node, are told of only
 when they go.

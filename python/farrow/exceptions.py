@@ -21,6 +21,7 @@ __all__ = [
     "NamespaceInUse",
     "NodeLost",
     "NotFound",
+    "NotGranted",
     "NotRestored",
     "OutOfMemory",
     "PermissionDenied",
@@ -217,6 +218,20 @@ class CutOff(FarrowError, ConnectionError):
 
 class PermissionDenied(FarrowError, PermissionError):
     """The node or the system refuses this user."""
+
+
+class NotGranted(PermissionDenied):
+    """The node in whose memory it lies, or is to lie, does not let this client's node do it.
+
+    Attributes:
+        node: the client's node.
+        namespace: the namespace; "" is the default one.
+        right: what it lacks: ``"read"``, ``"write"`` or ``"delete"``.
+    """
+
+    node: str = ""
+    namespace: str = ""
+    right: str = ""
 
 
 class InvalidArgument(FarrowError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -581,3 +582,29 @@ def test_top_shows_the_other_nodes(nodes: Cluster) -> None:
     assert [row[0] for row in rows] == ["b", "c"]
     for row, address in zip(rows, nodes.addresses[1:], strict=True):
         assert row[1:5] == [address, "live", "shm", "coherent"], row
+
+
+def test_events_of_another_node(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(2)
+    a, b = cluster.clients()
+    events = a.subscribe("n/", node="b")
+    ref = b.put(b"x", "n/1")
+    a.put(b"x", "n/2")
+    sealed = events.next(LIMIT_SECONDS)
+    assert isinstance(sealed, farrow.events.Sealed)
+    assert (sealed.id, sealed.name) == (ref.id, "n/1")
+
+    async def stream() -> list[str | None]:
+        wanted = a.at("b").subscribe("n/", timeout=LIMIT_SECONDS)
+        b.put(b"x", "n/3")
+        b.put(b"x", "n/4")
+        return [(await anext(wanted)).name for _ in range(2)]  # type: ignore[union-attr]
+
+    assert asyncio.run(stream()) == ["n/3", "n/4"]
+    cluster.nodes["b"].kill9()
+    assert [events.next(LIMIT_SECONDS).name for _ in range(2)] == ["n/3", "n/4"]  # type: ignore[union-attr]
+    with pytest.raises(farrow.NodeLost) as caught:
+        events.next(LIMIT_SECONDS)
+    assert caught.value.node == "b"
+    with pytest.raises(farrow.InvalidArgument):
+        a.subscribe(node="nowhere")

@@ -30,6 +30,7 @@ def test_families() -> None:
         (farrow.NodeLost, ConnectionError),
         (farrow.CutOff, ConnectionError),
         (farrow.PermissionDenied, PermissionError),
+        (farrow.NotGranted, PermissionError),
         (farrow.InvalidArgument, ValueError),
         (farrow.UnsupportedType, TypeError),
     ):

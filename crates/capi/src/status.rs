@@ -34,7 +34,7 @@ impl From<&Error> for FarrowStatus {
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
             Error::Disconnected { .. } => FarrowStatus::Disconnected,
-            Error::PermissionDenied(_) => FarrowStatus::PermissionDenied,
+            Error::PermissionDenied(_) | Error::NotGranted { .. } => FarrowStatus::PermissionDenied,
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
             Error::NodeLost { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,

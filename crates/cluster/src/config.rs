@@ -6,6 +6,10 @@
 //! join = ["10.0.0.2:7420", "10.0.0.3:7420"]
 //! region = "shm:8GiB"
 //! keep = true
+//!
+//! [grants.team]       # as --grant team:b:read,write and --grant 'team:*:read'
+//! b = "read,write"
+//! "*" = "read"
 //! ```
 
 use std::ffi::OsString;
@@ -34,6 +38,16 @@ pub enum ConfigError {
         path: PathBuf,
         /// Where and why.
         reason: String,
+    },
+    /// No right of a node in a namespace.
+    #[error("{}: {key} is a {kind}; [grants.NAMESPACE] has lines NODE = \"RIGHTS\"", path.display())]
+    Grant {
+        /// The file.
+        path: PathBuf,
+        /// Its key.
+        key: String,
+        /// What it is.
+        kind: &'static str,
     },
     /// A value that no option takes.
     #[error("{}: {key} is a {kind}; an option is a text, a number, true, false, or a list of those", path.display())]
@@ -84,9 +98,36 @@ fn read(path: &Path) -> Result<Vec<OsString>, ConfigError> {
     })?;
     let mut arguments = Vec::new();
     for (key, value) in &table {
-        add(path, key, value, &mut arguments)?;
+        match value.as_table().filter(|_| key == "grants") {
+            Some(namespaces) => add_grants(path, namespaces, &mut arguments)?,
+            None => add(path, key, value, &mut arguments)?,
+        }
     }
     Ok(arguments)
+}
+
+/// By namespace, then by node.
+fn add_grants(
+    path: &Path,
+    namespaces: &toml::Table,
+    arguments: &mut Vec<OsString>,
+) -> Result<(), ConfigError> {
+    for (namespace, nodes) in namespaces {
+        let wrong = |value: &toml::Value, key: String| ConfigError::Grant {
+            path: path.to_owned(),
+            key,
+            kind: value.type_str(),
+        };
+        let by_node = nodes.as_table();
+        let by_node = by_node.ok_or_else(|| wrong(nodes, format!("grants.{namespace:?}")))?;
+        for (node, rights) in by_node {
+            let words = rights.as_str();
+            let words =
+                words.ok_or_else(|| wrong(rights, format!("grants.{namespace:?}.{node:?}")))?;
+            arguments.push(format!("--grant={namespace}:{node}:{words}").into());
+        }
+    }
+    Ok(())
 }
 
 fn add(
@@ -147,6 +188,22 @@ mod tests {
                 "--fresh"
             ]
         );
+    }
+
+    #[test]
+    fn grants_are_by_namespace_and_node() {
+        let text = "keep = true\n[grants.team]\nb = 'read,write'\n'*' = 'none'\n\
+                    [grants.'']\n'*' = 'read'";
+        let all = expand_text(text).unwrap();
+        let grants: Vec<&str> = all.iter().filter_map(|one| one.strip_prefix("--grant=")).collect();
+        assert_eq!(grants, [":*:read", "team:*:none", "team:b:read,write"]);
+        for (text, words) in [
+            ("[grants]\nteam = 'read'", "grants.\"team\" is a string"),
+            ("[grants.team]\nb = 7", "grants.\"team\".\"b\" is a integer"),
+        ] {
+            let error = expand_text(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

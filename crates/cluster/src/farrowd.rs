@@ -17,6 +17,7 @@ use crate::node::{
     NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
+use crate::protocol::rights::Rule;
 use crate::{paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
@@ -163,6 +164,12 @@ struct ClusterArguments {
     /// node's own device always is one. May be given several times
     #[arg(long, value_name = "PATH", requires = "listen")]
     allow_device: Vec<PathBuf>,
+    /// What clients of another node may do with objects of a namespace in this node's memory:
+    /// RIGHTS are read, write, delete with commas between, all, or none; * stands for all
+    /// namespaces or all nodes, nothing for the default namespace. The closest rule decides; where
+    /// there is none they may do all. May be given several times
+    #[arg(long, value_name = "NAMESPACE:NODE:RIGHTS", requires = "listen")]
+    grant: Vec<Rule>,
     /// Folder with ca.pem, NAME.pem and NAME.key, as `farrow certs` makes them
     #[arg(long, value_name = "DIR", requires = "listen", conflicts_with = "plaintext")]
     certs: Option<PathBuf>,
@@ -265,6 +272,7 @@ impl Arguments {
         options.metrics = self.metrics;
         options.eviction = self.evict;
         options.users = self.allow_uid;
+        options.rules.clone_from(&self.cluster.grant);
         options.spill = self.spill;
         options.cluster = self.cluster.config();
         options

@@ -27,6 +27,7 @@ use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
+use crate::protocol::rights::Rule;
 use crate::protocol::{NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
@@ -123,6 +124,8 @@ pub struct NodeOptions {
     pub eviction: EvictionKind,
     /// Users that may connect, besides the node's own and root.
     pub users: Vec<u32>,
+    /// What clients of other nodes may do, set at each start over what was kept.
+    pub rules: Vec<Rule>,
     /// Where objects go when memory is short, instead of being evicted; `None`: nowhere.
     pub spill: Option<SpillTarget>,
     /// The cluster that it is a node of; `None`: it is alone.
@@ -171,6 +174,7 @@ impl NodeOptions {
             cluster: None,
             eviction: EvictionKind::Lru,
             users: Vec::new(),
+            rules: Vec::new(),
             spill: None,
         }
     }
@@ -435,6 +439,8 @@ impl Node {
         let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
         state.allow_users(&options.users);
+        let ruled = state.set_rules(options.rules.clone());
+        ruled.map_err(|error| NodeError::Cluster(error.to_string()))?;
         let prepared = Arc::new(sync::AtomicU64::new(0));
         let should_prepare = Arc::new(sync::AtomicBool::new(true));
         let preparing = options.is_preparing.then(|| {

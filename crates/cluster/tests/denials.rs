@@ -8,181 +8,29 @@ mod common;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
+use common::asked::{Asked, B, C, OWNER, hello, is_denied};
 use common::nodes::wait_for as wait_for_roster;
 use common::{Daemon, wait_for};
 use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
-use farrow_cluster::protocol::cluster::{
-    AgreementKind, Answer, ClusterOptions, Offer, PeerAction, Question,
-};
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_cluster::protocol::Action;
+use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
 use farrow_cluster::wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome,
-    WireError, WireTarget,
+    Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, WireError,
+    WireTarget,
 };
-use farrow_memory::shm::ShmFabric;
-use farrow_memory::{Access, Length, Region};
-use farrow_store::{Guest, Home, Layout, RegionOptions};
-
-const OWNER: u32 = 1000;
-const B: Guest = Guest { node: 0xb };
-const C: Guest = Guest { node: 0xc };
-
-type Answered = Result<ReplyBody, WireError>;
-
-/// A node that was told of clients of its own and of others.
-struct Asked {
-    state: NodeState,
-    sessions: u64,
-    now_ms: u64,
-}
-
-impl Asked {
-    fn new() -> Self {
-        let mut options = RegionOptions::for_capacity(Length(4 << 20));
-        options.clients_max = 8;
-        let geometry = Layout::new(&options).unwrap().geometry;
-        let fabric = Arc::new(ShmFabric::memfd("denials-test", geometry).unwrap());
-        let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
-        let home = Home::create(region, &options, 0).unwrap();
-        let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
-        Self { state, sessions: 0, now_ms: 0 }
-    }
-
-    /// One of a cluster of which it is the only node so far.
-    fn founded() -> Self {
-        let mut asked = Self::new();
-        let offer = Offer {
-            host: "h".into(),
-            region_uid: asked.state.home().uid().0,
-            control_bytes: 1,
-            data_bytes: 1,
-            capacity: 1,
-            base: 0,
-            ways: Vec::new(),
-        };
-        let options = ClusterOptions {
-            name: "a".parse().unwrap(),
-            address: "127.0.0.1:1".into(),
-            agreement: AgreementKind::Embedded,
-            seeds: Vec::new(),
-            lease_ms: 1000,
-            offer,
-            incarnation: 5,
-            seed: 1,
-        };
-        asked.state.join_cluster(options, 0, &mut Vec::new()).unwrap();
-        for _ in 0..10 {
-            asked.now_ms += 100;
-            asked.state.tick(asked.now_ms, &mut Vec::new());
-        }
-        asked
-    }
-
-    fn open(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> SessionId {
-        self.sessions += 1;
-        let session = SessionId(self.sessions);
-        self.state.opened(session, PeerIdentity { pid, start_time: 1, uid, guest }, self.now_ms);
-        session
-    }
-
-    /// All that comes of a request: its answer, and what the server is to do besides.
-    fn all(&mut self, session: SessionId, body: RequestBody) -> (Option<Answered>, Vec<Action>) {
-        let mut out = Vec::new();
-        self.state.handle(session, Request { seq: 7, body }, self.now_ms, 1, &mut out);
-        self.state.tick(self.now_ms, &mut out);
-        let is_answer = |action: &Action| {
-            matches!(action, Action::Send { session: to, reply, .. }
-                if *to == session && reply.seq == 7)
-        };
-        let at = out.iter().position(is_answer);
-        let answer = at.map(|at| match out.remove(at) {
-            Action::Send { reply, .. } => reply.body,
-            other => panic!("{other:?}"),
-        });
-        (answer, out)
-    }
-
-    fn ask(&mut self, session: SessionId, body: RequestBody) -> Answered {
-        let (answer, _) = self.all(session, body);
-        answer.expect("an answer")
-    }
-
-    fn join_as(&mut self, pid: u32, uid: u32, guest: Option<Guest>) -> (SessionId, Welcome) {
-        let session = self.open(pid, uid, guest);
-        match self.ask(session, hello("", None, "")) {
-            Ok(ReplyBody::Welcome(welcome)) => (session, welcome),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn join_in(&mut self, namespace: &str, uid: u32, guest: Option<Guest>) -> SessionId {
-        let session = self.open(50, uid, guest);
-        let answer = self.ask(session, hello(namespace, None, ""));
-        assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");
-        session
-    }
-
-    fn grant(&mut self, session: SessionId, bytes: u64) -> (u64, u64) {
-        let ask = RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 };
-        match self.ask(session, ask) {
-            Ok(ReplyBody::Granted(span)) => span,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn seal(&mut self, session: SessionId, item: SealItem) -> Result<(u64, u64), WireError> {
-        match self.ask(session, RequestBody::Seal { items: vec![item] }) {
-            Ok(ReplyBody::Sealed(mut sealed)) => sealed.remove(0),
-            Ok(other) => panic!("{other:?}"),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn change(&mut self, session: SessionId, body: RequestBody) -> Result<(), WireError> {
-        match self.ask(session, body)? {
-            ReplyBody::Deleted(mut results) | ReplyBody::Pinned(mut results) => results.remove(0),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    /// The books balance, and a local client is served.
-    fn assert_goes_on(&mut self) {
-        self.state.home().check().unwrap();
-        let stats = self.state.stats(self.now_ms).unwrap();
-        let sum = stats.used + stats.free + stats.granted + stats.retiring;
-        assert_eq!(stats.capacity, sum, "{stats:?}");
-        let (session, _) = self.join_as(4000 + self.sessions as u32, OWNER, None);
-        let span = self.grant(session, 4096);
-        let id = self.seal(session, SealItem::bytes(span, 5)).unwrap();
-        let targets = vec![WireTarget::Id(id.0, id.1)];
-        assert_eq!(self.change(session, RequestBody::Delete { targets }), Ok(()));
-        self.state.closed(session, false, self.now_ms);
-    }
-}
-
-fn hello(namespace: &str, resume: Option<(u64, u32, u64)>, node: &str) -> RequestBody {
-    RequestBody::Hello(Hello {
-        version: PROTOCOL_VERSION,
-        resume,
-        namespace: namespace.into(),
-        node: node.into(),
-    })
-}
-
-fn is_denied(answer: &Answered) -> bool {
-    matches!(answer, Err(WireError::Denied(_)))
-}
 
 /// What only the node's own user may ask.
 fn for_the_owner() -> Vec<RequestBody> {
     let spec = NamespaceSpec { name: "new".into(), ..NamespaceSpec::default() };
+    let rule: Rule = "new:b:all".parse().unwrap();
     vec![
         RequestBody::CreateNamespace(spec),
         RequestBody::DropNamespace { name: "new".into() },
+        RequestBody::SetRule(rule.clone()),
+        RequestBody::RemoveRule { namespace: rule.namespace, node: rule.node },
         RequestBody::Forget { node: "b".into() },
         RequestBody::Shutdown,
     ]
@@ -385,6 +233,20 @@ fn a_place_is_given_back_only_to_a_client_of_the_same_node() {
     {
         let (session, welcome) = asked.join_as(50, OWNER, whose);
         let kept = asked.grant(session, 4096);
+        // Nor are the events of its namespace told to others.
+        for listener in thieves.iter().copied().chain([whose]) {
+            let session = asked.open(50, OWNER, listener);
+            let listen = Listen {
+                version: PROTOCOL_VERSION,
+                region_uid: welcome.region_uid,
+                slot: welcome.slot,
+                nonce: welcome.nonce,
+                node: String::new(),
+            };
+            let answer = asked.ask(session, RequestBody::Listen(listen));
+            assert_eq!(is_denied(&answer), listener != whose, "{listener:?}: {answer:?}");
+            asked.state.closed(session, true, asked.now_ms);
+        }
         assert!(asked.state.closed(session, true, asked.now_ms).is_some());
         let resume = Some((welcome.region_uid, welcome.slot, welcome.nonce));
         for thief in thieves {

@@ -5,9 +5,11 @@ mod common;
 
 use std::time::Duration;
 
+use common::nodes::Nodes;
 use common::{Daemon, PATIENCE};
 use farrow::{
-    Armed, Client, EventKind, Next, ObjectId, Seen, SubscribeOptions, Subscription, Target, Value,
+    Armed, Client, Error, EventKind, Next, ObjectId, Seen, SubscribeOptions, Subscription, Target,
+    Value,
 };
 
 fn subscribe(client: &Client, prefix: &str) -> Subscription {
@@ -114,4 +116,82 @@ fn a_subscriber_without_a_node_gives_up_and_says_so() {
     let options = SubscribeOptions { prefix: "x".repeat(256), ..SubscribeOptions::default() };
     let error = client.subscribe(options).unwrap_err();
     assert!(matches!(error, farrow::Error::InvalidArgument(_)), "{error:?}");
+}
+
+/// A subscriber at another node was refused: its first message could not say for which node it was.
+#[test]
+fn events_of_another_node_come_until_it_is_lost() {
+    let mut nodes = Nodes::start(2, "16MiB", &["--lease-ms", "1000", "--no-prepare"]);
+    let (on_a, on_b) = (nodes.client(0), nodes.client(1));
+    let at_b = on_a.at("b").unwrap();
+    let (mut far, mut own) = (subscribe(&at_b, "n"), subscribe(&on_a, ""));
+    assert_eq!(far.next(Duration::from_millis(1)).unwrap(), Next::TimedOut);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| (next(&mut far), next(&mut far)));
+        std::thread::sleep(Duration::from_millis(20));
+        let id = on_b.put(&Value::Bytes(b"x"), Some("n")).unwrap();
+        on_b.put(&Value::Bytes(b"x"), Some("other")).unwrap();
+        on_a.delete(&["n".into()]).unwrap();
+        let event = |kind| (kind, id, "n".to_owned());
+        let expected = (event(EventKind::Sealed), event(EventKind::Deleted));
+        assert_eq!(waiter.join().unwrap(), expected);
+    });
+    assert_eq!(own.try_next().unwrap(), None, "nothing happened in the memory of a");
+
+    // Its next daemon goes on, within the lease: what was published before is told too.
+    nodes.daemons[1].kill9();
+    nodes.daemons[1].restart();
+    nodes.settle(2);
+    let on_b = nodes.client(1);
+    on_b.put(&Value::Bytes(b"x"), Some("n2")).unwrap();
+    assert_eq!(next(&mut far).2, "n2");
+
+    // The ring is read where it lies; who falls behind is told how much was missed.
+    let mut slow = subscribe(&at_b, "");
+    for round in 0..20 {
+        let names: Vec<String> = (0..200).map(|number| format!("{round}.{number}")).collect();
+        for name in &names {
+            on_b.put(&Value::Bytes(b"x"), Some(name)).unwrap();
+        }
+        let targets: Vec<Target> = names.iter().map(|name| name.as_str().into()).collect();
+        on_b.delete(&targets).unwrap();
+    }
+    for behind in [&mut slow, &mut far] {
+        let Some(Seen::Gap { missed }) = behind.try_next().unwrap() else { panic!("no gap") };
+        assert!(missed > 0);
+        while behind.try_next().unwrap().is_some() {}
+    }
+
+    // Lost: events that were published come first, then the end.
+    on_b.put(&Value::Bytes(b"x"), Some("n3")).unwrap();
+    let waits = at_b.clone();
+    let waiting = std::thread::spawn(move || waits.wait(&["never".into()], 1, PATIENCE));
+    nodes.daemons[1].kill9();
+    assert_eq!(next(&mut far).2, "n3");
+    let ended = loop {
+        match far.next(PATIENCE) {
+            Ok(Next::Interrupted) => {}
+            other => break other,
+        }
+    };
+    assert!(matches!(&ended, Err(Error::NodeLost { node, .. }) if node == "b"), "{ended:?}");
+    let waited = waiting.join().unwrap();
+    assert!(matches!(&waited, Err(Error::NodeLost { node, .. }) if node == "b"), "{waited:?}");
+}
+
+#[test]
+fn who_may_not_read_there_hears_of_nothing() {
+    let nodes = Nodes::start(2, "16MiB", &["--lease-ms", "20000", "--no-prepare"]);
+    let (on_a, on_b) = (nodes.client(0), nodes.client(1));
+    let at_b = on_a.at("b").unwrap();
+    let mut far = subscribe(&at_b, "");
+    on_b.grant(&":a:write".parse().unwrap()).unwrap();
+    on_b.put(&Value::Bytes(b"x"), Some("n")).unwrap();
+    // What lies in memory that it maps it can read (SECURITY.md); it is not woken.
+    assert!(matches!(far.try_next(), Ok(Some(Seen::Event(_)))));
+    let refused = far.next(PATIENCE);
+    assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
+    on_b.grant(&":a:none".parse().unwrap()).unwrap();
+    let refused = subscribe(&at_b, "").next(PATIENCE);
+    assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
 }

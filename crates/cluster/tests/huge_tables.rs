@@ -523,3 +523,30 @@ fn a_table_is_its_namespaces() {
     theirs.drop_table().unwrap();
     assert_eq!(values(&plain, None).unwrap(), [1]);
 }
+
+/// Chunks in the memory of another node need `write` there, and so does it to pin the chunk before.
+#[test]
+fn rows_are_appended_where_the_node_was_granted_to_write() {
+    let nodes = Nodes::start(2, "64MiB", CALM);
+    let (on_a, on_b) = (nodes.client(0), nodes.client(1));
+    let (at_a, at_b) = (open(&on_a, "t"), open(&on_b, "t"));
+    let denied = |result: Result<Partition, Error>| match result {
+        Err(Error::NotGranted { node, right, .. }) => (node, right),
+        other => panic!("{other:?}"),
+    };
+    // By the rules of a; b lets a do everything.
+    for rights in ["read", "read,delete", "none"] {
+        on_a.grant(&format!(":b:{rights}").parse().unwrap()).unwrap();
+        let result = append_to(&at_b, &batch(0..10), None, Some("a"));
+        assert_eq!(denied(result), ("b".to_owned(), "write".to_owned()), "{rights}");
+    }
+    on_a.grant(&":b:read,write".parse().unwrap()).unwrap();
+    for round in 0..3 {
+        append_to(&at_b, &batch(round * 10..round * 10 + 10), None, Some("a")).unwrap();
+    }
+    append_to(&at_a, &batch(30..40), None, Some("b")).unwrap();
+    for table in [&at_a, &at_b] {
+        assert_eq!(values(table, None).unwrap(), (0..40).collect::<Vec<_>>());
+    }
+    assert!(matches!(at_b.drop_table(), Err(Error::NotGranted { .. })));
+}

@@ -154,7 +154,13 @@ impl Run {
                 let home = self.state.home();
                 let record = home.clients().next().map(|record| (record.client.0, record.nonce));
                 let (region_uid, (slot, nonce)) = (home.uid().0, record.unwrap_or_default());
-                return RequestBody::Listen(Listen { version, region_uid, slot, nonce });
+                return RequestBody::Listen(Listen {
+                    version,
+                    region_uid,
+                    slot,
+                    nonce,
+                    node: String::new(),
+                });
             }
             let namespace = self.namespace();
             return RequestBody::Hello(Hello { version, resume, namespace, node: String::new() });
@@ -398,11 +404,13 @@ impl Listening {
             region_uid: welcome.region_uid,
             slot: welcome.slot,
             nonce: welcome.nonce,
+            node: String::new(),
         };
         let early = this.ask(LISTENER, 0, Self::watch(0, "", 1));
         assert!(matches!(early[..], [(_, Err(WireError::Invalid(_)))]), "{early:?}");
-        assert_eq!(this.ask(LISTENER, 0, RequestBody::Listen(listen)), [(0, Ok(ReplyBody::Done))]);
-        let twice = this.ask(LISTENER, 0, RequestBody::Listen(listen));
+        let listen = RequestBody::Listen(listen);
+        assert_eq!(this.ask(LISTENER, 0, listen.clone()), [(0, Ok(ReplyBody::Done))]);
+        let twice = this.ask(LISTENER, 0, listen);
         assert!(matches!(twice[..], [(_, Err(WireError::Invalid(_)))]), "{twice:?}");
         let stats = this.ask(LISTENER, 0, RequestBody::Stats);
         assert!(matches!(stats[..], [(_, Err(WireError::Invalid(_)))]), "{stats:?}");

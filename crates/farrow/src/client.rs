@@ -357,7 +357,7 @@ impl Client {
         }
     }
 
-    /// What happens to objects from here on, or from the oldest event that is remembered.
+    /// What happens to objects in the memory of this client's node from here on, or from the oldest event that is remembered.
     /// Objects without a name that a client seals by itself are told of when they go.
     ///
     /// # Errors

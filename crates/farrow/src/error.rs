@@ -178,6 +178,16 @@ pub enum Error {
     /// Not allowed.
     #[error("permission denied: {0}")]
     PermissionDenied(String),
+    /// The node whose memory it is does not let this client's node do it.
+    #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
+    NotGranted {
+        /// The client's node.
+        node: String,
+        /// The namespace; empty: the default one.
+        namespace: String,
+        /// What it lacks: `read`, `write` or `delete`.
+        right: String,
+    },
     /// The arguments make no sense.
     #[error("{0}")]
     InvalidArgument(String),
@@ -233,6 +243,9 @@ impl From<WireError> for Error {
                 Self::BarrierBroken { name, who, reason }
             }
             WireError::CutOff { node, reason } => Self::CutOff { node, reason },
+            WireError::NotGranted { node, namespace, right } => {
+                Self::NotGranted { node, namespace, right }
+            }
             error @ WireError::NoNode { .. } => Self::InvalidArgument(error.to_string()),
             WireError::TooMany { what, max } => Self::TooMany { what, max },
             WireError::NameTaken { name } => Self::AlreadyExists { name },

@@ -51,7 +51,7 @@ pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
 pub use farrow_cluster::wire::{
-    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Roster, RosterNode,
+    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Rights, Roster, RosterNode, Rule,
 };
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};

@@ -1,7 +1,7 @@
 //! Namespaces: names, quotas and writers of their own in one region.
 
 use farrow_cluster::link::confused;
-use farrow_cluster::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody};
+use farrow_cluster::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, Rule};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -40,6 +40,40 @@ impl Client {
     pub fn namespaces(&self) -> Result<Vec<NamespaceReport>, Error> {
         match self.session().call(RequestBody::Namespaces)? {
             ReplyBody::Namespaces(namespaces) => Ok(namespaces),
+            other => Err(confused(&other).into()),
+        }
+    }
+
+    /// Says what clients of another node may do in a namespace of this client's node, from now on
+    /// and over its restarts. Memory that they were granted before stays theirs until they end.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for names that cannot be, [`Error::TooMany`],
+    /// [`Error::PermissionDenied`] unless the node is this user's.
+    pub fn grant(&self, rule: &Rule) -> Result<(), Error> {
+        self.session().call(RequestBody::SetRule(rule.clone())).map(drop)
+    }
+
+    /// Takes such a rule out; then the next closest one holds: that for all nodes in the namespace,
+    /// for the node in all, for all in all; without any they may do everything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotFound`], [`Error::PermissionDenied`] unless the node is this user's.
+    pub fn drop_grant(&self, namespace: &str, node: &str) -> Result<(), Error> {
+        let (namespace, node) = (namespace.to_owned(), node.to_owned());
+        self.session().call(RequestBody::RemoveRule { namespace, node }).map(drop)
+    }
+
+    /// All rules for clients of other nodes, by namespace and node.
+    ///
+    /// # Errors
+    ///
+    /// The node is gone.
+    pub fn grants(&self) -> Result<Vec<Rule>, Error> {
+        match self.session().call(RequestBody::Rules)? {
+            ReplyBody::Rules(rules) => Ok(rules),
             other => Err(confused(&other).into()),
         }
     }

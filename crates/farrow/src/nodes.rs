@@ -181,15 +181,15 @@ impl Nodes {
         for node in self.roster()?.nodes.iter().filter(|node| !node.is_own) {
             match self.session(node) {
                 Ok(session) => places.push(session),
-                Err(Error::NodeLost { .. }) => {}
+                Err(Error::NodeLost { .. } | Error::NotGranted { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(places)
     }
 
-    /// The first of the other nodes where `look` finds something. What is in the memory of a lost one
-    /// is an error.
+    /// The first of the other nodes where `look` finds something. What is in the memory of a lost
+    /// one, or of one that does not let this client in, is an error.
     fn first<T>(
         &self,
         but: &Session,
@@ -207,7 +207,11 @@ impl Nodes {
             }
             let found = match self.session(node) {
                 Ok(session) => look(&session).map(|found| found.map(Found::Here)),
-                Err(Error::NodeLost { .. }) if !self.is_at_lost(node, target)? => Ok(None),
+                Err(Error::NodeLost { .. } | Error::NotGranted { .. })
+                    if !self.is_at_lost(node, target)? =>
+                {
+                    Ok(None)
+                }
                 Err(error) => Err(error),
             };
             match found {
@@ -219,7 +223,7 @@ impl Nodes {
         Ok(trouble.map_or(Found::Nowhere, Found::Unknown))
     }
 
-    /// Whether an object is in the memory of a node that is lost.
+    /// Whether an object is in the memory of a node that is lost, or lets this client not in.
     fn is_at_lost(&self, node: &RosterNode, target: &Target) -> Result<bool, Error> {
         let Target::Name(name) = target else {
             return Ok(true);
@@ -248,7 +252,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`], [`Error::InvalidArgument`] for a node that there is not.
+    /// [`Error::NodeLost`], [`Error::InvalidArgument`] for a node that there is not,
+    /// [`Error::NotGranted`] for one that lets nobody of this client's node in.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
         let roster = self.nodes().roster()?;
         let found = roster.find(node).ok_or_else(|| {
@@ -279,7 +284,8 @@ impl Client {
     }
 
     /// As [`Self::list_where`], on all nodes that can be reached, each object with its node;
-    /// `None` where there is no cluster. What lies on lost nodes is not listed.
+    /// `None` where there is no cluster. What lies on lost nodes, and on those that do not let this
+    /// client in, is not listed.
     ///
     /// # Errors
     ///
@@ -301,9 +307,11 @@ impl Client {
                     all.extend(listed.into_iter().map(|one| (Some(node.name.clone()), one)));
                 }
                 // The daemon may not know yet that the other one is gone.
-                Err(error @ (Error::NodeLost { .. } | Error::Disconnected { .. }))
-                    if !node.is_own =>
-                {
+                Err(
+                    error @ (Error::NodeLost { .. }
+                    | Error::Disconnected { .. }
+                    | Error::NotGranted { .. }),
+                ) if !node.is_own => {
                     tracing::debug!(%error, "not listed");
                 }
                 Err(error) => return Err(error),

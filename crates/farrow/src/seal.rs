@@ -30,7 +30,9 @@ pub(crate) fn many(
             Ok(results.into_iter().map(|result| result.map(id)).collect())
         }
         Ok(other) => Err(confused(&other).into()),
-        Err(error @ Error::Disconnected { .. }) => find_sealed(session, &blocks).ok_or(error),
+        Err(error @ (Error::Disconnected { .. } | Error::NodeLost { .. })) => {
+            find_sealed(session, &blocks).ok_or(error)
+        }
         Err(error) => Err(error),
     }
 }
@@ -58,7 +60,7 @@ fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId,
 pub(crate) fn is_unknown(session: &Session, error: &Error) -> bool {
     match error {
         Error::Timeout { .. } | Error::Protocol(_) => true,
-        Error::Disconnected { .. } => session.is_elsewhere(),
+        Error::Disconnected { .. } | Error::NodeLost { .. } => session.is_elsewhere(),
         _ => false,
     }
 }

@@ -194,9 +194,19 @@ impl Session {
             body = match (link.call(body, deadline), again) {
                 (Err(LinkError::Unsent { body, .. }), _) => *body,
                 (Err(LinkError::Closed { .. }), Some(body)) => body,
+                (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
+                    let reason = format!("it went away before it answered: {reason}");
+                    return Err(Error::NodeLost { node: self.node.clone(), reason });
+                }
                 (result, _) => return Ok(result?),
             };
         }
+    }
+
+    /// Whether a connection to another node that ended, ended there: the daemon that carried it is
+    /// still there.
+    fn is_other_gone(&self) -> bool {
+        self.is_elsewhere() && std::os::unix::net::UnixStream::connect(&self.socket).is_ok()
     }
 
     /// Tells the daemon something that needs no answer. False when it has gone.
@@ -276,6 +286,11 @@ impl Session {
         }
         tracing::info!(socket = %self.socket.display(), "connected again");
         Ok(link)
+    }
+
+    /// The node whose memory it is; empty: that of the daemon that is connected to.
+    pub(crate) fn node(&self) -> &str {
+        &self.node
     }
 
     /// Whether the memory is that of another node than the one that is connected to.
@@ -434,6 +449,8 @@ fn may_repeat(body: &RequestBody) -> bool {
             | RequestBody::Reclaim
             | RequestBody::Stats
             | RequestBody::Namespaces
+            | RequestBody::Rules
+            | RequestBody::SetRule(_)
             | RequestBody::Nodes
             | RequestBody::FindLost { .. }
             | RequestBody::Pin { .. }

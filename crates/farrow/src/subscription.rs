@@ -2,7 +2,8 @@
 //!
 //! The events are read in the region, by loads; the node is asked only to say when there are more.
 //! A subscription has a connection of its own for that, and outlives the node: when it has gone, its
-//! successor is found, and the events go on where they were.
+//! successor is found, and the events go on where they were. Events of another node are read in its
+//! memory, too; only the word that there are some comes through both daemons.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -142,7 +143,8 @@ impl Subscription {
     /// # Errors
     ///
     /// [`Error::Disconnected`] when the node has gone and none took its place within the time
-    /// that connecting may take, or one with another region did.
+    /// that connecting may take, or one with another region did. [`Error::NodeLost`] when it is another
+    /// node, and lost.
     pub fn next(&mut self, timeout: Duration) -> Result<Next, Error> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
@@ -185,7 +187,9 @@ impl Subscription {
                 let since = *self.lost_at.get_or_insert_with(Instant::now);
                 let is_passing = matches!(
                     error,
-                    LinkError::Closed { .. } | LinkError::Refused(WireError::Closing)
+                    LinkError::Closed { .. }
+                        // Another node that does not answer: its daemon may follow, or it is lost.
+                        | LinkError::Refused(WireError::Closing | WireError::NoSeat { .. })
                 );
                 if !is_passing || since.elapsed() >= self.session.timeout {
                     return Err(error.into());
@@ -209,7 +213,8 @@ impl Subscription {
             return listener.watch(watch);
         }
         let (region_uid, slot, nonce) = self.session.place();
-        let listen = Listen { version: PROTOCOL_VERSION, region_uid, slot, nonce };
+        let node = self.session.node().to_owned();
+        let listen = Listen { version: PROTOCOL_VERSION, region_uid, slot, nonce, node };
         let deadline = Instant::now() + self.session.timeout;
         let mut listener = Listener::connect(&self.session.socket, listen, deadline)?;
         listener.watch(watch)?;
@@ -227,6 +232,7 @@ impl Subscription {
         match listener.answer() {
             Ok(None) => {}
             Ok(Some(next)) => self.cursor.skip_to(next)?,
+            // What became of another node is said when it is asked again.
             Err(LinkError::Closed { .. } | LinkError::Refused(WireError::Closing)) => {
                 self.listener = None;
             }

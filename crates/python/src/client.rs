@@ -147,6 +147,30 @@ impl Client {
         namespaces::list(py, &self.client)
     }
 
+    /// Say what clients of another node may do in a namespace.
+    #[pyo3(signature = (node, rights, *, namespace=None))]
+    fn grant(
+        &self,
+        py: Python<'_>,
+        node: String,
+        rights: &Bound<'_, PyAny>,
+        namespace: Option<String>,
+    ) -> PyResult<()> {
+        namespaces::grant(py, &self.client, node, rights, namespace)
+    }
+
+    /// Take such a rule out.
+    #[pyo3(signature = (node, *, namespace=None))]
+    fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
+        let namespace = namespace.unwrap_or_else(|| self.client.namespace());
+        py.detach(|| self.client.drop_grant(namespace, node)).map_err(raise)
+    }
+
+    /// All such rules.
+    fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        namespaces::grants(py, &self.client)
+    }
+
     /// Seal a value in shared memory.
     #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None))]
     fn put(
@@ -403,7 +427,7 @@ impl Client {
     }
 
     /// What happens to objects, as a stream.
-    #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None))]
+    #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None, node=None))]
     fn subscribe<'py>(
         &self,
         py: Python<'py>,
@@ -411,6 +435,7 @@ impl Client {
         kinds: Option<Vec<String>>,
         start: &str,
         timeout: Option<f64>,
+        node: Option<&str>,
     ) -> PyResult<Bound<'py, PyAny>> {
         static SUBSCRIPTION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let is_from_oldest = match start {
@@ -420,7 +445,8 @@ impl Client {
                 return Err(invalid_argument(format!("start is {other:?}, not now or oldest")));
             }
         };
-        let stream = EventStream::new(&self.client, prefix.to_owned(), kinds, is_from_oldest)?;
+        let client = py.detach(|| at(&self.client, node)).map_err(raise)?;
+        let stream = EventStream::new(&client, prefix.to_owned(), kinds, is_from_oldest)?;
         let class = SUBSCRIPTION.get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
         })?;

@@ -18,6 +18,7 @@ struct Classes {
     limit_reached: Py<PyType>,
     namespace_in_use: Py<PyType>,
     node_lost: Py<PyType>,
+    not_granted: Py<PyType>,
     not_found: Py<PyType>,
     not_restored: Py<PyType>,
     out_of_memory: Py<PyType>,
@@ -50,6 +51,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             limit_reached: class("LimitReached")?,
             namespace_in_use: class("NamespaceInUse")?,
             node_lost: class("NodeLost")?,
+            not_granted: class("NotGranted")?,
             not_found: class("NotFound")?,
             not_restored: class("NotRestored")?,
             out_of_memory: class("OutOfMemory")?,
@@ -117,6 +119,12 @@ pub fn raise(error: Error) -> PyErr {
             Error::NodeLost { ref node, .. } | Error::CutOff { ref node, .. } => {
                 made.value(py).setattr("node", node)
             }
+            Error::NotGranted { ref node, ref namespace, ref right } => {
+                let value = made.value(py);
+                (value.setattr("node", node))
+                    .and(value.setattr("namespace", namespace))
+                    .and(value.setattr("right", right))
+            }
             Error::BarrierBroken { ref who, .. } => made.value(py).setattr("who", who),
             Error::RowsMissing { first, last, .. } => set("first", first).and(set("last", last)),
             Error::RowsTaken { taken_first, taken_last, version, .. } => {
@@ -149,6 +157,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::NodeLost { .. } => &classes.node_lost,
         Error::CutOff { .. } => &classes.cut_off,
         Error::PermissionDenied(_) => &classes.permission_denied,
+        Error::NotGranted { .. } => &classes.not_granted,
         Error::InvalidArgument(_) => &classes.invalid_argument,
         Error::Protocol(_) => &classes.protocol_error,
         _ => &classes.farrow_error,

@@ -1,8 +1,8 @@
-//! `client.create_namespace()` and `client.namespaces()`.
+//! `client.create_namespace()`, `client.namespaces()`, `client.grant()` and `client.grants()`.
 
 use crate::errors::{invalid_argument, raise};
 use crate::plain;
-use farrow::{Client, NamespaceReport, NamespaceSpec};
+use farrow::{Client, NamespaceReport, NamespaceSpec, Rights, Rule};
 use pyo3::prelude::*;
 use serde_json::json;
 
@@ -49,6 +49,42 @@ pub fn list<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>
             "writers": one.writers,
             "clients": one.clients,
         })
+    };
+    plain::to_python(py, &all.into_iter().map(as_json).collect::<Vec<_>>())
+}
+
+/// What a node may do in a namespace: a text as on the command line, or its words one by one.
+pub fn grant(
+    py: Python<'_>,
+    client: &Client,
+    node: String,
+    rights: &Bound<'_, PyAny>,
+    namespace: Option<String>,
+) -> PyResult<()> {
+    let wrong = || invalid_argument(format!("rights are words such as \"read\", not {rights}"));
+    let mut all = Rights::NONE;
+    let words: Vec<String> = match rights.extract::<String>() {
+        Ok(text) => vec![text],
+        Err(_) => {
+            let words = rights.try_iter().map_err(|_| wrong())?;
+            words.map(|word| word?.extract().map_err(|_| wrong())).collect::<PyResult<_>>()?
+        }
+    };
+    for word in words {
+        let more: Rights = word.parse().map_err(|error| invalid_argument(format!("{error}")))?;
+        all = all.with(more);
+    }
+    let namespace = namespace.unwrap_or_else(|| client.namespace().to_owned());
+    let rule = Rule { namespace, node, rights: all };
+    py.detach(|| client.grant(&rule)).map_err(raise)
+}
+
+/// All rules, as dictionaries.
+pub fn grants<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
+    let all = py.detach(|| client.grants()).map_err(raise)?;
+    let as_json = |rule: Rule| {
+        let rights: Vec<&str> = rule.rights.words().collect();
+        json!({ "namespace": rule.namespace, "node": rule.node, "rights": rights })
     };
     plain::to_python(py, &all.into_iter().map(as_json).collect::<Vec<_>>())
 }

@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     rm.add_argument("names", nargs="+", metavar="NAME", help="name or id")
 
     spaces = commands.add_parser(
-        "namespaces", parents=[common], help="list, make or drop namespaces"
+        "namespaces", parents=[common], help="list, make or drop namespaces, and grant"
     )
     spaces.add_argument("--json", action="store_true")
     actions = spaces.add_subparsers(dest="action", metavar="ACTION")
@@ -127,6 +127,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     drop = actions.add_parser("drop", help="drop one in which nothing is")
     drop.add_argument("name", metavar="NAME")
+    grant = actions.add_parser("grant", help="say what clients of other nodes may do")
+    grant.add_argument(
+        "rules",
+        nargs="+",
+        metavar="NAMESPACE:NODE:RIGHTS",
+        help="RIGHTS: read,write,delete, all, none, or default to take the rule out; "
+        "* for all namespaces or nodes, nothing for the default namespace",
+    )
+    grants = actions.add_parser("grants", help="list what clients of other nodes may do")
+    grants.add_argument("--json", action="store_true")
 
     nodes = commands.add_parser("nodes", parents=[common], help="list the nodes of the cluster")
     nodes.add_argument("--json", action="store_true")

@@ -331,6 +331,11 @@ def _namespaces(options: argparse.Namespace) -> int:
     if options.action == "drop":
         client.drop_namespace(options.name)
         return 0
+    if options.action == "grant":
+        _grant(client, options.rules)
+        return 0
+    if options.action == "grants":
+        return _grants(client, as_json=options.json)
     rows = client.namespaces()
     if options.json:
         print_json(rows)
@@ -349,6 +354,32 @@ def _namespaces(options: argparse.Namespace) -> int:
     ]
     titles = ("name", ">bytes", ">of", ">objects", ">of", ">clients", "writers")
     console().print(grid(titles, cells))
+    return 0
+
+
+def _grant(client: farrow.Client, rules: list[str]) -> None:
+    for rule in rules:
+        # The name of a namespace may have colons in it.
+        parts = rule.rsplit(":", 2)
+        if len(parts) != 3:
+            raise CommandError(f"{rule!r} is not NAMESPACE:NODE:RIGHTS")
+        namespace, node, rights = parts
+        if rights == "default":
+            client.drop_grant(node, namespace=namespace)
+        else:
+            client.grant(node, rights, namespace=namespace)
+
+
+def _grants(client: farrow.Client, *, as_json: bool) -> int:
+    rows = client.grants()
+    if as_json:
+        print_json(rows)
+        return 0
+    cells = [
+        (visible(row["namespace"]) or "(default)", row["node"], ", ".join(row["rights"]) or "none")
+        for row in rows
+    ]
+    console().print(grid(("namespace", "node", "rights"), cells))
     return 0
 
 

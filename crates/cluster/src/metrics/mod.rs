@@ -1,7 +1,7 @@
 //! Numbers of a node for Prometheus, and where they are asked for.
 //!
-//! Nothing here knows sockets: [`http`] reads a request and makes an answer, [`text`] writes the
-//! numbers, [`Latencies`] counts. The event loop in `server/` does the rest.
+//! Nothing here knows sockets: `http` reads a request and makes an answer, `text` writes the
+//! numbers, `Latencies` counts. The event loop in `server/` does the rest.
 
 pub(crate) mod cluster;
 pub(crate) mod http;

@@ -23,6 +23,7 @@ impl NodeState {
             None => {
                 let namespace = self.home.namespace(&hello.namespace).map_err(store_error)?.id;
                 let PeerIdentity { pid, start_time, uid, guest } = peer;
+                self.let_in(guest, namespace)?;
                 let newcomer = Newcomer { pid, start_time, uid, namespace, guest };
                 let joined = self.home.client_join_as(&newcomer).map_err(store_error)?;
                 let slot = joined.client;
@@ -43,6 +44,9 @@ impl NodeState {
                     let what = format!("place {} is of a client of another node", slot.0);
                     return Err(WireError::Denied(what));
                 }
+                if let Ok(record) = self.home.client(slot) {
+                    self.let_in(peer.guest, record.namespace)?;
+                }
                 let taken = self.sessions.values().any(|other| other.slot == Some(slot));
                 if taken {
                     return Err(WireError::Denied(format!("place {} is in use", slot.0)));
@@ -56,10 +60,12 @@ impl NodeState {
             }
         };
         let namespace = self.home.client(slot).map_err(store_error)?.namespace;
+        let rights = self.let_in(peer.guest, namespace)?;
         let proximity = if peer.guest.is_some() { Proximity::Remote } else { Proximity::Local };
         self.home.set_proximity(slot, proximity).map_err(store_error)?;
         if let Some(state) = self.sessions.get_mut(&session) {
             state.namespace = namespace;
+            state.rights = rights;
             state.slot = Some(slot);
             self.silent.remove(&(state.hello_by_ms, session));
         }

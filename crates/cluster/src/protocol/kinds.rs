@@ -37,6 +37,9 @@ impl RequestBody {
             Self::FindLost { .. } => "find_lost",
             Self::Nodes => "nodes",
             Self::Forget { .. } => "forget",
+            Self::SetRule(_) => "set_rule",
+            Self::RemoveRule { .. } => "remove_rule",
+            Self::Rules => "rules",
         }
     }
 }

@@ -71,6 +71,7 @@ impl NodeState {
             | RequestBody::Evict { .. } => return self.check_writer(slot),
             RequestBody::CreateNamespace(_) => "make namespaces",
             RequestBody::DropNamespace { .. } => "drop namespaces",
+            RequestBody::SetRule(_) | RequestBody::RemoveRule { .. } => "say what nodes may do",
             RequestBody::Shutdown => "end the node",
             RequestBody::Forget { .. } => "say what became of nodes",
             _ => return Ok(()),

@@ -10,6 +10,7 @@ use super::convert::store_error;
 use super::evict::Eviction;
 use super::quota::Quotas;
 use super::requests::answer_wait;
+use super::rights::{Rights, RightsTable};
 use super::spill::{SpillJob, Spills};
 use super::sync::Sync;
 use super::waits::Waits;
@@ -90,6 +91,8 @@ pub(super) struct Session {
     pub(super) is_listening: bool,
     /// That of the client; the default one until there is one.
     pub(super) namespace: NamespaceId,
+    /// What it may do there; of a guest, by the rules for its node.
+    pub(super) rights: Rights,
 }
 
 /// Counters since start.
@@ -129,6 +132,8 @@ pub struct NodeState {
     pub(super) eviction: Eviction,
     pub(super) spills: Spills,
     pub(super) quotas: Quotas,
+    /// What other nodes may do.
+    pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
     pub(super) reclaim_wait_ms: u64,
     pub(super) counts: Counts,
@@ -160,6 +165,7 @@ impl NodeState {
             memory: fabric.describe(),
         };
         let watches = Watches::new(home.events_head());
+        let rules = Self::kept_rules(&home);
         Self {
             home,
             place,
@@ -176,6 +182,7 @@ impl NodeState {
             eviction: Eviction::default(),
             spills: Spills::default(),
             quotas: Quotas::default(),
+            rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
             counts: Counts::default(),
@@ -209,6 +216,7 @@ impl NodeState {
             has_said_goodbye: false,
             is_listening: false,
             namespace: NamespaceId::DEFAULT,
+            rights: if peer.guest.is_some() { Rights::NONE } else { Rights::ALL },
         };
         self.sessions.insert(id, session);
         self.silent.insert((hello_by_ms, id));
@@ -366,17 +374,21 @@ impl NodeState {
             return;
         };
         let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
+        if slot.is_some() || is_listening {
+            // Before a name is taken for it, or anything else comes of it.
+            if let Err(error) = self.check_granted(session, &request.body) {
+                return out.push(answer_to(session, seq, Err(error)));
+            }
+        }
         let body = match (request.body, slot) {
             (first @ (RequestBody::Hello(_) | RequestBody::Listen(_)), None) if !is_listening => {
-                let body = match &first {
-                    RequestBody::Hello(hello) if self.is_for_another(hello) => {
-                        match self.carry(session, seq, peer, hello) {
-                            Ok(action) => return out.push(action),
-                            Err(error) => Err(error),
-                        }
-                    }
-                    RequestBody::Listen(listen) => self.listen(session, peer, listen),
-                    RequestBody::Hello(hello) => self.hello(session, peer, hello),
+                let body = match (self.other_node(&first), &first) {
+                    (Some(node), _) => match self.carry((session, seq), peer, node, first) {
+                        Ok(action) => return out.push(action),
+                        Err(error) => Err(error),
+                    },
+                    (None, RequestBody::Listen(listen)) => self.listen(session, peer, listen),
+                    (None, RequestBody::Hello(hello)) => self.hello(session, peer, hello),
                     _ => return,
                 };
                 let has_descriptors = matches!(body, Ok(ReplyBody::Welcome(_)));

@@ -97,6 +97,9 @@ impl NodeState {
                 Ok(ReplyBody::Done)
             }
             RequestBody::Namespaces => self.namespaces(),
+            RequestBody::SetRule(rule) => self.set_rule(rule),
+            RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
+            RequestBody::Rules => Ok(self.rules()),
             RequestBody::FindLost { name } => {
                 let name = self.full_name(slot, &name)?;
                 Ok(ReplyBody::FoundLost(self.lost_with(&name)))

@@ -29,11 +29,15 @@ impl NodeState {
         }
         let (slot, nonce) = (ClientSlot(listen.slot), listen.nonce);
         let record = self.home.client(slot).ok().filter(|record| record.nonce == nonce);
+        // All clients can read nonces.
         let namespace = record
+            .filter(|record| record.guest == peer.guest)
             .map(|record| record.namespace)
             .ok_or_else(|| WireError::Denied(format!("place {} is not this client's", slot.0)))?;
+        let rights = self.let_in(peer.guest, namespace)?;
         if let Some(state) = self.sessions.get_mut(&session) {
             state.namespace = namespace;
+            state.rights = rights;
             state.is_listening = true;
             self.silent.remove(&(state.hello_by_ms, session));
         }

@@ -19,9 +19,7 @@ use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
 use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
 use crate::protocol::{Action, PeerIdentity, SessionId, span};
-use crate::wire::{
-    self, FRAME_BYTES_MAX, Hello, Reply, ReplyBody, Request, RequestBody, WireError,
-};
+use crate::wire::{self, FRAME_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, WireError};
 
 /// Tokens of processes that are watched for other nodes: this bit and a number.
 pub(super) const WATCHED: u64 = 1 << 61;
@@ -322,7 +320,7 @@ impl Server {
         };
         tracing::debug!(session = session.0, reason, "a carried connection ended");
         if let Some(carried) = connection.carried.take()
-            && let Some(seq) = carried.hello_seq
+            && let Some(seq) = carried.first_seq
         {
             // It was not answered yet.
             let (node, reason) = (carried.node, reason.to_owned());
@@ -378,8 +376,8 @@ impl Server {
                     self.state.mapped(&node, memory);
                 }
             }
-            PeerAction::Bridge { session, seq, node, address, incarnation, hello } => {
-                self.carry(session, seq, (node, &address), incarnation, hello);
+            PeerAction::Bridge { session, seq, node, address, incarnation, first } => {
+                self.carry((session, seq), (node, &address), incarnation, first);
             }
             PeerAction::CutOff { node, address } => self.cut_off(&node, &address),
             PeerAction::WatchProcess { token, pid, start_time } => {
@@ -448,11 +446,10 @@ impl Server {
     /// Takes a seat at another node for a client of this one.
     fn carry(
         &mut self,
-        session: SessionId,
-        seq: u64,
+        (session, seq): (SessionId, u64),
         (node, address): (String, &str),
         incarnation: u64,
-        hello: Hello,
+        first: RequestBody,
     ) {
         let Some(connection) = self.connections.get_mut(&session) else {
             return;
@@ -472,7 +469,7 @@ impl Server {
             }
         };
         let mut bytes = Vec::new();
-        let request = Request { seq, body: RequestBody::Hello(hello) };
+        let request = Request { seq, body: first };
         let encoded = wire::encode(&request, &mut bytes).map_err(|error| error.to_string());
         if let Err(reason) = opened.and(encoded) {
             let reply = Reply { seq, body: Err(WireError::NoSeat { node, reason }) };
@@ -481,7 +478,7 @@ impl Server {
             self.touched.insert(session);
             return;
         }
-        connection.carried = Some(Carried { seat, node, hello_seq: Some(seq), input: Vec::new() });
+        connection.carried = Some(Carried { seat, node, first_seq: Some(seq), input: Vec::new() });
         others.seats.insert(seat, session);
         // A seat that was just opened takes its first bytes.
         let _ = others.peers.send(seat, bytes.into());
@@ -530,7 +527,7 @@ impl Server {
         let Some(carried) = &mut connection.carried else {
             return;
         };
-        if carried.hello_seq.is_none() {
+        if carried.first_seq.is_none() {
             connection.queue_bytes(bytes);
             if connection.is_overfull() {
                 tracing::warn!(session = session.0, "a client takes no replies");
@@ -550,7 +547,7 @@ impl Server {
                 return;
             }
         };
-        carried.hello_seq = None;
+        carried.first_seq = None;
         let (node, rest) = (carried.node.clone(), std::mem::take(&mut carried.input));
         let memory = self.state.memory_of(&node).cloned();
         self.welcome_carried(session, reply, memory, &rest);
@@ -712,8 +709,8 @@ impl Server {
 pub(super) struct Carried {
     pub(super) seat: SeatId,
     pub(super) node: String,
-    /// The number of its hello, until that is answered.
-    hello_seq: Option<u64>,
+    /// The number of its first message, until that is answered.
+    first_seq: Option<u64>,
     /// The first answer, in pieces.
     input: Vec<u8>,
 }

@@ -152,6 +152,16 @@ pub enum WireError {
         /// What is known.
         reason: String,
     },
+    /// The rules for the client's node do not let it.
+    #[error("node {node:?} was not granted {right:?} in namespace {namespace:?}")]
+    NotGranted {
+        /// The client's node.
+        node: String,
+        /// The namespace; empty: the default one.
+        namespace: String,
+        /// What it lacks: `read`, `write` or `delete`.
+        right: String,
+    },
     /// A spilled object cannot be brought back; it stays spilled.
     #[error("object {what} cannot be restored from {file}: {reason}")]
     NotRestored {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Roster, WireError, WireSpan};
+use super::{Roster, Rule, WireError, WireSpan};
 
 /// What the daemon answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,9 +60,11 @@ pub enum ReplyBody {
     },
     /// To `Nodes`.
     Nodes(Roster),
+    /// To `Rules`.
+    Rules(Vec<Rule>),
 }
 
-/// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`] of each.
+/// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inheritance {
     /// Names of objects in creation, each with the place of its client.
@@ -74,7 +76,7 @@ pub struct Inheritance {
 /// The client's place in the region.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// [`PROTOCOL_VERSION`] of the daemon.
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the daemon.
     pub version: u32,
     /// Uid of the region.
     pub region_uid: u64,

@@ -4,6 +4,7 @@ use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 use super::WireSpan;
+pub use crate::protocol::rights::{Rights, Rule};
 pub use crate::protocol::sync::SyncAsk;
 
 /// What a client asks.
@@ -150,6 +151,17 @@ pub enum RequestBody {
     },
     /// Which nodes the cluster has.
     Nodes,
+    /// What a node may do in a namespace, from now on.
+    SetRule(Rule),
+    /// Takes such a rule out: the next closest one holds.
+    RemoveRule {
+        /// As in the rule.
+        namespace: String,
+        /// As in the rule.
+        node: String,
+    },
+    /// All such rules.
+    Rules,
     /// The processes of a lost node have ended for certain: what they hold comes back.
     Forget {
         /// Its name.
@@ -160,7 +172,7 @@ pub enum RequestBody {
 /// Who speaks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the client.
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
     /// Set when the client had a place before: (region uid, slot, nonce).
     pub resume: Option<(u64, u32, u64)>,
@@ -185,9 +197,9 @@ pub struct NamespaceSpec {
 }
 
 /// Whose further connection this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listen {
-    /// [`PROTOCOL_VERSION`] of the client.
+    /// [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION) of the client.
     pub version: u32,
     /// Uid of the region.
     pub region_uid: u64,
@@ -195,6 +207,9 @@ pub struct Listen {
     pub slot: u32,
     /// What proves it.
     pub nonce: u64,
+    /// The node at which it has that place; empty: that of the daemon that is asked, through which
+    /// messages to another one go.
+    pub node: String,
 }
 
 /// Which events are meant.

@@ -1,6 +1,7 @@
 //! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod asked;
 pub mod etcd;
 pub mod netns;
 pub mod nodes;

@@ -30,7 +30,7 @@ use super::membership::{
 use super::naming::{self, Naming};
 use super::node::NodeState;
 use super::{Action, PeerIdentity, SessionId};
-use crate::wire::{Hello, ReplyBody, Roster, RosterNode, WireError};
+use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
 use names::Parked;
 use neighbours::Neighbour;
@@ -109,7 +109,7 @@ pub enum PeerAction {
         /// How.
         offer: Offer,
     },
-    /// Carry the messages of a client to another node and back. The first is its hello.
+    /// Carry the messages of a client to another node and back.
     Bridge {
         /// The client's connection.
         session: SessionId,
@@ -121,8 +121,8 @@ pub enum PeerAction {
         address: String,
         /// Which life of this node this is.
         incarnation: u64,
-        /// For the other node.
-        hello: Hello,
+        /// The first message for the other node: `Hello` or `Listen`.
+        first: RequestBody,
     },
     /// A node is lost: end the connections that are carried to it.
     CutOff {
@@ -254,7 +254,8 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<(), JoinError> {
-        let kept = self.home.kept_for_cluster()?;
+        let kept = self.kept_membership()?;
+        let first_number = options.incarnation;
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
@@ -286,6 +287,7 @@ impl NodeState {
             has_left: false,
             options,
         }));
+        self.number_syncs_from(first_number);
         if let Some(view) = known {
             self.view_installed(view, now_ms, out);
         }
@@ -408,7 +410,7 @@ impl NodeState {
 
     /// What is to be known after a kill. Kept before anything that follows from it is sent.
     fn keep(&mut self, bytes: &[u8]) {
-        if let Err(error) = self.home.keep_for_cluster(bytes) {
+        if let Err(error) = self.keep_membership(bytes) {
             tracing::error!(%error, "what is to be kept for the cluster");
         }
     }
@@ -509,8 +511,8 @@ impl NodeState {
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
-            (Asked::Sync(number), Err(reason) | Ok(Answer::No(reason))) => {
-                self.sync_failed(number, reason, out);
+            (Asked::Sync(number), Err(_) | Ok(Answer::No(_))) => {
+                self.sync_unanswered(number, now_ms);
             }
             (Asked::Told { node, question, until_ms }, Err(_)) if now_ms < until_ms => {
                 cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
@@ -611,13 +613,11 @@ impl NodeState {
         self.cluster.as_ref().map_or_else(String::new, |one| one.options.name.to_string())
     }
 
-    /// The names of all nodes of the view.
-    pub(in crate::protocol) fn live_nodes(&self) -> Vec<String> {
+    /// The node that decides on a name, or keeps what has it: the same for all that have this view.
+    pub(in crate::protocol) fn registrar_name(&self, full: &str) -> String {
         let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
-        match view {
-            Some(view) => view.members.iter().map(|one| one.name.to_string()).collect(),
-            None => vec![self.own_name()],
-        }
+        let member = view.and_then(|view| view.member(naming::registrar_of(view, full)?));
+        member.map_or_else(|| self.own_name(), |member| member.name.to_string())
     }
 
     /// What clients are told of the nodes, and `Nodes` is answered with.
@@ -671,26 +671,41 @@ impl NodeState {
         }
     }
 
-    /// Whether a client that says hello wants the memory of another node.
-    pub(in crate::protocol) fn is_for_another(&self, hello: &Hello) -> bool {
+    /// For which other node the first message of a connection is, if it is for one.
+    pub(in crate::protocol) fn other_node(&self, first: &RequestBody) -> Option<String> {
+        let (RequestBody::Hello(Hello { node, .. }) | RequestBody::Listen(Listen { node, .. })) =
+            first
+        else {
+            return None;
+        };
         let own = self.cluster.as_ref().map(|cluster| cluster.options.name.as_str());
-        !hello.node.is_empty() && own != Some(hello.node.as_str())
+        (!node.is_empty() && own != Some(node)).then(|| node.clone())
     }
 
-    /// A client wants the memory of another node.
+    /// A client wants the memory of another node, or to be told of events there.
     pub(in crate::protocol) fn carry(
         &mut self,
-        session: SessionId,
-        seq: u64,
+        (session, seq): (SessionId, u64),
         peer: PeerIdentity,
-        hello: &Hello,
+        name: String,
+        first: RequestBody,
     ) -> Result<Action, WireError> {
-        self.admit(peer, hello.version)?;
+        let (version, first) = match first {
+            RequestBody::Hello(hello) => {
+                let node = String::new();
+                (hello.version, RequestBody::Hello(Hello { node, ..hello }))
+            }
+            RequestBody::Listen(listen) => {
+                let node = String::new();
+                (listen.version, RequestBody::Listen(Listen { node, ..listen }))
+            }
+            _ => return Err(WireError::Invalid("the first message is Hello or Listen".into())),
+        };
+        self.admit(peer, version)?;
         if peer.guest.is_some() {
             // Its own node carries it to where it wants.
             return Err(WireError::Denied("a client of another node is not carried on".to_owned()));
         }
-        let name = hello.node.clone();
         let Some(cluster) = &self.cluster else {
             return Err(WireError::NoNode { name, known: Vec::new() });
         };
@@ -704,7 +719,7 @@ impl NodeState {
             node: name,
             address: neighbour.member.address.clone(),
             incarnation: cluster.incarnation,
-            hello: Hello { node: String::new(), ..hello.clone() },
+            first,
         });
         self.forget_silent(session);
         Ok(action)

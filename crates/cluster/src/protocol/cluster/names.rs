@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use farrow_store::{ClientSlot, own_name};
 
 use super::neighbours::is_name_known;
-use super::{ASK_LEASES_MAX, Cluster, NodeState};
+use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
+use crate::protocol::grants::namespace_in;
 use crate::protocol::membership::Member;
 use crate::protocol::naming::{self, Refusal};
+use crate::protocol::rights::Rights;
 use crate::protocol::{Action, SessionId};
 use crate::wire::{ReplyBody, RequestBody, WireError};
 
@@ -312,8 +314,11 @@ impl NodeState {
         };
         let Cluster { naming, neighbours, .. } = &mut **cluster;
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
+        let (rules, key) = (&self.rules, node_key(from.name.as_str()));
+        let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
+        let (asks, life) = ((&exists as _, &may_name as _), (from.number, from.incarnation));
         let mut outputs = Vec::new();
-        naming.handle((from.number, from.incarnation), message, &exists, now_ms, &mut outputs);
+        naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
 }
@@ -325,6 +330,11 @@ fn refusal_error(node: &str, full: &str, why: &Refusal) -> WireError {
             WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
         }
         Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
+        Refusal::NotAllowed { .. } => WireError::NotGranted {
+            node: node.to_owned(),
+            namespace: namespace_in(full).to_owned(),
+            right: Rights::WRITE.to_string(),
+        },
         why => WireError::CutOff { node: node.to_owned(), reason: why.to_string() },
     }
 }

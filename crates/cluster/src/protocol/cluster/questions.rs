@@ -33,12 +33,12 @@ pub enum Question {
     },
     /// Tell me when one of these names, in full, is sealed in your memory.
     Await {
-        /// At most [`NAMES_MAX`].
+        /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
     /// These names, in full, were sealed in my memory.
     Sealed {
-        /// At most [`NAMES_MAX`].
+        /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
 }

@@ -6,6 +6,7 @@ use super::questions::NAMES_MAX;
 use super::{Answer, Asked, NodeState, Question};
 use crate::protocol::Action;
 use crate::protocol::requests::answer_wait;
+use crate::protocol::rights::Rights;
 
 /// Names that one other node may wait for.
 const AWAITED_MAX: usize = 65_536;
@@ -60,6 +61,7 @@ impl NodeState {
         }
         let (sealed, missing): (Vec<String>, Vec<String>) =
             names.into_iter().partition(|name| self.home.has_name(name).unwrap_or(false));
+        let sealed = sealed.into_iter().filter(|name| self.may(node, Rights::READ, name)).collect();
         let Some(cluster) = &mut self.cluster else {
             return Answer::Sealed(sealed);
         };
@@ -88,6 +90,9 @@ impl NodeState {
             return;
         };
         for node in nodes {
+            if !self.may(&node, Rights::READ, name) {
+                continue;
+            }
             let question = Question::Sealed { names: vec![name.to_owned()] };
             self.tell_node(&node, question, now_ms, out);
         }

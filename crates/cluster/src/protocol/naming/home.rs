@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::debt::{Debt, batches};
 use super::registrar::Registrar;
 use super::{
-    Body, Message, NAMES_MAX, Output, RETRY_MS, Refusal, hash_of_member, highest, is_name,
+    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Verdict, hash_of_member,
+    highest, is_name,
 };
 use crate::protocol::membership::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -271,12 +272,12 @@ impl Naming {
         }
     }
 
-    /// A message came from a member.
+    /// A message came from a member; `may_name` says which names it may have.
     pub fn handle(
         &mut self,
         from: (NodeNumber, Incarnation),
         message: Message,
-        exists: &dyn Fn(&str) -> bool,
+        (exists, may_name): NameChecks<'_>,
         now_ms: u64,
         out: &mut Vec<Output>,
     ) {
@@ -302,7 +303,8 @@ impl Naming {
             Body::Claim { claim, names } if is_asked => {
                 let may_grant = self.has_lease && self.registrar.is_settled();
                 (may_grant && self.registrar.is_newest(from, session, serial)).then(|| {
-                    Body::Claimed { claim, granted: self.registrar.claim(from, &names, exists) }
+                    let asks = (exists, may_name);
+                    Body::Claimed { claim, verdicts: self.registrar.claim(from, &names, asks) }
                 })
             }
             Body::Settle { names } if is_asked => {
@@ -315,8 +317,8 @@ impl Naming {
                 self.listed(from, part);
                 None
             }
-            Body::Claimed { claim, granted } if is_own => {
-                self.claimed(from, claim, &granted, out);
+            Body::Claimed { claim, verdicts } if is_own => {
+                self.claimed(from, claim, &verdicts, out);
                 None
             }
             Body::Settled if is_own => {
@@ -360,17 +362,27 @@ impl Naming {
         debt.next_ms = 0;
     }
 
-    fn claimed(&mut self, from: NodeNumber, claim: u64, granted: &[bool], out: &mut Vec<Output>) {
-        let is_it = |claim: &Claim| claim.to == from && claim.names.len() == granted.len();
+    fn claimed(
+        &mut self,
+        from: NodeNumber,
+        claim: u64,
+        verdicts: &[Verdict],
+        out: &mut Vec<Output>,
+    ) {
+        let is_it = |claim: &Claim| claim.to == from && claim.names.len() == verdicts.len();
         if !self.claims.get(&claim).is_some_and(is_it) {
             return;
         }
         let Some(Claim { ask, names, is_again, .. }) = self.claims.remove(&claim) else { return };
         let mut refused = Vec::new();
-        for (name, is_granted) in names.into_iter().zip(granted) {
+        for (name, verdict) in names.into_iter().zip(verdicts) {
             let Some((_, place)) = self.pending.remove(&name) else { continue };
-            let result = if *is_granted { Ok(()) } else { Err(Refusal::Taken) };
-            if *is_granted {
+            let result = match verdict {
+                Verdict::Granted => Ok(()),
+                Verdict::Taken => Err(Refusal::Taken),
+                Verdict::NotAllowed => Err(Refusal::NotAllowed { registrar: from }),
+            };
+            if result.is_ok() {
                 self.held.insert(name);
             } else if is_again {
                 refused.push(name);
@@ -449,8 +461,8 @@ impl Naming {
         let claims: Vec<u64> = claims.map(|(id, _)| *id).collect();
         for id in claims {
             let Some(claim) = self.claims.get(&id) else { continue };
-            let granted = self.registrar.claim(own, &claim.names, exists);
-            self.claimed(own, id, &granted, out);
+            let verdicts = self.registrar.claim(own, &claim.names, (exists, &|_| true));
+            self.claimed(own, id, &verdicts, out);
         }
     }
 

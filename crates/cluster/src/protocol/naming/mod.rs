@@ -68,6 +68,12 @@ pub enum Refusal {
         /// The one that was asked last.
         registrar: NodeNumber,
     },
+    /// The registrar's rules do not let this node have names in that namespace.
+    #[error("node {} does not let this one take the name", registrar.get())]
+    NotAllowed {
+        /// Who says so.
+        registrar: NodeNumber,
+    },
     /// Too many names are in flight on this node.
     #[error("more than {limit} names in flight")]
     TooMany {
@@ -128,8 +134,8 @@ pub enum Body {
     Claimed {
         /// Which claim.
         claim: u64,
-        /// For each name, in the order of the claim, whether it is granted.
-        granted: Vec<bool>,
+        /// For each name, in the order of the claim.
+        verdicts: Vec<Verdict>,
     },
     /// Home: these I hold no more; they are visible or given up.
     Settle {
@@ -140,6 +146,20 @@ pub enum Body {
     Settled,
 }
 
+/// What is asked of a name: whether an object has it, and whether a home may have it.
+pub type NameChecks<'a> = (&'a dyn Fn(&str) -> bool, &'a dyn Fn(&str) -> bool);
+
+/// What a registrar says of a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Verdict {
+    /// It is the home's.
+    Granted,
+    /// Somebody has it.
+    Taken,
+    /// The home may have no names in its namespace.
+    NotAllowed,
+}
+
 impl Body {
     /// Whether its parts are within their limits.
     fn is_sound(&self) -> bool {
@@ -148,7 +168,7 @@ impl Body {
                 part < parts && *parts as usize <= LIST_PARTS_MAX && are_sound(names)
             }
             Self::Claim { names, .. } | Self::Settle { names } => are_sound(names),
-            Self::Claimed { granted, .. } => granted.len() <= MESSAGE_NAMES_MAX,
+            Self::Claimed { verdicts, .. } => verdicts.len() <= MESSAGE_NAMES_MAX,
             Self::Listed { .. } | Self::Settled => true,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::NAMES_MAX;
+use super::{NAMES_MAX, NameChecks, Verdict};
 use crate::protocol::membership::{NodeNumber, NodeSet};
 
 /// What a registrar knows of one home.
@@ -89,35 +89,38 @@ impl Registrar {
         is_newest
     }
 
-    /// Grants what nobody has. First the flights, then the directories: a name that is settled
+    /// Grants what nobody has, of what its home may have. First the flights, then the directories: a name that is settled
     /// meanwhile is visible.
     pub(super) fn claim(
         &mut self,
         from: NodeNumber,
         names: &[String],
-        exists: &dyn Fn(&str) -> bool,
-    ) -> Vec<bool> {
+        (exists, may_name): NameChecks<'_>,
+    ) -> Vec<Verdict> {
         let mut grant = |name: &String| {
+            if !may_name(name) {
+                return Verdict::NotAllowed;
+            }
             let holder = self.flights.get(name).copied();
             let home = self.homes.entry(from).or_default();
             if holder.is_some_and(|holder| holder != from) {
-                return false;
+                return Verdict::Taken;
             }
             if exists(name) {
                 // A home asks for what it does not hold, so what it held before is settled.
                 if self.flights.remove(name).is_some() {
                     home.names = home.names.saturating_sub(1);
                 }
-                return false;
+                return Verdict::Taken;
             }
             if holder.is_none() {
                 if home.names >= NAMES_MAX {
-                    return false;
+                    return Verdict::Taken;
                 }
                 home.names += 1;
                 self.flights.insert(name.clone(), from);
             }
-            true
+            Verdict::Granted
         };
         names.iter().map(&mut grant).collect()
     }
@@ -131,5 +134,25 @@ impl Registrar {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_name_that_its_home_may_not_have_is_not_in_flight() {
+        let [home, other] = [0, 1].map(|number| NodeNumber::new(number).unwrap());
+        let mut registrar = Registrar::default();
+        registrar.begin([home, other].into_iter().collect());
+        let names = ["team\0x".to_owned(), "x".to_owned()];
+        let exists = |_: &str| false;
+        let may_name = |name: &str| !name.starts_with("team");
+        let verdicts = registrar.claim(home, &names, (&exists, &may_name));
+        assert_eq!(verdicts, [Verdict::NotAllowed, Verdict::Granted]);
+        // It is free for another home.
+        let verdicts = registrar.claim(other, &names, (&exists, &|_| true));
+        assert_eq!(verdicts, [Verdict::Granted, Verdict::Taken]);
     }
 }

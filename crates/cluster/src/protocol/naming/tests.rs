@@ -353,7 +353,7 @@ impl World {
     fn deliver(&mut self, from: (usize, u64), to: usize, message: Message) -> Result<(), String> {
         let from = (number(from.0), Incarnation(from.1));
         self.call(to, |naming, now_ms, exists, out| {
-            naming.handle(from, message, exists, now_ms, out);
+            naming.handle(from, message, (exists, &|_| true), now_ms, out);
         })
     }
 
@@ -552,7 +552,7 @@ fn messages_out_of_their_limits_are_dropped() {
         Body::List { part: 7, parts: 7, names: Vec::new() },
         Body::List { part: 0, parts: u32::MAX, names: Vec::new() },
         Body::Listed { part: 9 },
-        Body::Claimed { claim: 99, granted: vec![true; 3] },
+        Body::Claimed { claim: 99, verdicts: vec![Verdict::Granted; 3] },
         Body::Settled,
     ] {
         let message = Message { cluster, epoch, session: 1, registrar: 1, serial: 1, body };

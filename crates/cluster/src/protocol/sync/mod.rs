@@ -13,9 +13,11 @@ pub use table::{PARTIES_MAX, Party, Told, Waiter};
 
 use super::admission::answer_to;
 use super::convert::limit;
+use super::grants::namespace_in;
 use super::node::NodeState;
+use super::rights::Rights;
 use super::{Action, SessionId};
-use crate::protocol::cluster::{Asked, Question, node_key};
+use crate::protocol::cluster::{Asked, Question};
 use crate::wire::{ReplyBody, WAIT_MS_MAX, WireError};
 
 /// Most waits of one client.
@@ -23,6 +25,10 @@ const WAITS_PER_SESSION_MAX: usize = 1024;
 
 /// An outcome that does not come from another node is given up so long after the deadline.
 const GRACE_MS: u64 = 5_000;
+
+/// A keeper that did not answer is asked again after so long: some round trips, and far below a
+/// lease.
+const AGAIN_MS: u64 = 100;
 
 /// What a client wants done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +57,14 @@ pub enum SyncAsk {
 }
 
 impl SyncAsk {
+    /// What a client of another node than the keeper needs for it.
+    pub(super) fn right(&self) -> Rights {
+        match self {
+            Self::Arrive { .. } | Self::SetFlags { .. } => Rights::WRITE,
+            Self::WaitFlags { .. } => Rights::READ,
+        }
+    }
+
     fn timeout_ms(&self) -> u64 {
         match self {
             Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
@@ -96,9 +110,13 @@ struct Wait {
     session: SessionId,
     seq: u64,
     name: String,
+    ask: SyncAsk,
+    pid: u32,
     /// The node that keeps the name.
     keeper: String,
     deadline_ms: u64,
+    /// It did not answer, and is asked again then.
+    again_at_ms: Option<u64>,
 }
 
 /// What a node keeps for others, and what its own clients wait for.
@@ -131,11 +149,22 @@ impl NodeState {
             return Ok(());
         };
         let pid = state.peer.pid;
-        let keeper = self.keeper_of(&name);
+        let keeper = self.registrar_name(&name);
         let number = self.sync.next_number;
         self.sync.next_number += 1;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let wait = Wait { session, seq, name: name.clone(), keeper: keeper.clone(), deadline_ms };
+        let (kept_name, kept_ask) = (name.clone(), ask.clone());
+        let keeper_name = keeper.clone();
+        let wait = Wait {
+            session,
+            seq,
+            name: kept_name,
+            ask: kept_ask,
+            pid,
+            keeper: keeper_name,
+            deadline_ms,
+            again_at_ms: None,
+        };
         self.sync.waits.insert(number, wait);
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.keepers.entry(session).or_default().insert(keeper.clone());
@@ -145,21 +174,37 @@ impl NodeState {
             self.do_sync(&own, &name, &ask, (number, session.0, pid), now_ms, out);
             return Ok(());
         }
-        let client = session.0;
-        let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
-        if !self.ask_node(&keeper, &question, Asked::Sync(number), out) {
-            self.sync.waits.remove(&number);
-            let reason = "it keeps that name, and is not known any more".to_owned();
-            return Err(WireError::NodeLost { node: keeper, reason });
-        }
+        self.ask_keeper(number, out);
         Ok(())
     }
 
-    /// The node that keeps a name: that of the highest hash of both (rendezvous hashing).
-    fn keeper_of(&self, name: &str) -> String {
-        let nodes = self.live_nodes();
-        let weight = |node: &String| node_key(&format!("{node}\0{name}"));
-        nodes.into_iter().max_by_key(weight).unwrap_or_default()
+    /// Asks the node that keeps the name of a wait.
+    fn ask_keeper(&mut self, number: u64, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.get_mut(&number) else {
+            return;
+        };
+        wait.again_at_ms = None;
+        let (keeper, client, pid) = (wait.keeper.clone(), wait.session.0, wait.pid);
+        let (name, ask) = (wait.name.clone(), wait.ask.clone());
+        let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
+        if !self.ask_node(&keeper, &question, Asked::Sync(number), out) {
+            let reason = "it keeps that name, and is not known any more".to_owned();
+            self.sync_failed(number, reason, out);
+        }
+    }
+
+    /// The node that keeps a name did not answer: it is asked again, until it is lost or the time
+    /// of the wait is over. It may have heard all the same, and takes each number once.
+    pub(super) fn sync_unanswered(&mut self, number: u64, now_ms: u64) {
+        if let Some(wait) = self.sync.waits.get_mut(&number) {
+            wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
+        }
+    }
+
+    /// Numbers of requests begin above all those of earlier lives of this node, so that a keeper
+    /// tells a request that comes again from a new one.
+    pub(super) fn number_syncs_from(&mut self, first: u64) {
+        self.sync.next_number = first;
     }
 
     /// Does at the keeper what a client of any node wants.
@@ -218,17 +263,24 @@ impl NodeState {
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
             Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
             Told::Refused(reason) => Err(WireError::Invalid(reason)),
+            Told::NotGranted => Err(WireError::NotGranted {
+                node: self.own_name(),
+                namespace: namespace_in(&wait.name).to_owned(),
+                right: wait.ask.right().to_string(),
+            }),
         };
         out.push(answer_to(wait.session, wait.seq, body));
     }
 
-    /// The node that keeps a name did not take a request.
+    /// The node that keeps a name will not take a request.
     pub(super) fn sync_failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
-        // It may have come there all the same: those that wait for it are told that it goes.
-        self.sync.ended.push(wait.session);
+        if matches!(wait.ask, SyncAsk::Arrive { .. }) {
+            // It may have come there all the same: those that wait for it are told that it goes.
+            self.sync.ended.push(wait.session);
+        }
         let body = Err(WireError::NodeLost { node: wait.keeper, reason });
         out.push(answer_to(wait.session, wait.seq, body));
     }
@@ -243,7 +295,12 @@ impl NodeState {
     ) {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
-                if name.len() <= NAME_BYTES_MAX as usize {
+                if !self.sync.table.is_new(from, number) {
+                    // It was asked before, and what becomes of it is told until it is heard.
+                } else if !self.may(from, ask.right(), &name) {
+                    let waiter = Waiter { node: from.to_owned(), number };
+                    self.tell_outcomes(vec![(waiter, Told::NotGranted)], now_ms, out);
+                } else if name.len() <= NAME_BYTES_MAX as usize {
                     self.do_sync(from, &name, &ask, (number, client, pid), now_ms, out);
                 }
             }
@@ -294,8 +351,9 @@ impl NodeState {
     }
 
     pub(super) fn next_sync_deadline_ms(&self) -> Option<u64> {
-        let waits = self.sync.waits.values().map(|wait| wait.deadline_ms).min();
-        waits.into_iter().chain(self.sync.table.next_deadline_ms()).min()
+        let waits = self.sync.waits.values();
+        let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
+        waits.chain(self.sync.table.next_deadline_ms()).min()
     }
 
     pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -315,6 +373,10 @@ impl NodeState {
         let mut outcomes = Outcomes::new();
         self.sync.table.tick(now_ms, &mut outcomes);
         self.tell_outcomes(outcomes, now_ms, out);
+        let again = self.sync.waits.iter();
+        let again = again.filter(|(_, wait)| wait.again_at_ms.is_some_and(|at| at <= now_ms));
+        let again: Vec<u64> = again.map(|(number, _)| *number).collect();
+        again.into_iter().for_each(|number| self.ask_keeper(number, out));
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 /// Most barriers and flag words that one node keeps, each.
 pub const NAMES_MAX: usize = 16_384;
 
+/// So many requests of one node are remembered, so that one that comes again is known: more than it
+/// can have under way, by far.
+const REMEMBERED_MAX: usize = 4096;
+
 /// Most parties of a barrier.
 pub const PARTIES_MAX: u32 = 4096;
 
@@ -62,6 +66,8 @@ pub enum Told {
     },
     /// The request makes no sense.
     Refused(String),
+    /// The keeper's rules do not let that node do it.
+    NotGranted,
 }
 
 #[derive(Debug)]
@@ -97,12 +103,28 @@ struct Flags {
 pub struct SyncTable {
     barriers: BTreeMap<String, Barrier>,
     flags: BTreeMap<String, Flags>,
+    /// Numbers of requests that came, by node. What is below all that are remembered came before.
+    came: BTreeMap<String, BTreeSet<u64>>,
 }
 
 /// Who is told what.
 pub type Outcomes = Vec<(Waiter, Told)>;
 
 impl SyncTable {
+    /// Notes the request of another node; false if it came before.
+    pub fn is_new(&mut self, node: &str, number: u64) -> bool {
+        let came = self.came.entry(node.to_owned()).or_default();
+        let is_full = came.len() >= REMEMBERED_MAX;
+        if is_full && came.first().is_some_and(|oldest| number < *oldest) {
+            return false;
+        }
+        let is_new = came.insert(number);
+        if is_new && is_full {
+            came.pop_first();
+        }
+        is_new
+    }
+
     /// A party came to a barrier.
     pub fn arrive(
         &mut self,
@@ -212,6 +234,7 @@ impl SyncTable {
         for flags in self.flags.values_mut() {
             flags.waits.retain(|wait| !is_gone(&wait.waiter));
         }
+        self.came.retain(|node, _| !is_gone(&Waiter { node: node.clone(), number: 0 }));
         self.forget_unused();
     }
 
@@ -326,6 +349,24 @@ mod tests {
             assert_eq!(reason, "its time is over: 2 of 3 parties came");
         }
         assert_eq!(table.next_deadline_ms(), None);
+    }
+
+    #[test]
+    fn a_request_that_comes_again_is_known_for_long() {
+        let mut table = SyncTable::default();
+        assert!(table.is_new("b", 7) && table.is_new("c", 7) && table.is_new("b", 6));
+        assert!(!table.is_new("b", 7) && !table.is_new("b", 6));
+        for number in 100..100 + REMEMBERED_MAX as u64 {
+            assert!(table.is_new("b", number));
+            assert!(!table.is_new("b", number));
+        }
+        for old in [6, 7, 99] {
+            assert!(!table.is_new("b", old), "{old}");
+        }
+        assert_eq!(table.came["b"].len(), REMEMBERED_MAX);
+        table.forget(|waiter| waiter.node == "b");
+        assert!(table.is_new("b", 7));
+        assert!(!table.is_new("c", 7));
     }
 
     #[test]

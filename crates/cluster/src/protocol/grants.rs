@@ -1,0 +1,321 @@
+//! What a client of another node may ask, and what another node itself: the rules of
+//! [`super::rights`] applied to each message. They are kept in the region, beside what the node
+//! keeps of its cluster.
+
+use farrow_store::{Guest, NamespaceId, StoreError, own_name};
+
+use super::SessionId;
+use super::cluster::node_key;
+use super::convert::store_error;
+use super::node::NodeState;
+use super::rights::{Rights, RightsTable, Rule, RuleError};
+use crate::wire::{ReplyBody, RequestBody, WireError};
+
+/// What a request of a guest needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Nothing: it gives something back, or speaks of what the guest has.
+    Nothing,
+    /// To be let in at all.
+    Any,
+    /// This right.
+    Right(Rights),
+}
+
+fn need(body: &RequestBody) -> Need {
+    match body {
+        RequestBody::Grant { .. }
+        | RequestBody::EntryPages { .. }
+        | RequestBody::Reserve { .. }
+        | RequestBody::Seal { .. }
+        | RequestBody::Pin { is_pinned: true, .. } => Need::Right(Rights::WRITE),
+        RequestBody::Sync { ask, .. } => Need::Right(ask.right()),
+        // To have no names any more is to give them back.
+        RequestBody::Renew { names, .. } if !names.is_empty() => Need::Right(Rights::WRITE),
+        RequestBody::Delete { .. }
+        | RequestBody::Evict { .. }
+        | RequestBody::Pin { is_pinned: false, .. } => Need::Right(Rights::DELETE),
+        RequestBody::Wait { .. }
+        | RequestBody::Restore { .. }
+        | RequestBody::Watch(_)
+        | RequestBody::FindLost { .. } => Need::Right(Rights::READ),
+        RequestBody::HoldBlock
+        | RequestBody::Stats
+        | RequestBody::Overview { .. }
+        | RequestBody::Namespaces
+        | RequestBody::Rules
+        | RequestBody::Nodes => Need::Any,
+        // What only the node's own users may ask is refused as such. A first message is looked at
+        // when it is known for which namespace it is.
+        RequestBody::CreateNamespace(_)
+        | RequestBody::DropNamespace { .. }
+        | RequestBody::SetRule(_)
+        | RequestBody::RemoveRule { .. }
+        | RequestBody::Forget { .. }
+        | RequestBody::Shutdown
+        | RequestBody::Handover { .. }
+        | RequestBody::Hello(_)
+        | RequestBody::Listen(_)
+        | RequestBody::Renew { .. }
+        | RequestBody::Release { .. }
+        | RequestBody::Unreserve { .. }
+        | RequestBody::Confirm { .. }
+        | RequestBody::ConfirmEarlier
+        | RequestBody::Reclaim
+        | RequestBody::Goodbye => Need::Nothing,
+    }
+}
+
+/// The namespace of a full name.
+pub(super) fn namespace_in(full: &str) -> &str {
+    let rest = full.strip_suffix(own_name(full)).unwrap_or_default();
+    rest.strip_suffix('\0').unwrap_or_default()
+}
+
+impl NodeState {
+    /// The rules that an earlier life kept. What cannot be read lets nobody in.
+    pub(super) fn kept_rules(home: &farrow_store::Home) -> RightsTable {
+        let kept = home.kept_for_cluster();
+        let rules = kept.map(|bytes| bytes.map(|bytes| decode(&bytes)));
+        match rules {
+            Ok(None) => RightsTable::default(),
+            Ok(Some(Some((_, rules)))) => rules,
+            Ok(Some(None)) | Err(_) => {
+                tracing::error!("no node is granted anything: its rules cannot be read");
+                RightsTable::closed()
+            }
+        }
+    }
+
+    /// Sets rules, as those of the command line at each start.
+    ///
+    /// # Errors
+    ///
+    /// The table is full, or the region cannot be written.
+    pub fn set_rules(&mut self, rules: Vec<Rule>) -> Result<(), WireError> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        let mut table = self.rules.clone();
+        for rule in rules {
+            table.set(rule).map_err(rule_error)?;
+        }
+        self.follow(table)
+    }
+
+    pub(super) fn set_rule(&mut self, rule: Rule) -> Result<ReplyBody, WireError> {
+        self.set_rules(vec![rule]).map(|()| ReplyBody::Done)
+    }
+
+    pub(super) fn remove_rule(
+        &mut self,
+        namespace: &str,
+        node: &str,
+    ) -> Result<ReplyBody, WireError> {
+        let mut table = self.rules.clone();
+        if !table.remove(namespace, node) {
+            let what = format!("rule for node {node:?} in namespace {namespace:?}");
+            return Err(WireError::NotFound { what });
+        }
+        self.follow(table).map(|()| ReplyBody::Done)
+    }
+
+    pub(super) fn rules(&self) -> ReplyBody {
+        ReplyBody::Rules(self.rules.iter().collect())
+    }
+
+    /// Keeps other rules; they hold for all messages from now on.
+    fn follow(&mut self, table: RightsTable) -> Result<(), WireError> {
+        let kept = self.home.kept_for_cluster().map_err(store_error)?;
+        let membership = kept.and_then(|bytes| decode(&bytes)).and_then(|(kept, _)| kept);
+        let bytes = encode(membership.as_deref(), &table);
+        self.home.keep_for_cluster(&bytes).map_err(store_error)?;
+        self.rules = table;
+        let guests = self.sessions.iter();
+        let guests = guests.filter_map(|(id, one)| Some((*id, one.peer.guest?, one.namespace)));
+        let guests: Vec<(SessionId, Guest, NamespaceId)> = guests.collect();
+        for (session, guest, namespace) in guests {
+            let rights = self.rights_in(namespace, guest);
+            if let Some(state) = self.sessions.get_mut(&session) {
+                state.rights = rights;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be known of the cluster after a kill, with the rules.
+    pub(super) fn keep_membership(&mut self, kept: &[u8]) -> Result<(), StoreError> {
+        let bytes = encode(Some(kept), &self.rules);
+        self.home.keep_for_cluster(&bytes)
+    }
+
+    /// What an earlier life kept of the cluster.
+    pub(super) fn kept_membership(&self) -> Result<Option<Vec<u8>>, StoreError> {
+        let kept = self.home.kept_for_cluster()?;
+        Ok(kept.and_then(|bytes| decode(&bytes)).and_then(|(kept, _)| kept))
+    }
+
+    fn rights_in(&self, namespace: NamespaceId, guest: Guest) -> Rights {
+        let mut all = self.home.namespaces();
+        let name = all.find(|one| one.id == namespace).map(|one| one.options.name.as_str());
+        name.map_or(Rights::NONE, |name| self.rules.of(name, guest.node))
+    }
+
+    /// What a client may do in a namespace: all if it is one of this node's own, whose rights are a
+    /// matter of its user. A guest without any is not let in.
+    pub(super) fn let_in(
+        &self,
+        guest: Option<Guest>,
+        namespace: NamespaceId,
+    ) -> Result<Rights, WireError> {
+        let Some(guest) = guest else {
+            return Ok(Rights::ALL);
+        };
+        let rights = self.rights_in(namespace, guest);
+        if rights.is_none() {
+            return Err(self.not_granted(guest, namespace, Rights::READ));
+        }
+        Ok(rights)
+    }
+
+    /// Whether a guest may ask this. Looked at before anything comes of a message.
+    pub(super) fn check_granted(
+        &self,
+        session: SessionId,
+        body: &RequestBody,
+    ) -> Result<(), WireError> {
+        let Some(state) = self.sessions.get(&session) else {
+            return Ok(());
+        };
+        let Some(guest) = state.peer.guest else {
+            return Ok(());
+        };
+        let missing = match need(body) {
+            Need::Nothing => return Ok(()),
+            Need::Any if !state.rights.is_none() => return Ok(()),
+            Need::Any => Rights::READ,
+            Need::Right(right) if state.rights.has(right) => {
+                // An id leads into other namespaces.
+                return match body {
+                    RequestBody::Restore { id: (hi, lo) } => {
+                        self.check_restore(guest, farrow_store::ObjectId { hi: *hi, lo: *lo })
+                    }
+                    _ => Ok(()),
+                };
+            }
+            Need::Right(right) => right,
+        };
+        Err(self.not_granted(guest, state.namespace, missing))
+    }
+
+    fn check_restore(&self, guest: Guest, id: farrow_store::ObjectId) -> Result<(), WireError> {
+        let namespace = self.home.namespace_of_object(id).map_err(store_error)?;
+        if self.rights_in(namespace, guest).has(Rights::READ) {
+            return Ok(());
+        }
+        Err(self.not_granted(guest, namespace, Rights::READ))
+    }
+
+    /// Whether another node may do this under a full name, for a client of its own or in its own
+    /// memory.
+    pub(super) fn may(&self, node: &str, right: Rights, full: &str) -> bool {
+        self.rules.of(namespace_in(full), node_key(node)).has(right)
+    }
+
+    fn not_granted(&self, guest: Guest, namespace: NamespaceId, right: Rights) -> WireError {
+        let named = self.roster().nodes.into_iter().map(|node| node.name);
+        let named = named.chain(self.rules.iter().map(|rule| rule.node));
+        let node = named.into_iter().find(|name| node_key(name) == guest.node);
+        let mut namespaces = self.home.namespaces();
+        let namespace = namespaces.find(|one| one.id == namespace);
+        WireError::NotGranted {
+            node: node.unwrap_or_else(|| format!("#{:016x}", guest.node)),
+            namespace: namespace.map(|one| one.options.name.clone()).unwrap_or_default(),
+            right: right.to_string(),
+        }
+    }
+}
+
+fn rule_error(error: RuleError) -> WireError {
+    match error {
+        RuleError::TooMany { max } => {
+            WireError::TooMany { what: "rules for nodes".to_owned(), max: max as u64 }
+        }
+        error => WireError::Invalid(error.to_string()),
+    }
+}
+
+fn encode(membership: Option<&[u8]>, rules: &RightsTable) -> Vec<u8> {
+    // Nothing in it can fail to be written to memory.
+    postcard::to_allocvec(&(membership, rules)).unwrap_or_default()
+}
+
+/// What the membership keeps, in its own form, and the rules.
+fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
+    postcard::from_bytes(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use farrow_store::CLUSTER_BYTES_MAX;
+
+    use super::super::membership::{
+        ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, Kept,
+        MEMBERS_MAX, Member, NodeName, NodeNumber, View,
+    };
+    use super::super::rights::{ANY, RULES_MAX};
+    use super::*;
+
+    #[test]
+    fn a_full_table_fits_beside_the_two_largest_views() {
+        let name = |number: usize| NodeName::new(format!("{number:a>63}")).unwrap();
+        let address = || "x".repeat(ADDRESS_BYTES_MAX);
+        let info = || vec![7; INFO_BYTES_MAX];
+        let incarnation = Incarnation(u64::MAX);
+        let member = |number: NodeNumber| Member {
+            number,
+            name: name(number.get().into()),
+            incarnation,
+            address: address(),
+            info: info(),
+        };
+        let view = View {
+            cluster: ClusterId(u64::MAX),
+            epoch: Epoch(u64::MAX),
+            members: NodeNumber::all().map(member).collect(),
+            former: Vec::new(),
+        };
+        assert_eq!(view.members.len(), MEMBERS_MAX);
+        let ballot = Ballot { round: u64::MAX, name: name(0) };
+        let kept = Kept {
+            name: name(0),
+            incarnation,
+            address: address(),
+            info: info(),
+            is_leaving: true,
+            is_over: true,
+            electorate: u64::MAX,
+            view: Some(view.clone()),
+            promised: Some(ballot.clone()),
+            accepted: Some((ballot, view)),
+        };
+        let mut rules = RightsTable::default();
+        for number in 0..RULES_MAX {
+            let (namespace, node) = (format!("{number:n>63}"), name(number).to_string());
+            rules.set(Rule { namespace, node, rights: Rights::ALL }).unwrap();
+        }
+        let kept = postcard::to_allocvec(&kept).unwrap();
+        let bytes = encode(Some(&kept), &rules);
+        assert!(bytes.len() as u64 <= CLUSTER_BYTES_MAX, "{} B", bytes.len());
+        assert_eq!(decode(&bytes), Some((Some(kept), rules)));
+        assert_eq!(decode(&bytes[1..]), None);
+    }
+
+    #[test]
+    fn the_namespace_of_a_full_name_is_what_stands_before_the_nul() {
+        for (full, namespace) in [("x", ""), ("team\0x", "team"), ("a:b\0a:b", "a:b"), ("", "")] {
+            assert_eq!(namespace_in(full), namespace, "{full:?}");
+        }
+        assert!(ANY.parse::<NodeName>().is_err(), "no node is called like all of them");
+    }
+}

@@ -1,0 +1,128 @@
+//! What other nodes send, as a row of steps that a fuzzer makes up or that real nodes took.
+//!
+//! Node `a` is under test; `b` is an honest one that it shares a cluster with. A step is a letter, a
+//! question, an answer, bytes of a seat, time, or a round in which both say what they have to say.
+//! Used by the fuzz targets, by the example that writes their first inputs, and by a plain test.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+pub mod nodes;
+pub mod seeds;
+
+use farrow_cluster::protocol::cluster::{Answer, Offer, Question};
+use farrow_cluster::protocol::membership::{Letter, View};
+use farrow_cluster::wire::{self, Hello, Reply, Request, RequestBody, Roster};
+
+use nodes::World;
+
+/// What a step is: its first byte, modulo their number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A letter of `b`.
+    Letter,
+    /// A question of `b`.
+    Question,
+    /// The answer of `b` to the oldest question of `a` that it has not answered.
+    Answer,
+    /// Bytes on the seat of a client of `b`.
+    Seat,
+    /// A request of a client of `a`.
+    Local,
+    /// Milliseconds that go by.
+    Time,
+    /// Both say what they have to say, so many times.
+    Round,
+    /// A letter from whoever says that he is another node.
+    Stranger,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind::Letter,
+    Kind::Question,
+    Kind::Answer,
+    Kind::Seat,
+    Kind::Local,
+    Kind::Time,
+    Kind::Round,
+    Kind::Stranger,
+];
+
+/// Most steps of a run: one takes some 10 us.
+const STEPS_MAX: usize = 64;
+
+/// A step as bytes: kind, length (two bytes, the lower first), contents.
+pub fn step(kind: Kind, body: &[u8]) -> Vec<u8> {
+    let number = KINDS.iter().position(|one| *one == kind).unwrap() as u8;
+    let length = u16::try_from(body.len()).unwrap();
+    let mut bytes = vec![number];
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn steps(mut rest: &[u8]) -> Vec<(Kind, &[u8])> {
+    let mut steps = Vec::new();
+    while let Some(([kind, low, high], body)) = rest.split_first_chunk::<3>()
+        && steps.len() < STEPS_MAX
+    {
+        // The length is the fuzzer's to choose, but not the bulk of its bytes.
+        let take = usize::from(u16::from_le_bytes([*low, *high])).min(body.len());
+        let (body, after) = body.split_at(take);
+        steps.push((KINDS[usize::from(*kind) % KINDS.len()], body));
+        rest = after;
+    }
+    steps
+}
+
+/// Takes all steps. Whatever they are the books balance, the node does not spin, an object of its
+/// own client is there, and the honest node is still heard.
+pub fn run(data: &[u8]) {
+    let mut world = World::founded();
+    for (kind, body) in steps(data) {
+        world.take(kind, body);
+    }
+    world.assert_sound();
+}
+
+/// Whatever decodes is the same after it was encoded and decoded again.
+pub fn decode(data: &[u8]) {
+    fn same<T>(data: &[u8])
+    where
+        T: serde::Serialize + for<'a> serde::Deserialize<'a> + PartialEq + std::fmt::Debug,
+    {
+        if let Ok(value) = postcard::from_bytes::<T>(data) {
+            let bytes = postcard::to_allocvec(&value).unwrap();
+            assert_eq!(postcard::from_bytes::<T>(&bytes).unwrap(), value);
+        }
+    }
+    let Some((kind, body)) = data.split_first() else {
+        return;
+    };
+    match kind % 9 {
+        0 => same::<Letter>(body),
+        1 => same::<Question>(body),
+        2 => same::<Answer>(body),
+        3 => {
+            if let Ok(view) = postcard::from_bytes::<View>(body) {
+                // What a member says of itself is read where the view is installed.
+                view.members.iter().for_each(|member| drop(Offer::decode(&member.info)));
+            }
+            same::<View>(body);
+        }
+        4 => {
+            if let Some(offer) = Offer::decode(body)
+                && let Some(bytes) = offer.encode()
+            {
+                assert_eq!(Offer::decode(&bytes), Some(offer));
+            }
+        }
+        5 => {
+            if let Some(roster) = Roster::decode(body) {
+                assert_eq!(Roster::decode(&roster.encode()), Some(roster));
+            }
+        }
+        6 => drop(wire::decode::<Reply>(body)),
+        7 => drop(wire::decode::<Request>(body)),
+        _ => same::<Hello>(body),
+    }
+    same::<RequestBody>(body);
+}

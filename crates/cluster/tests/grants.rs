@@ -1,0 +1,266 @@
+//! Each thing that a client of another node can ask, without the right that it needs: denied, with
+//! the node, the namespace and the right in the error.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use common::asked::{Asked, B, OWNER, hello};
+use common::nodes::Nodes;
+use farrow::{Client, Error, Rights, Rule, Value};
+use farrow_cluster::protocol::SessionId;
+use farrow_cluster::wire::{
+    NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
+};
+
+const NOW: Duration = Duration::ZERO;
+/// Nothing is killed for long: on a busy machine a live node is not to be thought lost.
+const CALM: &[&str] = &["--lease-ms", "20000"];
+
+/// Each request that needs a right, and its word.
+fn requests((hi, lo): (u64, u64)) -> Vec<(&'static str, RequestBody)> {
+    let targets = || vec![WireTarget::Id(hi, lo)];
+    let sync = |ask| RequestBody::Sync { name: "s".into(), ask };
+    let watch = Watch { after: 0, prefix: String::new(), kinds: u8::MAX, timeout_ms: 0 };
+    vec![
+        ("write", RequestBody::Grant { min: 128, want: 128, wait_ms: 0 }),
+        ("write", RequestBody::EntryPages { count: 1 }),
+        ("write", RequestBody::Reserve { names: vec!["reserved".into()] }),
+        ("write", RequestBody::Renew { names: vec!["renewed".into()], are_all: false }),
+        ("write", RequestBody::Seal { items: vec![SealItem::bytes((0, 128), 1)] }),
+        ("write", RequestBody::Pin { targets: targets(), is_pinned: true }),
+        ("write", sync(SyncAsk::Arrive { parties: 1, timeout_ms: 0 })),
+        ("write", sync(SyncAsk::SetFlags { set: 1, clear: 0 })),
+        ("read", sync(SyncAsk::WaitFlags { mask: 0, timeout_ms: 0 })),
+        ("read", RequestBody::Wait { targets: targets(), count: 1, timeout_ms: 0 }),
+        ("read", RequestBody::Restore { id: (hi, lo) }),
+        ("read", RequestBody::FindLost { name: "x".into() }),
+        ("read", RequestBody::Watch(watch)),
+        ("delete", RequestBody::Pin { targets: targets(), is_pinned: false }),
+        ("delete", RequestBody::Evict { bytes: 1 }),
+        ("delete", RequestBody::Delete { targets: targets() }),
+    ]
+}
+
+fn rule(text: &str) -> Rule {
+    text.parse().unwrap()
+}
+
+/// What is missing, if that is why not.
+fn missing<T: Debug>(answer: &Result<T, WireError>) -> Option<&str> {
+    match answer {
+        Err(WireError::NotGranted { right, .. }) => Some(right),
+        _ => None,
+    }
+}
+
+#[test]
+fn each_request_is_denied_without_its_right_and_served_with_it() {
+    for bits in 0..8_u8 {
+        let rights = Rights::try_from(bits).unwrap();
+        let mut asked = Asked::new();
+        let (local, _) = asked.join_as(50, OWNER, None);
+        let span = asked.grant(local, 4096);
+        let item = SealItem { name: Some("x".into()), ..SealItem::bytes(span, 9) };
+        let id = asked.seal(local, item).unwrap();
+        // It is let in, and then the rules change.
+        let (guest, _) = asked.join_as(60, OWNER, Some(B));
+        let kept = asked.grant(guest, 4096);
+        asked.state.set_rules(vec![Rule { rights, ..rule(":*:all") }]).unwrap();
+        for (right, body) in requests(id) {
+            let what = format!("{body:?} with {rights}");
+            let answer = asked.ask(guest, body.clone());
+            let is_granted = rights.has(right.parse().unwrap());
+            assert_eq!(missing(&answer), (!is_granted).then_some(right), "{what}: {answer:?}");
+            // The same words of a client of the node itself are heard.
+            if !is_granted && !matches!(body, RequestBody::Delete { .. } | RequestBody::Seal { .. })
+            {
+                let answer = asked.ask(local, body);
+                assert!(answer.is_ok(), "{what}: {answer:?}");
+            }
+        }
+        for body in [RequestBody::HoldBlock, RequestBody::Stats, RequestBody::Overview { cells: 1 }]
+        {
+            let answer = asked.ask(guest, body);
+            assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
+        }
+        // What it has it can give back whatever the rules are.
+        for body in [
+            RequestBody::Release { spans: vec![kept] },
+            RequestBody::Renew { names: Vec::new(), are_all: true },
+            RequestBody::Unreserve { names: Vec::new() },
+            RequestBody::Confirm { ids: vec![id] },
+            RequestBody::Reclaim,
+            RequestBody::Goodbye,
+        ] {
+            let answer = asked.ask(guest, body.clone());
+            assert!(answer.is_ok(), "{body:?} with {rights}: {answer:?}");
+        }
+        // Who comes now is let in with any right.
+        let session = asked.open(61, OWNER, Some(B));
+        let answer = asked.ask(session, hello("", None, ""));
+        assert_eq!(missing(&answer), rights.is_none().then_some("read"), "{answer:?}");
+        asked.assert_goes_on();
+    }
+}
+
+fn namespace(asked: &mut Asked, owner: SessionId, name: &str) {
+    let spec = NamespaceSpec { name: name.into(), ..NamespaceSpec::default() };
+    assert_eq!(asked.ask(owner, RequestBody::CreateNamespace(spec)), Ok(ReplyBody::Done));
+}
+
+#[test]
+fn rules_are_for_a_namespace_and_a_place_is_not_come_back_to_without_one() {
+    let mut asked = Asked::new();
+    let (owner, _) = asked.join_as(50, OWNER, None);
+    namespace(&mut asked, owner, "open");
+    namespace(&mut asked, owner, "shut");
+    asked.state.set_rules(vec![rule("*:*:none"), rule("open:*:read,write")]).unwrap();
+    for name in ["", "shut"] {
+        let session = asked.open(60, OWNER, Some(B));
+        let answer = asked.ask(session, hello(name, None, ""));
+        let Err(WireError::NotGranted { namespace, right, .. }) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((&*namespace, &*right), (name, "read"));
+    }
+    let session = asked.open(60, OWNER, Some(B));
+    let Ok(ReplyBody::Welcome(place)) = asked.ask(session, hello("open", None, "")) else {
+        panic!("not let in")
+    };
+    // An id leads into other namespaces: not to have their objects read back.
+    let theirs = asked.join_in("shut", OWNER, None);
+    let span = asked.grant(theirs, 4096);
+    let id = asked.seal(theirs, SealItem::bytes(span, 9)).unwrap();
+    let answer = asked.ask(session, RequestBody::Restore { id });
+    let Err(WireError::NotGranted { namespace, .. }) = answer else { panic!("{answer:?}") };
+    assert_eq!(namespace, "shut");
+    // Its connection ends, and while it is away the rules change.
+    assert!(asked.state.closed(session, true, asked.now_ms).is_some());
+    asked.state.set_rules(vec![rule("open:*:none")]).unwrap();
+    let resume = Some((place.region_uid, place.slot, place.nonce));
+    let session = asked.open(60, OWNER, Some(B));
+    let answer = asked.ask(session, hello("", resume, ""));
+    assert_eq!(missing(&answer), Some("read"), "{answer:?}");
+    asked.state.set_rules(vec![rule("open:*:read")]).unwrap();
+    let session = asked.open(60, OWNER, Some(B));
+    let answer = asked.ask(session, hello("", resume, ""));
+    assert!(matches!(answer, Ok(ReplyBody::Welcome(_))), "{answer:?}");
+    let answer = asked.ask(session, RequestBody::Grant { min: 1, want: 1, wait_ms: 0 });
+    assert_eq!(missing(&answer), Some("write"));
+    asked.assert_goes_on();
+}
+
+fn denied<T: Debug>(result: Result<T, Error>, what: &str, wanted: &str) {
+    match result {
+        Err(Error::NotGranted { node, namespace, right }) => {
+            assert_eq!((&*node, &*namespace, &*right), ("b", "", wanted), "{what}");
+        }
+        other => panic!("{what}: {other:?}"),
+    }
+}
+
+/// Names of which some are kept, or registered, by each node.
+fn names(of: &str) -> Vec<String> {
+    (0..64).map(|number| format!("{of}{number}")).collect()
+}
+
+/// How many were denied for want of this right; nothing else was wrong.
+fn count_denied(results: impl Iterator<Item = Result<(), Error>>, wanted: &str) -> usize {
+    let is_denied = |result| match result {
+        Ok(()) => false,
+        Err(Error::NotGranted { right, .. }) if right == wanted => true,
+        Err(error) => panic!("{error}"),
+    };
+    results.map(is_denied).filter(|is_denied| *is_denied).count()
+}
+
+fn flags_denied(on_b: &Client, of: &str) -> usize {
+    let set = names(of);
+    count_denied(set.iter().map(|name| on_b.set_flags(name, 1, 0).map(drop)), "write")
+}
+
+#[test]
+fn real_nodes_let_others_do_what_was_granted_and_remember_it() {
+    let mut nodes = Nodes::start(2, "64MiB", CALM);
+    let (on_a, on_b) = (nodes.client(0), nodes.client(1));
+    on_a.put(&Value::Bytes(b"of a"), Some("old")).unwrap();
+    let at_a = on_b.at("a").unwrap();
+    let put = |name: &str| at_a.put(&Value::Bytes(b"x"), Some(name)).map(drop);
+    put("mine").unwrap();
+    // What was granted ahead of need is used up first, so that each put has to ask.
+    let big = vec![7_u8; 4 << 20];
+
+    on_a.grant(&rule(":b:read,delete")).unwrap();
+    denied(put("new"), "put with a name", "write");
+    denied(at_a.put(&Value::Bytes(&big), None), "put of much", "write");
+    denied(at_a.create(8 << 20, None).map(drop), "create", "write");
+    denied(at_a.create(8, Some("made")).map(drop), "create with a name", "write");
+    denied(on_b.pin(&["old".into()]), "pin", "write");
+    on_b.unpin(&["old".into()]).unwrap();
+    // Names and flags are with both nodes: those of a are denied, those of b are not.
+    let flags = flags_denied(&on_b, "f");
+    assert!((1..64).contains(&flags), "{flags} of 64");
+    let own = names("n");
+    let own_put = |name: &String| on_b.put(&Value::Bytes(b"x"), Some(name)).map(drop);
+    let count = count_denied(own.iter().map(own_put), "write");
+    assert!((1..64).contains(&count), "{count} of 64");
+
+    on_a.grant(&rule(":b:read,write")).unwrap();
+    put("new").unwrap();
+    assert_eq!(flags_denied(&on_b, "f"), 0);
+    assert_eq!(count_denied(names("m").iter().map(own_put), "write"), 0);
+    on_b.pin(&["old".into()]).unwrap();
+    denied(on_b.unpin(&["old".into()]), "unpin", "delete");
+    denied(on_b.delete(&["old".into()]), "delete", "delete");
+    denied(at_a.evict(1), "evict", "delete");
+
+    // Without read: no word of what is sealed, and no answer for flags.
+    on_a.grant(&rule(":b:write,delete")).unwrap();
+    let flags = names("f");
+    let waits = flags.iter().map(|name| on_b.wait_flags(name, 1, NOW).map(drop));
+    let count = count_denied(waits, "read");
+    assert!((1..64).contains(&count), "{count} of 64");
+
+    // Nothing at all: who has no place yet gets none.
+    on_a.grant(&rule(":b:none")).unwrap();
+    denied(at_a.stats().map(drop), "stats", "read");
+    let fresh = nodes.client(1);
+    denied(fresh.at("a").map(drop), "a place", "read");
+    denied(fresh.get(&"old".into(), NOW).map(drop), "get", "read");
+    assert!(matches!(fresh.get(&"none".into(), NOW), Err(Error::NotFound { .. })));
+    assert!(fresh.list_all("", &Default::default()).is_ok());
+    assert!(on_a.get(&"old".into(), NOW).is_ok());
+
+    // The next daemon knows it too.
+    nodes.daemons[0].kill9();
+    nodes.daemons[0].restart();
+    nodes.settle(2);
+    let (on_a, on_b) = (nodes.client(0), nodes.client(1));
+    assert_eq!(on_a.grants().unwrap(), [rule(":b:none")]);
+    denied(on_b.at("a").map(drop), "a place", "read");
+    on_a.drop_grant("", "b").unwrap();
+    on_b.delete(&["old".into()]).unwrap();
+    assert!(matches!(on_a.drop_grant("", "b"), Err(Error::NotFound { .. })));
+    assert!(matches!(
+        on_b.at("a").unwrap().grant(&rule(":b:all")),
+        Err(Error::PermissionDenied(_))
+    ));
+}
+
+#[test]
+fn rules_of_the_command_line_hold_from_the_start() {
+    let grants = ["--grant", "*:*:none", "--grant", "team:a:read", "--grant", "team:b:all"];
+    let nodes = Nodes::start(2, "64MiB", &[CALM, &grants].concat());
+    let on_a = nodes.client(0);
+    let rules: Vec<Rule> = vec![rule("*:*:none"), rule("team:a:read"), rule("team:b:all")];
+    assert_eq!(on_a.grants().unwrap(), rules);
+    denied_at(&on_a, "b");
+    denied_at(&nodes.client(1), "a");
+}
+
+fn denied_at(client: &Client, node: &str) {
+    assert!(matches!(client.at(node), Err(Error::NotGranted { .. })), "{node}");
+}

@@ -1,0 +1,80 @@
+//! Barriers and flags over a link that loses questions and answers.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod fuzzed;
+
+use farrow_cluster::wire::{ReplyBody, RequestBody, SyncAsk, WireError};
+use fuzzed::nodes::World;
+
+type Replies = Vec<(usize, Result<ReplyBody, WireError>)>;
+
+/// Names of which some are kept by either node.
+const NAMES: usize = 12;
+
+fn ask(number: usize, ask: SyncAsk) -> RequestBody {
+    RequestBody::Sync { name: format!("s{number}"), ask }
+}
+
+fn replies_of(world: &mut World, rounds: usize) -> Replies {
+    (0..rounds).for_each(|_| world.round());
+    let mut replies = std::mem::take(&mut world.replies);
+    replies.sort_by_key(|(number, _)| *number);
+    replies
+}
+
+/// A question that failed, as when a connection was made anew, broke the barrier for all parties.
+#[test]
+fn a_barrier_outlives_lost_questions_and_lost_answers() {
+    for (lost_questions, lost_answers) in [(0, 0), (3, 0), (0, 3), (2, 2), (9, 9)] {
+        let mut world = World::founded();
+        world.replies.clear();
+        for number in 0..NAMES {
+            (world.lost_questions, world.lost_answers) = (lost_questions, lost_answers);
+            // Twice, so that one that was told of twice would count for the second time.
+            for _ in 0..2 {
+                let arrive = || SyncAsk::Arrive { parties: 2, timeout_ms: 20_000 };
+                world.request_of_a(ask(number, arrive()));
+                let early = replies_of(&mut world, 80);
+                assert_eq!(early, [], "barrier {number} is passed by one");
+                world.request_of_b(false, ask(number, arrive()));
+                let replies = replies_of(&mut world, 80);
+                assert_eq!(replies, [(0, Ok(ReplyBody::Done)), (1, Ok(ReplyBody::Done))]);
+            }
+            // Set once, though it is asked for more than once: what was cleared stays so.
+            let flags = |value| Ok(ReplyBody::Flags { value, is_met: true });
+            (world.lost_questions, world.lost_answers) = (lost_questions, lost_answers);
+            world.request_of_a(ask(number, SyncAsk::SetFlags { set: 1, clear: 0 }));
+            assert_eq!(replies_of(&mut world, 80), [(0, flags(1))]);
+            world.request_of_b(false, ask(number, SyncAsk::SetFlags { set: 2, clear: 1 }));
+            assert_eq!(replies_of(&mut world, 80), [(1, flags(2))]);
+            world.request_of_a(ask(number, SyncAsk::WaitFlags { mask: 2, timeout_ms: 9 }));
+            assert_eq!(replies_of(&mut world, 80), [(0, flags(2))]);
+        }
+        world.assert_sound();
+    }
+}
+
+/// It is asked again until the time is over, not for ever; then the others hear who gave up.
+#[test]
+fn a_barrier_whose_keeper_never_answers_ends_with_its_time() {
+    let mut world = World::founded();
+    world.replies.clear();
+    world.lost_answers = u32::MAX;
+    let mut kept_by_b = 0;
+    for number in 0..NAMES {
+        world.lost_questions = u32::MAX;
+        world.request_of_a(ask(number, SyncAsk::Arrive { parties: 2, timeout_ms: 1_000 }));
+        // A second for the wait, five for an outcome that is under way, and some.
+        let replies = replies_of(&mut world, 140);
+        let [(0, Err(error))] = &replies[..] else { panic!("{replies:?}") };
+        match error {
+            WireError::NodeLost { node, .. } => {
+                assert_eq!(node, "b");
+                kept_by_b += 1;
+            }
+            WireError::BarrierBroken { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..NAMES).contains(&kept_by_b), "{kept_by_b} of {NAMES}");
+}
