@@ -1,14 +1,16 @@
 //! One graph with its columns: rows in, features out, old edges away.
 
+use crate::columns::{Columns, Measured};
 use crate::features::Edges;
-use crate::graph::{Adjacency, Dynamic, Entry, Floor, Lens, Record, Side, Stamp, push};
+use crate::graph::{Adjacency, Dynamic, Floor, Lens, Record, Side, Stamp};
 use crate::patterns::{
     Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
-use crate::running::{Values, Vertex};
-use crate::settings::{Column, Mode, Settings, Statistics};
+use crate::queue::Queue;
+use crate::running::Vertex;
+use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 /// Triggers, or accounts, that a worker takes at once.
@@ -20,17 +22,6 @@ pub(crate) struct Output<'a> {
     pub cells: &'a mut [f64],
     pub stride: usize,
     pub offset: usize,
-}
-
-/// What an edge carries beside its ends and its time.
-#[derive(Debug, Default)]
-pub(crate) struct Columns {
-    /// Number of arrival of the first value.
-    pub head: u64,
-    pub ids: Option<VecDeque<i64>>,
-    pub values: Vec<VecDeque<f64>>,
-    /// Edges that arrived earlier no longer count in the moments (specification, E3).
-    pub recent: u64,
 }
 
 /// A graph whose stamps are of type `T`.
@@ -49,140 +40,6 @@ pub(crate) struct Core<T> {
     hubs: Hubs<T>,
     triggers: Vec<Trigger<T>>,
     ends: Vec<[u32; 2]>,
-}
-
-/// Causal mode evicts by time: in order of arrival but for the edges that came late.
-#[derive(Debug)]
-struct Queue<T> {
-    late: BTreeSet<(T, u64)>,
-    /// Edges before this one that did not come late have been evicted.
-    cursor: u64,
-    newest: T,
-    alive: usize,
-    /// Evicted, and still in the graph for the triggers of the batch.
-    gone: Vec<u64>,
-    /// All edges up to this time and arrival are evicted.
-    floor: Option<(T, u64)>,
-}
-
-impl<T: Stamp> Default for Queue<T> {
-    fn default() -> Queue<T> {
-        Queue {
-            late: BTreeSet::new(),
-            cursor: 0,
-            newest: T::default(),
-            alive: 0,
-            gone: Vec::new(),
-            floor: None,
-        }
-    }
-}
-
-impl<T: Stamp> Queue<T> {
-    fn add(&mut self, time: T, number: u64) {
-        if time < self.newest {
-            self.late.insert((time, number));
-        }
-        self.newest = self.newest.max(time);
-        self.alive += 1;
-    }
-
-    /// The oldest edge by time, then by arrival.
-    fn oldest(&mut self, graph: &Dynamic<T>) -> Option<(T, u64)> {
-        let punctual = loop {
-            if self.cursor >= graph.next() {
-                break None;
-            }
-            let record = graph.record(self.cursor);
-            match record.map(|record| (record.time, self.cursor)) {
-                // One that came late may be evicted and still in the graph.
-                Some(key) if !self.late.contains(&key) && Some(key) > self.floor => {
-                    break Some(key);
-                }
-                _ => self.cursor += 1,
-            }
-        };
-        match (punctual, self.late.first().copied()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
-    }
-
-    /// Evicts what is older than `oldest`, and more until `most` are left.
-    fn evict(&mut self, graph: &Dynamic<T>, oldest: T, most: usize) {
-        while let Some(key) = self.oldest(graph) {
-            if key.0 >= oldest && self.alive <= most {
-                return;
-            }
-            if !self.late.remove(&key) {
-                self.cursor = key.1 + 1;
-            }
-            self.alive -= 1;
-            self.gone.push(key.1);
-            self.floor = self.floor.max(Some(key));
-        }
-    }
-}
-
-impl Columns {
-    fn push(&mut self, edges: &Edges<'_>, row: usize) {
-        if let Some(ids) = &mut self.ids {
-            push(ids, edges.ids[row]);
-        }
-        for (values, column) in self.values.iter_mut().zip(edges.columns) {
-            push(values, column[row]);
-        }
-    }
-
-    /// Forgets what arrived before `head`.
-    fn forget(&mut self, head: u64) {
-        while self.head < head {
-            self.head += 1;
-            if let Some(ids) = &mut self.ids {
-                ids.pop_front();
-            }
-            for values in &mut self.values {
-                values.pop_front();
-            }
-        }
-    }
-
-    fn number(&self, seq: u32) -> u64 {
-        self.head + u64::from(seq.wrapping_sub(self.head as u32))
-    }
-}
-
-/// The measured columns, by their place in the statistics.
-struct Measured<'a, T> {
-    graph: &'a Dynamic<T>,
-    columns: &'a Columns,
-    /// None: the timestamps.
-    given: Vec<Option<&'a VecDeque<f64>>>,
-}
-
-impl<'a, T> Measured<'a, T> {
-    fn new(graph: &'a Dynamic<T>, columns: &'a Columns, statistics: &Statistics) -> Self {
-        let mut values = columns.values.iter();
-        let given = statistics.columns.iter().map(|column| match column {
-            Column::Time => None,
-            Column::Given => values.next(),
-        });
-        Measured { graph, columns, given: given.collect() }
-    }
-}
-
-impl<T: Stamp> Values<T> for Measured<'_, T> {
-    fn value(&self, column: usize, entry: Entry<T>) -> f64 {
-        let Some(Some(values)) = self.given.get(column) else {
-            return self.graph.time(entry.time) as f64;
-        };
-        let place = self.columns.number(entry.seq) - self.columns.head;
-        values.get(place as usize).copied().unwrap_or(f64::NAN)
-    }
-
-    fn is_recent(&self, entry: Entry<T>) -> bool {
-        self.columns.number(entry.seq) >= self.columns.recent
-    }
 }
 
 impl<T: Stamp> Core<T> {
@@ -289,6 +146,13 @@ impl<T: Stamp> Core<T> {
             Mode::Batch => self.evict_in_order_of_arrival(settings),
         }
         self.columns.forget(self.graph.head());
+        if self.graph.is_sparse() {
+            self.graph = self.graph.rebuilt();
+            self.columns.shrink();
+            // They go by small numbers.
+            self.hubs = Hubs::default();
+            self.statistics = statistics::Scratch::default();
+        }
     }
 
     /// Specification, B3 and E3.

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod columns;
 mod core;
 mod double;
 mod error;
@@ -14,6 +15,7 @@ mod features;
 mod graph;
 mod moments;
 mod patterns;
+mod queue;
 mod running;
 mod settings;
 mod state;

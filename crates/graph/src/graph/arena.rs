@@ -204,6 +204,11 @@ impl<T: Stamp> Arena<T> {
         Arena { entries: entries.collect(), free: self.free }
     }
 
+    /// Entries that there is room for, in lists or free.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry<T>>()
             + self.free.iter().map(|free| free.capacity() * size_of::<u32>()).sum::<usize>()

@@ -21,6 +21,10 @@ pub(crate) struct Record<T> {
 }
 
 const GONE: u32 = u32::MAX;
+/// A graph is made anew when it has room for so many times its edges,
+const SPARSE: usize = 8;
+/// and for more than these.
+const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
 /// Edges whose lists are read together before they are changed.
 const TOUCHED: usize = 64;
 
@@ -259,6 +263,30 @@ impl<T: Stamp> Dynamic<T> {
             disorder: self.disorder,
             remembers: self.remembers,
         }
+    }
+
+    /// Whether most of its memory lies idle: a stream that was busier once.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.records.capacity().max(self.arena.len() / 2)
+            > SPARSE_MIN.max(SPARSE * self.records.len())
+    }
+
+    /// The same graph in memory of its size. Accounts have other small numbers then.
+    pub(crate) fn rebuilt(&self) -> Dynamic<T> {
+        let mut graph = Dynamic::new(self.base, self.remembers);
+        graph.remember(&self.in_order());
+        graph.head = self.head;
+        for record in &self.records {
+            if record.source == GONE {
+                push(&mut graph.records, *record);
+            } else {
+                let [source, target] =
+                    [record.source, record.target].map(|one| self.accounts.key(one));
+                let ends = [graph.accounts.intern(source), graph.accounts.intern(target)];
+                graph.insert(ends, record.time);
+            }
+        }
+        graph
     }
 
     /// The earliest time of an edge that is alive.

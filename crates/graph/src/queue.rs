@@ -1,0 +1,77 @@
+//! What causal mode evicts next.
+
+use crate::graph::{Dynamic, Stamp};
+use std::collections::BTreeSet;
+
+/// Causal mode evicts by time: in order of arrival but for the edges that came late.
+#[derive(Debug)]
+pub(crate) struct Queue<T> {
+    pub late: BTreeSet<(T, u64)>,
+    /// Edges before this one that did not come late have been evicted.
+    pub cursor: u64,
+    pub newest: T,
+    pub alive: usize,
+    /// Evicted, and still in the graph for the triggers of the batch.
+    pub gone: Vec<u64>,
+    /// All edges up to this time and arrival are evicted.
+    pub floor: Option<(T, u64)>,
+}
+
+impl<T: Stamp> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue {
+            late: BTreeSet::new(),
+            cursor: 0,
+            newest: T::default(),
+            alive: 0,
+            gone: Vec::new(),
+            floor: None,
+        }
+    }
+}
+
+impl<T: Stamp> Queue<T> {
+    pub(crate) fn add(&mut self, time: T, number: u64) {
+        if time < self.newest {
+            self.late.insert((time, number));
+        }
+        self.newest = self.newest.max(time);
+        self.alive += 1;
+    }
+
+    /// The oldest edge by time, then by arrival.
+    fn oldest(&mut self, graph: &Dynamic<T>) -> Option<(T, u64)> {
+        let punctual = loop {
+            if self.cursor >= graph.next() {
+                break None;
+            }
+            let record = graph.record(self.cursor);
+            match record.map(|record| (record.time, self.cursor)) {
+                // One that came late may be evicted and still in the graph.
+                Some(key) if !self.late.contains(&key) && Some(key) > self.floor => {
+                    break Some(key);
+                }
+                _ => self.cursor += 1,
+            }
+        };
+        match (punctual, self.late.first().copied()) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Evicts what is older than `oldest`, and more until `most` are left.
+    pub(crate) fn evict(&mut self, graph: &Dynamic<T>, oldest: T, most: usize) {
+        while let Some(key) = self.oldest(graph) {
+            if key.0 >= oldest && self.alive <= most {
+                return;
+            }
+            if !self.late.remove(&key) {
+                self.cursor = key.1 + 1;
+            }
+            self.alive -= 1;
+            self.gone.push(key.1);
+            self.floor = self.floor.max(Some(key));
+        }
+    }
+}
