@@ -285,6 +285,13 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
         let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
         assert_eq!(difference(&stream, &got, &want), None, "seed {seed}, {:?}", stream.settings);
         cuts_change_nothing(&stream, seed);
+        let work_max = random.pick(&[30, 100, 1000]);
+        let settings = Settings { work_max, statistics: None, ..stream.settings };
+        let calls = stream
+            .calls
+            .into_iter()
+            .map(|call| Call::Transform(Rows { columns: Vec::new(), ..call.rows().clone() }));
+        cuts_change_nothing(&Stream { settings, calls: calls.collect() }, seed);
     }
 }
 
