@@ -194,6 +194,7 @@ impl<T: Stamp> Core<T> {
 
     /// Adds rows in `order`, and writes the features of all rows: row `r` gets the counts of the
     /// edge at `places[r]` of the order.
+    #[expect(clippy::too_many_arguments, reason = "a call in its parts, made in one place")]
     pub(crate) fn transform(
         &mut self,
         settings: &Settings,

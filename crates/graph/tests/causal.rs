@@ -5,7 +5,7 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings};
+use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings, Statistics};
 use oracle::check::{
     Call, Stream, agree, agree_restored, amounts, by_engine, by_oracle, difference, show,
 };
@@ -46,7 +46,8 @@ fn one_call(settings: Settings, all: &[Row]) {
 /// stays in the graph until the call ends.
 #[test]
 fn a_late_edge_is_evicted_once() {
-    let settings = Settings { time_window: Some(8), ..Settings::default() };
+    let fan = Some(Bins { window: 8, bins: vec![2] });
+    let settings = Settings { fan, ..Settings::default() };
     one_call(settings, &[(0, 1, 2, 100), (1, 1, 2, 50), (2, 1, 2, 200)]);
 }
 
@@ -241,6 +242,57 @@ fn a_long_stream_takes_new_bases() {
     cuts_change_nothing(&stream, 1);
     let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
     assert_eq!(difference(&stream, &got, &want), None);
+}
+
+/// Accounts with hundreds of edges: what the engine carries on from row to row, past rows that come
+/// late, edges that go by number or by time, and other accounts that take a forgotten one's place.
+#[test]
+fn hubs_agree_with_the_oracle_in_every_cut() {
+    for seed in 0..12 {
+        let mut random = Random::new(seed);
+        let bins = |random: &mut Random| {
+            let window = random.pick(&[40, 200, 500, 1000]);
+            Some(Bins { window, bins: vec![2, 5, 10, 20, 50] })
+        };
+        let settings = Settings {
+            fan: bins(&mut random),
+            degree: bins(&mut random),
+            scatter_gather: bins(&mut random),
+            gather_scatter: bins(&mut random),
+            statistics: Some(Statistics {
+                window: random.pick(&[30, 300, 900]),
+                measures: Measure::ALL.to_vec(),
+                columns: vec![Column::Given, Column::Time],
+            }),
+            time_window: random.pick(&[None, Some(150), Some(600)]),
+            edges_max: random.pick(&[None, None, Some(300)]),
+            ..Settings::default()
+        };
+        let late = random.pick(&[0.0, 0.0, 0.01]);
+        let hubs = random.range(1, 4);
+        let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+        for id in 0..1200 {
+            // The hubs change, and come back.
+            let hub = (id / 300) % 3 * 100 + random.range(0, hubs);
+            let other = 1000 + random.range(0, 60);
+            let (source, target) = if random.is(0.5) { (hub, other) } else { (other, hub) };
+            let delay = if random.is(late) { random.range(0, 300) } else { 0 };
+            rows.push((id, source, target, (id - delay) / 2 * 2));
+            rows.columns[0].push((random.unit() * 1e4).round() / 100.0);
+        }
+        let calls = random.cut(&rows, 300).into_iter().map(Call::Transform).collect();
+        let stream = Stream { settings, calls };
+        let (got, want) = (by_engine(&stream), by_oracle(&stream, None));
+        assert_eq!(difference(&stream, &got, &want), None, "seed {seed}, {:?}", stream.settings);
+        cuts_change_nothing(&stream, seed);
+        let work_max = random.pick(&[30, 100, 1000]);
+        let settings = Settings { work_max, statistics: None, ..stream.settings };
+        let calls = stream
+            .calls
+            .into_iter()
+            .map(|call| Call::Transform(Rows { columns: Vec::new(), ..call.rows().clone() }));
+        cuts_change_nothing(&Stream { settings, calls: calls.collect() }, seed);
+    }
 }
 
 #[test]

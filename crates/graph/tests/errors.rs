@@ -4,7 +4,8 @@
 mod oracle;
 
 use farrow_graph::{
-    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Measure, Mode, Settings, Statistics,
+    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Measure, Mode, Settings, State,
+    Statistics,
 };
 use oracle::Rows;
 
@@ -255,6 +256,29 @@ fn more_features_than_memory() {
     assert_eq!(engine.transform(&edges).unwrap_err(), want);
     assert_eq!(engine.patterns(&edges, 1).unwrap_err(), want);
     assert_eq!(engine.stats(), Default::default());
+}
+
+/// What was kept of a graph may not fit: columns of one length, as many as the settings measure,
+/// and ids where they are needed.
+#[test]
+fn a_state_that_does_not_fit() {
+    let (engine, _) = engine(Mode::Causal);
+    let state = engine.state();
+    let refused = |change: fn(&mut State)| {
+        let mut wrong = state.clone();
+        change(&mut wrong);
+        GraphFeatures::restore(engine.settings().clone(), &wrong).unwrap_err()
+    };
+    let rows = |column, rows, expected| GraphError::Rows { column, rows, expected };
+    assert_eq!(refused(|state| _ = state.sources.pop()), rows("source", 3, 4));
+    assert_eq!(refused(|state| _ = state.targets.pop()), rows("target", 3, 4));
+    assert_eq!(refused(|state| _ = state.times.pop()), rows("timestamp", 3, 4));
+    assert_eq!(refused(|state| _ = state.columns[0].pop()), rows("measured", 3, 4));
+    let columns = refused(|state| _ = state.columns.pop());
+    assert_eq!(columns, GraphError::Columns { given: 0, expected: 1 });
+    assert_eq!(refused(|state| state.ids = None), GraphError::NoIds);
+    let restored = GraphFeatures::restore(engine.settings().clone(), &state).unwrap();
+    assert_eq!(restored.state(), state);
 }
 
 #[test]

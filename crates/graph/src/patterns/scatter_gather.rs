@@ -306,15 +306,15 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             return false;
         }
         if middle_cost < far_cost {
-            self.from_middles(scratch, window);
+            self.by_middles(scratch, window);
         } else {
-            self.from_fars(scratch, window);
+            self.by_fars(scratch, window);
         }
         self.add_loops(scratch);
         true
     }
 
-    fn from_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+    fn by_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.fars.len() {
             let account = scratch.fars[at];
@@ -344,7 +344,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         }
     }
 
-    fn from_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+    fn by_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.legs.middles.len() {
             let middle = scratch.legs.middles[at];

@@ -49,8 +49,10 @@ impl<'a> View<'a> {
     ) -> Vec<Path<'a>> {
         let mut done = Vec::new();
         let mut open = vec![Path { accounts: vec![trigger.target], hops: Vec::new() }];
-        while trigger.source != trigger.target {
-            let Some(path) = open.pop() else { break };
+        if trigger.source == trigger.target {
+            return done;
+        }
+        while let Some(path) = open.pop() {
             let Some(&last) = path.accounts.last() else { break };
             if path.hops.len() == hops_max {
                 continue;

@@ -141,7 +141,7 @@ pub fn pattern_of(settings: &Settings, kind: Kind) -> Option<&Bins> {
 /// D3: the first bin that is not smaller than the size, else the last.
 pub fn bin_of(bins: &[u64], size: usize, fault: Option<Fault>) -> usize {
     let fits = |&bin: &u64| {
-        if fault == Some(Fault::OpenBins) { size as u64 + 1 <= bin } else { size as u64 <= bin }
+        if fault == Some(Fault::OpenBins) { bin > size as u64 } else { bin >= size as u64 }
     };
     bins.iter().position(fits).unwrap_or(bins.len() - 1)
 }

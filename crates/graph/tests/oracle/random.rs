@@ -176,9 +176,9 @@ impl Random {
             Order::Sorted => times.sort_unstable(),
             Order::Late => {
                 times.sort_unstable();
-                for at in 0..times.len() {
+                for time in &mut times {
                     if self.is(0.1) {
-                        times[at] = times[at].saturating_sub(self.range(0, 30)).max(first);
+                        *time = time.saturating_sub(self.range(0, 30)).max(first);
                     }
                 }
             }

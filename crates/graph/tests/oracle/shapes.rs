@@ -3,6 +3,9 @@
 use super::view::{Ends, View, Way};
 use super::{Edge, Fault, Shape, before};
 
+/// An account between near and far, with its edges at both.
+type Middle<'v, 'a> = (i64, [&'v Vec<&'a Edge>; 2]);
+
 impl<'a> View<'a> {
     /// D1: neighbours at the trigger's target (in) or source (out).
     pub fn fan(&self, trigger: &Edge, way: Way, window: u64) -> Vec<Shape<'a>> {
@@ -76,7 +79,7 @@ impl<'a> View<'a> {
         far: i64,
         way: Way,
         (start, time): (i128, i64),
-    ) -> Option<Vec<(i64, [&Vec<&'a Edge>; 2])>> {
+    ) -> Option<Vec<Middle<'_, 'a>>> {
         let mut middles = Vec::new();
         for (&middle, at_near) in self.ends(near, way) {
             let Some(at_far) = self.ends(far, way.back()).get(&middle) else { continue };
@@ -121,7 +124,7 @@ fn joined<'a>(
     near: i64,
     far: i64,
     way: Way,
-    middles: &[(i64, [&Vec<&'a Edge>; 2])],
+    middles: &[Middle<'_, 'a>],
     start: i128,
 ) -> Option<Shape<'a>> {
     if middles.len() < 2 {

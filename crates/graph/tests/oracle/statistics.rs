@@ -27,7 +27,7 @@ fn of_side(
     let is_seen = |one: &&Edge| is_endless || (i128::from(one.time) > start && one.time <= time);
     let ends = view.ends(account, way);
     let edges: Vec<&Edge> = ends.values().flatten().copied().filter(is_seen).collect();
-    let fan = ends.values().filter(|edges| edges.iter().any(|one| is_seen(one))).count();
+    let fan = ends.values().filter(|edges| edges.iter().any(is_seen)).count();
     let late: Vec<&Edge> =
         edges.iter().copied().filter(|one| view.is_causal || one.number >= recent).collect();
     let has = |measure| wanted.measures.contains(&measure);
