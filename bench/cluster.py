@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # One second, as nodes have it without orders.
 LEASE_SECONDS = 1.0
 START_SECONDS_MAX = 60.0
+# What a region on a device needs beside its memory, and a rest.
+CONTROL_BYTES = 256 << 20
 SMALL_OBJECTS = 1000
 SMALL_BYTES = 1000
 ALLOCATION_BYTES = 64 << 10
@@ -47,7 +49,7 @@ IDLE_SECONDS = 5.0
 class Nodes:
     """Nodes a, b and so on, each of which knows the first."""
 
-    def __init__(self, folder: Path, count: int, memory_bytes: int) -> None:
+    def __init__(self, folder: Path, count: int, memory_bytes: int, device: Path | None) -> None:
         self.names = [f"n{number:02}" for number in range(count)]
         self.sockets = [str(folder / f"{name}.sock") for name in self.names]
         held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
@@ -58,9 +60,18 @@ class Nodes:
         self.commands: list[list[str]] = []
         for name, place, address in zip(self.names, self.sockets, addresses, strict=True):
             joins = [] if address == addresses[0] else ["--join", addresses[0]]
+            if device is None:
+                memory = ["--memory", str(memory_bytes)]
+            else:
+                room = memory_bytes + CONTROL_BYTES
+                offset = len(self.commands) * room
+                memory = [
+                    "--region", f"device:{device},{memory_bytes},{offset}", "--node-local",
+                    "--allow-device", str(device),
+                ]  # fmt: skip
             command = [
                 sys.executable, "-m", "farrow.cli", "node", "--socket", place, "--name", name,
-                "--listen", address, "--plaintext", "--memory", str(memory_bytes), *joins,
+                "--listen", address, "--plaintext", *memory, *joins,
             ]  # fmt: skip
             self.commands.append(command)
             self.processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
@@ -98,10 +109,19 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def running(count: int, memory_bytes: int) -> Iterator[Nodes]:
-    """So many nodes, for a while."""
-    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
-        nodes = Nodes(Path(folder), count, memory_bytes)
+def running(count: int, memory_bytes: int, is_node_local: bool = False) -> Iterator[Nodes]:
+    """So many nodes, for a while; with ``is_node_local`` on one file that they treat as memory
+    which is coherent only inside each of them."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="farrow-bench-"))
+        device = None
+        if is_node_local:
+            shared = stack.enter_context(
+                tempfile.NamedTemporaryFile(prefix="farrow-bench-", dir="/dev/shm")
+            )
+            os.truncate(shared.name, count * (memory_bytes + CONTROL_BYTES))
+            device = Path(shared.name)
+        nodes = Nodes(Path(folder), count, memory_bytes, device)
         try:
             yield nodes
         finally:
@@ -118,10 +138,12 @@ def timed(run: Callable[[], object], repeats: int) -> list[float]:
     return times[1:]
 
 
-def measure_memory(nodes: Nodes, large_bytes: int, repeats: int) -> Iterator[Sample]:
+def measure_memory(
+    nodes: Nodes, large_bytes: int, repeats: int, suffix: str = ""
+) -> Iterator[Sample]:
     """Own memory and another node's: make a large object, read it, allocate, get small ones."""
     client = nodes.clients[0]
-    for place, node in (("own", nodes.names[0]), ("other", nodes.names[1])):
+    for place, node in (("own" + suffix, nodes.names[0]), ("other" + suffix, nodes.names[1])):
         source = np.full(large_bytes, 7, np.uint8)
         parts: list[tuple[float, float, float]] = []
         for _ in range(1 + repeats):
@@ -171,6 +193,30 @@ def measure_memory(nodes: Nodes, large_bytes: int, repeats: int) -> Iterator[Sam
 
         yield Sample("get 1000 x 1 kB", "farrow", place, "s", timed(get_all, 3 * repeats))
         client.delete_many(refs)
+
+
+def measure_refresh(nodes: Nodes, large_bytes: int) -> Iterator[Sample]:
+    """What a reader pays once for a table of another node, on memory that is not coherent."""
+    writer, reader = nodes.clients[0], nodes.clients[-1]
+    numbers = pa.table({"n": np.arange(large_bytes // 8, dtype=np.int64)})
+    per_line, again = [], []
+    for round_number in range(3):
+        writer.put(numbers, f"refresh {round_number}", node=nodes.names[1])
+        parts = []
+        for _ in range(2):
+            before = reader.stats(node=nodes.names[1])["fabrics"]["device"]
+            table = reader.get(f"refresh {round_number}")
+            after = reader.stats(node=nodes.names[1])["fabrics"]["device"]
+            parts.append({key: after[key] - before[key] for key in after if key in _REFRESH})
+            del table
+        per_line.append(parts[0]["refresh_ns"] * 1e-9 / max(1, parts[0]["refreshed_lines"]))
+        again.append(float(parts[1]["refreshed_lines"]))
+        writer.delete(f"refresh {round_number}")
+    yield Sample("refresh a line", "farrow", "other, node-local", "s", per_line, large_bytes)
+    yield Sample("lines refreshed by a second get", "farrow", "other, node-local", "lines", again)
+
+
+_REFRESH = ("refresh_ns", "refreshed_lines")
 
 
 def measure_barrier(nodes: Nodes, rounds: int) -> Sample:
@@ -271,6 +317,9 @@ def main() -> int:
         samples += measure_memory(nodes, large_bytes, repeats)
         samples.append(measure_barrier(nodes, 200 if options.quick else 1000))
         samples.append(measure_kill(nodes))
+    with running(3, large_bytes * 2 + (128 << 20), is_node_local=True) as nodes:
+        samples += measure_memory(nodes, large_bytes, repeats, ", node-local")
+        samples += measure_refresh(nodes, large_bytes // 4)
     for count in (2, 4) if options.quick else (2, 4, 8, 16):
         print(f"{count} nodes", file=sys.stderr, flush=True)
         samples += measure_count(count, repeats)

@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from harness.tasks import Sample
@@ -42,29 +42,26 @@ def _seconds(value: float) -> str:
 def table(samples: Sequence[Sample], large_bytes: int, lease_seconds: float) -> str:
     """Markdown: own memory, another node's, and their ratio, from one run."""
     size = f"{large_bytes / 2**30:.3g} GiB"
-    lines = [
-        "| medians | own node | another node | ratio | papers, another node |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for case, title, theirs in _PAIRS:
-        own, other = _median(samples, case, "own"), _median(samples, case, "other")
-        cells = (title.format(size=size), _seconds(own), _seconds(other), f"{other / own:.2f}")
-        lines.append(f"| {' | '.join(cells)} | {theirs} |")
-    for place, theirs in (("own", "58 of 68 ms"), ("other", "118 of 300 ms")):
-        parts = [
-            _median(samples, f"large {one}", place) for one in ("allocate", "write", "publish")
+    lines = []
+    for suffix in ("", ", node-local"):
+        title = "medians" if not suffix else "the same, declared node-local"
+        lines += [
+            f"| {title} | own node | another node | ratio | papers, another node |",
+            "| --- | --- | --- | --- | --- |",
+            *_memory(samples, size, suffix),
         ]
-        rest = parts[0] + parts[2]
-        share = f"{_seconds(rest)}, {100 * rest / parts[1]:.2g} % of the copy"
-        own, other = (share, "") if place == "own" else ("", share)
-        lines.append(f"| all but the copy, {place} | {own} | {other} | | {theirs} |")
+        if suffix:
+            line = _median(samples, "refresh a line", f"other{suffix}")
+            again = _median(samples, "lines refreshed by a second get", f"other{suffix}")
+            lines.append(f"| refresh, a line | | {_seconds(line)} | | 3.3 ns uncached |")
+            lines.append(f"| lines refreshed by a second get | | {again:.0f} | | |")
+        lines.append("")
+    lines += ["| three nodes | | papers |", "| --- | --- | --- |"]
     barrier = _median(samples, "barrier of 3", "other")
-    lines.append(
-        f"| barrier of 3 clients, each at a node | | {_seconds(barrier)} | | 3.2 ms a call |"
-    )
+    lines.append(f"| barrier of 3 clients, each at a node | {_seconds(barrier)} | 3.2 ms a call |")
     kill = _median(samples, "kill to error", "other")
     text = f"{kill:.2f} s, {kill / lease_seconds:.2f} leases"
-    lines.append(f"| kill -9 of a node to its error at others | | {text} | | |")
+    lines.append(f"| kill -9 of a node to its error at others | {text} | |")
     lines += [
         "",
         "| nodes | find a name | delete what all hold | idle bytes/s a node |",
@@ -77,6 +74,23 @@ def table(samples: Sequence[Sample], large_bytes: int, lease_seconds: float) -> 
         idle = _median(samples, "idle traffic of a node", variant)
         lines.append(f"| {variant} | {_seconds(find)} | {_seconds(delete)} | {idle:,.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def _memory(samples: Sequence[Sample], size: str, suffix: str) -> Iterator[str]:
+    """Rows about memory of one class."""
+    places = [f"own{suffix}", f"other{suffix}"]
+    for case, title, theirs in _PAIRS:
+        own, other = (_median(samples, case, place) for place in places)
+        cells = (title.format(size=size), _seconds(own), _seconds(other), f"{other / own:.2f}")
+        yield f"| {' | '.join(cells)} | {theirs} |"
+    for place, theirs in zip(places, ("58 of 68 ms", "118 of 300 ms"), strict=True):
+        parts = [
+            _median(samples, f"large {one}", place) for one in ("allocate", "write", "publish")
+        ]
+        rest = parts[0] + parts[2]
+        share = f"{_seconds(rest)}, {100 * rest / parts[1]:.2g} % of the copy"
+        cells = (share, "") if place == places[0] else ("", share)
+        yield f"| all but the copy, {place.split(',')[0]} | {cells[0]} | {cells[1]} | | {theirs} |"
 
 
 def _counts(samples: Sequence[Sample]) -> list[str]:
