@@ -3,6 +3,9 @@
 use crate::error::GraphError;
 use crate::patterns::Kind;
 
+/// Far more threads than any machine of ours has cores: a typing error rather than a wish.
+const THREADS_MAX: usize = 1024;
+
 /// How rows of one call see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -135,7 +138,7 @@ pub struct Settings {
     pub gather_scatter: Option<Pattern>,
     /// Statistics of vertices.
     pub statistics: Option<Statistics>,
-    /// Threads that search, at least 1. They never change results.
+    /// Threads that search, 1 to 1024. They never change results.
     pub threads: usize,
     /// Edges that the search of one pattern may look at for one trigger; what it has not found by
     /// then is not counted, and [`crate::Stats::cut_short`] says how often that was so.
@@ -224,8 +227,9 @@ impl Settings {
             let reason = format!("is {}; at least 2 is needed", self.cycle_length_max);
             return wrong("cycle_length_max", reason);
         }
-        if self.threads < 1 {
-            return wrong("threads", "is 0; at least 1 is needed".into());
+        if !(1..=THREADS_MAX).contains(&self.threads) {
+            let reason = format!("is {}; 1 to {THREADS_MAX} are possible", self.threads);
+            return wrong("threads", reason);
         }
         if self.statistics.as_ref().is_some_and(|one| one.window == 0) {
             return wrong("window of the statistics", "is 0; at least 1 is needed".into());

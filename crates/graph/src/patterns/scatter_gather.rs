@@ -167,19 +167,26 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     if !is_kept || scratch.legs.key != key {
         scratch.legs.clear(key);
     }
-    for (at, &place) in group.iter().enumerate() {
+    let mut is_seen = false;
+    for &place in group {
         let trigger = scene.triggers[place as usize];
         let from = trigger.time.closed(search.window);
         let mid = trigger.end(side.other());
         let lens = scene.lens(place);
         let role = Role { scene, search, lens, place, trigger, near, mid, side, from };
-        scratch.work = 0;
+        // Charged whether the legs are followed or looked at anew: a budget must not depend on it.
+        scratch.work = scene.cost(search, near, side, role.live(), lens);
+        if scratch.work > search.work_max {
+            credits.cut_short[Kind::ScatterGather as usize] += 1;
+            continue;
+        }
         if scene.is_causal && is_ordered {
             role.follow(&mut scratch.legs);
-        } else if at == 0 || scene.is_causal {
+        } else if !is_seen || scene.is_causal {
             // In batch mode all triggers see the same.
             scratch.legs.clear(key);
             role.follow(&mut scratch.legs);
+            is_seen = true;
         }
         if !role.run(scratch, credits) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
