@@ -141,3 +141,23 @@ impl<T: Copy> Reach<T> {
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
     }
 }
+
+/// What a search for cycles needs again and again: both searches, and the path with its frames.
+#[derive(Debug)]
+pub(crate) struct Searches<T, F> {
+    pub towards: Reach<T>,
+    pub away: Reach<T>,
+    pub path: Vec<F>,
+}
+
+impl<T, F> Default for Searches<T, F> {
+    fn default() -> Searches<T, F> {
+        Searches { towards: Reach::default(), away: Reach::default(), path: Vec::new() }
+    }
+}
+
+impl<T: Copy, F> Searches<T, F> {
+    pub(crate) fn bytes(&self) -> usize {
+        self.towards.bytes() + self.away.bytes() + self.path.capacity() * size_of::<F>()
+    }
+}

@@ -2,31 +2,14 @@
 
 use super::Kind;
 use super::credits::Credits;
-use super::reach::{Ends, NONE, Reach};
+use super::reach::{Ends, NONE, Reach, Searches};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
-#[derive(Debug)]
-pub(crate) struct Scratch<T> {
-    towards: Reach<T>,
-    away: Reach<T>,
-    path: Vec<Frame>,
-}
-
-impl<T> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch { towards: Reach::default(), away: Reach::default(), path: Vec::new() }
-    }
-}
-
-impl<T: Copy> Scratch<T> {
-    pub(crate) fn bytes(&self) -> usize {
-        self.towards.bytes() + self.away.bytes()
-    }
-}
+pub(crate) type Scratch<T> = Searches<T, Frame>;
 
 #[derive(Clone, Copy, Debug)]
-struct Frame {
+pub(crate) struct Frame {
     account: u32,
     cursor: u32,
 }
@@ -82,7 +65,7 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     let lens = scene.lens(place);
     let hops_max = length_max as u64 - 1;
     let hops = Hops { scene, lens, trigger, from: trigger.time.closed(search.window), hops_max };
-    let Scratch { towards, away, path } = scratch;
+    let Searches { towards, away, path } = scratch;
     let to_source = Ends { side: Side::In, origin: trigger.source, goal: trigger.target };
     let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
     towards.start(to_source);

@@ -2,32 +2,15 @@
 
 use super::Kind;
 use super::credits::Credits;
-use super::reach::{Ends, NONE, Reach};
+use super::reach::{Ends, NONE, Reach, Searches};
 use super::scene::{Scene, Search, Trigger};
 use crate::graph::{Adjacency, Side, Stamp};
 
-#[derive(Debug)]
-pub(crate) struct Scratch<T> {
-    towards: Reach<T>,
-    away: Reach<T>,
-    path: Vec<Frame<T>>,
-}
-
-impl<T> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch { towards: Reach::default(), away: Reach::default(), path: Vec::new() }
-    }
-}
-
-impl<T: Copy> Scratch<T> {
-    pub(crate) fn bytes(&self) -> usize {
-        self.towards.bytes() + self.away.bytes()
-    }
-}
+pub(crate) type Scratch<T> = Searches<T, Frame<T>>;
 
 /// An account of the path, and the step taken from it.
 #[derive(Clone, Copy, Debug)]
-struct Frame<T> {
+pub(crate) struct Frame<T> {
     account: u32,
     /// No step from here may be on the wrong side of this time.
     bound: T,
@@ -51,7 +34,7 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     if trigger.is_loop() || window.0 > window.1 {
         return;
     }
-    let Scratch { towards, away, path } = scratch;
+    let Searches { towards, away, path } = scratch;
     let is_done = match meet(scene, search, place, window, towards, away) {
         Met::Never => true,
         Met::TooFar => false,
