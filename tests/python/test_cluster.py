@@ -585,8 +585,8 @@ def test_top_shows_the_other_nodes(nodes: Cluster) -> None:
 
 
 def test_events_of_another_node(make_cluster: Callable[..., Cluster]) -> None:
-    cluster = make_cluster(2)
-    a, b = cluster.clients()
+    cluster = make_cluster(3)
+    a, b, _ = cluster.clients()
     events = a.subscribe("n/", node="b")
     ref = b.put(b"x", "n/1")
     a.put(b"x", "n/2")

@@ -121,7 +121,7 @@ fn a_subscriber_without_a_node_gives_up_and_says_so() {
 /// A subscriber at another node was refused: its first message could not say for which node it was.
 #[test]
 fn events_of_another_node_come_until_it_is_lost() {
-    let mut nodes = Nodes::start(2, "16MiB", &["--lease-ms", "1000", "--no-prepare"]);
+    let mut nodes = Nodes::start(3, "16MiB", &["--lease-ms", "1000", "--no-prepare"]);
     let (on_a, on_b) = (nodes.client(0), nodes.client(1));
     let at_b = on_a.at("b").unwrap();
     let (mut far, mut own) = (subscribe(&at_b, "n"), subscribe(&on_a, ""));
@@ -141,7 +141,7 @@ fn events_of_another_node_come_until_it_is_lost() {
     // Its next daemon goes on, within the lease: what was published before is told too.
     nodes.daemons[1].kill9();
     nodes.daemons[1].restart();
-    nodes.settle(2);
+    nodes.settle(3);
     let on_b = nodes.client(1);
     on_b.put(&Value::Bytes(b"x"), Some("n2")).unwrap();
     assert_eq!(next(&mut far).2, "n2");
