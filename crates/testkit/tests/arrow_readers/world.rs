@@ -1,0 +1,148 @@
+//! A region over simulated nodes, its home, and the tables in it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farrow_arrow::testing::Random as Values;
+use farrow_memory::{Access, Length, Span, page_bytes};
+use farrow_store::{BLOCK_BYTES, Home, Layout, ObjectId, RegionOptions};
+use farrow_testkit::incoherent::{Cluster, Settings};
+use farrow_testkit::random::Random;
+
+use crate::Outcome;
+use crate::pyarrow::Python;
+use crate::tables::{Table, Variety};
+
+/// The home and two others; each has one client that builds and reads.
+pub const NODES: u32 = 3;
+
+/// What a client with a mistake does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mistake {
+    /// Seals what it did not publish.
+    NoPublish,
+    /// Publishes the descriptor, and not the buffers that it tells of.
+    OnlyDescriptorPublished,
+    /// Rebuilds a table that it did not refresh.
+    NoRefresh,
+    /// Refreshes the descriptor, and not the buffers that it tells of.
+    OnlyDescriptorRefreshed,
+    /// Refreshes what it never read before, as if a range had one object for ever.
+    OneRefreshPerRange,
+    /// Lets go of an object and keeps the table over its memory.
+    TableWithoutHold,
+}
+
+/// A table that is sealed and that nobody deleted.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub id: ObjectId,
+    pub table: Arc<Table>,
+}
+
+/// What happened in a run.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Tally {
+    pub sealed: u32,
+    /// Of those, tables with batches of another object in place.
+    pub derived: u32,
+    pub read: u32,
+    /// Of those, tables in memory in which there was another one before.
+    pub read_in_reused: u32,
+    /// Tables that lay in the same block, one after the other: the most.
+    pub uses_max: u32,
+    /// Of those that were read, the ones that Python read too.
+    pub read_by_python: u32,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Self) {
+        self.sealed += other.sealed;
+        self.derived += other.derived;
+        self.read += other.read;
+        self.read_in_reused += other.read_in_reused;
+        self.uses_max = self.uses_max.max(other.uses_max);
+        self.read_by_python += other.read_by_python;
+    }
+}
+
+/// Everything that is not one node's.
+pub struct World {
+    pub cluster: Cluster,
+    pub home: Home,
+    pub mistake: Option<Mistake>,
+    pub variety: Variety,
+    pub live: Vec<Known>,
+    pub random: Random,
+    pub values: Values,
+    pub tally: Tally,
+    /// Reads on one node in the place of this process.
+    pub python: Option<(u32, Python)>,
+    /// How many objects lay in each block of 128 B, by its number.
+    uses: BTreeMap<u64, u32>,
+}
+
+impl World {
+    pub fn new(
+        seed: u64,
+        line_bytes: u32,
+        mistake: Option<Mistake>,
+        variety: Variety,
+    ) -> Outcome<Self> {
+        // So small that memory, slots and entry pages are soon used again.
+        let options = RegionOptions {
+            capacity: Length(16 * page_bytes()),
+            objects_max: 12,
+            clients_max: NODES,
+            hold_blocks_max: NODES,
+            grants_max: 48,
+            name_bytes: Length(32),
+            client_objects_max: 42 * 4,
+            events_max: 64,
+            namespaces_max: 1,
+        };
+        let layout = Layout::new(&options).map_err(crate::text)?;
+        let settings = Settings { line_bytes, acts: 3, seed };
+        let cluster = Cluster::new(layout.geometry, NODES, settings);
+        let region = cluster.map(0, Access::Home);
+        let home = Home::create(region, &options, 1).map_err(crate::text)?;
+        Ok(Self {
+            cluster,
+            home,
+            mistake,
+            variety,
+            live: Vec::new(),
+            random: Random::new(seed),
+            values: Values::new(seed),
+            tally: Tally::default(),
+            python: None,
+            uses: BTreeMap::new(),
+        })
+    }
+
+    pub fn note_sealed(&mut self, id: ObjectId, table: Arc<Table>, primary: Span) {
+        for number in blocks(primary) {
+            let uses = self.uses.entry(number).or_default();
+            *uses += 1;
+            self.tally.uses_max = self.tally.uses_max.max(*uses);
+        }
+        self.tally.sealed += 1;
+        self.live.push(Known { id, table });
+    }
+
+    pub fn note_read(&mut self, primary: Span) {
+        let is_reused = blocks(primary).any(|number| self.uses.get(&number) > Some(&1));
+        self.tally.read += 1;
+        self.tally.read_in_reused += u32::from(is_reused);
+    }
+
+    pub fn any_live(&mut self) -> Option<Known> {
+        let index = self.random.below(self.live.len() as u64) as usize;
+        self.live.get(index).cloned()
+    }
+}
+
+/// Numbers of the blocks of 128 B in a span.
+pub fn blocks(span: Span) -> std::ops::Range<u64> {
+    span.offset.0 / BLOCK_BYTES..(span.offset.0 + span.length.0).div_ceil(BLOCK_BYTES)
+}
