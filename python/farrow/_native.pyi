@@ -4,7 +4,7 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,11 @@ __all__ = [
     "import_dissociated",
     "node_main",
     "survey",
+]
+
+# Kinds, sizes, triggers, accounts, edges, and how many patterns were left out.
+_GraphPatterns: TypeAlias = tuple[
+    list[str], list[int], list[int], list[list[int]], list[list[int]], int
 ]
 
 ARROW_SO_VERSION: str
@@ -539,9 +544,6 @@ def import_dissociated(
         InvalidDescriptor: a message does not hold together, or points elsewhere.
     """
 
-# Kinds, sizes, triggers, accounts, edges, and how many patterns were left out.
-GraphPatterns = tuple[list[str], list[int], list[int], list[list[int]], list[list[int]], int]
-
 @final
 class GraphEngine:
     """The graph of a transaction stream and its features; see ``farrow.graph``, which checks what
@@ -550,8 +552,8 @@ class GraphEngine:
     sense, MemoryError for more rows than a graph holds; nothing has changed then.
     """
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         is_causal: bool,
         time_window: int | None,
@@ -562,7 +564,7 @@ class GraphEngine:
         threads: int,
         work_max: int | None,
         keeps_ids: bool,
-    ) -> None: ...
+    ) -> GraphEngine: ...
     def width(self) -> int:
         """Columns that are added to a row."""
     def clear(self) -> None:
@@ -575,7 +577,7 @@ class GraphEngine:
         """Add rows; the rows with their features behind them."""
     def patterns(
         self, matrix: npt.NDArray[np.float64], most: int
-    ) -> tuple[npt.NDArray[np.float64], GraphPatterns]:
+    ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
         """As ``transform``, with the patterns that were completed."""
     def learn_columns(
         self,
@@ -594,7 +596,7 @@ class GraphEngine:
         ends: Sequence[npt.NDArray[np.int64]],
         measured: Sequence[npt.NDArray[np.float64]],
         most: int,
-    ) -> tuple[npt.NDArray[np.float64], GraphPatterns]:
+    ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
         """As ``transform_columns``, with the patterns that were completed."""
     def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether the graph knows each account."""
