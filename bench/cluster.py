@@ -161,7 +161,19 @@ def measure_memory(
         ):
             yield Sample(f"large {case}", "farrow", place, "s", list(samples), large_bytes)
         numbers = np.arange(large_bytes // 8, dtype=np.int64)
-        client.put(pa.table({"n": numbers}), "table", node=node)
+        private = pa.table({"n": numbers})
+        puts, published = [], []
+        for _ in range(1 + repeats):
+            before = _publish_seconds(client, node)
+            began = time.perf_counter()
+            client.put(private, "table", node=node)
+            puts.append(time.perf_counter() - began)
+            published.append(_publish_seconds(client, node) - before)
+            client.delete("table")
+        yield Sample("put", "farrow", place, "s", puts[1:], large_bytes)
+        yield Sample("publish of a put", "farrow", place, "s", published[1:], large_bytes)
+        client.put(private, "table", node=node)
+        del private
         firsts, sums = [], []
         for reader in nodes.clients[-1:] * (1 + repeats):
             began = time.perf_counter()
@@ -193,6 +205,12 @@ def measure_memory(
 
         yield Sample("get 1000 x 1 kB", "farrow", place, "s", timed(get_all, 3 * repeats))
         client.delete_many(refs)
+
+
+def _publish_seconds(client: Any, node: str) -> float:
+    """What publishing lines took this client so far."""
+    (fabric,) = client.stats(node=node)["fabrics"].values()
+    return float(fabric["publish_ns"]) * 1e-9
 
 
 def measure_refresh(nodes: Nodes, large_bytes: int) -> Iterator[Sample]:

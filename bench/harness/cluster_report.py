@@ -18,6 +18,8 @@ _PAIRS = (
     ("large allocate", "allocate {size}", "4.99 ms"),
     ("large write", "write it, one thread", ""),
     ("large publish", "publish: seal it under a name", ""),
+    ("put", "put a table of {size}: one copy, all cores", ""),
+    ("publish of a put", "of which publishing lines", ""),
     ("first value of a table", "get a table of {size}, first value", ""),
     ("sum", "read {size}: sum, cached mappings", "1.13 x own"),
     ("allocate 64 KiB", "allocate 64 KiB, extent granted ahead", "4.99 ms"),
@@ -81,7 +83,8 @@ def _memory(samples: Sequence[Sample], size: str, suffix: str) -> Iterator[str]:
     places = [f"own{suffix}", f"other{suffix}"]
     for case, title, theirs in _PAIRS:
         own, other = (_median(samples, case, place) for place in places)
-        cells = (title.format(size=size), _seconds(own), _seconds(other), f"{other / own:.2f}")
+        ratio = f"{other / own:.2f}" if own else ""
+        cells = (title.format(size=size), _seconds(own), _seconds(other), ratio)
         yield f"| {' | '.join(cells)} | {theirs} |"
     for place, theirs in zip(places, ("58 of 68 ms", "118 of 300 ms"), strict=True):
         parts = [
