@@ -22,7 +22,11 @@ __all__ = ["GraphFeatures"]
 def __getattr__(name: str) -> Any:
     # Loaders and generators work without scikit-learn.
     if name == "GraphFeatures":
-        from farrow.graph.features import GraphFeatures
+        try:
+            from farrow.graph.features import GraphFeatures
+        except ModuleNotFoundError as error:
+            needed = "farrow.graph needs NumPy and scikit-learn: pip install 'farrow[graph]'"
+            raise ImportError(needed) from error
 
         return GraphFeatures
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import NotFittedError
 
 from farrow.graph._check import matrix_of, whole_of
 from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
 from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan
 from farrow.graph._state import read_state, restored, state_of, write_state
-
-try:
-    from sklearn.base import BaseEstimator, TransformerMixin
-    from sklearn.exceptions import NotFittedError
-except ImportError as error:  # pragma: no cover
-    raise ImportError("farrow.graph needs scikit-learn: pip install 'farrow[graph]'") from error
 
 if TYPE_CHECKING:
     import os
