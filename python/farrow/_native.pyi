@@ -567,8 +567,6 @@ class GraphEngine:
     ) -> GraphEngine: ...
     def width(self) -> int:
         """Columns that are added to a row."""
-    def clear(self) -> None:
-        """Forget everything."""
     def start(self, matrix: npt.NDArray[np.float64]) -> None:
         """Forget everything and add rows as they come."""
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:

@@ -309,7 +309,7 @@ impl<T: Stamp> Core<T> {
         let is_causal = settings.mode == Mode::Causal;
         let wanted = Wanted { statistics, is_causal };
         let measured = Measured::new(&self.graph, &self.columns, statistics);
-        let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
+        let whole = T::always();
         // In batch mode all rows of an account get the same.
         let mut known: hashbrown::HashMap<i64, usize, _> =
             hashbrown::HashMap::with_hasher(crate::graph::Spread);

@@ -1,7 +1,7 @@
 //! Found patterns in the caller's terms: which edges, between whom.
 
 use crate::graph::{Adjacency, Dynamic, Entry, Lens, Side, Stamp};
-use crate::patterns::{Found, Kind, Trigger};
+use crate::patterns::{Found, Kind, Trigger, is_before};
 use crate::settings::{Mode, Settings};
 
 /// A pattern that an edge completed.
@@ -69,11 +69,7 @@ impl<T: Stamp> Collector<'_, T> {
         let time = self.trigger.time;
         for hop in accounts.windows(2) {
             let (source, target) = (hop[0], hop[1]);
-            let is_before = if self.is_causal {
-                self.graph.key(target) < self.graph.key(self.trigger.target)
-            } else {
-                self.graph.order(target) < self.graph.order(self.trigger.target)
-            };
+            let is_before = is_before(self.graph, self.is_causal, target, self.trigger.target);
             let hops = self.pair(source, target, (from, time));
             self.edges.extend(hops.into_iter().filter(|one| one.time < time || is_before));
         }
@@ -135,7 +131,7 @@ pub(crate) fn name<T: Stamp>(
             all.star(centre, Side::Out, (open, trigger.time));
         }
         Kind::ScatterGather => {
-            let live = (closed, T::from_offset(T::OFFSET_MAX));
+            let live = closed.onward();
             all.scatter_gather(&accounts, live);
         }
         Kind::TemporalCycle => {

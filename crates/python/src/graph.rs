@@ -182,10 +182,6 @@ impl GraphEngine {
         self.lock().settings().width()
     }
 
-    fn clear(&self) {
-        self.lock().clear();
-    }
-
     /// Forgets everything and adds rows as they come.
     fn start(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
         let rows = Rows::new(&matrix, self)?;

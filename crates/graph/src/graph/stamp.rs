@@ -12,6 +12,16 @@ pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
     fn from_offset(offset: u64) -> Self;
     fn offset(self) -> u64;
 
+    /// The window from here on.
+    fn onward(self) -> (Self, Self) {
+        (self, Self::from_offset(Self::OFFSET_MAX))
+    }
+
+    /// The window that holds every stamp.
+    fn always() -> (Self, Self) {
+        Self::default().onward()
+    }
+
     /// The earliest stamp of a window that ends here and is closed at its old end.
     fn closed(self, window: u64) -> Self {
         // Nothing in a graph is older than its base: to end there cuts nothing off.

@@ -12,7 +12,7 @@ mod temporal_cycle;
 
 pub(crate) use credits::{Credits, Evidence, Found};
 pub(crate) use hubs::Hubs;
-pub(crate) use scene::{Groups, Pairs, Scene, Search, Trigger};
+pub(crate) use scene::{Groups, Pairs, Scene, Search, Trigger, is_before};
 pub(crate) use table::Table;
 
 use crate::graph::{Adjacency, Side, Stamp};

@@ -154,7 +154,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         return;
     };
     let near = first.end(side);
-    let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
+    let whole = T::always();
     let is_ordered = scene.graph.is_ordered();
     let lens = scene.lens(group[group.len() - 1]);
     let is_kept = scene.is_causal
@@ -198,12 +198,8 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
 }
 
 impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
-    fn all(&self) -> (T, T) {
-        (T::default(), T::from_offset(T::OFFSET_MAX))
-    }
-
     fn live(&self) -> (T, T) {
-        (self.from, T::from_offset(T::OFFSET_MAX))
+        self.from.onward()
     }
 
     /// Whether a leg at near is in the window, and still in the graph: the table may be older than
@@ -224,7 +220,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             }
             Some(_) => legs.newest.max(self.from),
         };
-        let window = (from, T::from_offset(T::OFFSET_MAX));
+        let window = from.onward();
         let last = legs.last;
         for one in self.scene.graph.ascending(self.near, self.side, window, self.lens) {
             if last.is_none_or(|last| self.lens.is_after(one.seq, last)) {
@@ -288,7 +284,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn intersect(&self, scratch: &mut Scratch<T>, is_late: bool) -> bool {
         scratch.members.clear();
         // Dead legs matter only where a live one at near is too late.
-        let window = if is_late { self.all() } else { self.live() };
+        let window = if is_late { T::always() } else { self.live() };
         let length =
             |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
         let mut far_cost = 0;

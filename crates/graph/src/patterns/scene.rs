@@ -144,16 +144,20 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
         Lens::<T>::whole(self.first).place(entry.seq)
     }
+}
 
-    /// Whether `account` stands before `than` where edges of one instant have to be put in order
-    /// (specification, D7): by first appearance, or by number in causal mode, which forgets
-    /// accounts.
-    pub(crate) fn is_before(&self, account: u32, than: u32) -> bool {
-        if self.is_causal {
-            self.graph.key(account) < self.graph.key(than)
-        } else {
-            self.graph.order(account) < self.graph.order(than)
-        }
+/// Whether `account` stands before `than` where edges of one instant have to be put in order
+/// (specification, D7): by first appearance, or by number in causal mode, which forgets accounts.
+pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
+    graph: &G,
+    is_causal: bool,
+    account: u32,
+    than: u32,
+) -> bool {
+    if is_causal {
+        graph.key(account) < graph.key(than)
+    } else {
+        graph.order(account) < graph.order(than)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Kind;
 use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach, Searches};
-use super::scene::{Scene, Search, Trigger};
+use super::scene::{Scene, Search, Trigger, is_before};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
 pub(crate) type Scratch<T> = Searches<T, Frame>;
@@ -28,7 +28,8 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
     /// Whether a hop to `target` counts as earlier than the trigger.
     fn is_earlier(&self, time: T, target: u32) -> bool {
         time < self.trigger.time
-            || (time == self.trigger.time && self.scene.is_before(target, self.trigger.target))
+            || (time == self.trigger.time
+                && is_before(self.scene.graph, self.scene.is_causal, target, self.trigger.target))
     }
 
     /// Looks at what leads to `account`, or where it leads.

@@ -68,7 +68,7 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     credits: &mut Credits,
 ) {
     let Some(centre) = centre(scene, side, group) else { return };
-    let whole = (T::default(), T::from_offset(T::OFFSET_MAX));
+    let whole = T::always();
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     // All that any of the group sees: the first one sees edges that are gone for the last.
     let lens = scene.lens(last).with_floor_of(scene.lens(first));

@@ -1,7 +1,8 @@
 //! Engine and oracle side by side.
 
+use super::random::{Size, stream};
 use super::{Fault, Oracle, Rows, pattern_of};
-use farrow_graph::{GraphFeatures, Kind, Measure, Settings, Stats};
+use farrow_graph::{GraphFeatures, Kind, Measure, Mode, Settings, Stats};
 use std::fmt::Write;
 
 #[derive(Clone, Debug)]
@@ -223,4 +224,26 @@ pub fn amounts() -> [u64; 3] {
     let wanted = std::env::var("FARROW_GRAPH_STREAMS").ok().and_then(|text| text.parse().ok());
     let small = wanted.unwrap_or(3000u64);
     [small, small.div_ceil(20), small.div_ceil(200)]
+}
+
+/// Each wrong definition is told apart within the small streams.
+pub fn assert_faults_are_seen(mode: Mode) {
+    let faults = [
+        Fault::ClosedStars,
+        Fault::OpenBins,
+        Fault::LateLegs,
+        Fault::OpenCycles,
+        Fault::NoTies,
+        Fault::OtherEviction,
+        Fault::SampleVariance,
+        Fault::EndlessStatistics,
+    ];
+    let [small, _, _] = amounts();
+    for fault in faults {
+        let is_seen = (0..small).any(|seed| {
+            let stream = stream(mode, Size::Small, seed);
+            difference(&stream, &by_engine(&stream), &by_oracle(&stream, Some(fault))).is_some()
+        });
+        assert!(is_seen, "{fault:?} was not seen in {small} streams");
+    }
 }
