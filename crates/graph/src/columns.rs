@@ -1,10 +1,10 @@
 //! What the graph keeps of an edge beside its ends and its time.
 
 use crate::features::Edges;
-use crate::graph::{Dynamic, Entry, Stamp, push};
+use crate::graph::{Entry, Hybrid, Stamp, push};
 use crate::running::Values;
 use crate::settings::{Column, Statistics};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What an edge carries beside its ends and its time.
 #[derive(Debug, Default)]
@@ -15,9 +15,18 @@ pub(crate) struct Columns {
     pub values: Vec<VecDeque<f64>>,
     /// Edges that arrived earlier no longer count in the moments (specification, E3).
     pub recent: u64,
+    /// Of edges in segments, those that are older do not.
+    pub recent_time: Option<i64>,
+    /// What belongs to edges that came late and were left behind by segments: id and values.
+    late: BTreeMap<u64, (i64, Vec<f64>)>,
 }
 
 impl Columns {
+    pub(crate) fn new(keeps_ids: bool, columns: usize) -> Columns {
+        let ids = keeps_ids.then(VecDeque::new);
+        Columns { ids, values: vec![VecDeque::new(); columns], ..Columns::default() }
+    }
+
     pub(crate) fn push(&mut self, edges: &Edges<'_>, row: usize) {
         if let Some(ids) = &mut self.ids {
             push(ids, edges.ids[row]);
@@ -40,31 +49,62 @@ impl Columns {
         }
     }
 
+    /// The next value is that of edge number `head`: there are none yet.
+    pub(crate) fn start(&mut self, head: u64) {
+        if self.ids.as_ref().is_none_or(VecDeque::is_empty) {
+            self.head = self.head.max(head);
+        }
+    }
+
+    /// Keeps what belongs to an edge beyond `forget`.
+    pub(crate) fn keep(&mut self, number: u64) {
+        let Some(place) = number.checked_sub(self.head) else { return };
+        let id = self.ids.as_ref().and_then(|ids| ids.get(place as usize));
+        let values = self.values.iter().filter_map(|all| all.get(place as usize)).copied();
+        self.late.insert(number, (id.copied().unwrap_or_default(), values.collect()));
+    }
+
+    /// The same for an edge that was not `push`ed.
+    pub(crate) fn insert(&mut self, number: u64, id: i64, values: Vec<f64>) {
+        self.late.insert(number, (id, values));
+    }
+
+    /// Forgets what was kept of edges that are gone.
+    pub(crate) fn retain(&mut self, is_alive: impl Fn(u64) -> bool) {
+        self.late.retain(|&number, _| is_alive(number));
+    }
+
+    pub(crate) fn id(&self, number: u64) -> Option<i64> {
+        match number.checked_sub(self.head) {
+            Some(place) => self.ids.as_ref()?.get(place as usize).copied(),
+            None => self.late.get(&number).map(|(id, _)| *id),
+        }
+    }
+
+    pub(crate) fn value(&self, column: usize, number: u64) -> Option<f64> {
+        match number.checked_sub(self.head) {
+            Some(place) => self.values.get(column)?.get(place as usize).copied(),
+            None => self.late.get(&number)?.1.get(column).copied(),
+        }
+    }
+
     pub(crate) fn shrink(&mut self) {
         self.ids.iter_mut().for_each(VecDeque::shrink_to_fit);
         self.values.iter_mut().for_each(VecDeque::shrink_to_fit);
-    }
-
-    fn number(&self, seq: u32) -> u64 {
-        self.head + u64::from(seq.wrapping_sub(self.head as u32))
     }
 }
 
 /// The measured columns, by their place in the statistics.
 pub(crate) struct Measured<'a, T> {
-    graph: &'a Dynamic<T>,
+    graph: &'a Hybrid<T>,
     columns: &'a Columns,
-    /// None: the timestamps.
-    given: Vec<Option<&'a VecDeque<f64>>>,
+    /// Which of the given columns; None: the timestamps.
+    given: Vec<Option<usize>>,
 }
 
 impl<'a, T> Measured<'a, T> {
-    pub(crate) fn new(
-        graph: &'a Dynamic<T>,
-        columns: &'a Columns,
-        statistics: &Statistics,
-    ) -> Self {
-        let mut values = columns.values.iter();
+    pub(crate) fn new(graph: &'a Hybrid<T>, columns: &'a Columns, statistics: &Statistics) -> Self {
+        let mut values = 0..columns.values.len();
         let given = statistics.columns.iter().map(|column| match column {
             Column::Time => None,
             Column::Given => values.next(),
@@ -75,14 +115,24 @@ impl<'a, T> Measured<'a, T> {
 
 impl<T: Stamp> Values<T> for Measured<'_, T> {
     fn value(&self, column: usize, entry: Entry<T>) -> f64 {
-        let Some(Some(values)) = self.given.get(column) else {
+        let Some(&Some(column)) = self.given.get(column) else {
             return self.graph.time(entry.time) as f64;
         };
-        let place = self.columns.number(entry.seq) - self.columns.head;
-        values.get(place as usize).copied().unwrap_or(f64::NAN)
+        let number = self.graph.number(entry.seq);
+        let newest = self.columns.value(column, number);
+        let sealed = || self.graph.of(number)?.value(column, number);
+        newest.or_else(sealed).unwrap_or(f64::NAN)
     }
 
     fn is_recent(&self, entry: Entry<T>) -> bool {
-        self.columns.number(entry.seq) >= self.columns.recent
+        let number = self.graph.number(entry.seq);
+        if number >= self.columns.recent {
+            return true;
+        }
+        // What is in a segment came in order, and leaves the moments by its time; what came late
+        // waits for what was in front of it.
+        let time = self.graph.front(number).unwrap_or(entry.time);
+        number < self.graph.head()
+            && self.columns.recent_time.is_none_or(|oldest| self.graph.time(time) >= oldest)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::columns::{Columns, Measured};
 use crate::features::Edges;
-use crate::graph::{Adjacency, Dynamic, Floor, Lens, Record, Side, Stamp};
+use crate::graph::{About, Adjacency, Dynamic, Floor, Hybrid, Lens, Record, Side, Stamp};
 use crate::patterns::{
     Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
@@ -15,31 +15,49 @@ use std::sync::{Mutex, PoisonError};
 
 /// Triggers, or accounts, that a worker takes at once.
 const CHUNK: usize = 32;
-
 /// Where features go: row by row, `stride` values apart, from `offset` on.
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
     pub cells: &'a mut [f64],
     pub stride: usize,
     pub offset: usize,
+    pub share: Share,
+}
+
+/// Which part of a call's work is to be done: every `count`-th piece, from `index` on. The counts
+/// of all shares add up to those of the whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub index: usize,
+    pub count: usize,
+}
+
+impl Share {
+    pub(crate) const WHOLE: Share = Share { index: 0, count: 1 };
+
+    fn has(self, piece: usize) -> bool {
+        piece % self.count == self.index
+    }
 }
 
 /// A graph whose stamps are of type `T`.
 #[derive(Debug)]
 pub(crate) struct Core<T> {
-    pub(crate) graph: Dynamic<T>,
+    pub(crate) graph: Hybrid<T>,
     pub(crate) columns: Columns,
     /// The latest time that came, once one has.
     pub(crate) now: Option<i64>,
-    queue: Queue<T>,
+    pub(crate) queue: Queue<T>,
     scratch: Vec<Scratch<T>>,
     statistics: statistics::Scratch<T>,
     by_source: Groups,
     by_target: Groups,
     pairs: Pairs,
     hubs: Hubs<T>,
-    triggers: Vec<Trigger<T>>,
+    pub(crate) triggers: Vec<Trigger<T>>,
     ends: Vec<[u32; 2]>,
+    /// Segments of which nothing is left, until somebody asks.
+    pub(crate) expired: Vec<About>,
 }
 
 impl<T: Stamp> Core<T> {
@@ -48,12 +66,11 @@ impl<T: Stamp> Core<T> {
         let remembers = settings.mode == Mode::Batch && settings.simple_cycle.is_some();
         let columns = settings.statistics.as_ref().map_or(0, |one| one.given());
         Core {
-            graph: Dynamic::new(base, remembers),
-            columns: Columns {
-                ids: settings.keeps_ids.then(VecDeque::new),
-                values: vec![VecDeque::new(); columns],
-                ..Columns::default()
-            },
+            graph: Hybrid::from(match settings.segment {
+                Some(_) => Dynamic::before_segments(base),
+                None => Dynamic::new(base, remembers),
+            }),
+            columns: Columns::new(settings.keeps_ids, columns),
             now: None,
             queue: Queue::default(),
             scratch: Vec::new(),
@@ -64,6 +81,7 @@ impl<T: Stamp> Core<T> {
             hubs: Hubs::default(),
             triggers: Vec::new(),
             ends: Vec::new(),
+            expired: Vec::new(),
         }
     }
 
@@ -83,7 +101,8 @@ impl<T: Stamp> Core<T> {
             floor: self.queue.floor.map(|(time, number)| (shift(time), number)),
         };
         let graph = self.graph.restamp(base);
-        Core { graph, columns: self.columns, now: self.now, queue, ..Core::new(settings, base) }
+        let (columns, now, expired) = (self.columns, self.now, self.expired);
+        Core { graph, columns, now, queue, expired, ..Core::new(settings, base) }
     }
 
     /// Adds rows in the order that `order` gives and notes them as triggers.
@@ -145,9 +164,12 @@ impl<T: Stamp> Core<T> {
             }
             Mode::Batch => self.evict_in_order_of_arrival(settings),
         }
+        if settings.segment.is_some() {
+            self.evict_segments(settings);
+        }
         self.columns.forget(self.graph.head());
         if self.graph.is_sparse() {
-            self.graph = self.graph.rebuilt();
+            self.graph.rebuild();
             self.columns.shrink();
             // They go by small numbers.
             self.hubs = Hubs::default();
@@ -165,17 +187,26 @@ impl<T: Stamp> Core<T> {
             |time: i64, window: u64| i128::from(time) < i128::from(now) - i128::from(window);
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let surplus = self.graph.len().saturating_sub(most);
-        let is_gone = |&(place, (_, record)): &(usize, (u64, Record<T>))| {
-            place < surplus || is_old(self.graph.time(record.time), horizon)
+        let late = self.graph.stragglers();
+        let late = late.filter(|(.., front)| is_old(self.graph.time(*front), horizon));
+        let late: Vec<u64> = late.map(|(number, ..)| number).collect();
+        let is_gone = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
+            // One that came late waits for those in front of it, which may be in a segment now.
+            let time = self.graph.front(number).unwrap_or(record.time);
+            place < surplus || is_old(self.graph.time(time), horizon)
         };
         let gone = self.graph.records().enumerate().take_while(is_gone).count() as u64;
         // In batch mode edges go in order of arrival: there are no gaps.
         let head = self.graph.head();
+        self.graph.remove_all(late.into_iter());
         self.graph.remove_all(head..head + gone);
         let Some(statistics) = &settings.statistics else { return };
+        let oldest = i128::from(now) - i128::from(statistics.window);
+        self.columns.recent_time = Some(i64::try_from(oldest).unwrap_or(i64::MIN));
         self.columns.recent = self.columns.recent.max(self.graph.head());
         while let Some(record) = self.graph.record(self.columns.recent) {
-            if !is_old(self.graph.time(record.time), statistics.window) {
+            let time = self.graph.front(self.columns.recent).unwrap_or(record.time);
+            if !is_old(self.graph.time(time), statistics.window) {
                 break;
             }
             self.columns.recent += 1;
@@ -207,8 +238,8 @@ impl<T: Stamp> Core<T> {
     ) -> Outcome {
         let first = self.graph.next();
         self.insert(settings, edges, order);
-        let outcome = self.search(settings, first, evidence_max, pool);
-        let Output { cells, stride, offset } = output;
+        let Output { cells, stride, offset, share } = output;
+        let outcome = self.search(settings, first, evidence_max, pool, share);
         let width = settings.histogram_width();
         if let Some(scratch) = self.scratch.first() {
             for (row, &place) in cells.chunks_mut(stride.max(1)).zip(places) {
@@ -218,10 +249,12 @@ impl<T: Stamp> Core<T> {
                 }
             }
         }
-        self.describe(settings, edges, places, first, cells, stride, offset + width);
+        let output = Output { cells, stride, offset: offset + width, share };
+        self.describe(settings, edges, places, first, output);
+        let lost = self.graph.failure();
         let found = outcome.found.iter().map(|found| self.name(settings, found, first)).collect();
         self.evict(settings);
-        Outcome { named: found, ..outcome }
+        Outcome { named: found, lost, ..outcome }
     }
 
     /// Finds all patterns; the counts end up with the first worker.
@@ -231,6 +264,7 @@ impl<T: Stamp> Core<T> {
         first: u64,
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
+        share: Share,
     ) -> Outcome {
         let is_causal = settings.mode == Mode::Causal;
         let workers = pool.map_or(1, rayon::ThreadPool::current_num_threads);
@@ -258,7 +292,7 @@ impl<T: Stamp> Core<T> {
             pairs: &self.pairs,
             hubs: &self.hubs,
         };
-        let work = Work::new(&scene, &plans, &self.by_source, &self.by_target);
+        let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, share);
         match pool {
             None => {
                 if let Some(one) = scratch.first_mut() {
@@ -290,17 +324,15 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Writes the statistics of the ends of each row.
-    #[expect(clippy::too_many_arguments, reason = "the output in its parts, which may be empty")]
     fn describe(
         &mut self,
         settings: &Settings,
         edges: &Edges<'_>,
         places: &[u32],
         first: u64,
-        cells: &mut [f64],
-        stride: usize,
-        offset: usize,
+        output: Output<'_>,
     ) {
+        let Output { cells, stride, offset, share } = output;
         let Some(statistics) = &settings.statistics else { return };
         let width = statistics.width();
         if width == 0 {
@@ -315,6 +347,10 @@ impl<T: Stamp> Core<T> {
             hashbrown::HashMap::with_hasher(crate::graph::Spread);
         let mut kept: Vec<f64> = Vec::new();
         for (row, &place) in places.iter().enumerate() {
+            if !share.has(row) {
+                cells[row * stride + offset..][..4 * width].fill(0.0);
+                continue;
+            }
             let keys = [edges.sources[row], edges.targets[row]];
             for (end, key) in keys.into_iter().enumerate() {
                 let at = row * stride + offset + end * 2 * width;
@@ -350,8 +386,7 @@ impl<T: Stamp> Core<T> {
     /// A found pattern in the caller's terms.
     fn name(&self, settings: &Settings, found: &Found, first: u64) -> crate::Pattern {
         crate::evidence::name(&self.graph, settings, &self.triggers, first, found, &|number| {
-            let ids = self.columns.ids.as_ref()?;
-            ids.get((number - self.columns.head) as usize).copied()
+            self.columns.id(number).or_else(|| self.graph.of(number)?.id(number))
         })
     }
 
@@ -376,6 +411,8 @@ pub(crate) struct Outcome {
     found: Vec<Found>,
     pub named: Vec<crate::Pattern>,
     pub dropped: u64,
+    /// Edges that could not be read: the time of the first, and why.
+    pub lost: Option<(i64, String)>,
 }
 
 fn plans(settings: &Settings) -> Vec<Plan<'_>> {
@@ -405,6 +442,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         plans: &[Plan<'a>],
         by_source: &'a Groups,
         by_target: &'a Groups,
+        share: Share,
     ) -> Work<'a, T, G> {
         let mut tasks = Vec::new();
         // The long searches first: what is left for the end should be short.
@@ -423,6 +461,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                 }
             }
         }
+        let tasks = tasks.into_iter().enumerate().filter(|(at, _)| share.has(*at));
+        let tasks = tasks.map(|(_, task)| task).collect();
         Work { scene, tasks, by_source, by_target, next: Mutex::new(0) }
     }
 

@@ -54,6 +54,24 @@ pub enum GraphError {
         /// Rows times columns times 8.
         bytes: usize,
     },
+    /// A segment that is not one, or not of this graph.
+    #[error("{what} are {given}, where {expected} are possible")]
+    Segment {
+        /// What does not fit.
+        what: &'static str,
+        /// As given.
+        given: u64,
+        /// What would fit.
+        expected: u64,
+    },
+    /// Edges of a segment could not be read.
+    #[error("the edges from time {base} on are out of reach: {reason}")]
+    Lost {
+        /// Time of the segment's first edge.
+        base: i64,
+        /// What was heard.
+        reason: String,
+    },
     /// Patterns can be named by their edges only where ids are kept.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,

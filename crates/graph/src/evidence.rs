@@ -1,6 +1,6 @@
 //! Found patterns in the caller's terms: which edges, between whom.
 
-use crate::graph::{Adjacency, Dynamic, Entry, Lens, Side, Stamp};
+use crate::graph::{Adjacency, Entry, Hybrid, Lens, Side, Stamp};
 use crate::patterns::{Found, Kind, Trigger, is_before};
 use crate::settings::{Mode, Settings};
 
@@ -22,7 +22,7 @@ pub struct Pattern {
 
 /// Collects the edges of a pattern again.
 struct Collector<'a, T> {
-    graph: &'a Dynamic<T>,
+    graph: &'a Hybrid<T>,
     lens: Lens<T>,
     is_causal: bool,
     trigger: Trigger<T>,
@@ -38,7 +38,7 @@ impl<T: Stamp> Collector<'_, T> {
     /// The edges between two accounts in a window.
     fn pair(&mut self, source: u32, target: u32, window: (T, T)) -> Vec<Entry<T>> {
         if source == target {
-            let loops = self.graph.loops(source).iter().copied();
+            let loops = self.graph.loops(source);
             let inside = |one: &Entry<T>| {
                 window.0 <= one.time && one.time <= window.1 && self.lens.sees(*one)
             };
@@ -98,7 +98,7 @@ impl<T: Stamp> Collector<'_, T> {
 
 /// Names the accounts and edges of a pattern; `id` gives an edge's id by its number of arrival.
 pub(crate) fn name<T: Stamp>(
-    graph: &Dynamic<T>,
+    graph: &Hybrid<T>,
     settings: &Settings,
     triggers: &[Trigger<T>],
     first: u64,
@@ -143,8 +143,7 @@ pub(crate) fn name<T: Stamp>(
             all.edges.push(own);
         }
     }
-    let head = graph.head();
-    let number = |seq: u32| head + u64::from(seq.wrapping_sub(head as u32));
+    let number = |seq: u32| graph.number(seq);
     let mut edges: Vec<(T, u64)> =
         all.edges.into_iter().map(|one| (one.time, number(one.seq))).collect();
     edges.sort_unstable();

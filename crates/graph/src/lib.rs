@@ -1,8 +1,8 @@
 //! `farrow_graph` computes features of a stream of transactions: the shapes that each one
 //! completes in the graph of those before it, and statistics of the accounts at its ends.
 //!
-//! It reads no files and knows no Arrow, no Python and no other machines; the bindings and the
-//! command bring rows as slices. What each figure means is defined in `docs/graph.md`.
+//! It reads no files and knows no Python and no other machines; the bindings and the command bring
+//! rows as slices, and older parts of a graph as Arrow buffers, wherever these lie. What each figure means is defined in `docs/graph.md`.
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ mod moments;
 mod patterns;
 mod queue;
 mod running;
+mod sealing;
 mod settings;
 mod state;
 mod statistics;
@@ -24,6 +25,8 @@ mod statistics;
 pub use error::GraphError;
 pub use evidence::Pattern;
 pub use features::{Edges, Evidence, GraphFeatures, Stats};
+pub use graph::{About, Buffers, Frozen, List, Plan, Room, Rows, Segment, Sizes};
 pub use patterns::Kind;
+pub use sealing::Stragglers;
 pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};
 pub use state::State;

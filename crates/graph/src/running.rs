@@ -109,8 +109,8 @@ impl<T: Stamp> Running<T> {
         let is_inside = |one: &Entry<T>| {
             from <= one.time && one.time <= window.1 && lens.sees(*one) && is_new(one)
         };
-        let loops = if with_loops { graph.loops(account) } else { &[] };
-        let mut loops = loops.iter().copied().filter(is_inside).peekable();
+        let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
+        let mut loops = loops.filter(is_inside).peekable();
         for entry in edges {
             // Both come in order of arrival, and go in it.
             while let Some(one) = loops.next_if(|one| lens.is_after(entry.seq, one.seq)) {

@@ -122,6 +122,9 @@ pub struct Settings {
     pub time_window: Option<u64>,
     /// How many edges stay.
     pub edges_max: Option<usize>,
+    /// How long a span of time each segment covers: [`crate::GraphFeatures::freeze`] gives full
+    /// spans away. None: all edges stay in this process.
+    pub segment: Option<u64>,
     /// Fan in and out.
     pub fan: Option<Pattern>,
     /// Degree in and out.
@@ -153,6 +156,7 @@ impl Default for Settings {
             mode: Mode::Causal,
             time_window: None,
             edges_max: None,
+            segment: None,
             fan: None,
             degree: None,
             scatter_gather: None,
@@ -222,6 +226,13 @@ impl Settings {
         }
         if self.edges_max == Some(0) {
             return wrong("edges_max", "is 0; at least 1 is needed".into());
+        }
+        if self.segment == Some(0) {
+            return wrong("segment", "is 0; at least 1 is needed".into());
+        }
+        if self.segment.is_some() && self.edges_max.is_some() {
+            let reason = "cannot be limited where there are segments: they go as a whole";
+            return wrong("edges_max", reason.into());
         }
         if self.cycle_length_max < 2 {
             let reason = format!("is {}; at least 2 is needed", self.cycle_length_max);

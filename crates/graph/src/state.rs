@@ -37,20 +37,36 @@ impl<T: Stamp> Core<T> {
             order: graph.in_order(),
             ..State::default()
         };
-        for (number, record) in graph.records() {
-            let place = (number - self.columns.head) as usize;
-            if let (Some(ids), Some(all)) = (&mut state.ids, &self.columns.ids) {
-                ids.extend(all.get(place));
+        for (number, source, target, time) in self.edges() {
+            if let Some(ids) = &mut state.ids {
+                let sealed = || graph.of(number)?.id(number);
+                ids.push(self.columns.id(number).or_else(sealed).unwrap_or_default());
             }
-            for (column, all) in state.columns.iter_mut().zip(&self.columns.values) {
-                column.extend(all.get(place));
+            for (at, column) in state.columns.iter_mut().enumerate() {
+                let sealed = || graph.of(number)?.value(at, number);
+                column.push(self.columns.value(at, number).or_else(sealed).unwrap_or(f64::NAN));
             }
-            state.sources.push(graph.key(record.source));
-            state.targets.push(graph.key(record.target));
-            state.times.push(graph.time(record.time));
-            state.unmeasured += usize::from(number < self.columns.recent);
+            state.sources.push(graph.key(source));
+            state.targets.push(graph.key(target));
+            state.times.push(graph.time(time));
+            let front = graph.front(number).unwrap_or(time);
+            let is_old = self.columns.recent_time.is_some_and(|old| graph.time(front) < old);
+            let is_measured = number >= self.columns.recent || (number < graph.head() && !is_old);
+            state.unmeasured += usize::from(!is_measured);
         }
         state
+    }
+
+    /// All edges in order of arrival: number, source, target, time.
+    fn edges(&self) -> Vec<(u64, u32, u32, T)> {
+        let graph = &self.graph;
+        let mut all = graph.sealed_edges();
+        let late = graph.stragglers().map(|(number, record, _)| (number, record));
+        // What is in a segment may still wait to be taken out of the newest part.
+        let newest = late.chain(graph.records()).filter(|(number, _)| !graph.is_sealed(*number));
+        all.extend(newest.map(|(number, one)| (number, one.source, one.target, one.time)));
+        all.sort_unstable();
+        all
     }
 
     /// Fills an empty graph.

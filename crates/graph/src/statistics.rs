@@ -91,7 +91,6 @@ impl<T: Stamp> Scratch<T> {
         out: &mut [f64],
     ) {
         let Vertex { account, side, window, lens } = vertex;
-        let loops = graph.loops(account);
         if wanted.is_running()
             && graph.is_ordered()
             && graph.at_most(account, side, window, lens) >= running::LENGTH_MIN
@@ -106,8 +105,8 @@ impl<T: Stamp> Scratch<T> {
             neighbours.entry(one.other);
         }
         let is_inside =
-            |one: &&Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(**one);
-        entries.extend(loops.iter().filter(is_inside));
+            |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
+        entries.extend(graph.loops(account).filter(is_inside));
         let is_looped = entries.last().is_some_and(|one| one.other == account);
         let (degree, fan) = (entries.len(), neighbours.len() + usize::from(is_looped));
         let columns = wanted.statistics.columns.len();

@@ -165,6 +165,11 @@ impl Accounts {
         !out.is_empty() || !into.is_empty()
     }
 
+    /// Small numbers are below this one.
+    pub(crate) fn numbered(&self) -> usize {
+        self.all.len()
+    }
+
     /// Accounts that are known now.
     pub(crate) fn len(&self) -> usize {
         self.index.len()

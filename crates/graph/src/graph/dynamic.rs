@@ -6,7 +6,7 @@ use super::arena::{Arena, Entry, LENGTH_MAX};
 use super::lens::Lens;
 use super::stamp::Stamp;
 use hashbrown::HashMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// All edges may be those of one account. (Numbers of arrival are kept modulo 2^32 and compared by
 /// their distance.)
@@ -21,6 +21,23 @@ pub(crate) struct Record<T> {
 }
 
 const GONE: u32 = u32::MAX;
+
+/// An edge that came after a later one.
+#[derive(Clone, Copy, Debug)]
+struct Late<T> {
+    record: Record<T>,
+    /// The latest time that had come before it.
+    front: T,
+}
+
+/// What lies in a segment already, and here too until it has been taken out.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sealed<T> {
+    /// Edges that came in order of time are sealed up to this one's time,
+    last: Option<T>,
+    /// and before this number of arrival.
+    next: u64,
+}
 /// A graph is made anew when it has room for so many times its edges,
 const SPARSE: usize = 8;
 /// and for more than these.
@@ -47,6 +64,9 @@ pub(crate) struct Dynamic<T> {
     disorder: Option<u64>,
     /// Accounts keep their place in the order of appearance when their edges are gone.
     remembers: bool,
+    /// Edges that are alive and came late: no segment takes them. None where there are none.
+    late: Option<BTreeMap<u64, Late<T>>>,
+    sealed: Sealed<T>,
 }
 
 /// Grows by an eighth, so that a large deque is never half empty.
@@ -70,7 +90,24 @@ impl<T: Stamp> Dynamic<T> {
             newest: T::default(),
             disorder: None,
             remembers,
+            late: None,
+            sealed: Sealed::default(),
         }
+    }
+
+    /// The same for a graph with segments: they know accounts by their small numbers, and have no
+    /// place for edges that came late.
+    pub(crate) fn before_segments(base: i64) -> Dynamic<T> {
+        Dynamic { late: Some(BTreeMap::new()), ..Dynamic::new(base, true) }
+    }
+
+    pub(crate) fn base(&self) -> i64 {
+        self.base
+    }
+
+    /// Small numbers of accounts are below this one.
+    pub(crate) fn numbered(&self) -> usize {
+        self.accounts.numbered()
     }
 
     /// The stamp of a time, if this graph can hold it.
@@ -134,10 +171,14 @@ impl<T: Stamp> Dynamic<T> {
             let list = self.accounts.list_mut(target, Side::In);
             self.arena.insert(list, Entry { time, other: source, seq });
         }
-        push(&mut self.records, Record { source, target, time });
+        let record = Record { source, target, time };
+        push(&mut self.records, record);
         self.alive += 1;
         if time < self.newest {
             self.disorder = Some(number);
+            if let Some(late) = &mut self.late {
+                late.insert(number, Late { record, front: self.newest });
+            }
         }
         self.newest = self.newest.max(time);
         number
@@ -164,13 +205,7 @@ impl<T: Stamp> Dynamic<T> {
 
     /// Takes an edge out.
     fn remove(&mut self, number: u64) {
-        let Some(place) = number.checked_sub(self.head) else { return };
-        let Some(record) = self.records.get_mut(place as usize) else { return };
-        let Record { source, target, time } = *record;
-        if source == GONE {
-            return;
-        }
-        record.source = GONE;
+        let Some(Record { source, target, time }) = self.take(number) else { return };
         self.alive -= 1;
         let seq = number as u32;
         if source == target {
@@ -197,13 +232,120 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// An edge that is alive.
-    pub(crate) fn record(&self, number: u64) -> Option<Record<T>> {
-        let place = usize::try_from(number.checked_sub(self.head)?).ok()?;
-        self.records.get(place).copied().filter(|record| record.source != GONE)
+    /// Takes an edge out of the records.
+    fn take(&mut self, number: u64) -> Option<Record<T>> {
+        let late = self.late.as_mut().and_then(|late| late.remove(&number));
+        let Some(place) = number.checked_sub(self.head) else { return late.map(|one| one.record) };
+        let record = self.records.get_mut(usize::try_from(place).ok()?)?;
+        let gone = Record { source: GONE, ..*record };
+        (record.source != GONE).then(|| std::mem::replace(record, gone))
     }
 
-    /// Edges that are alive, in order of arrival.
+    /// Adds an edge that came late before all that the records will hold, with the latest time
+    /// that had come before it.
+    pub(crate) fn straggle(&mut self, number: u64, record: Record<T>, front: T) {
+        let head = self.head;
+        self.head = number;
+        self.insert([record.source, record.target], record.time);
+        self.records.clear();
+        self.head = head;
+        if let Some(late) = &mut self.late {
+            late.insert(number, Late { record, front });
+        }
+    }
+
+    /// Stops to show what came in order of time before number `next`: a segment has it, whose last
+    /// edge is of time `last`. `drain` takes it out.
+    pub(crate) fn seal(&mut self, next: u64, last: T) {
+        if self.records.is_empty() {
+            self.head = self.head.max(next);
+        }
+        self.newest = self.newest.max(last);
+        let is_left = |number: u64| {
+            number >= next || self.late.as_ref().is_some_and(|late| late.contains_key(&number))
+        };
+        let end = self.head + self.records.len() as u64;
+        for list in self.loops.values_mut() {
+            list.retain(|one| is_left(number_of(end, one.seq)));
+        }
+        self.loops.retain(|_, list| !list.is_empty());
+        self.sealed = Sealed { last: Some(last), next };
+    }
+
+    /// Whether something is left to `drain`.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.head < self.sealed.next
+    }
+
+    /// Takes out what has been sealed, so many edges at most.
+    pub(crate) fn drain(&mut self, most: usize) {
+        if !self.is_draining() {
+            return;
+        }
+        let end = self.sealed.next.min(self.head.saturating_add(most as u64));
+        let numbers: Vec<u64> = (self.head..end).filter(|one| !self.is_late(*one)).collect();
+        self.remove_all(numbers.into_iter());
+        // What came late stays, apart from the records.
+        while self.head < end && self.records.pop_front().is_some() {
+            self.head += 1;
+        }
+    }
+
+    fn is_late(&self, number: u64) -> bool {
+        self.late.as_ref().is_some_and(|late| late.contains_key(&number))
+    }
+
+    /// Whether a segment has this edge.
+    pub(crate) fn is_sealed(&self, number: u64) -> bool {
+        number < self.sealed.next && !self.is_late(number)
+    }
+
+    /// Whether a segment shows this edge.
+    fn is_hidden(&self, entry: Entry<T>) -> bool {
+        self.is_draining() && self.is_sealed(number_of(self.next(), entry.seq))
+    }
+
+    /// An edge that is alive.
+    pub(crate) fn record(&self, number: u64) -> Option<Record<T>> {
+        let Some(place) = number.checked_sub(self.head) else {
+            return self.late.as_ref()?.get(&number).map(|late| late.record);
+        };
+        let record = self.records.get(usize::try_from(place).ok()?);
+        record.copied().filter(|record| record.source != GONE)
+    }
+
+    /// As `stragglers`, with those that will be once what is sealed has been taken out.
+    pub(crate) fn unsealed(&self) -> impl Iterator<Item = (u64, Record<T>, T)> {
+        let end = self.sealed.next.max(self.head);
+        let late = self.late.iter().flat_map(move |late| late.range(..end));
+        late.map(|(&number, late)| (number, late.record, late.front))
+    }
+
+    /// Edges that came late, older than all `records`: number of arrival, what it is, and the
+    /// latest time that had come before it.
+    pub(crate) fn stragglers(&self) -> impl Iterator<Item = (u64, Record<T>, T)> {
+        let late = self.late.iter().flat_map(|late| late.range(..self.head));
+        late.map(|(&number, late)| (number, late.record, late.front))
+    }
+
+    /// The latest time that had come before an edge that came late.
+    pub(crate) fn front(&self, number: u64) -> Option<T> {
+        self.late.as_ref()?.get(&number).map(|late| late.front)
+    }
+
+    /// The next edges to be sealed, from the oldest on, up to the first in order of time for which
+    /// `is_over`; None in the place of those that cannot be.
+    pub(crate) fn prefix(
+        &self,
+        is_over: impl Fn(T) -> bool,
+    ) -> impl Iterator<Item = Option<Record<T>>> {
+        let all = (self.head..).zip(&self.records).map(|(number, record)| {
+            (record.source != GONE && !self.is_late(number)).then_some(*record)
+        });
+        all.take_while(move |one| one.is_none_or(|record| !is_over(record.time)))
+    }
+
+    /// Edges that are alive, in order of arrival, `stragglers` apart.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
         (self.head..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != GONE)
     }
@@ -262,6 +404,14 @@ impl<T: Stamp> Dynamic<T> {
             newest: change(self.newest),
             disorder: self.disorder,
             remembers: self.remembers,
+            late: self.late.map(|late| {
+                let again = |Late { record: Record { source, target, time }, front }| Late {
+                    record: Record { source, target, time: change(time) },
+                    front: change(front),
+                };
+                late.into_iter().map(|(number, late)| (number, again(late))).collect()
+            }),
+            sealed: Sealed { last: self.sealed.last.map(change), next: self.sealed.next },
         }
     }
 
@@ -275,6 +425,10 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn rebuilt(&self) -> Dynamic<T> {
         let mut graph = Dynamic::new(self.base, self.remembers);
         graph.remember(&self.in_order());
+        // What was left behind by segments comes first, one by one.
+        for (number, record, front) in self.stragglers() {
+            graph.straggle(number, record, front);
+        }
         graph.head = self.head;
         for record in &self.records {
             if record.source == GONE {
@@ -286,12 +440,19 @@ impl<T: Stamp> Dynamic<T> {
                 graph.insert(ends, record.time);
             }
         }
+        graph.late.clone_from(&self.late);
+        graph.newest = self.newest;
+        if let Some(last) = self.sealed.last {
+            graph.seal(self.sealed.next, last);
+        }
         graph
     }
 
     /// The earliest time of an edge that is alive.
     pub(crate) fn earliest(&self) -> Option<i64> {
-        self.records().map(|(_, record)| record.time).min().map(|time| self.time(time))
+        let late = self.stragglers().map(|(_, record, _)| record.time);
+        let times = self.records().map(|(_, record)| record.time).chain(late);
+        times.min().map(|time| self.time(time))
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -308,6 +469,10 @@ impl<T: Stamp> Dynamic<T> {
     fn window(&self, account: u32, side: Side, (from, to): (T, T), lens: Lens<T>) -> &[Entry<T>] {
         let all = self.arena.get(self.accounts.list(account, side));
         let is_ordered = self.is_ordered();
+        let from = match self.sealed.last {
+            Some(last) if is_ordered && self.is_draining() => from.max(T::after(last)),
+            _ => from,
+        };
         let is_old = |one: &Entry<T>| one.time < from || (is_ordered && lens.is_gone(*one));
         let is_new = |one: &Entry<T>| one.time > to || (is_ordered && !lens.has_come(one.seq));
         // Most windows hold a whole list or its new end.
@@ -323,9 +488,17 @@ impl<T: Stamp> Dynamic<T> {
     }
 }
 
+/// The number of arrival that ends in `seq`, less than 2^32 before `next`.
+fn number_of(next: u64, seq: u32) -> u64 {
+    next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
+}
+
 impl<T: Stamp> Adjacency<T> for Dynamic<T> {
     fn is_ordered(&self) -> bool {
-        self.disorder.is_none_or(|number| number < self.head)
+        match &self.late {
+            Some(late) => late.is_empty(),
+            None => self.disorder.is_none_or(|number| number < self.head),
+        }
     }
 
     fn key(&self, account: u32) -> i64 {
@@ -345,7 +518,7 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
     ) -> impl Iterator<Item = Entry<T>> {
         let is_exact = self.is_ordered();
         let inside = self.window(account, side, window, lens).iter().copied();
-        inside.filter(move |one| is_exact || lens.sees(*one))
+        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
     }
 
     fn descending(
@@ -357,11 +530,15 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
     ) -> impl Iterator<Item = Entry<T>> {
         let is_exact = self.is_ordered();
         let inside = self.window(account, side, window, lens).iter().rev().copied();
-        inside.filter(move |one| is_exact || lens.sees(*one))
+        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
-        self.window(account, side, window, lens).len()
+        let inside = self.window(account, side, window, lens);
+        if self.is_ordered() || !self.is_draining() {
+            return inside.len();
+        }
+        inside.iter().filter(|one| !self.is_hidden(**one)).count()
     }
 
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
@@ -369,14 +546,13 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         if self.is_ordered() {
             inside.len()
         } else {
-            inside.iter().filter(|one| lens.sees(**one)).count()
+            inside.iter().filter(|one| lens.sees(**one) && !self.is_hidden(**one)).count()
         }
     }
 
-    fn loops(&self, account: u32) -> &[Entry<T>] {
-        if self.loops.is_empty() {
-            return &[];
-        }
-        self.loops.get(&account).map_or(&[], Vec::as_slice)
+    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+        let has_any = !self.loops.is_empty();
+        let found = if has_any { self.loops.get(&account) } else { None };
+        found.map_or(&[] as &[Entry<T>], Vec::as_slice).iter().copied()
     }
 }

@@ -66,6 +66,11 @@ impl<T: Stamp> Lens<T> {
         self.own.is_none_or(|own| self.relative(seq) <= own.place)
     }
 
+    /// Edges of earlier batches that are older are gone.
+    pub(crate) fn oldest(self) -> T {
+        self.own.map_or(T::default(), |own| own.floor.time)
+    }
+
     /// The trigger's number of arrival, modulo 2^32.
     pub(crate) fn own(self) -> Option<u32> {
         self.own.map(|own| self.first.wrapping_add_signed(own.place))

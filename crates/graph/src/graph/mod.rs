@@ -1,19 +1,26 @@
 //! The temporal graph: who paid whom, and when.
 //!
-//! [`Dynamic`] holds the edges that are alive, as time-sorted lists of both ends; patterns read
-//! it through [`Adjacency`], so that other parts of a graph can lie elsewhere. Self-loops lie
-//! apart: most patterns exclude them.
+//! [`Dynamic`] holds the newest edges as time-sorted lists of both ends, a [`Segment`] those of an
+//! older span of time; [`Hybrid`] shows them as one graph. Patterns read it through [`Adjacency`]
+//! alone. Self-loops lie apart: most patterns exclude them.
 
 mod accounts;
 mod arena;
 mod dynamic;
+mod freeze;
+mod hybrid;
 mod lens;
+mod segment;
 mod stamp;
 
 pub(crate) use accounts::{Side, Spread};
 pub(crate) use arena::Entry;
 pub(crate) use dynamic::{Dynamic, EDGES_MAX, Record, push};
+pub use freeze::{Frozen, Plan, Room, Sizes};
+pub(crate) use freeze::{GONE, Sealed};
+pub(crate) use hybrid::Hybrid;
 pub(crate) use lens::{Floor, Lens};
+pub use segment::{About, Buffers, List, Rows, Segment};
 pub(crate) use stamp::Stamp;
 
 /// What patterns ask of a graph. Entries of an account come in order of time, those of one
@@ -53,6 +60,6 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// How many edges `ascending` gives.
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
-    /// Self-loops of an account, in order of time.
-    fn loops(&self, account: u32) -> &[Entry<T>];
+    /// Self-loops of an account, in order of time where edges came in that order.
+    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;
 }

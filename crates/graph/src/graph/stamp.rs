@@ -22,6 +22,11 @@ pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
         Self::default().onward()
     }
 
+    /// The stamp behind this one, if there is one.
+    fn after(self) -> Self {
+        Self::from_offset(self.offset().saturating_add(1).min(Self::OFFSET_MAX))
+    }
+
     /// The earliest stamp of a window that ends here and is closed at its old end.
     fn closed(self, window: u64) -> Self {
         // Nothing in a graph is older than its base: to end there cuts nothing off.

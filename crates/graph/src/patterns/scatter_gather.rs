@@ -376,10 +376,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn add_loops(&self, scratch: &mut Scratch<T>) {
         let time = self.trigger.time;
         for &account in &scratch.fars {
-            let loops = self.scene.graph.loops(account);
-            let Some(newest) = loops.iter().rev().find(|one| self.lens.sees(**one)) else {
-                continue;
-            };
+            let loops = self.scene.graph.loops(account).filter(|one| self.lens.sees(*one));
+            let Some(newest) = loops.max_by_key(|one| one.time) else { continue };
             let Some(near) =
                 scratch.legs.near.get(account).filter(|leg| self.is_live(account, leg))
             else {

@@ -1,6 +1,8 @@
 //! The features of a stream, call by call.
 
-use crate::core::{Core, Outcome, Output};
+mod segments;
+
+use crate::core::{Core, Outcome, Output, Share};
 use crate::error::GraphError;
 use crate::evidence::Pattern;
 use crate::graph::{EDGES_MAX, Stamp};
@@ -37,8 +39,15 @@ pub struct Stats {
     pub edges: usize,
     /// Accounts that are known.
     pub accounts: usize,
-    /// Memory of the graph.
+    /// Memory of the graph in this process, segments apart.
     pub bytes: usize,
+    /// Segments, and their edges and bytes. They go as a whole: some of these edges, which count
+    /// as alive above, may be too old to be seen.
+    pub segments: usize,
+    /// Edges in segments.
+    pub sealed: usize,
+    /// Memory of the segments, wherever it lies.
+    pub sealed_bytes: usize,
     /// The latest time that came.
     pub now: Option<i64>,
     /// Rows that came since the graph was empty.
@@ -245,7 +254,8 @@ impl GraphFeatures {
         stride: usize,
         offset: usize,
     ) -> Result<(), GraphError> {
-        self.run(edges, cells, stride, offset, None).map(|_| ())
+        let output = Output { cells, stride, offset, share: Share::WHOLE };
+        self.run(edges, output, None).map(|_| ())
     }
 
     /// Adds rows, gives their features as `transform` does, and up to `most` of the patterns that
@@ -262,7 +272,9 @@ impl GraphFeatures {
             return Err(GraphError::NoIds);
         }
         let mut cells = self.room(edges)?;
-        let evidence = self.run(edges, &mut cells, self.settings.width(), 0, Some(most))?;
+        let (stride, share) = (self.settings.width(), Share::WHOLE);
+        let output = Output { cells: &mut cells, stride, offset: 0, share };
+        let evidence = self.run(edges, output, Some(most))?;
         Ok((cells, evidence))
     }
 
@@ -278,12 +290,12 @@ impl GraphFeatures {
 
     /// What the graph holds.
     pub fn stats(&self) -> Stats {
-        let (edges, accounts, bytes, now) = match &self.graph {
-            Graph::Empty => (0, 0, 0, None),
+        let stats = match &self.graph {
+            Graph::Empty => Stats::default(),
             Graph::Narrow(core) => core.size(),
             Graph::Wide(core) => core.size(),
         };
-        Stats { edges, accounts, bytes, now, rows: self.rows, cut_short: self.cut_short }
+        Stats { rows: self.rows, cut_short: self.cut_short, ..stats }
     }
 
     fn rows_of(&self, edges: &Edges<'_>) -> Result<std::ops::Range<u32>, GraphError> {
@@ -346,11 +358,10 @@ impl GraphFeatures {
     fn run(
         &mut self,
         edges: &Edges<'_>,
-        cells: &mut [f64],
-        stride: usize,
-        offset: usize,
+        output: Output<'_>,
         most: Option<usize>,
     ) -> Result<Evidence, GraphError> {
+        let Output { cells, stride, offset, share } = output;
         let rows = self.rows_of(edges)?;
         let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
         if stride < used || given != rows.len().saturating_mul(stride) {
@@ -363,9 +374,9 @@ impl GraphFeatures {
                 let (order, places) = order_of_batch(edges);
                 self.make_room(edges, order.len())?;
                 self.rows += order.len() as u64;
-                let output = Output { cells, stride, offset };
+                let output = Output { cells, stride, offset, share };
                 let outcome = self.call(edges, &order, &places, output, most);
-                self.take(outcome, &mut evidence);
+                self.take(outcome, &mut evidence)?;
             }
             Mode::Causal => {
                 self.make_room(edges, rows.len())?;
@@ -378,10 +389,10 @@ impl GraphFeatures {
                         edges.columns.iter().map(|column| &column[from..to]).collect();
                     let part = Edges { columns: &columns, ..part };
                     let order: Vec<u32> = (0..(to - from) as u32).collect();
-                    let output = Output { cells, stride, offset };
+                    let output = Output { cells, stride, offset, share };
                     let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
                     let outcome = self.call(&part, &order, &order, output, left);
-                    self.take(outcome, &mut evidence);
+                    self.take(outcome, &mut evidence)?;
                 }
             }
         }
@@ -406,12 +417,16 @@ impl GraphFeatures {
         }
     }
 
-    fn take(&mut self, outcome: Outcome, evidence: &mut Evidence) {
+    fn take(&mut self, outcome: Outcome, evidence: &mut Evidence) -> Result<(), GraphError> {
         for (count, more) in self.cut_short.iter_mut().zip(outcome.cut_short) {
             *count += more;
         }
         evidence.patterns.extend(outcome.named);
         evidence.dropped += outcome.dropped;
+        match outcome.lost {
+            None => Ok(()),
+            Some((base, reason)) => Err(GraphError::Lost { base, reason }),
+        }
     }
 }
 
@@ -428,8 +443,18 @@ impl<'a> Edges<'a> {
 }
 
 impl<T: Stamp> Core<T> {
-    fn size(&self) -> (usize, usize, usize, Option<i64>) {
-        (self.graph.len(), self.graph.accounts(), self.bytes(), self.now)
+    fn size(&self) -> Stats {
+        let segments = self.graph.segments();
+        Stats {
+            edges: self.graph.newest() + self.graph.sealed(),
+            accounts: self.graph.accounts(),
+            bytes: self.bytes(),
+            segments: segments.len(),
+            sealed: self.graph.sealed(),
+            sealed_bytes: segments.map(|one| one.bytes()).sum(),
+            now: self.now,
+            ..Stats::default()
+        }
     }
 
     /// Numbers of arrival between the oldest and the newest edge.

@@ -1,0 +1,186 @@
+//! Older parts of a graph as immutable segments: given away, taken up, shared.
+
+use super::{Core, Graph, GraphFeatures, Output, Share, narrow_base};
+use crate::Edges;
+use crate::error::GraphError;
+use crate::graph::{About, Frozen, Segment};
+use crate::sealing::Stragglers;
+use std::sync::Arc;
+
+impl GraphFeatures {
+    /// A copy of the oldest full span of time ([`crate::Settings::segment`]), if there is one that
+    /// has no segment yet. The graph keeps it until [`GraphFeatures::attach`] brings its segment,
+    /// which may be made meanwhile, on another thread.
+    ///
+    /// ```
+    /// use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
+    /// use std::sync::Arc;
+    /// let fan = Bins { window: 30, bins: vec![2, 3] };
+    /// let settings = Settings { fan: Some(fan), segment: Some(10), ..Settings::default() };
+    /// let mut features = GraphFeatures::new(settings)?;
+    /// let (ids, times) = ([0, 1, 2], [1, 9, 10]);
+    /// let edges = Edges { ids: &ids, sources: &[1, 2, 3], targets: &[9; 3], times: &times, columns: &[] };
+    /// features.learn(&edges)?;
+    /// // Times 0 to 9 are over.
+    /// let frozen = features.freeze().expect("a full span");
+    /// features.attach(Arc::new(frozen.plan()?.build()?))?;
+    /// assert_eq!((features.stats().sealed, features.stats().edges), (2, 3));
+    /// # Ok::<(), farrow_graph::GraphError>(())
+    /// ```
+    pub fn freeze(&self) -> Option<Frozen> {
+        match &self.graph {
+            Graph::Empty => None,
+            Graph::Narrow(core) => core.freeze(&self.settings),
+            Graph::Wide(core) => core.freeze(&self.settings),
+        }
+    }
+
+    /// Puts a segment in the place of the edges that it was made from.
+    ///
+    /// # Errors
+    /// [`GraphError::Segment`] where it is not the next one of this graph; nothing has changed
+    /// then.
+    pub fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+        self.fits(&segment)?;
+        match &mut self.graph {
+            Graph::Empty => Ok(()),
+            Graph::Narrow(core) => core.attach(segment),
+            Graph::Wide(core) => core.attach(segment),
+        }
+    }
+
+    /// Fills an empty graph with the segments of another one, oldest first, and with the accounts
+    /// that it knows, by their small numbers, and with what the segments had no place for. Rows
+    /// that came later can be added then.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::attach`]; [`GraphError::Setting`] without
+    /// [`crate::Settings::segment`]. The graph is empty then.
+    pub fn adopt(
+        &mut self,
+        accounts: &[i64],
+        segments: impl IntoIterator<Item = Arc<Segment>>,
+        late: &Stragglers,
+    ) -> Result<(), GraphError> {
+        if self.settings.segment.is_none() {
+            let (parameter, reason) = ("segment".into(), "is needed to take segments up".into());
+            return Err(GraphError::Setting { parameter, reason });
+        }
+        self.clear();
+        let segments: Vec<Arc<Segment>> = segments.into_iter().collect();
+        let rows = late.numbers.len();
+        let Stragglers { ids, fronts, sources, targets, times, columns, .. } = late;
+        let plain = [ids.len(), fronts.len(), sources.len(), targets.len(), times.len()];
+        for length in plain.into_iter().chain(columns.iter().map(Vec::len)) {
+            if length != rows {
+                let column = "of a late edge";
+                return Err(GraphError::Rows { column, rows: length, expected: rows });
+            }
+        }
+        let bases = segments.iter().map(|one| one.about().base);
+        let first = bases.chain(late.times.iter().copied()).min();
+        let last = segments.last().map(|one| end(one.about()));
+        let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
+        self.graph = match narrow_base(first, last) {
+            Some(base) => Graph::Narrow(Box::new(Core::new(&self.settings, base))),
+            None => Graph::Wide(Box::new(Core::new(&self.settings, i64::MIN))),
+        };
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.graph.remember(accounts),
+            Graph::Wide(core) => core.graph.remember(accounts),
+        }
+        let adopted = segments.into_iter().try_for_each(|segment| self.attach(segment));
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.straggle(late),
+            Graph::Wide(core) => core.straggle(late),
+        }
+        if adopted.is_err() {
+            self.clear();
+        }
+        adopted
+    }
+
+    /// The edges that came late and that its segments have no place for.
+    pub fn stragglers(&self) -> Stragglers {
+        match &self.graph {
+            Graph::Empty => Stragglers::default(),
+            Graph::Narrow(core) => core.stragglers(),
+            Graph::Wide(core) => core.stragglers(),
+        }
+    }
+
+    /// The accounts that it knows, by their small numbers: what [`GraphFeatures::adopt`] needs.
+    pub fn accounts(&self) -> Vec<i64> {
+        match &self.graph {
+            Graph::Empty => Vec::new(),
+            Graph::Narrow(core) => core.graph.in_order(),
+            Graph::Wide(core) => core.graph.in_order(),
+        }
+    }
+
+    /// Number of arrival that the next row will have.
+    pub fn next_number(&self) -> u64 {
+        match &self.graph {
+            Graph::Empty => 0,
+            Graph::Narrow(core) => core.graph.next(),
+            Graph::Wide(core) => core.graph.next(),
+        }
+    }
+
+    /// Segments of which nothing is left in the window, since the last question.
+    pub fn expired(&mut self) -> Vec<About> {
+        match &mut self.graph {
+            Graph::Empty => Vec::new(),
+            Graph::Narrow(core) => std::mem::take(&mut core.expired),
+            Graph::Wide(core) => std::mem::take(&mut core.expired),
+        }
+    }
+
+    /// As [`GraphFeatures::transform_into`], but does only one of `shares` parts of the work:
+    /// graphs with the same edges that do one part each write cells that add up to those of the
+    /// whole.
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::transform_into`], and a share that there is not.
+    pub fn transform_share(
+        &mut self,
+        edges: &Edges<'_>,
+        cells: &mut [f64],
+        stride: usize,
+        offset: usize,
+        (index, count): (usize, usize),
+    ) -> Result<(), GraphError> {
+        if index >= count {
+            let reason = format!("is {index}; there are {count}");
+            return Err(GraphError::Setting { parameter: "share".into(), reason });
+        }
+        let output = Output { cells, stride, offset, share: Share { index, count } };
+        self.run(edges, output, None).map(|_| ())
+    }
+
+    /// Whether a segment keeps what the settings ask for.
+    fn fits(&self, segment: &Segment) -> Result<(), GraphError> {
+        if self.settings.keeps_ids && !segment.has_ids() {
+            return Err(GraphError::NoIds);
+        }
+        let expected = self.settings.statistics.as_ref().map_or(0, |one| one.given());
+        if segment.columns() != expected {
+            return Err(GraphError::Columns { given: segment.columns(), expected });
+        }
+        let span = i128::from(segment.about().base) + i128::from(segment.about().span);
+        if span > i128::from(i64::MAX) {
+            let what = "the span of a segment in time";
+            let given = segment.about().span;
+            let expected = i64::MAX.abs_diff(segment.about().base);
+            return Err(GraphError::Segment { what, given, expected });
+        }
+        Ok(())
+    }
+}
+
+/// The time of a segment's last edge.
+fn end(about: &About) -> i64 {
+    about.base.saturating_add_unsigned(about.span)
+}

@@ -1,0 +1,442 @@
+//! A graph in two parts: the newest edges, which change, and immutable segments for older ones.
+//!
+//! Segments hold what came in order of time, each a span of its own, none later than the next. What
+//! came late stays with the newest edges, wherever in time it belongs. An account's edges are those
+//! of its segments one after the other, then the newest; only where some came late are they merged.
+
+use super::Adjacency;
+use super::accounts::Side;
+use super::arena::Entry;
+use super::dynamic::Dynamic;
+use super::lens::Lens;
+use super::segment::{List, Row, Segment};
+use super::stamp::Stamp;
+use crate::error::GraphError;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// A segment as this graph sees it.
+#[derive(Debug)]
+pub(crate) struct Part<T> {
+    pub segment: Arc<Segment>,
+    /// From the graph's base to the segment's.
+    base: u64,
+    /// Times of its first and last edge.
+    first: T,
+    last: T,
+}
+
+impl<T: Stamp> Part<T> {
+    fn new(segment: Arc<Segment>, graph_base: i64) -> Option<Part<T>> {
+        let about = segment.about();
+        let base = u64::try_from(i128::from(about.base) - i128::from(graph_base)).ok()?;
+        let last = base.checked_add(about.span).filter(|&last| last <= T::OFFSET_MAX)?;
+        Some(Part { base, first: T::from_offset(base), last: T::from_offset(last), segment })
+    }
+
+    fn time(&self, packed: u64) -> T {
+        T::from_offset(self.base.saturating_add(self.segment.time(packed)).min(T::OFFSET_MAX))
+    }
+
+    fn entry(&self, packed: u64) -> Entry<T> {
+        let (rank, time, other) = self.segment.unpack(packed);
+        let seq = (self.segment.about().first as u32).wrapping_add(rank as u32);
+        let time = T::from_offset(self.base.saturating_add(time).min(T::OFFSET_MAX));
+        Entry { time, other, seq }
+    }
+
+    /// The row of an account and which of its entries a window holds.
+    fn inside(&self, account: u32, list: List, (from, to): (T, T)) -> (Row<'_>, usize, usize) {
+        let row = self.segment.row(account, list);
+        let is_old = |&packed: &u64| self.time(packed) < from;
+        let is_in = |&packed: &u64| self.time(packed) <= to;
+        let start = if self.first >= from { 0 } else { row.partition_point(is_old) };
+        let end = if self.last <= to { row.len() } else { row.partition_point(is_in) };
+        (row, start, end.max(start))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Hybrid<T> {
+    dynamic: Dynamic<T>,
+    parts: Vec<Part<T>>,
+    /// Edges of segments that are older are gone.
+    floor: T,
+    /// Accounts that pay themselves in some segment: 64 to a word.
+    looped: Vec<u64>,
+}
+
+/// The newest edges are what calls change.
+impl<T> Deref for Hybrid<T> {
+    type Target = Dynamic<T>;
+
+    fn deref(&self) -> &Dynamic<T> {
+        &self.dynamic
+    }
+}
+
+impl<T> DerefMut for Hybrid<T> {
+    fn deref_mut(&mut self) -> &mut Dynamic<T> {
+        &mut self.dynamic
+    }
+}
+
+impl<T: Stamp> From<Dynamic<T>> for Hybrid<T> {
+    fn from(dynamic: Dynamic<T>) -> Hybrid<T> {
+        Hybrid { dynamic, parts: Vec::new(), floor: T::default(), looped: Vec::new() }
+    }
+}
+
+impl<T: Stamp> Hybrid<T> {
+    /// Puts a segment behind the others. Its edges, where the newest part has them, are shown no
+    /// longer by that.
+    ///
+    /// # Errors
+    /// [`GraphError::Segment`] where it is not the next one.
+    pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+        let about = segment.about();
+        let end = self.parts.last().map_or(0, |part| part.end());
+        if about.first < end {
+            let what = "the first number of a segment, behind another,";
+            return Err(GraphError::Segment { what, given: about.first, expected: end });
+        }
+        let accounts = self.dynamic.numbered() as u64;
+        if about.accounts > accounts {
+            let (what, given) = ("accounts of a segment", about.accounts);
+            return Err(GraphError::Segment { what, given, expected: accounts });
+        }
+        let what = "the time of a segment";
+        let outside = GraphError::Segment { what, given: about.span, expected: T::OFFSET_MAX };
+        let next = about.first + about.numbers;
+        let part = Part::new(segment, self.dynamic.base()).ok_or(outside.clone())?;
+        if self.parts.last().is_some_and(|before| part.first <= before.last) {
+            return Err(outside);
+        }
+        let words = part.segment.looped();
+        for (at, word) in words.enumerate().filter(|(_, word)| *word != 0) {
+            if self.looped.len() <= at {
+                self.looped.resize(at + 1, 0);
+            }
+            self.looped[at] |= word;
+        }
+        self.dynamic.seal(next, part.last);
+        self.parts.push(part);
+        Ok(())
+    }
+
+    pub(crate) fn segments(&self) -> impl ExactSizeIterator<Item = &Arc<Segment>> {
+        self.parts.iter().map(|part| &part.segment)
+    }
+
+    /// Edges of segments that are older than this are gone. Gives the segments of which nothing
+    /// is left.
+    pub(crate) fn expire(&mut self, oldest: T) -> Vec<Arc<Segment>> {
+        self.floor = self.floor.max(oldest);
+        let floor = self.floor;
+        let gone = self.parts.iter().take_while(|part| part.last < floor).count();
+        self.parts.drain(..gone).map(|part| part.segment).collect()
+    }
+
+    /// Edges of the newest part that no segment has.
+    pub(crate) fn newest(&self) -> usize {
+        let sealed = |number: &u64| self.dynamic.is_sealed(*number);
+        let waiting = if self.dynamic.is_draining() {
+            self.dynamic.records().map(|(number, _)| number).take_while(sealed).count()
+        } else {
+            0
+        };
+        self.dynamic.len() - waiting
+    }
+
+    /// The segment that covers a number of arrival.
+    pub(crate) fn of(&self, number: u64) -> Option<&Segment> {
+        let at = self.parts.partition_point(|part| part.segment.about().first <= number);
+        let part = self.parts.get(at.checked_sub(1)?)?;
+        (number < part.end()).then_some(&*part.segment)
+    }
+
+    /// The number of arrival that ends in `seq`, of an edge that is in the graph.
+    pub(crate) fn number(&self, seq: u32) -> u64 {
+        let next = self.dynamic.next();
+        next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
+    }
+
+    /// What went wrong with segments that are not in this process' memory.
+    pub(crate) fn failure(&self) -> Option<(i64, String)> {
+        let failed = |part: &Part<T>| {
+            part.segment.failure().map(|reason| (part.segment.about().base, reason))
+        };
+        self.parts.iter().find_map(failed)
+    }
+
+    /// Edges of segments, whether gone or not.
+    pub(crate) fn sealed(&self) -> usize {
+        self.parts.iter().map(|part| part.segment.about().edges as usize).sum()
+    }
+
+    /// Edges of segments that are not gone: number of arrival, source, target, time.
+    pub(crate) fn sealed_edges(&self) -> Vec<(u64, u32, u32, T)> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            let stamp =
+                |time: u64| T::from_offset(part.base.saturating_add(time).min(T::OFFSET_MAX));
+            let edges = part.segment.edges();
+            let edges =
+                edges.map(|(number, source, target, time)| (number, source, target, stamp(time)));
+            all.extend(edges.filter(|(.., time)| *time >= self.floor));
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// The earliest time of an edge, gone or not.
+    pub(crate) fn earliest(&self) -> Option<i64> {
+        let sealed = self.parts.first().map(|part| part.segment.about().base);
+        [sealed, self.dynamic.earliest()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, base: i64) -> Hybrid<S> {
+        let floor = self.dynamic.time(self.floor);
+        let dynamic: Dynamic<S> = self.dynamic.restamp(base);
+        // The base lies before all that the graph holds.
+        let parts = self.parts.into_iter().filter_map(|part| Part::new(part.segment, base));
+        let floor = dynamic.stamp(floor).unwrap_or_default();
+        Hybrid { parts: parts.collect(), floor, looped: self.looped, dynamic }
+    }
+
+    pub(crate) fn rebuild(&mut self) {
+        self.dynamic = self.dynamic.rebuilt();
+    }
+
+    /// Memory of the graph in this process, segments apart.
+    pub(crate) fn bytes(&self) -> usize {
+        self.dynamic.bytes() + self.looped.capacity() * size_of::<u64>()
+    }
+
+    /// The segments that a window may touch, and the window as they know it.
+    fn window(&self, (from, to): (T, T), lens: Lens<T>) -> (&[Part<T>], (T, T)) {
+        let from = from.max(self.floor).max(lens.oldest());
+        let start = self.parts.partition_point(|part| part.last < from);
+        let end = self.parts.partition_point(|part| part.first <= to);
+        (self.parts.get(start..end).unwrap_or_default(), (from, to))
+    }
+
+    fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        if self.parts.is_empty() {
+            return 0;
+        }
+        let (parts, window) = self.window(window, lens);
+        let count = |part: &Part<T>| {
+            let (_, start, end) = part.inside(account, side.into(), window);
+            end - start
+        };
+        parts.iter().map(count).sum()
+    }
+}
+
+impl<T> Part<T> {
+    fn end(&self) -> u64 {
+        let about = self.segment.about();
+        about.first + about.numbers
+    }
+}
+
+/// Entries of one account in the segments, in either direction of time.
+struct Sealed<'a, T> {
+    parts: &'a [Part<T>],
+    account: u32,
+    list: List,
+    window: (T, T),
+    is_backward: bool,
+    row: Row<'a>,
+    part: Option<&'a Part<T>>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a, T: Stamp> Sealed<'a, T> {
+    fn new(parts: &'a [Part<T>], account: u32, list: List, window: (T, T)) -> Sealed<'a, T> {
+        let row = Row::Near(&[]);
+        Sealed {
+            parts,
+            account,
+            list,
+            window,
+            is_backward: false,
+            row,
+            part: None,
+            start: 0,
+            end: 0,
+        }
+    }
+
+    fn backward(self) -> Sealed<'a, T> {
+        Sealed { is_backward: true, ..self }
+    }
+
+    #[cold]
+    fn turn(&mut self) -> Option<Entry<T>> {
+        loop {
+            let (part, rest) = if self.is_backward {
+                self.parts.split_last()?
+            } else {
+                self.parts.split_first()?
+            };
+            self.parts = rest;
+            let (row, start, end) = part.inside(self.account, self.list, self.window);
+            if start < end {
+                (self.row, self.part, self.start, self.end) = (row, Some(part), start, end);
+                return self.next();
+            }
+        }
+    }
+}
+
+impl<T: Stamp> Iterator for Sealed<'_, T> {
+    type Item = Entry<T>;
+
+    fn next(&mut self) -> Option<Entry<T>> {
+        if self.start == self.end {
+            return if self.parts.is_empty() { None } else { self.turn() };
+        }
+        let at = if self.is_backward {
+            self.end -= 1;
+            self.end
+        } else {
+            self.start += 1;
+            self.start - 1
+        };
+        let part = self.part?;
+        self.row.get(at).map(|&packed| part.entry(packed))
+    }
+}
+
+/// Two runs of entries as one in order of time; of one instant those of segments arrived earlier.
+struct Merged<T, S: Iterator<Item = Entry<T>>, D: Iterator<Item = Entry<T>>> {
+    sealed: std::iter::Peekable<S>,
+    dynamic: std::iter::Peekable<D>,
+    is_backward: bool,
+}
+
+impl<T, S, D> Iterator for Merged<T, S, D>
+where
+    T: Stamp,
+    S: Iterator<Item = Entry<T>>,
+    D: Iterator<Item = Entry<T>>,
+{
+    type Item = Entry<T>;
+
+    fn next(&mut self) -> Option<Entry<T>> {
+        match (self.sealed.peek(), self.dynamic.peek()) {
+            (Some(sealed), Some(newest)) => {
+                let is_sealed = if self.is_backward {
+                    sealed.time > newest.time
+                } else {
+                    sealed.time <= newest.time
+                };
+                if is_sealed { self.sealed.next() } else { self.dynamic.next() }
+            }
+            (Some(_), None) => self.sealed.next(),
+            _ => self.dynamic.next(),
+        }
+    }
+}
+
+/// What an account's edges are made of.
+enum Walk<S, D, M> {
+    Newest(D),
+    /// The first run, then the second.
+    Forward(S, D),
+    Backward(D, S),
+    Merged(M),
+}
+
+impl<T, S, D, M> Iterator for Walk<S, D, M>
+where
+    S: Iterator<Item = Entry<T>>,
+    D: Iterator<Item = Entry<T>>,
+    M: Iterator<Item = Entry<T>>,
+{
+    type Item = Entry<T>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<T>> {
+        match self {
+            Walk::Newest(newest) => newest.next(),
+            Walk::Forward(first, second) => first.next().or_else(|| second.next()),
+            Walk::Backward(first, second) => first.next().or_else(|| second.next()),
+            Walk::Merged(both) => both.next(),
+        }
+    }
+}
+
+impl<T: Stamp> Adjacency<T> for Hybrid<T> {
+    fn is_ordered(&self) -> bool {
+        self.dynamic.is_ordered()
+    }
+
+    fn key(&self, account: u32) -> i64 {
+        self.dynamic.key(account)
+    }
+
+    fn order(&self, account: u32) -> u64 {
+        self.dynamic.order(account)
+    }
+
+    fn ascending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let newest = self.dynamic.ascending(account, side, window, lens);
+        if self.parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        let (parts, window) = self.window(window, lens);
+        let sealed = Sealed::new(parts, account, side.into(), window);
+        if self.is_ordered() {
+            return Walk::Forward(sealed, newest);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
+    }
+
+    fn descending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let newest = self.dynamic.descending(account, side, window, lens);
+        if self.parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        let (parts, window) = self.window(window, lens);
+        let sealed = Sealed::new(parts, account, side.into(), window).backward();
+        if self.is_ordered() {
+            return Walk::Backward(newest, sealed);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: true })
+    }
+
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.dynamic.at_most(account, side, window, lens)
+            + self.sealed_count(account, side, window, lens)
+    }
+
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.dynamic.count(account, side, window, lens)
+            + self.sealed_count(account, side, window, lens)
+    }
+
+    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+        let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
+        let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts.as_slice() };
+        let window = (self.floor, T::from_offset(T::OFFSET_MAX));
+        Sealed::new(parts, account, List::Loops, window).chain(self.dynamic.loops(account))
+    }
+}

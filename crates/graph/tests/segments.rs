@@ -1,0 +1,375 @@
+//! A graph whose older part lies in segments against one that holds all its edges.
+//!
+//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::{
+    Bins, Edges, GraphError, GraphFeatures, List, Mode, Rows as Source, Segment, Settings,
+};
+use oracle::Rows;
+use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
+use oracle::random::{Random, Size, stream};
+use std::sync::{Arc, Mutex};
+
+/// Features of every call, bit by bit, and the clock.
+type Results = Vec<(Vec<u64>, Option<i64>)>;
+
+fn bits(cells: &[f64]) -> Vec<u64> {
+    cells.iter().map(|cell| cell.to_bits()).collect()
+}
+
+/// What happens to a graph with segments between two calls.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Life {
+    /// A segment is made at once, or a few calls later.
+    Sealing,
+    /// All that is left of the graph are its segments and the rows behind them.
+    Restarting,
+    /// The graph is written down and taken up again.
+    Restoring,
+    /// Rows of segments come from elsewhere.
+    Far,
+    /// The canary: segments come without their first edge.
+    Losing,
+}
+
+/// A segment behind a wall: its rows are copied out one by one.
+#[derive(Debug)]
+struct Wall {
+    segment: Arc<Segment>,
+    asked: Mutex<usize>,
+    reason: Option<&'static str>,
+}
+
+impl Source for Wall {
+    fn row(&self, account: u32, list: List) -> Arc<[u64]> {
+        *self.asked.lock().unwrap() += 1;
+        if self.reason.is_some() {
+            return Arc::new([]);
+        }
+        self.segment.packed(account, list).into()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.reason.map(ToOwned::to_owned)
+    }
+}
+
+fn behind_a_wall(segment: Segment, reason: Option<&'static str>) -> Segment {
+    let beside = segment.buffers().unwrap();
+    let about = segment.about().clone();
+    let wall = Wall { segment: Arc::new(segment), asked: Mutex::new(0), reason };
+    Segment::far(about, beside, Arc::new(wall)).unwrap()
+}
+
+/// Runs a stream on a graph with segments.
+fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
+    let mut random = Random::new(seed);
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let mut results = Vec::new();
+    let mut pending = None;
+    let mut segments: Vec<Arc<Segment>> = Vec::new();
+    // Rows by their numbers of arrival, as a log keeps them.
+    let mut log = Vec::new();
+    for one in &stream.calls {
+        if matches!(one, Call::Start(_)) {
+            (pending, segments, log) = (None, Vec::new(), Vec::new());
+        }
+        log.extend(arrivals(one, stream.settings.mode));
+        let cells = call(&mut engine, one);
+        results.push((bits(&cells), engine.stats().now));
+        pending = pending.or_else(|| engine.freeze());
+        if random.is(0.3) {
+            continue;
+        }
+        if let Some(frozen) = pending.take() {
+            let mut segment = frozen.plan().unwrap().build().unwrap();
+            if life == Life::Far {
+                segment = behind_a_wall(segment, None);
+            }
+            if life == Life::Losing {
+                segment = without_its_first_edge(&segment);
+            }
+            let segment = Arc::new(segment);
+            engine.attach(Arc::clone(&segment)).unwrap();
+            segments.push(segment);
+        }
+        let expired = engine.expired();
+        segments.retain(|one| !expired.contains(one.about()));
+        if life == Life::Restoring && random.is(0.25) {
+            engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
+            (segments, log) = (Vec::new(), Vec::new());
+        }
+        if life == Life::Restarting && !segments.is_empty() {
+            let (accounts, late) = (engine.accounts(), engine.stragglers());
+            let about = segments[segments.len() - 1].about();
+            let end = about.first + about.numbers;
+            let next = engine.next_number();
+            pending = None;
+            engine.adopt(&accounts, segments.iter().cloned(), &late).unwrap();
+            let newer = log.len() - (next - end) as usize;
+            replay(&mut engine, &log[newer..], &mut random);
+            assert_eq!(engine.next_number(), next);
+            let expired = engine.expired();
+            segments.retain(|one| !expired.contains(one.about()));
+        }
+    }
+    results
+}
+
+/// The rows of a call that become edges, in order of arrival: (id, source, target, time, values).
+fn arrivals(call: &Call, mode: Mode) -> Vec<Arrival> {
+    let rows = call.rows();
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    if mode == Mode::Batch && matches!(call, Call::Transform(_)) {
+        let is_first = |row: &usize| !rows.ids[..*row].contains(&rows.ids[*row]);
+        order.retain(is_first);
+    }
+    if mode == Mode::Batch && !matches!(call, Call::Start(_)) {
+        order.sort_by_key(|&row| rows.times[row]);
+    }
+    let one = |row: usize| {
+        let values = rows.columns.iter().map(|column| column[row]).collect();
+        ((rows.ids[row], rows.sources[row], rows.targets[row], rows.times[row]), values)
+    };
+    order.into_iter().map(one).collect()
+}
+
+type Arrival = ((i64, i64, i64, i64), Vec<f64>);
+
+/// Adds rows as they arrived, cut anew.
+fn replay(engine: &mut GraphFeatures, log: &[Arrival], random: &mut Random) {
+    let mut rows = Rows::default();
+    rows.columns.resize(log.first().map_or(0, |(_, values)| values.len()), Vec::new());
+    for (row, values) in log {
+        rows.push(*row);
+        rows.columns.iter_mut().zip(values).for_each(|(column, value)| column.push(*value));
+    }
+    for part in random.cut(&rows, 20) {
+        part.with(|edges| engine.learn(edges)).unwrap();
+    }
+}
+
+fn without_its_first_edge(segment: &Segment) -> Segment {
+    let mut about = segment.about().clone();
+    if about.edges == about.loops {
+        return Segment::new(about, segment.buffers().unwrap()).unwrap();
+    }
+    let mut buffers = segment.buffers().unwrap();
+    about.edges -= 1;
+    for list in [List::Out, List::In] {
+        let (starts, entries) = (&buffers.starts[list as usize], &buffers.entries[list as usize]);
+        let first = entries.iter().enumerate().min_by_key(|(_, packed)| **packed).unwrap().0;
+        let mut entries = entries.to_vec();
+        entries.remove(first);
+        let shift = |start: &i32| start - i32::from(*start > first as i32);
+        buffers.starts[list as usize] = starts.iter().map(shift).collect::<Vec<_>>().into();
+        buffers.entries[list as usize] = entries.into();
+    }
+    Segment::new(about, buffers).unwrap()
+}
+
+fn plain(stream: &Stream) -> Results {
+    let settings = Settings { segment: None, ..stream.settings.clone() };
+    let all = by_engine(&Stream { settings, calls: stream.calls.clone() });
+    all.into_iter().map(|one| (bits(&one.cells), one.now)).collect()
+}
+
+/// A random stream whose graph has segments of some length.
+fn segmented(mode: Mode, size: Size, seed: u64) -> Stream {
+    let mut stream = stream(mode, size, seed);
+    stream.settings.edges_max = None;
+    let longest = 1 + seed % 60;
+    stream.settings.segment = Some(if seed.is_multiple_of(7) { 1 } else { longest });
+    stream
+}
+
+/// Fails with the smallest stream on which the two graphs differ.
+fn agree(stream: Stream, seed: u64, life: Life) {
+    let differs = |stream: &Stream| by_hybrid(stream, seed, life) != plain(stream);
+    if differs(&stream) {
+        let rows = stream.calls.iter().map(|call| call.rows().len()).sum::<usize>();
+        let stream = if rows <= 600 { shrink(stream, differs) } else { stream };
+        let (got, want) = (by_hybrid(&stream, seed, life), plain(&stream));
+        let first = got.iter().zip(&want).position(|(got, want)| got != want).unwrap_or_default();
+        let figure = |one: &Results| -> Vec<f64> {
+            one[first].0.iter().map(|cell| f64::from_bits(*cell)).collect()
+        };
+        let (got, want) = (figure(&got), figure(&want));
+        let text = show(&stream);
+        panic!("seed {seed}, {life:?}, call {first}: {got:?}, not {want:?}\n{text}");
+    }
+}
+
+fn agree_on_streams(mode: Mode, life: Life) {
+    let [small, medium, large] = amounts();
+    for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
+        (0..count).for_each(|seed| agree(segmented(mode, size, seed), seed, life));
+    }
+}
+
+#[test]
+fn segments_change_nothing_in_causal_mode() {
+    agree_on_streams(Mode::Causal, Life::Sealing);
+}
+
+#[test]
+fn segments_change_nothing_in_batch_mode() {
+    agree_on_streams(Mode::Batch, Life::Sealing);
+}
+
+#[test]
+fn a_graph_with_segments_can_be_restored() {
+    agree_on_streams(Mode::Causal, Life::Restoring);
+    agree_on_streams(Mode::Batch, Life::Restoring);
+}
+
+#[test]
+fn a_graph_can_be_made_from_segments_and_what_came_behind_them() {
+    agree_on_streams(Mode::Causal, Life::Restarting);
+}
+
+#[test]
+fn segments_may_be_out_of_this_process() {
+    agree_on_streams(Mode::Causal, Life::Far);
+    agree_on_streams(Mode::Batch, Life::Far);
+}
+
+/// The canary: a segment that lacks an edge must be told apart.
+#[test]
+fn a_lost_edge_is_told_apart() {
+    let [small, _, _] = amounts();
+    for mode in [Mode::Causal, Mode::Batch] {
+        let is_seen = (0..small).any(|seed| {
+            let stream = segmented(mode, Size::Small, seed);
+            by_hybrid(&stream, seed, Life::Losing) != plain(&stream)
+        });
+        assert!(is_seen, "in {small} streams of {mode:?} mode");
+    }
+}
+
+fn fan(segment: Option<u64>) -> Settings {
+    let fan = Some(Bins { window: 40, bins: vec![2, 3, 4] });
+    Settings { fan, segment, ..Settings::default() }
+}
+
+fn rows(all: &[(i64, i64, i64, i64)]) -> Rows {
+    let mut rows = Rows::default();
+    all.iter().for_each(|&row| rows.push(row));
+    rows
+}
+
+fn learned(all: &[(i64, i64, i64, i64)]) -> GraphFeatures {
+    let mut engine = GraphFeatures::new(fan(Some(10))).unwrap();
+    rows(all).with(|edges| engine.learn(edges)).unwrap();
+    engine
+}
+
+#[test]
+fn a_span_is_given_away_once_it_is_over() {
+    let mut engine = learned(&[(0, 1, 2, 11), (1, 3, 2, 19)]);
+    assert!(engine.freeze().is_none(), "the span from 10 to 19 is not over");
+    rows(&[(2, 4, 2, 20)]).with(|edges| engine.learn(edges)).unwrap();
+    let frozen = engine.freeze().unwrap();
+    assert_eq!((frozen.about().edges, frozen.about().base, frozen.about().span), (2, 11, 8));
+    let segment = Arc::new(frozen.plan().unwrap().build().unwrap());
+    engine.attach(Arc::clone(&segment)).unwrap();
+    let again = engine.attach(segment).unwrap_err();
+    assert!(matches!(again, GraphError::Segment { given: 0, expected: 2, .. }), "{again}");
+    assert_eq!((engine.stats().edges, engine.stats().sealed), (3, 2));
+    // 40 after its last edge it is gone.
+    rows(&[(3, 5, 2, 60)]).with(|edges| engine.learn(edges)).unwrap();
+    assert_eq!(engine.expired().iter().map(|about| about.first).collect::<Vec<_>>(), [0]);
+    assert_eq!((engine.stats().segments, engine.expired().len()), (0, 0));
+}
+
+#[test]
+fn shares_of_a_call_add_up_to_it() {
+    let [small, medium, _] = amounts();
+    for (mode, size, count) in
+        [(Mode::Causal, Size::Small, small / 4), (Mode::Batch, Size::Medium, medium / 2)]
+    {
+        for seed in 0..count {
+            let stream = segmented(mode, size, seed);
+            let width = stream.settings.width();
+            let whole = by_engine(&stream);
+            let shares = 2 + (seed % 3) as usize;
+            let mut sums: Vec<Vec<f64>> =
+                whole.iter().map(|one| vec![0.0; one.cells.len()]).collect();
+            for share in 0..shares {
+                let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+                for (sums, one) in sums.iter_mut().zip(&stream.calls) {
+                    let Call::Transform(rows) = one else {
+                        call(&mut engine, one);
+                        continue;
+                    };
+                    let mut cells = vec![7.0; sums.len()];
+                    let part = |edges: &Edges<'_>| {
+                        engine.transform_share(edges, &mut cells, width, 0, (share, shares))
+                    };
+                    rows.with(part).unwrap();
+                    sums.iter_mut().zip(&cells).for_each(|(sum, cell)| *sum += cell);
+                }
+            }
+            let whole: Vec<_> = whole.into_iter().map(|one| one.cells).collect();
+            assert!(sums == whole, "seed {seed}:\n{}", show(&stream));
+        }
+    }
+    let mut engine = learned(&[]);
+    let share = |edges: &Edges<'_>| engine.transform_share(edges, &mut [], 6, 0, (2, 2));
+    let error = rows(&[]).with(share).unwrap_err();
+    assert_eq!(error.to_string(), "share is 2; there are 2");
+}
+
+#[test]
+fn segments_that_do_not_fit_are_refused() {
+    let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20)]);
+    let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();
+    let (about, buffers) = (segment.about().clone(), segment.buffers().unwrap());
+    // More accounts than the graph knows.
+    let mut more = about.clone();
+    more.accounts = 60;
+    let more = Arc::new(Segment::new(more, buffers.clone()).unwrap());
+    let error = engine.attach(more).unwrap_err().to_string();
+    assert_eq!(error, "accounts of a segment are 60, where 3 are possible");
+    // Buffers that are too short for what they say.
+    let mut short = buffers.clone();
+    short.index = short.index.slice(0, 1);
+    assert!(matches!(Segment::new(about.clone(), short), Err(GraphError::Segment { .. })));
+    let mut short = buffers.clone();
+    short.entries[0] = Vec::new().into();
+    assert!(matches!(Segment::new(about.clone(), short), Err(GraphError::Segment { .. })));
+    // Offsets and entries that say nonsense are read as nothing, or as nonsense; never beyond.
+    let mut nonsense = buffers;
+    nonsense.starts[0] = vec![i32::MIN, 1].into();
+    nonsense.entries[1] = vec![u64::MAX].into();
+    engine.attach(Arc::new(Segment::new(about, nonsense).unwrap())).unwrap();
+    let cells = rows(&[(2, 1, 2, 21)]).with(|edges| engine.transform(edges)).unwrap();
+    assert_eq!(cells.len(), 6);
+    let error = engine.freeze().map(|frozen| frozen.about().clone());
+    assert_eq!(error, None);
+}
+
+#[test]
+fn a_segment_that_cannot_be_read_is_an_error_that_names_its_time() {
+    let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20)]);
+    let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();
+    engine.attach(Arc::new(behind_a_wall(segment, Some("node b is lost")))).unwrap();
+    let error = rows(&[(2, 4, 2, 21)]).with(|edges| engine.transform(edges)).unwrap_err();
+    let text = "the edges from time 1 on are out of reach: node b is lost";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn segments_need_a_length_and_no_other_limit() {
+    let settings = Settings { edges_max: Some(9), ..fan(Some(10)) };
+    let error = GraphFeatures::new(settings).unwrap_err().to_string();
+    assert!(error.starts_with("edges_max cannot"), "{error}");
+    let error = GraphFeatures::new(fan(Some(0))).unwrap_err().to_string();
+    assert_eq!(error, "segment is 0; at least 1 is needed");
+    let mut engine = GraphFeatures::new(fan(None)).unwrap();
+    let error = engine.adopt(&[], [], &engine.stragglers()).unwrap_err().to_string();
+    assert_eq!(error, "segment is needed to take segments up");
+}
