@@ -564,6 +564,7 @@ class GraphEngine:
         threads: int,
         work_max: int | None,
         keeps_ids: bool,
+        segment: int | None = None,
     ) -> GraphEngine: ...
     def width(self) -> int:
         """Columns that are added to a row."""
@@ -603,7 +604,88 @@ class GraphEngine:
     def restore(self, state: dict[str, Any]) -> None:
         """Become what ``state`` gave."""
     def stats(self) -> dict[str, Any]:
-        """Edges, accounts, bytes, now, rows, cut_short."""
+        """Edges, accounts, bytes, segments, sealed, sealed_bytes, draining, now, rows, cut_short."""
+    def freeze(self) -> GraphFrozen | None:
+        """A copy of the oldest full span that has no segment, if there is one."""
+    def attach(self, segment: GraphSegment) -> None:
+        """Put a segment in the place of the edges that it was made from."""
+    def adopt(
+        self,
+        accounts: npt.NDArray[np.int64],
+        segments: Sequence[GraphSegment],
+        late: dict[str, Any],
+    ) -> None:
+        """Fill an empty graph with what ``accounts`` and ``stragglers`` gave, and segments."""
+    def split(
+        self, matrix: npt.NDArray[np.float64]
+    ) -> tuple[builtins.list[npt.NDArray[np.int64]], builtins.list[npt.NDArray[np.float64]]]:
+        """A matrix as ``transform_columns`` takes its rows."""
+    def accounts(self, start: int, /) -> npt.NDArray[np.int64]:
+        """The accounts whose small numbers are ``start`` and above."""
+    def edges_of(
+        self, account: int, list: int, start: int, end: int, /
+    ) -> builtins.list[npt.NDArray[np.int64]]:
+        """Edges of an account between two times: the accounts at the other ends, and the times.
+        ``list`` is 0 for edges out, 1 for edges in, 2 for self-loops."""
+    def stragglers(self) -> dict[str, Any]:
+        """The edges that came late and that segments have no place for, as columns."""
+    def next_number(self) -> int:
+        """Number of arrival that the next row will have."""
+    def expired(self) -> builtins.list[dict[str, int]]:
+        """Segments of which nothing is left in the window, since the last question."""
+    def transform_share(
+        self,
+        ends: Sequence[npt.NDArray[np.int64]],
+        measured: Sequence[npt.NDArray[np.float64]],
+        share: tuple[int, int],
+    ) -> npt.NDArray[np.float64]:
+        """As ``transform_columns``, one of several shares of the work; they add up to it."""
+
+@final
+class GraphFrozen:
+    """A full span of a graph's edges, copied out of it."""
+
+    def about(self) -> dict[str, int]: ...
+    def plan(self) -> GraphPlan:
+        """Measure its lists; once."""
+
+@final
+class GraphPlan:
+    """A span of a graph's edges that will be a segment (``docs/formats/segment.md``)."""
+
+    def about(self) -> dict[str, int]: ...
+    def sizes(
+        self,
+    ) -> tuple[int, builtins.list[int], builtins.list[int], int, int, builtins.list[int]]:
+        """Lengths of index, starts, entries, times, ids and values."""
+    def fill(
+        self,
+        index: npt.NDArray[np.uint64],
+        starts: Sequence[npt.NDArray[np.int32]],
+        entries: Sequence[npt.NDArray[np.uint64]],
+        times: npt.NDArray[np.uint64],
+        ids: npt.NDArray[np.int64],
+        values: Sequence[npt.NDArray[np.float64]],
+    ) -> None:
+        """Write the segment into arrays of these lengths."""
+
+@final
+class GraphSegment:
+    """A segment over pyarrow buffers, which it keeps and which must not change."""
+
+    def __new__(
+        cls,
+        of: dict[str, int],
+        index: pa.Buffer,
+        starts: Sequence[pa.Buffer],
+        entries: Sequence[pa.Buffer],
+        times: pa.Buffer,
+        ids: pa.Buffer,
+        values: Sequence[pa.Buffer],
+    ) -> GraphSegment: ...
+    def about(self) -> dict[str, int]: ...
+    @property
+    def nbytes(self) -> int: ...
 
 @final
 class HugeTable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # Longest wait for anything that should be quick; a test never asserts that it was.
 LIMIT_SECONDS = 30.0
+LEASE_MS = "2000"
 MEMORY = "256MiB"
 
 _RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
@@ -155,6 +157,74 @@ def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def shared(shared_node: Node) -> farrow.Client:
     """A client of the shared node."""
     return farrow.connect(shared_node.socket)
+
+
+class Cluster:
+    """Nodes a, b and so on, each of which knows all others."""
+
+    def __init__(self, make_node: Callable[..., Node], count: int, *flags: str) -> None:
+        self.names = [chr(ord("a") + number) for number in range(count)]
+        # All are held until the last is chosen, so that no two are the same.
+        held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
+        self.addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+        for one in held:
+            one.close()
+        self.nodes: dict[str, Node] = {}
+        for name, address in zip(self.names, self.addresses, strict=True):
+            joins = [f"--join={other}" for other in self.addresses if other != address]
+            self.nodes[name] = make_node(
+                "--memory", "64MiB", "--name", name, "--listen", address, *joins,
+                "--lease-ms", LEASE_MS, *(flags or ("--plaintext",)),
+            )  # fmt: skip
+        self.settle(count)
+
+    def client(self, name: str) -> farrow.Client:
+        return farrow.connect(self.nodes[name].socket)
+
+    def clients(self) -> list[farrow.Client]:
+        return [self.client(name) for name in self.names]
+
+    def settle(self, live: int) -> None:
+        """Wait until each node maps the memory of so many."""
+
+        def is_settled(client: farrow.Client) -> bool:
+            nodes = client.nodes()
+            return sum(node.reach == "live" and node.fabric != "" for node in nodes) == live
+
+        for client in self.clients():
+            wait_until(lambda client=client: is_settled(client), f"{live} nodes: {client.nodes()}")
+
+
+@pytest.fixture
+def make_cluster(make_node: Callable[..., Node]) -> Callable[..., Cluster]:
+    def make(count: int, *flags: str) -> Cluster:
+        return Cluster(make_node, count, *flags)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes for all tests that end none."""
+    made: list[Node] = []
+
+    def make(*flags: str) -> Node:
+        made.append(Node(tmp_path_factory.mktemp("node"), *flags))
+        return made[-1]
+
+    try:
+        yield Cluster(make, 3)
+    finally:
+        for node in made:
+            node.close()
+
+
+@pytest.fixture
+def nodes(three: Cluster) -> Iterator[Cluster]:
+    """The three nodes, with nothing in them."""
+    yield three
+    client = three.client("a")
+    client.delete(client.list(all_nodes=True)["id"].to_pylist())
 
 
 def run_python(script: str, *arguments: str, env: dict[str, str] | None = None) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS, wait_until
+from conftest import LEASE_MS, LIMIT_SECONDS, Cluster, wait_until
 from farrow.cli import main
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from conftest import Node
 
-LEASE_MS = "2000"
 TABLE = pa.table(
     {
         "n": pa.array(range(10_000), pa.int64()),
@@ -35,76 +34,6 @@ TABLE = pa.table(
         "list": pa.array([[n] * (n % 3) for n in range(10_000)]),
     }
 )
-
-
-class Cluster:
-    """Nodes a, b and so on, each of which knows all others."""
-
-    def __init__(self, make_node: Callable[..., Node], count: int, *flags: str) -> None:
-        self.names = [chr(ord("a") + number) for number in range(count)]
-        # All are held until the last is chosen, so that no two are the same.
-        held = [socket.create_server(("127.0.0.1", 0)) for _ in self.names]
-        self.addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-        for one in held:
-            one.close()
-        self.nodes: dict[str, Node] = {}
-        for name, address in zip(self.names, self.addresses, strict=True):
-            joins = [f"--join={other}" for other in self.addresses if other != address]
-            self.nodes[name] = make_node(
-                "--memory", "64MiB", "--name", name, "--listen", address, *joins,
-                "--lease-ms", LEASE_MS, *(flags or ("--plaintext",)),
-            )  # fmt: skip
-        self.settle(count)
-
-    def client(self, name: str) -> farrow.Client:
-        return farrow.connect(self.nodes[name].socket)
-
-    def clients(self) -> list[farrow.Client]:
-        return [self.client(name) for name in self.names]
-
-    def settle(self, live: int) -> None:
-        """Wait until each node maps the memory of so many."""
-
-        def is_settled(client: farrow.Client) -> bool:
-            nodes = client.nodes()
-            return sum(node.reach == "live" and node.fabric != "" for node in nodes) == live
-
-        for client in self.clients():
-            wait_until(lambda client=client: is_settled(client), f"{live} nodes: {client.nodes()}")
-
-
-@pytest.fixture
-def make_cluster(make_node: Callable[..., Node]) -> Callable[..., Cluster]:
-    def make(count: int, *flags: str) -> Cluster:
-        return Cluster(make_node, count, *flags)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes for all tests that end none."""
-    from conftest import Node
-
-    made: list[Node] = []
-
-    def make(*flags: str) -> Node:
-        made.append(Node(tmp_path_factory.mktemp("node"), *flags))
-        return made[-1]
-
-    try:
-        yield Cluster(make, 3)
-    finally:
-        for node in made:
-            node.close()
-
-
-@pytest.fixture
-def nodes(three: Cluster) -> Iterator[Cluster]:
-    """The three nodes, with nothing in them."""
-    yield three
-    client = three.client("a")
-    client.delete(client.list(all_nodes=True)["id"].to_pylist())
 
 
 VALUES: dict[str, Any] = {

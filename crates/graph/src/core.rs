@@ -221,6 +221,10 @@ impl<T: Stamp> Core<T> {
             self.insert(settings, edges, part);
             self.evict(settings);
         }
+        if order.is_empty() && self.graph.is_draining() {
+            self.triggers.clear();
+            self.evict(settings);
+        }
     }
 
     /// Adds rows in `order`, and writes the features of all rows: row `r` gets the counts of the

@@ -2,7 +2,9 @@
 
 use crate::core::Core;
 use crate::error::GraphError;
-use crate::graph::{About, Adjacency, Frozen, GONE, Record, Sealed, Segment, Stamp};
+use crate::graph::{
+    About, Adjacency, Entry, Frozen, GONE, Lens, List, Record, Sealed, Segment, Side, Stamp,
+};
 use crate::settings::Settings;
 use std::sync::Arc;
 
@@ -92,6 +94,22 @@ impl<T: Stamp> Core<T> {
             self.columns.start(self.graph.head());
         }
         Ok(())
+    }
+
+    /// Edges of one account from one time to another: whose other ends, and when.
+    pub(crate) fn edges_of(&self, account: i64, list: List, from: i64, to: i64) -> Vec<(i64, i64)> {
+        let graph = &self.graph;
+        let Some(account) = graph.find(account) else { return Vec::new() };
+        let lens = Lens::whole(graph.next() as u32);
+        let one = |entry: Entry<T>| (graph.key(entry.other), graph.time(entry.time));
+        let is_inside = |(_, time): &(i64, i64)| from <= *time && *time <= to;
+        let side = match list {
+            List::Out => Side::Out,
+            List::In => Side::In,
+            List::Loops => return graph.loops(account).map(one).filter(is_inside).collect(),
+        };
+        let window = T::always();
+        graph.ascending(account, side, window, lens).map(one).filter(is_inside).collect()
     }
 
     /// The edges that came late and that segments have no place for.

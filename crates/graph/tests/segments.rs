@@ -103,7 +103,7 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
             (segments, log) = (Vec::new(), Vec::new());
         }
         if life == Life::Restarting && !segments.is_empty() {
-            let (accounts, late) = (engine.accounts(), engine.stragglers());
+            let (accounts, late) = (engine.accounts(0), engine.stragglers());
             let about = segments[segments.len() - 1].about();
             let end = about.first + about.numbers;
             let next = engine.next_number();
@@ -279,6 +279,9 @@ fn a_span_is_given_away_once_it_is_over() {
     let again = engine.attach(segment).unwrap_err();
     assert!(matches!(again, GraphError::Segment { given: 0, expected: 2, .. }), "{again}");
     assert_eq!((engine.stats().edges, engine.stats().sealed), (3, 2));
+    let edges = |list| engine.edges_of(2, list, 12, 20);
+    assert_eq!((edges(List::In), edges(List::Out)), (vec![(3, 19), (4, 20)], vec![]));
+    assert_eq!(engine.edges_of(7, List::In, 0, 99), []);
     // 40 after its last edge it is gone.
     rows(&[(3, 5, 2, 60)]).with(|edges| engine.learn(edges)).unwrap();
     assert_eq!(engine.expired().iter().map(|about| about.first).collect::<Vec<_>>(), [0]);

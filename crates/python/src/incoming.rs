@@ -51,6 +51,20 @@ impl Pinned {
     }
 }
 
+/// The bytes of a pyarrow buffer, which is kept for as long as they are used. They must not change.
+pub fn pinned_buffer(object: &Bound<'_, PyAny>) -> PyResult<Buffer> {
+    if !matches!(shim::classify(object), Class::Buffer) {
+        return Err(PyTypeError::new_err(format!("{object} is no pyarrow.Buffer")));
+    }
+    let (data, size) = shim::buffer_view(object)?;
+    let Some(address) = NonNull::new(data.cast_mut()).filter(|_| size > 0) else {
+        return Ok(Buffer::from_vec(Vec::<u8>::new()));
+    };
+    let keep = Arc::new(Pinned::new(object, data, size));
+    // SAFETY: the buffer is kept, and with it its bytes, which the caller leaves as they are.
+    Ok(unsafe { foreign_buffer(address, size, keep) })
+}
+
 /// A Python object, ready to be put without the GIL.
 pub enum Incoming {
     /// Bytes-like.

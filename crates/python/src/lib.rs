@@ -46,6 +46,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<dissociated::DissociatedMessages>()?;
     module.add_class::<events::EventStream>()?;
     module.add_class::<graph::GraphEngine>()?;
+    module.add_class::<graph::GraphFrozen>()?;
+    module.add_class::<graph::GraphPlan>()?;
+    module.add_class::<graph::GraphSegment>()?;
     module.add_class::<huge::HugeTable>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;

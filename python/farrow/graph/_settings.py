@@ -106,6 +106,10 @@ class Plan:
 
     def engine(self, measured: Sequence[int]) -> GraphEngine:
         """An empty engine whose statistics are of these columns of a matrix."""
+        return GraphEngine(**self.parameters(measured))
+
+    def parameters(self, measured: Sequence[int]) -> dict[str, Any]:
+        """What ``engine`` makes an engine of."""
         statistics = None
         if self.statistics_window is not None:
             codes = [STATISTICS.index(name) for name in self.statistics]
@@ -113,17 +117,17 @@ class Plan:
         windows = [window for _, window, _ in self.patterns]
         if self.statistics_window is not None:
             windows.append(self.statistics_window)
-        return GraphEngine(
-            is_causal=self.is_causal,
-            time_window=max(windows),
-            edges_max=self.edges_max,
-            patterns=self.patterns,
-            cycle_length=self.cycle_length,
-            statistics=statistics,
-            threads=self.threads,
-            work_max=self.work_max,
-            keeps_ids=self.keeps_ids,
-        )
+        return {
+            "is_causal": self.is_causal,
+            "time_window": max(windows),
+            "edges_max": self.edges_max,
+            "patterns": self.patterns,
+            "cycle_length": self.cycle_length,
+            "statistics": statistics,
+            "threads": self.threads,
+            "work_max": self.work_max,
+            "keeps_ids": self.keeps_ids,
+        }
 
     def names(self, measured: Sequence[str]) -> list[str]:
         """Names of the features, where the statistics are of these columns."""

@@ -27,6 +27,12 @@ _KEY = b"farrow.graph"
 def state_of(features: GraphFeatures) -> dict[str, Any]:
     """Parameters and graph, with the edges as a table under ``edges``."""
     parameters = features.get_params(deep=False)
+    cluster = parameters.pop("cluster")
+    if cluster is not None:
+        raise TypeError(
+            f"graph {cluster.name!r} lies in cluster memory: it stays there, and a GraphFeatures "
+            "of its name goes on with it"
+        )
     stream = features._stream
     state: dict[str, Any] = {"version": VERSION, "parameters": _plain(parameters), "stream": None}
     if stream is None:

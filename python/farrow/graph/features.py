@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 
 from farrow.graph._check import matrix_of, whole_of
 from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
-from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan
+from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan, ticks_of
 from farrow.graph._state import read_state, restored, state_of, write_state
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from farrow._native import GraphEngine
+    from farrow.graph.cluster import ClusterGraph
+    from farrow.graph.cluster._engine import ClusterEngine
 
 __all__ = ["PATTERNS", "STATISTICS", "GraphFeatures"]
 
@@ -62,6 +64,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         threads: threads that search; they never change results.
         evidence: keep the edge ids, so that :meth:`patterns_of` works: 8 bytes an edge.
         evidence_max: patterns that one call of :meth:`patterns_of` returns, at most.
+        cluster: a :class:`farrow.graph.cluster.ClusterGraph`: older edges lie in the memory of
+            its nodes, where others read them, and the graph outlives this process; None: all
+            edges stay in this process.
         work_max: edges that the search of one pattern may look at for one row; ``stats()`` says
             how often that was not enough.
 
@@ -86,6 +91,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         evidence: bool = False,
         evidence_max: int = 1000,
         work_max: int | None = 10_000_000,
+        cluster: ClusterGraph | None = None,
     ) -> None:
         self.patterns = patterns
         self.window = window
@@ -100,6 +106,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.evidence = evidence
         self.evidence_max = evidence_max
         self.work_max = work_max
+        self.cluster = cluster
 
     # What scikit-learn knows about an estimator lies in its attributes; this is not among them.
     _stream: _Stream | None = None
@@ -107,14 +114,28 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def set_params(self, **params: Any) -> GraphFeatures:
         """Change parameters and empty the graph."""
         super().set_params(**params)
-        self._stream = None
+        self.close()
         return self
+
+    def close(self) -> None:
+        """Let go of the graph: one in the cluster stays there, and can be taken up again."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def fit(self, X: Any, y: Any = None) -> GraphFeatures:
         """Empty the graph and add rows."""
-        stream = _Stream(self, X)
+        stream = self._empty(X)
         stream.learn(X)
         return self._keep(stream)
+
+    def _empty(self, X: Any) -> _Stream:
+        """A stream without rows. One in the cluster is emptied only now, when X makes sense."""
+        if self.cluster is not None:
+            self.close()
+        stream = _Stream(self, X)
+        stream.clear()
+        return stream
 
     def partial_fit(self, X: Any, y: Any = None) -> GraphFeatures:
         """Add rows."""
@@ -131,7 +152,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
         """Empty the graph, add rows once, and return them with their features."""
-        stream = _Stream(self, X)
+        stream = self._empty(X)
         result = stream.transform(X)
         self._keep(stream)
         return result
@@ -218,6 +239,7 @@ class _Stream:
         self.accounts = Accounts()
         self.rows = 0
         self.layout: Layout | None = None
+        self.cluster = owner.cluster
         if found is None:
             matrix = matrix_of(rows)
             count = matrix.shape[1]
@@ -240,9 +262,34 @@ class _Stream:
 
     def _start(self, plan: Plan, numbers: list[int]) -> None:
         self.numbers = numbers
-        self.engine: GraphEngine = plan.engine(numbers)
+        self.engine: GraphEngine | ClusterEngine = plan.engine(numbers)
+        if self.cluster is not None:
+            self.engine = self._in_cluster(self.cluster, plan, numbers)
+            # Rows without ids of their own are numbered on.
+            self.rows = self.engine.rows
         self.names = plan.names(self.measured)
         self.has_statistics = plan.statistics_window is not None
+
+    def _in_cluster(self, cluster: ClusterGraph, plan: Plan, numbers: list[int]) -> ClusterEngine:
+        from farrow.graph.cluster._engine import ClusterEngine
+        from farrow.graph.cluster._objects import Manifest
+
+        ticks = 1 if self.layout is None else self.layout.ticks
+        length = ticks_of("segment", cluster.segment, ticks)
+        stream = {name: one for name, one in self.state().items() if name not in ("names", "rows")}
+        manifest = Manifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
+        return ClusterEngine(cluster, manifest)
+
+    def clear(self) -> None:
+        """Empty a graph that outlived the process before; others are empty."""
+        if self.cluster is not None:
+            self.engine.clear()  # type: ignore[union-attr]
+            self.rows = 0
+
+    def close(self) -> None:
+        """Let go of what outlives the process."""
+        if self.cluster is not None:
+            self.engine.close()  # type: ignore[union-attr]
 
     def state(self) -> dict[str, Any]:
         """All but the graph, as plain values."""
@@ -262,6 +309,7 @@ class _Stream:
         stream.layout = None if state["layout"] is None else Layout.restored(state["layout"])
         stream.inputs, stream.measured = list(state["inputs"]), list(state["measured"])
         stream.rows = state["rows"]
+        stream.cluster = None
         ticks = 1 if stream.layout is None else stream.layout.ticks
         stream._start(Plan(owner.get_params(deep=False), ticks), list(state["numbers"]))
         return stream

@@ -46,6 +46,8 @@ pub struct Stats {
     pub segments: usize,
     /// Edges in segments.
     pub sealed: usize,
+    /// Edges that segments have and that wait to be taken out of this process.
+    pub draining: usize,
     /// Memory of the segments, wherever it lies.
     pub sealed_bytes: usize,
     /// The latest time that came.
@@ -446,11 +448,12 @@ impl<T: Stamp> Core<T> {
     fn size(&self) -> Stats {
         let segments = self.graph.segments();
         Stats {
-            edges: self.graph.newest() + self.graph.sealed(),
+            edges: self.graph.len() - self.graph.waiting() + self.graph.sealed(),
             accounts: self.graph.accounts(),
             bytes: self.bytes(),
             segments: segments.len(),
             sealed: self.graph.sealed(),
+            draining: self.graph.waiting(),
             sealed_bytes: segments.map(|one| one.bytes()).sum(),
             now: self.now,
             ..Stats::default()

@@ -3,7 +3,7 @@
 use super::{Core, Graph, GraphFeatures, Output, Share, narrow_base};
 use crate::Edges;
 use crate::error::GraphError;
-use crate::graph::{About, Frozen, Segment};
+use crate::graph::{About, Frozen, List, Segment};
 use crate::sealing::Stragglers;
 use std::sync::Arc;
 
@@ -111,12 +111,23 @@ impl GraphFeatures {
         }
     }
 
-    /// The accounts that it knows, by their small numbers: what [`GraphFeatures::adopt`] needs.
-    pub fn accounts(&self) -> Vec<i64> {
+    /// The accounts whose small numbers are `from` and above: what [`GraphFeatures::adopt`] needs
+    /// from 0 on. With [`crate::Settings::segment`] an account keeps its number for ever.
+    pub fn accounts(&self, from: usize) -> Vec<i64> {
         match &self.graph {
             Graph::Empty => Vec::new(),
-            Graph::Narrow(core) => core.graph.in_order(),
-            Graph::Wide(core) => core.graph.in_order(),
+            Graph::Narrow(core) => core.graph.keys(from),
+            Graph::Wide(core) => core.graph.keys(from),
+        }
+    }
+
+    /// The edges of one account between two times, both included: the account at the other end,
+    /// and when; in order of time. Self-loops are apart.
+    pub fn edges_of(&self, account: i64, list: List, from: i64, to: i64) -> Vec<(i64, i64)> {
+        match &self.graph {
+            Graph::Empty => Vec::new(),
+            Graph::Narrow(core) => core.edges_of(account, list, from, to),
+            Graph::Wide(core) => core.edges_of(account, list, from, to),
         }
     }
 

@@ -143,6 +143,11 @@ impl Accounts {
         all.into_iter().map(|(_, key)| key).collect()
     }
 
+    /// The callers' numbers of the accounts whose small numbers are `from` and above.
+    pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
+        self.all.iter().skip(from).map(|account| account.key)
+    }
+
     pub(crate) fn list(&self, at: u32, side: Side) -> List {
         let account = &self.all[at as usize];
         match side {

@@ -125,6 +125,11 @@ impl<T: Stamp> Dynamic<T> {
         self.accounts.in_order()
     }
 
+    /// Accounts by their small numbers, from one on; where none is forgotten.
+    pub(crate) fn keys(&self, from: usize) -> Vec<i64> {
+        self.accounts.keys(from).collect()
+    }
+
     /// Makes an empty graph know accounts in this order.
     pub(crate) fn remember(&mut self, accounts: &[i64]) {
         for &account in accounts {
@@ -293,6 +298,11 @@ impl<T: Stamp> Dynamic<T> {
 
     fn is_late(&self, number: u64) -> bool {
         self.late.as_ref().is_some_and(|late| late.contains_key(&number))
+    }
+
+    /// What came in order before this number of arrival is in segments.
+    pub(crate) fn sealed_end(&self) -> u64 {
+        self.sealed.next
     }
 
     /// Whether a segment has this edge.

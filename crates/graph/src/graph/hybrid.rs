@@ -137,15 +137,14 @@ impl<T: Stamp> Hybrid<T> {
         self.parts.drain(..gone).map(|part| part.segment).collect()
     }
 
-    /// Edges of the newest part that no segment has.
-    pub(crate) fn newest(&self) -> usize {
-        let sealed = |number: &u64| self.dynamic.is_sealed(*number);
-        let waiting = if self.dynamic.is_draining() {
-            self.dynamic.records().map(|(number, _)| number).take_while(sealed).count()
-        } else {
-            0
-        };
-        self.dynamic.len() - waiting
+    /// Edges of the newest part that segments have.
+    pub(crate) fn waiting(&self) -> usize {
+        if !self.dynamic.is_draining() {
+            return 0;
+        }
+        let numbers = self.dynamic.records().map(|(number, _)| number);
+        let end = self.dynamic.sealed_end();
+        numbers.take_while(|one| *one < end).filter(|one| self.dynamic.is_sealed(*one)).count()
     }
 
     /// The segment that covers a number of arrival.

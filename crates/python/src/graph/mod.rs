@@ -3,6 +3,10 @@
 //! `python/farrow/graph` checks types and names; what is checked here is what takes a look at
 //! every row.
 
+mod segments;
+
+pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
+
 use farrow_graph::{
     Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, Settings, State,
     Statistics,
@@ -126,7 +130,7 @@ impl GraphEngine {
 impl GraphEngine {
     #[new]
     #[pyo3(signature = (*, is_causal, time_window, edges_max, patterns, cycle_length, statistics,
-        threads, work_max, keeps_ids))]
+        threads, work_max, keeps_ids, segment=None))]
     #[expect(clippy::too_many_arguments, reason = "all settings, by keyword")]
     fn new(
         is_causal: bool,
@@ -138,6 +142,7 @@ impl GraphEngine {
         threads: usize,
         work_max: Option<u64>,
         keeps_ids: bool,
+        segment: Option<u64>,
     ) -> PyResult<GraphEngine> {
         let mut settings = Settings {
             mode: if is_causal { Mode::Causal } else { Mode::Batch },
@@ -147,6 +152,7 @@ impl GraphEngine {
             threads,
             work_max: work_max.unwrap_or(u64::MAX),
             keeps_ids,
+            segment,
             ..Settings::default()
         };
         for (name, window, bins) in patterns {
@@ -346,6 +352,10 @@ impl GraphEngine {
         all.set_item("edges", stats.edges)?;
         all.set_item("accounts", stats.accounts)?;
         all.set_item("bytes", stats.bytes)?;
+        all.set_item("segments", stats.segments)?;
+        all.set_item("sealed", stats.sealed)?;
+        all.set_item("draining", stats.draining)?;
+        all.set_item("sealed_bytes", stats.sealed_bytes)?;
         all.set_item("now", stats.now)?;
         all.set_item("rows", stats.rows)?;
         let cut_short = PyDict::new(py);

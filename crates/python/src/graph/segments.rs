@@ -1,0 +1,302 @@
+//! `farrow._native.GraphFrozen`, `GraphPlan` and `GraphSegment`: older parts of a graph on their
+//! way into shared memory, and over it. `python/farrow/graph/shared` decides where that lies.
+
+use super::{GraphEngine, Rows, raise, with_columns};
+use crate::incoming::pinned_buffer;
+use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
+use farrow_graph::{About, Buffers, Frozen, List, Plan, Room, Segment, Stragglers};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A full span of a graph's edges, copied out of it.
+#[pyclass(frozen, module = "farrow._native")]
+pub struct GraphFrozen(Mutex<Option<Frozen>>);
+
+/// The same with its lists measured.
+#[pyclass(frozen, module = "farrow._native")]
+pub struct GraphPlan(Plan);
+
+/// A segment over memory that it keeps.
+#[pyclass(frozen, module = "farrow._native")]
+pub struct GraphSegment(Arc<Segment>);
+
+fn about_dict<'py>(py: Python<'py>, about: &About) -> PyResult<Bound<'py, PyDict>> {
+    let About { first, numbers, base, span, edges, loops, accounts } = *about;
+    let all = PyDict::new(py);
+    for (name, number) in [
+        ("first", first),
+        ("numbers", numbers),
+        ("span", span),
+        ("edges", edges),
+        ("loops", loops),
+        ("accounts", accounts),
+    ] {
+        all.set_item(name, number)?;
+    }
+    all.set_item("base", base)?;
+    Ok(all)
+}
+
+fn about(from: &Bound<'_, PyDict>) -> PyResult<About> {
+    let get = |name: &str| {
+        let found = from.get_item(name)?;
+        found.ok_or_else(|| PyValueError::new_err(format!("a segment without {name:?}")))
+    };
+    let whole = |name: &str| -> PyResult<u64> { get(name)?.extract() };
+    Ok(About {
+        first: whole("first")?,
+        numbers: whole("numbers")?,
+        base: get("base")?.extract()?,
+        span: whole("span")?,
+        edges: whole("edges")?,
+        loops: whole("loops")?,
+        accounts: whole("accounts")?,
+    })
+}
+
+#[pymethods]
+impl GraphFrozen {
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(frozen) => about_dict(py, frozen.about()),
+            None => Err(PyRuntimeError::new_err("it has become a plan")),
+        }
+    }
+
+    fn plan(&self, py: Python<'_>) -> PyResult<GraphPlan> {
+        let frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let frozen = frozen.ok_or_else(|| PyRuntimeError::new_err("it has become a plan"))?;
+        py.detach(|| frozen.plan()).map(GraphPlan).map_err(raise)
+    }
+}
+
+#[pymethods]
+impl GraphPlan {
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        about_dict(py, self.0.about())
+    }
+
+    /// Lengths of index, starts, entries, times, ids, values.
+    #[expect(clippy::type_complexity, reason = "one tuple, taken apart at once")]
+    fn sizes(&self) -> (usize, [usize; 3], [usize; 3], usize, usize, Vec<usize>) {
+        let sizes = self.0.sizes();
+        (sizes.index, sizes.starts, sizes.entries, sizes.times, sizes.ids, sizes.values)
+    }
+
+    /// Writes the segment into arrays of these lengths.
+    #[expect(clippy::too_many_arguments, reason = "all buffers of a segment")]
+    fn fill(
+        &self,
+        py: Python<'_>,
+        mut index: PyReadwriteArray1<'_, u64>,
+        mut starts: [PyReadwriteArray1<'_, i32>; 3],
+        mut entries: [PyReadwriteArray1<'_, u64>; 3],
+        mut times: PyReadwriteArray1<'_, u64>,
+        mut ids: PyReadwriteArray1<'_, i64>,
+        mut values: Vec<PyReadwriteArray1<'_, f64>>,
+    ) -> PyResult<()> {
+        let [out, into, loops] = &mut starts;
+        let starts = [out.as_slice_mut()?, into.as_slice_mut()?, loops.as_slice_mut()?];
+        let [out, into, loops] = &mut entries;
+        let entries = [out.as_slice_mut()?, into.as_slice_mut()?, loops.as_slice_mut()?];
+        let values: Result<Vec<&mut [f64]>, _> =
+            values.iter_mut().map(|one| one.as_slice_mut()).collect();
+        let mut room = Room {
+            index: index.as_slice_mut()?,
+            starts,
+            entries,
+            times: times.as_slice_mut()?,
+            ids: ids.as_slice_mut()?,
+            values: values?,
+        };
+        py.detach(|| self.0.fill(&mut room)).map_err(raise)
+    }
+}
+
+/// Values of a buffer whose bytes a Python object keeps.
+fn scalars<T: ArrowNativeType>(buffer: &Bound<'_, PyAny>) -> PyResult<ScalarBuffer<T>> {
+    let buffer: Buffer = pinned_buffer(buffer)?;
+    let (size, length) = (size_of::<T>(), buffer.len() / size_of::<T>());
+    if length == 0 {
+        return Ok(ScalarBuffer::from(Vec::new()));
+    }
+    if buffer.as_ptr().align_offset(size) != 0 {
+        return Err(PyValueError::new_err(format!("a buffer that is not aligned to {size} B")));
+    }
+    Ok(ScalarBuffer::new(buffer, 0, length))
+}
+
+#[pymethods]
+impl GraphSegment {
+    /// From `GraphPlan.about` and buffers in the order of `GraphPlan.sizes`.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "all buffers of a segment")]
+    fn new(
+        of: &Bound<'_, PyDict>,
+        index: &Bound<'_, PyAny>,
+        starts: [Bound<'_, PyAny>; 3],
+        entries: [Bound<'_, PyAny>; 3],
+        times: &Bound<'_, PyAny>,
+        ids: &Bound<'_, PyAny>,
+        values: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<GraphSegment> {
+        let [out, into, loops] = &starts;
+        let starts = [scalars(out)?, scalars(into)?, scalars(loops)?];
+        let [out, into, loops] = &entries;
+        let entries = [scalars(out)?, scalars(into)?, scalars(loops)?];
+        let values: PyResult<Vec<_>> = values.iter().map(scalars).collect();
+        let buffers = Buffers {
+            index: scalars(index)?,
+            starts,
+            entries,
+            times: scalars(times)?,
+            ids: scalars(ids)?,
+            values: values?,
+        };
+        let segment = Segment::new(about(of)?, buffers).map_err(raise)?;
+        Ok(GraphSegment(Arc::new(segment)))
+    }
+
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        about_dict(py, self.0.about())
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.bytes()
+    }
+}
+
+#[pymethods]
+impl GraphEngine {
+    /// A copy of the oldest full span that has no segment, if there is one.
+    fn freeze(&self, py: Python<'_>) -> Option<GraphFrozen> {
+        py.detach(|| self.lock().freeze()).map(|frozen| GraphFrozen(Mutex::new(Some(frozen))))
+    }
+
+    /// Puts a segment in the place of the edges that it was made from.
+    fn attach(&self, py: Python<'_>, segment: &GraphSegment) -> PyResult<()> {
+        let segment = Arc::clone(&segment.0);
+        py.detach(|| self.lock().attach(segment)).map_err(raise)
+    }
+
+    /// Fills an empty graph with accounts, segments, and what `stragglers` gave.
+    fn adopt(
+        &self,
+        py: Python<'_>,
+        accounts: PyReadonlyArray1<'_, i64>,
+        segments: Vec<PyRef<'_, GraphSegment>>,
+        late: &Bound<'_, PyDict>,
+    ) -> PyResult<()> {
+        let get = |name: &str| {
+            let found = late.get_item(name)?;
+            found.ok_or_else(|| PyValueError::new_err(format!("late edges without {name:?}")))
+        };
+        let whole = |name: &str| -> PyResult<Vec<i64>> {
+            Ok(get(name)?.extract::<PyReadonlyArray1<'_, i64>>()?.as_slice()?.to_vec())
+        };
+        let columns: Vec<PyReadonlyArray1<'_, f64>> = get("columns")?.extract()?;
+        let columns: Result<_, _> =
+            columns.iter().map(|one| one.as_slice().map(<[f64]>::to_vec)).collect();
+        let late = Stragglers {
+            numbers: whole("numbers")?.into_iter().map(i64::cast_unsigned).collect(),
+            fronts: whole("fronts")?,
+            ids: whole("ids")?,
+            sources: whole("sources")?,
+            targets: whole("targets")?,
+            times: whole("times")?,
+            columns: columns?,
+        };
+        let segments: Vec<_> = segments.iter().map(|one| Arc::clone(&one.0)).collect();
+        let accounts = accounts.as_slice()?;
+        py.detach(|| self.lock().adopt(accounts, segments, &late)).map_err(raise)
+    }
+
+    /// A matrix as `transform_columns` takes its rows.
+    fn split<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: PyReadonlyArray2<'py, f64>,
+    ) -> PyResult<([Bound<'py, PyArray1<i64>>; 4], Vec<Bound<'py, PyArray1<f64>>>)> {
+        let Rows { ids, sources, targets, times, measured } = Rows::new(&matrix, self)?;
+        let ends = [ids, sources, targets, times].map(|one| PyArray1::from_vec(py, one));
+        Ok((ends, measured.into_iter().map(|one| PyArray1::from_vec(py, one)).collect()))
+    }
+
+    /// The accounts whose small numbers are `from` and above.
+    #[pyo3(signature = (from, /))]
+    fn accounts<'py>(&self, py: Python<'py>, from: usize) -> Bound<'py, PyArray1<i64>> {
+        PyArray1::from_vec(py, self.lock().accounts(from))
+    }
+
+    /// Edges of an account between two times: the accounts at the other ends, and the times.
+    #[pyo3(signature = (account, list, from, to, /))]
+    fn edges_of<'py>(
+        &self,
+        py: Python<'py>,
+        account: i64,
+        list: usize,
+        from: i64,
+        to: i64,
+    ) -> PyResult<[Bound<'py, PyArray1<i64>>; 2]> {
+        let list = List::ALL.get(list).copied();
+        let list = list.ok_or_else(|| PyValueError::new_err("list is 0, 1 or 2"))?;
+        let edges = py.detach(|| self.lock().edges_of(account, list, from, to));
+        let (others, times): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
+        Ok([PyArray1::from_vec(py, others), PyArray1::from_vec(py, times)])
+    }
+
+    /// The edges that came late and that segments have no place for, as columns.
+    fn stragglers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let Stragglers { numbers, fronts, ids, sources, targets, times, columns } =
+            self.lock().stragglers();
+        let all = PyDict::new(py);
+        let numbers = numbers.into_iter().map(u64::cast_signed).collect();
+        let whole = [
+            ("numbers", numbers),
+            ("fronts", fronts),
+            ("ids", ids),
+            ("sources", sources),
+            ("targets", targets),
+            ("times", times),
+        ];
+        for (name, column) in whole {
+            all.set_item(name, PyArray1::from_vec(py, column))?;
+        }
+        let columns: Vec<_> = columns.into_iter().map(|one| PyArray1::from_vec(py, one)).collect();
+        all.set_item("columns", columns)?;
+        Ok(all)
+    }
+
+    /// Number of arrival that the next row will have.
+    fn next_number(&self) -> u64 {
+        self.lock().next_number()
+    }
+
+    /// Segments of which nothing is left in the window, since the last question.
+    fn expired<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let expired = self.lock().expired();
+        expired.iter().map(|one| about_dict(py, one)).collect()
+    }
+
+    /// As `transform_columns`, one of several shares of the work: shares add up to the whole.
+    fn transform_share<'py>(
+        &self,
+        py: Python<'py>,
+        ends: [PyReadonlyArray1<'py, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'py, f64>>,
+        share: (usize, usize),
+    ) -> PyResult<super::Matrix<'py>> {
+        let width = self.width();
+        let count = ends[0].as_slice()?.len();
+        let mut cells = vec![0.0; count * width];
+        with_columns(&ends, &measured, |edges| {
+            let run = || self.lock().transform_share(edges, &mut cells, width, 0, share);
+            py.detach(run).map_err(raise)
+        })?;
+        PyArray1::from_vec(py, cells).reshape([count, width])
+    }
+}

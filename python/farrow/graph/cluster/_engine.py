@@ -1,0 +1,321 @@
+"""The engine of the process that ingests: what :class:`farrow._native.GraphEngine` does, with the
+older part of the graph in the cluster's memory and every row in a log until it is there.
+
+A call first logs its rows, then adds them; it returns when both are done.  Segments are made on a
+thread of their own and put in place between two calls.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import farrow
+from farrow.graph.cluster import ClusterGraph
+from farrow.graph.cluster._objects import (
+    Batch,
+    Entry,
+    Manifest,
+    engine_of,
+    joined,
+    log,
+    newest,
+    root,
+)
+from farrow.graph.cluster._placement import check, nodes
+from farrow.graph.cluster._reader import adopt, replay
+from farrow.graph.cluster._segments import opened, sealed
+from farrow.graph.cluster._workers import Workers
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from farrow._native import GraphFrozen, GraphPlan
+
+# After a segment found no room, so long until the next attempt.
+_RETRY_SECONDS = 10.0
+# Entries of the log that one call makes, before they are made one.
+_ENTRIES_MAX = 256
+
+
+class ClusterEngine:
+    """The one writer of a graph."""
+
+    def __init__(self, config: ClusterGraph, manifest: Manifest) -> None:
+        # As it comes back from the store: lists, no tuples.
+        for name in ("stream", "parameters"):
+            setattr(manifest, name, json.loads(json.dumps(getattr(manifest, name))))
+        self._engine = engine_of(manifest)
+        self._config = config
+        self._client = farrow.connect(config.address)
+        check(self._client, config.placement)
+        self._pending: Future[tuple[str, str | None]] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="farrow-graph-seal")
+        self._log: list[Entry] = []
+        self._expired: set[int] = set()
+        self._trouble: tuple[float, str] | None = None
+        self._failed: str | None = None
+        found = newest(self._client, config.name)
+        if found is None:
+            self._manifest = manifest
+            self._manifest.number = 1
+            self._manifest.home = self._client.node
+            self._manifest.put(self._client, config.name)
+        else:
+            self._resume(found, manifest)
+        self._workers = Workers(config) if config.addresses() else None
+
+    def _resume(self, found: Manifest, wanted: Manifest) -> None:
+        for what in ("parameters", "stream", "segment"):
+            ours, theirs = getattr(wanted, what), getattr(found, what)
+            if ours != theirs:
+                raise ValueError(
+                    f"graph {self._config.name!r} is there with other {what}: {theirs}, not {ours}"
+                )
+        self._manifest = found
+        self._manifest.home = self._client.node
+        self._tidy()
+        adopt(self._client, self._config.name, self._engine, found, without_lost=False)
+        self._log = replay(self._client, self._config.name, self._engine)
+
+    def _tidy(self) -> None:
+        """Delete what a writer that was killed left behind."""
+        name, kept = root(self._config.name), self._manifest
+        belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
+        found = self._client.list(name, all_nodes=True)["name"].to_pylist()
+        mine = f"{name}manifest/{kept.number:012d}"
+        for other in found:
+            is_part = other.startswith((f"{name}segment/", f"{name}accounts/"))
+            is_old = other.startswith(f"{name}manifest/") and other < mine
+            if is_old or (is_part and other not in belongs):
+                self._client.delete(other)
+
+    @property
+    def rows(self) -> int:
+        """Rows that have come, in all the graph's life."""
+        return self._engine.next_number()
+
+    def width(self) -> int:
+        """Columns that are added to a row."""
+        return self._engine.width()
+
+    def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether the graph knows each account."""
+        return self._engine.knows(accounts)
+
+    def stats(self) -> dict[str, Any]:
+        """As the engine's, with what waits: ``log`` (calls), ``sealing`` (a segment is made), and
+        ``trouble`` (why the last one could not be)."""
+        trouble = self._trouble[1] if self._trouble else None
+        waiting = {"log": len(self._log), "sealing": self._pending is not None, "trouble": trouble}
+        return {**self._engine.stats(), **waiting}
+
+    def start(self, matrix: npt.NDArray[np.float64]) -> None:
+        """Forget everything and add rows."""
+        ends, measured = self._engine.split(matrix)
+        self.clear()
+        self.learn_columns(ends, measured)
+
+    def clear(self) -> None:
+        """Forget everything: the graph's objects go."""
+        self._check()
+        if self._pending is not None:
+            self._pending.exception()
+            self._pending = None
+        before = self._manifest
+        self._manifest = Manifest(
+            before.number + 1, before.stream, before.parameters, before.segment, before.home
+        )
+        self._manifest.put(self._client, self._config.name)
+        self._log = []
+        self._engine = engine_of(self._manifest)
+        self._expired.clear()
+        names = self._client.list(root(self._config.name), all_nodes=True)["name"].to_pylist()
+        mine = f"{root(self._config.name)}manifest/{self._manifest.number:012d}"
+        self._client.delete([name for name in names if name and name != mine])
+
+    def learn(self, matrix: npt.NDArray[np.float64]) -> None:
+        """Add rows."""
+        self.learn_columns(*self._engine.split(matrix))
+
+    def learn_columns(self, ends: Any, measured: Any) -> None:
+        """Add rows."""
+        if not self._manifest.parameters["is_causal"]:
+            order = np.argsort(ends[3], kind="stable")
+            ends, measured = ([one[order] for one in all] for all in (ends, measured))
+        batch = Batch(list(ends), list(measured))
+        self._logged(batch)
+        self._run(lambda: self._engine.learn_columns(ends, measured))
+
+    def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add rows; the rows with their features behind them."""
+        features = self.transform_columns(*self._engine.split(matrix))
+        return np.hstack([matrix, features])
+
+    def transform_columns(self, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
+        """Add rows; their features alone."""
+        entry = self._logged(self._batch(ends, measured))
+        if self._workers is None or entry is None:
+            return self._run(lambda: self._engine.transform_columns(ends, measured))
+        return self._run(lambda: self._shared(entry, ends, measured))
+
+    def _shared(self, entry: Entry, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
+        """The features of a batch, of which the workers do their shares."""
+        assert self._workers is not None
+        self._workers.ask(entry)
+        own = self._engine.transform_share(ends, measured, (0, self._workers.count + 1))
+        return self._workers.gather(self._client, own)
+
+    def patterns(self, matrix: npt.NDArray[np.float64], most: int) -> tuple[Any, Any]:
+        """As ``transform``, with the patterns that were completed."""
+        features, found = self.patterns_columns(*self._engine.split(matrix), most)
+        return np.hstack([matrix, features]), found
+
+    def patterns_columns(self, ends: Any, measured: Any, most: int) -> tuple[Any, Any]:
+        """As ``transform_columns``, with the patterns that were completed."""
+        self._logged(self._batch(ends, measured))
+        return self._run(lambda: self._engine.patterns_columns(ends, measured, most))
+
+    def _batch(self, ends: Any, measured: Any) -> Batch:
+        return Batch(list(ends), list(measured), not self._manifest.parameters["is_causal"])
+
+    def _logged(self, batch: Batch) -> Entry | None:
+        """Keep rows; nothing is lost from here on."""
+        self._check()
+        self._advance()
+        if not batch.count():
+            return None
+        if len(self._log) >= _ENTRIES_MAX:
+            self._join_log()
+        entry = log(self._client, self._config.name, self._engine.next_number(), batch)
+        self._log.append(entry)
+        return entry
+
+    def _run(self, call: Any) -> Any:
+        """What changes the graph: if it fails, graph and log may differ."""
+        try:
+            return call()
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            raise
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise RuntimeError(
+                f"an earlier call on graph {self._config.name!r} failed ({self._failed}): "
+                "make a new GraphFeatures, which goes on from what was acknowledged"
+            )
+
+    def _join_log(self) -> None:
+        """Make short entries of the log one."""
+        short = self._log[-_ENTRIES_MAX // 2 :]
+        whole = joined(self._client, self._config.name, short)
+        self._client.delete([one.name for one in short])
+        self._log[-len(short) :] = [whole]
+
+    def _advance(self) -> None:
+        """Take up a segment that is ready, and begin the next one."""
+        self._expired |= {int(about["first"]) for about in self._engine.expired()}
+        if self._pending is not None:
+            if not self._pending.done():
+                return
+            pending, self._pending = self._pending, None
+            try:
+                name, node = pending.result()
+            except (farrow.FarrowError, pa.ArrowException, MemoryError, OSError) as error:
+                # The rows stay in this process and in the log: nothing is lost.
+                self._trouble = (time.monotonic(), f"{type(error).__name__}: {error}")
+            else:
+                self._trouble = None
+                self._commit(name, node)
+        if self._trouble and time.monotonic() < self._trouble[0] + _RETRY_SECONDS:
+            return
+        frozen = self._engine.freeze()
+        if frozen is not None:
+            self._pending = self._thread.submit(self._seal, frozen, self._manifest.made)
+
+    def _seal(self, frozen: GraphFrozen, turn: int) -> tuple[str, str | None]:
+        """Build a segment where there is room for it; on a thread of its own."""
+        plan: GraphPlan = frozen.plan()
+        name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}"
+        failure: Exception | None = None
+        for node in nodes(self._client, self._config.placement, turn):
+            try:
+                sealed(self._client, plan, name, node)
+            except (farrow.OutOfMemory, farrow.NodeLost, pa.ArrowMemoryError) as error:
+                failure = error
+                continue
+            return name, node
+        raise failure or farrow.NodeLost("no node can be reached")
+
+    def _commit(self, name: str, node: str | None) -> None:
+        """Put a segment in the place of its edges, for this process and for all others."""
+        kept, client = self._manifest, self._client
+        segment = opened(client.get(name))
+        about = segment.about()
+        if about["accounts"] > kept.known:
+            more = self._engine.accounts(kept.known)[: about["accounts"] - kept.known]
+            accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
+            client.put(more, accounts)
+            kept.accounts.append(accounts)
+            kept.known += len(more)
+        self._run(lambda: self._engine.attach(segment))
+        gone = [one for one in kept.segments if one["about"]["first"] in self._expired]
+        kept.segments = [one for one in kept.segments if one not in gone]
+        where = node or client.node or ""
+        kept.segments.append({"name": name, "node": where, "about": about})
+        kept.made += 1
+        kept.late = self._engine.stragglers()
+        before, kept.number = kept.number, kept.number + 1
+        self._run(lambda: kept.put(client, self._config.name))
+        # From here on nobody needs what the segment has.
+        self._expired.clear()
+        over = [entry for entry in self._log if entry.end <= kept.end()]
+        self._log = self._log[len(over) :]
+        names = [f"{root(self._config.name)}manifest/{before:012d}"]
+        names += [one["name"] for one in gone] + [one.name for one in over]
+        for other in names:
+            try:
+                client.delete(other)
+            except farrow.FarrowError:
+                # Its node is lost: whoever opens the graph next deletes it.
+                continue
+
+    def settle(self, timeout: float = 60.0) -> None:
+        """Wait until all full spans have their segments.
+
+        Raises:
+            TimeoutError: after ``timeout`` seconds.
+        """
+        end = time.monotonic() + timeout
+        none = np.zeros(0, np.int64)
+        while True:
+            self._check()
+            self._advance()
+            if time.monotonic() > end:
+                raise TimeoutError(f"segments are not made after {timeout} s")
+            if self._pending is None:
+                if self._trouble or not self._engine.stats()["draining"]:
+                    return
+                # What is sealed leaves the newest part call by call.
+                self._engine.learn_columns([none] * 4, [none.astype(float)] * self._columns())
+                continue
+            try:
+                self._pending.exception(max(0.0, end - time.monotonic()))
+            except TimeoutError:
+                raise TimeoutError(f"a segment is not made after {timeout} s") from None
+
+    def _columns(self) -> int:
+        statistics = self._manifest.parameters["statistics"]
+        return 0 if statistics is None else sum(column != 3 for column in statistics[1])
+
+    def close(self) -> None:
+        """End the workers; the graph stays."""
+        if self._workers is not None:
+            self._workers.close()
+        self._thread.shutdown(wait=True)

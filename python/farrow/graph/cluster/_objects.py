@@ -1,0 +1,206 @@
+"""What a graph consists of in the store: names, the manifest, and the log.
+
+Of a graph NAME, ``graph/NAME/manifest/K`` says what belongs to it; the one with the highest K
+counts.  ``.../segment/N`` holds edges from number of arrival N on, ``.../accounts/N`` the accounts
+whose small numbers begin with N, and ``.../log/N-COUNT`` rows that no segment has yet.  Names are
+unique in the cluster, so two writers cannot both go on: whoever comes second finds a name taken.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+import farrow
+from farrow._native import GraphEngine
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from farrow._native import Client
+
+VERSION = 1
+_KEY = b"farrow.graph.manifest"
+_ROW = ("id", "source", "target", "time")
+_LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
+Ends = list["npt.NDArray[np.int64]"]
+Measured = list["npt.NDArray[np.float64]"]
+
+
+def root(graph: str) -> str:
+    """What all names of a graph begin with."""
+    if not graph or "/" in graph or "\0" in graph or len(graph.encode()) > 150:
+        raise ValueError(f"a graph named {graph!r}: 1 to 150 bytes without a slash are possible")
+    return f"graph/{graph}/"
+
+
+def no_late() -> dict[str, Any]:
+    """No edges that came late."""
+    none = np.zeros(0, np.int64)
+    return {**dict.fromkeys(_LATE, none), "columns": []}
+
+
+@dataclass
+class Manifest:
+    """What belongs to a graph: its objects, how its rows look, and how they are computed on."""
+
+    number: int = 0
+    stream: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    segment: int = 1
+    # The node whose client writes it; None without a cluster.
+    home: str | None = None
+    # Segments that were ever made.
+    made: int = 0
+    # Each with its name, node and numbers ("about"), oldest first.
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    # Names of the objects that hold the accounts, in order, and how many there are.
+    accounts: list[str] = field(default_factory=list)
+    known: int = 0
+    late: dict[str, Any] = field(default_factory=no_late)
+
+    def end(self) -> int:
+        """The first number of arrival that no segment covers."""
+        if not self.segments:
+            return 0
+        about = self.segments[-1]["about"]
+        return int(about["first"] + about["numbers"])
+
+    def put(self, client: Client, graph: str) -> None:
+        """Make it the one that counts.
+
+        Raises:
+            farrow.AlreadyExists: another process writes this graph.
+        """
+        kept = {name: value for name, value in vars(self).items() if name != "late"}
+        columns = {name: self.late[name] for name in _LATE}
+        columns |= {f"column {n}": one for n, one in enumerate(self.late["columns"])}
+        text = json.dumps({"version": VERSION, **kept})
+        table = pa.table(columns).replace_schema_metadata({_KEY: text})
+        client.put(table, f"{root(graph)}manifest/{self.number:012d}")
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Manifest:
+        """The manifest that a table holds."""
+        try:
+            kept = json.loads((table.schema.metadata or {})[_KEY])
+            version = kept.pop("version")
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"the table is no manifest of a graph: {error!r}") from None
+        if version != VERSION:
+            raise ValueError(f"a manifest of version {version}, not {VERSION}")
+        late: dict[str, Any] = {name: table.column(name).to_numpy() for name in _LATE}
+        count = sum(name.startswith("column ") for name in table.column_names)
+        late["columns"] = [table.column(f"column {n}").to_numpy() for n in range(count)]
+        return cls(**kept, late=late)
+
+
+def engine_of(manifest: Manifest) -> GraphEngine:
+    """An empty engine for a graph."""
+    parameters = dict(manifest.parameters)
+    parameters["patterns"] = [tuple(one) for one in parameters["patterns"]]
+    if parameters["statistics"] is not None:
+        parameters["statistics"] = tuple(parameters["statistics"])
+    return GraphEngine(**parameters, segment=manifest.segment)
+
+
+def newest(client: Client, graph: str) -> Manifest | None:
+    """The manifest that counts; None: there is no such graph."""
+    prefix = f"{root(graph)}manifest/"
+    # It may be replaced while it is looked for.
+    for _ in range(100):
+        names = names_of(client, prefix)
+        if not names:
+            return None
+        try:
+            return Manifest.of(client.get(names[-1]))
+        except farrow.NotFound:
+            continue
+    raise farrow.NotFound(f"the manifest of graph {graph!r}: it is replaced again and again")
+
+
+def names_of(client: Client, prefix: str) -> list[str]:
+    """Names of the objects that begin so, sorted, on all nodes that can be reached."""
+    return sorted(client.list(prefix, all_nodes=True)["name"].to_pylist())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Rows of one call in the log."""
+
+    name: str
+    first: int
+    count: int
+
+    @classmethod
+    def of(cls, name: str) -> Entry:
+        """By its name."""
+        first, count = name.rsplit("/", 1)[1].split("-")
+        return cls(name, int(first), int(count))
+
+    @property
+    def end(self) -> int:
+        """Number of arrival of the next row."""
+        return self.first + self.count
+
+
+def entries(client: Client, graph: str) -> list[Entry]:
+    """The log, in order."""
+    return [Entry.of(name) for name in names_of(client, f"{root(graph)}log/")]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one call."""
+
+    ends: Ends
+    measured: Measured
+    # The rows are those of a ``transform`` in batch mode: not all of them may become edges, nor in
+    # this order.
+    is_raw: bool = False
+
+    def arrivals(self) -> tuple[Ends, Measured]:
+        """The rows that become edges, in the order in which they do."""
+        if not self.is_raw:
+            return self.ends, self.measured
+        order = np.sort(np.unique(self.ends[0], return_index=True)[1])
+        order = order[np.argsort(self.ends[3][order], kind="stable")]
+        return [one[order] for one in self.ends], [one[order] for one in self.measured]
+
+    def count(self) -> int:
+        """How many rows become edges."""
+        return len(np.unique(self.ends[0])) if self.is_raw else len(self.ends[0])
+
+
+def log(client: Client, graph: str, first: int, batch: Batch) -> Entry:
+    """Keep the rows of a call.
+
+    Raises:
+        farrow.AlreadyExists: another process writes this graph.
+    """
+    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count()}")
+    columns: dict[str, Any] = dict(zip(_ROW, batch.ends, strict=True))
+    columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
+    kind = {"is_raw": str(int(batch.is_raw))}
+    client.put(pa.table(columns).replace_schema_metadata(kind), entry.name)
+    return entry
+
+
+def logged(client: Client, entry: Entry) -> Batch:
+    """The rows of a call."""
+    table = client.get(entry.name)
+    columns = [one.to_numpy() for one in table.columns]
+    is_raw = (table.schema.metadata or {}).get(b"is_raw") == b"1"
+    return Batch(columns[:4], columns[4:], is_raw)
+
+
+def joined(client: Client, graph: str, short: list[Entry]) -> Entry:
+    """Keep neighbouring entries of the log once more, as one."""
+    parts = [logged(client, one).arrivals() for one in short]
+    columns = [[*ends, *measured] for ends, measured in parts]
+    whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
+    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]))

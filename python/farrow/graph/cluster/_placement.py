@@ -1,0 +1,55 @@
+"""Which node's memory the next segment goes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import farrow
+
+if TYPE_CHECKING:
+    from farrow._native import Client
+
+POLICIES = ("local", "round-robin", "most-free")
+
+
+def check(client: Client, policy: str) -> None:
+    """See that there is such a policy, or such a node.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    if policy in POLICIES:
+        return
+    names = sorted(one.name for one in client.nodes())
+    if policy not in names:
+        raise ValueError(
+            f"placement is {policy!r}, which is none of {', '.join(POLICIES)} and none of the nodes "
+            f"({', '.join(names) or 'there is no cluster'})"
+        )
+
+
+def nodes(client: Client, policy: str, turn: int) -> list[str | None]:
+    """Nodes to try, best first; None: the client's own.
+
+    Args:
+        client: whose nodes are meant.
+        policy: one of :data:`POLICIES`, or the name of a node.
+        turn: how many segments there were before.
+    """
+    if policy == "local":
+        return [None]
+    if policy not in POLICIES:
+        return [policy]
+    live = [one for one in client.nodes() if one.reach == "live" and one.fabric]
+    names = [one.name for one in live]
+    if policy == "round-robin":
+        at = turn % max(len(names), 1)
+        return [*names[at:], *names[:at]] or [None]
+    free: dict[str, int] = {}
+    for name in names:
+        try:
+            free[name] = int(client.stats(node=name)["free"])
+        except farrow.FarrowError:
+            # It was lost since.
+            continue
+    return sorted(free, key=lambda name: -free[name]) or [None]

@@ -1,0 +1,124 @@
+"""Processes that do a share of each batch's work, and the one that asks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import farrow
+from farrow.graph.cluster._objects import Entry
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from farrow._native import Client
+    from farrow.graph.cluster import ClusterGraph
+
+
+class WorkerLost(RuntimeError):
+    """A worker ended, or took too long."""
+
+
+class Workers:
+    """Processes of this machine, each a reader of the graph through the node it is told."""
+
+    def __init__(self, config: ClusterGraph) -> None:
+        self._timeout = config.timeout
+        addresses = config.addresses()
+        self.count = len(addresses)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._left = [b""] * self.count
+        self._done: list[bytes] = []
+        try:
+            for number, address in enumerate(addresses):
+                task = {"graph": config.name, "address": address}
+                task["share"] = [number + 1, self.count + 1]
+                self._processes.append(self._start(task))
+            for number in range(self.count):
+                self._answer(number, self._timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, task: dict[str, Any]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "farrow.graph.cluster._workers", json.dumps(task)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, entry: Entry) -> None:
+        """Have every worker compute its share of an entry of the log."""
+        for number, process in enumerate(self._processes):
+            assert process.stdin is not None
+            try:
+                process.stdin.write(entry.name.encode() + b"\n")
+                process.stdin.flush()
+            except OSError as error:
+                raise WorkerLost(f"worker {number} is gone: {error}") from None
+
+    def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add what the workers found to this process' share."""
+        client.delete(self._done)
+        self._done = []
+        for number in range(self.count):
+            answer = self._answer(number, self._timeout)
+            if "error" in answer:
+                raise WorkerLost(f"worker {number}: {answer['error']}")
+            found = bytes.fromhex(answer["id"])
+            own += client.get(found)
+            self._done.append(found)
+        return own
+
+    def _answer(self, number: int, timeout: float) -> dict[str, Any]:
+        """One line of a worker."""
+        process, end = self._processes[number], time.monotonic() + timeout
+        assert process.stdout is not None
+        while b"\n" not in self._left[number]:
+            ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise WorkerLost(f"worker {number} has not answered within {timeout} s")
+            more = os.read(process.stdout.fileno(), 1 << 16)
+            if not more:
+                raise WorkerLost(f"worker {number} ended with {process.wait(timeout)}")
+            self._left[number] += more
+        line, self._left[number] = self._left[number].split(b"\n", 1)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes = []
+
+
+def main(task: dict[str, Any]) -> None:
+    """Be a worker: names of entries come in, ids of arrays go out, until the input ends."""
+    from farrow.graph.cluster._reader import GraphReader
+
+    reader = GraphReader(task["graph"], task["address"])
+    client = farrow.connect(task["address"])
+    share = (task["share"][0], task["share"][1])
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        try:
+            _, features = reader.compute(Entry.of(line.strip()), share)
+            answer = {"id": client.put(features).id.hex()}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

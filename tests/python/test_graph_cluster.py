@@ -1,0 +1,286 @@
+"""A graph in cluster memory against one in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS, Cluster, wait_until
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import ClusterGraph, DaysLost, attach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+DAY = 100
+SETTINGS: dict[str, Any] = {
+    "patterns": ("fan", "scatter-gather", "temp-cycle", "vertex-stats"),
+    "window": 5 * DAY,
+    "bins": [2, 3, 4, 6],
+    "statistics": ("fan", "degree", "mean", "variance"),
+}
+
+
+def stream(rows: int, *, seed: int = 0, late: float = 0.0) -> npt.NDArray[np.float64]:
+    """Two rows a time among 500 accounts, some of them late."""
+    random = np.random.default_rng(seed)
+    matrix = np.zeros((rows, 5))
+    matrix[:, 0] = np.arange(rows)
+    matrix[:, 1:3] = random.integers(0, 500, (rows, 2))
+    times = np.arange(rows) // 2
+    shift = np.where(random.random(rows) < late, random.integers(0, 3 * DAY, rows), 0)
+    matrix[:, 3] = np.maximum(times - shift, 0)
+    matrix[:, 4] = random.normal(size=rows)
+    return matrix
+
+
+def batches(matrix: npt.NDArray[np.float64], size: int = 100) -> Iterator[Any]:
+    for start in range(0, len(matrix), size):
+        yield matrix[start : start + size]
+
+
+def plain(matrix: npt.NDArray[np.float64], **settings: Any) -> list[npt.NDArray[np.float64]]:
+    """Features batch by batch of a graph that is all in this process."""
+    features = GraphFeatures(**{**SETTINGS, **settings})
+    return [features.transform(batch) for batch in batches(matrix)]
+
+
+def on(nodes: Cluster, name: str, **more: Any) -> ClusterGraph:
+    return ClusterGraph("payments", nodes.nodes[name].socket, segment=DAY, **more)
+
+
+@pytest.mark.parametrize("mode", ["causal", "batch"])
+@pytest.mark.parametrize("placement", ["local", "round-robin", "most-free", "c"])
+def test_segments_on_any_node_change_nothing(nodes: Cluster, mode: str, placement: str) -> None:
+    late = 0.05 if placement == "round-robin" else 0.0
+    matrix = stream(3000, seed=len(placement), late=late)
+    features = GraphFeatures(**SETTINGS, mode=mode, cluster=on(nodes, "a", placement=placement))
+    for number, (batch, want) in enumerate(
+        zip(batches(matrix), plain(matrix, mode=mode), strict=True)
+    ):
+        assert np.array_equal(features.transform(batch), want), number
+        features._stream.engine.settle(LIMIT_SECONDS)
+    reader = attach("payments", nodes.nodes["b"].socket)
+    where = set(reader.segments()["node"].to_pylist())
+    wanted = {"local": {"a"}, "c": {"c"}, "round-robin": {"a", "b", "c"}}
+    assert where == wanted.get(placement, where) and len(where) >= 1
+    stats = features.stats()
+    assert stats["segments"] == reader.segments().num_rows >= 5
+    # What left the window has left the cluster, too.
+    assert stats["segments"] <= 7
+    names = nodes.client("a").list("graph/payments/segment/", all_nodes=True)["name"].to_pylist()
+    assert sorted(names) == sorted(reader.segments()["name"].to_pylist())
+    features.close()
+
+
+def test_readers_see_what_the_writer_sees(nodes: Cluster) -> None:
+    matrix = stream(2000)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement="round-robin"))
+    parts = list(batches(matrix))
+    for batch in parts[:12]:
+        features.transform(batch)
+        features._stream.engine.settle(LIMIT_SECONDS)
+    reader = attach("payments", nodes.nodes["b"].socket)
+    assert reader.stats()["segments"] == features.stats()["segments"] > 3
+    wanted = plain(matrix)
+    seen = reader.follow(timeout=LIMIT_SECONDS)
+    for batch, want in zip(parts[12:], wanted[12:], strict=True):
+        features.transform(batch)
+        rows, computed = next(seen)
+        assert rows["id"].to_numpy().tolist() == batch[:, 0].tolist()
+        assert np.array_equal(computed, want[:, 5:])
+    assert reader.refresh() == 0
+    # The edges of one account, wherever they lie.
+    edges = reader.edges_of(7, start=320, end=930)
+    inside = (matrix[:, 3] >= 320) & (matrix[:, 3] <= 930)
+    out = matrix[inside & (matrix[:, 1] == 7) & (matrix[:, 2] != 7)]
+    got = edges.filter(pa.compute.equal(edges["direction"], "out"))
+    assert got["account"].to_pylist() == out[:, 2].tolist()
+    assert got["timestamp"].to_pylist() == out[:, 3].tolist()
+    features.close()
+
+
+@pytest.mark.parametrize("mode", ["causal", "batch"])
+def test_workers_share_a_batch(nodes: Cluster, mode: str) -> None:
+    matrix = stream(1500, seed=3)
+    workers = tuple(nodes.nodes[name].socket for name in "bc")
+    config = on(nodes, "a", placement="round-robin", workers=workers)
+    features = GraphFeatures(**SETTINGS, mode=mode, cluster=config)
+    try:
+        for batch, want in zip(batches(matrix), plain(matrix, mode=mode), strict=True):
+            assert np.array_equal(features.transform(batch), want)
+    finally:
+        features.close()
+
+
+def test_a_worker_that_dies_is_an_error_and_nothing_is_lost(nodes: Cluster) -> None:
+    matrix = stream(1000, seed=4)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", workers=1))
+    parts, wanted = list(batches(matrix)), plain(matrix)
+    features.transform(parts[0])
+    process = features._stream.engine._workers._processes[0]
+    process.kill()
+    process.wait(LIMIT_SECONDS)
+    with pytest.raises(RuntimeError, match="worker 0"):
+        features.transform(parts[1])
+    with pytest.raises(RuntimeError, match="an earlier call .* failed"):
+        features.transform(parts[2])
+    features.close()
+    # The rows of the call that failed were kept; it is not known whether the caller saw it.
+    again = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    assert np.array_equal(again.transform(parts[2]), wanted[2])
+    again.close()
+
+
+def test_one_process_writes(nodes: Cluster) -> None:
+    matrix = stream(400)
+    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    first.transform(matrix[:100])
+    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+    second.transform(matrix[100:200])
+    with pytest.raises(farrow.AlreadyExists):
+        first.transform(matrix[100:200])
+    want = plain(matrix)[2]
+    assert np.array_equal(second.transform(matrix[200:300]), want)
+    first.close()
+    second.close()
+
+
+def test_fit_begins_anew(nodes: Cluster) -> None:
+    matrix = stream(1000)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    for batch in batches(matrix):
+        features.transform(batch)
+    reader = attach("payments", nodes.nodes["b"].socket)
+    features.fit(matrix[:100])
+    assert np.array_equal(features.transform(matrix[100:200]), plain(matrix)[1])
+    reader.refresh()
+    assert reader.stats()["edges"] == features.stats()["edges"] == 200
+    features.close()
+
+
+def test_other_settings_are_refused(nodes: Cluster) -> None:
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(stream(10))
+    features.close()
+    other = GraphFeatures(**{**SETTINGS, "window": 3 * DAY}, cluster=on(nodes, "a"))
+    with pytest.raises(ValueError, match="graph 'payments' is there with other parameters"):
+        other.transform(stream(10))
+    with pytest.raises(TypeError, match="lies in cluster memory"):
+        features.save("nowhere")
+    with pytest.raises(farrow.NotFound, match="there is no graph 'receipts'"):
+        attach("receipts", nodes.nodes["a"].socket)
+    bad = GraphFeatures(**SETTINGS, cluster=ClusterGraph("a/b", nodes.nodes["a"].socket))
+    with pytest.raises(ValueError, match="without a slash"):
+        bad.transform(stream(10))
+    lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement="nobody"))
+    with pytest.raises(ValueError, match=r"placement is 'nobody', .* nodes \(a, b, c\)"):
+        lost.transform(stream(10))
+
+
+_INGEST = """
+import sys
+import numpy as np
+from test_graph_cluster import SETTINGS, batches, stream
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import ClusterGraph
+features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", sys.argv[1], segment=100))
+done = int(sys.argv[2])
+for batch in batches(stream(6000)[done:], 20):
+    features.transform(batch)
+    done += len(batch)
+    print(done, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_loses_nothing_acknowledged(nodes: Cluster) -> None:
+    """Killed at random moments: whoever comes next has all rows whose call returned."""
+    random = np.random.default_rng()
+    matrix, done = stream(6000), 0
+    folder = str(Path(__file__).parent)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", _INGEST, nodes.nodes["a"].socket, str(done)],
+            stdout=subprocess.PIPE,
+            env=env,
+        )
+        assert process.stdout is not None
+        for _ in range(int(random.integers(1, 60))):
+            line = process.stdout.readline()
+            assert line, "the writer ended by itself"
+        time.sleep(float(random.random()) * 0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        lines = [line, *process.stdout.read().splitlines()]
+        process.wait(LIMIT_SECONDS)
+        acknowledged = int(lines[-1])
+        reader = attach("payments", nodes.nodes["b"].socket)
+        done = reader._engine.next_number()
+        # At most the call that was under way when it was killed came on top.
+        assert acknowledged <= done <= acknowledged + 20
+    # The graph is what it would be without all this.
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:done])
+    more = matrix[done : done + 100]
+    assert np.array_equal(features.transform(more), whole.transform(more))
+    features.close()
+
+
+def test_a_lost_node_is_an_error_that_names_the_days(make_cluster: Callable[..., Cluster]) -> None:
+    cluster = make_cluster(3)
+    matrix = stream(1200)
+    features = GraphFeatures(**SETTINGS, cluster=on(cluster, "a", placement="c"))
+    for batch in batches(matrix):
+        features.transform(batch)
+        features._stream.engine.settle(LIMIT_SECONDS)
+    wanted = features.stats()["segments"]
+    assert wanted >= 4
+    cluster.nodes["c"].kill9()
+    client = cluster.client("b")
+
+    def is_lost() -> bool:
+        return {one.name: one.reach for one in client.nodes()}["c"] == "lost"
+
+    wait_until(is_lost, f"c is lost: {client.nodes()}")
+    with pytest.raises(DaysLost, match=r"lacks the edges of times 0 to 99 on c; 100 to 199 on c"):
+        attach("payments", cluster.nodes["b"].socket)
+    reader = attach("payments", cluster.nodes["b"].socket, without_lost=True)
+    # The log's rows, which no segment has, are there.
+    assert (reader.stats()["segments"], reader.stats()["edges"] > 0) == (0, True)
+    # Who mapped them before goes on: the memory is there for as long as it is mapped.
+    features.transform(stream(1300)[1200:])
+    features.close()
+
+
+def test_a_full_node_keeps_nobody_waiting(make_node: Any) -> None:
+    """Segments that find no room stay in the process; the log and calls go on."""
+    node = make_node("--memory", "4MiB")
+    matrix = stream(2000)
+    config = ClusterGraph("payments", node.socket, segment=DAY)
+    features = GraphFeatures(**SETTINGS, cluster=config)
+    client = farrow.connect(node.socket)
+    wanted = plain(matrix)
+    parts = list(batches(matrix))
+    features.transform(parts[0])
+    filler = []
+    with pytest.raises(farrow.OutOfMemory):
+        for _ in range(1000):
+            filler.append(client.put(bytes(200_000)))
+    client.delete(filler[-2:])
+    for batch, want in zip(parts[1:8], wanted[1:8], strict=True):
+        assert np.array_equal(features.transform(batch), want)
+    features._stream.engine.settle(LIMIT_SECONDS)
+    features.close()
