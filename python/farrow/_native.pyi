@@ -604,7 +604,7 @@ class GraphEngine:
     def restore(self, state: dict[str, Any]) -> None:
         """Become what ``state`` gave."""
     def stats(self) -> dict[str, Any]:
-        """Edges, accounts, bytes, segments, sealed, sealed_bytes, draining, now, rows, cut_short."""
+        """What the graph holds and has cost; see ``farrow.graph.GraphFeatures.stats``."""
     def freeze(self) -> GraphFrozen | None:
         """A copy of the oldest full span that has no segment, if there is one."""
     def attach(self, segment: GraphSegment) -> None:
@@ -614,8 +614,10 @@ class GraphEngine:
         accounts: npt.NDArray[np.int64],
         segments: Sequence[GraphSegment],
         late: dict[str, Any],
+        next: int,
     ) -> None:
-        """Fill an empty graph with what ``accounts`` and ``stragglers`` gave, and segments."""
+        """Fill an empty graph with what ``accounts`` and ``stragglers`` gave, and segments; the
+        rows behind them are numbered from ``next`` on."""
     def split(
         self, matrix: npt.NDArray[np.float64]
     ) -> tuple[builtins.list[npt.NDArray[np.int64]], builtins.list[npt.NDArray[np.float64]]]:

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LEASE_MS, LIMIT_SECONDS, Cluster, wait_until
+from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.cli import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from conftest import Node
 

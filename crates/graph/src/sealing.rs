@@ -130,8 +130,11 @@ impl<T: Stamp> Core<T> {
         all
     }
 
-    /// Adds them to a graph that has segments and no rows yet. None of them is later than those.
-    pub(crate) fn straggle(&mut self, all: &Stragglers) {
+    /// Adds them to a graph that has segments and no rows yet; the first of these is number `next`.
+    pub(crate) fn straggle(&mut self, all: &Stragglers, next: u64) {
+        self.graph.skip(next);
+        self.columns.start(self.graph.head());
+        self.queue.cursor = self.queue.cursor.max(self.graph.head());
         for (at, &number) in all.numbers.iter().enumerate() {
             let ends = [all.sources[at], all.targets[at]].map(|one| self.graph.find(one));
             let stamps = [all.times[at], all.fronts[at]].map(|one| self.graph.stamp(one));

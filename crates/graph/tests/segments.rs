@@ -108,7 +108,7 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
             let end = about.first + about.numbers;
             let next = engine.next_number();
             pending = None;
-            engine.adopt(&accounts, segments.iter().cloned(), &late).unwrap();
+            engine.adopt(&accounts, segments.iter().cloned(), &late, end).unwrap();
             let newer = log.len() - (next - end) as usize;
             replay(&mut engine, &log[newer..], &mut random);
             assert_eq!(engine.next_number(), next);
@@ -373,6 +373,26 @@ fn segments_need_a_length_and_no_other_limit() {
     let error = GraphFeatures::new(fan(Some(0))).unwrap_err().to_string();
     assert_eq!(error, "segment is 0; at least 1 is needed");
     let mut engine = GraphFeatures::new(fan(None)).unwrap();
-    let error = engine.adopt(&[], [], &engine.stragglers()).unwrap_err().to_string();
+    let error = engine.adopt(&[], [], &engine.stragglers(), 0).unwrap_err().to_string();
     assert_eq!(error, "segment is needed to take segments up");
+}
+
+/// Whoever goes on without a lost segment still numbers rows as all others do.
+#[test]
+fn a_graph_goes_on_without_segments_that_are_lost() {
+    let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20), (2, 1, 3, 31)]);
+    let mut segments = Vec::new();
+    while let Some(frozen) = engine.freeze() {
+        segments.push(Arc::new(frozen.plan().unwrap().build().unwrap()));
+        engine.attach(Arc::clone(&segments[segments.len() - 1])).unwrap();
+        rows(&[]).with(|edges| engine.learn(edges)).unwrap();
+    }
+    let (accounts, late) = (engine.accounts(0), engine.stragglers());
+    for kept in [&segments[..0], &segments[..1], &segments[1..]] {
+        engine.adopt(&accounts, kept.iter().cloned(), &late, 2).unwrap();
+        assert_eq!((engine.next_number(), engine.accounts(0)), (2, accounts.clone()));
+        rows(&[(2, 1, 3, 31)]).with(|edges| engine.learn(edges)).unwrap();
+        assert_eq!(engine.stats().edges, kept.len() + 1);
+        assert_eq!(engine.edges_of(1, List::Out, 30, 31), [(3, 31)]);
+    }
 }

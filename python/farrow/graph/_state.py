@@ -37,7 +37,7 @@ def state_of(features: GraphFeatures) -> dict[str, Any]:
     state: dict[str, Any] = {"version": VERSION, "parameters": _plain(parameters), "stream": None}
     if stream is None:
         return {**state, "edges": pa.table({})}
-    graph = stream.engine.state()
+    graph = stream.native.state()
     columns = {name: graph.pop(name) for name in ("sources", "targets", "times")}
     ids = graph.pop("ids")
     if ids is not None:
@@ -67,7 +67,7 @@ def restored(features: GraphFeatures, state: dict[str, Any]) -> GraphFeatures:
     count = sum(name.startswith("column ") for name in edges.column_names)
     graph["columns"] = [column(f"column {number}") for number in range(count)]
     stream = _Stream.restored(features, kept)
-    stream.engine.restore(graph)
+    stream.native.restore(graph)
     return features._keep(stream)
 
 

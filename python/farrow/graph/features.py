@@ -184,8 +184,11 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return np.array([*given, *stream.names], dtype=object)
 
     def stats(self) -> dict[str, Any]:
-        """What the graph holds: ``edges``, ``accounts``, ``bytes``, ``now`` (the latest time),
-        ``rows`` (that came) and ``cut_short`` (searches that ended at ``work_max``, by pattern)."""
+        """What the graph holds: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
+        latest time), ``rows`` (that came) and ``cut_short`` (searches that ended at ``work_max``,
+        by pattern).  In a cluster also ``segments``, ``sealed`` (their edges), ``sealed_bytes``,
+        ``draining`` (edges that are in a segment and still here), ``log`` (calls that no segment
+        has), ``sealing`` (whether one is being made) and ``trouble`` (why the last could not)."""
         return self._fitted().engine.stats()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -262,7 +265,8 @@ class _Stream:
 
     def _start(self, plan: Plan, numbers: list[int]) -> None:
         self.numbers = numbers
-        self.engine: GraphEngine | ClusterEngine = plan.engine(numbers)
+        self.native = plan.engine(numbers)
+        self.engine: GraphEngine | ClusterEngine = self.native
         if self.cluster is not None:
             self.engine = self._in_cluster(self.cluster, plan, numbers)
             # Rows without ids of their own are numbered on.

@@ -50,8 +50,8 @@ impl GraphFeatures {
     }
 
     /// Fills an empty graph with the segments of another one, oldest first, and with the accounts
-    /// that it knows, by their small numbers, and with what the segments had no place for. Rows
-    /// that came later can be added then.
+    /// that it knows, by their small numbers, and with what the segments had no place for. The rows
+    /// that came behind all these can be added then, from number of arrival `next` on.
     ///
     /// # Errors
     /// As [`GraphFeatures::attach`]; [`GraphError::Setting`] without
@@ -61,6 +61,7 @@ impl GraphFeatures {
         accounts: &[i64],
         segments: impl IntoIterator<Item = Arc<Segment>>,
         late: &Stragglers,
+        next: u64,
     ) -> Result<(), GraphError> {
         if self.settings.segment.is_none() {
             let (parameter, reason) = ("segment".into(), "is needed to take segments up".into());
@@ -80,8 +81,8 @@ impl GraphFeatures {
         let bases = segments.iter().map(|one| one.about().base);
         let first = bases.chain(late.times.iter().copied()).min();
         let last = segments.last().map(|one| end(one.about()));
-        let (Some(first), Some(last)) = (first, last) else { return Ok(()) };
-        self.graph = match narrow_base(first, last) {
+        let first = first.unwrap_or_default();
+        self.graph = match narrow_base(first, last.unwrap_or(first)) {
             Some(base) => Graph::Narrow(Box::new(Core::new(&self.settings, base))),
             None => Graph::Wide(Box::new(Core::new(&self.settings, i64::MIN))),
         };
@@ -93,8 +94,8 @@ impl GraphFeatures {
         let adopted = segments.into_iter().try_for_each(|segment| self.attach(segment));
         match &mut self.graph {
             Graph::Empty => {}
-            Graph::Narrow(core) => core.straggle(late),
-            Graph::Wide(core) => core.straggle(late),
+            Graph::Narrow(core) => core.straggle(late, next),
+            Graph::Wide(core) => core.straggle(late, next),
         }
         if adopted.is_err() {
             self.clear();

@@ -259,12 +259,17 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// Stops to show what came in order of time before number `next`: a segment has it, whose last
-    /// edge is of time `last`. `drain` takes it out.
-    pub(crate) fn seal(&mut self, next: u64, last: T) {
+    /// Has the next edge be number `next`, where there is none yet.
+    pub(crate) fn skip(&mut self, next: u64) {
         if self.records.is_empty() {
             self.head = self.head.max(next);
         }
+    }
+
+    /// Stops to show what came in order of time before number `next`: a segment has it, whose last
+    /// edge is of time `last`. `drain` takes it out.
+    pub(crate) fn seal(&mut self, next: u64, last: T) {
+        self.skip(next);
         self.newest = self.newest.max(last);
         let is_left = |number: u64| {
             number >= next || self.late.as_ref().is_some_and(|late| late.contains_key(&number))

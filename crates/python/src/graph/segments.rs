@@ -190,6 +190,7 @@ impl GraphEngine {
         accounts: PyReadonlyArray1<'_, i64>,
         segments: Vec<PyRef<'_, GraphSegment>>,
         late: &Bound<'_, PyDict>,
+        next: u64,
     ) -> PyResult<()> {
         let get = |name: &str| {
             let found = late.get_item(name)?;
@@ -212,7 +213,7 @@ impl GraphEngine {
         };
         let segments: Vec<_> = segments.iter().map(|one| Arc::clone(&one.0)).collect();
         let accounts = accounts.as_slice()?;
-        py.detach(|| self.lock().adopt(accounts, segments, &late)).map_err(raise)
+        py.detach(|| self.lock().adopt(accounts, segments, &late, next)).map_err(raise)
     }
 
     /// A matrix as `transform_columns` takes its rows.

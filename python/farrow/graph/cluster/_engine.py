@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +33,13 @@ from farrow.graph.cluster._segments import opened, sealed
 from farrow.graph.cluster._workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from farrow._native import GraphFrozen, GraphPlan
 
+_Result = TypeVar("_Result")
 # After a segment found no room, so long until the next attempt.
 _RETRY_SECONDS = 10.0
 # Entries of the log that one call makes, before they are made one.
@@ -196,7 +199,7 @@ class ClusterEngine:
         self._log.append(entry)
         return entry
 
-    def _run(self, call: Any) -> Any:
+    def _run(self, call: Callable[[], _Result]) -> _Result:
         """What changes the graph: if it fails, graph and log may differ."""
         try:
             return call()

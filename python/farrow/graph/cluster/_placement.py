@@ -23,8 +23,8 @@ def check(client: Client, policy: str) -> None:
     names = sorted(one.name for one in client.nodes())
     if policy not in names:
         raise ValueError(
-            f"placement is {policy!r}, which is none of {', '.join(POLICIES)} and none of the nodes "
-            f"({', '.join(names) or 'there is no cluster'})"
+            f"placement is {policy!r}, which is none of {', '.join(POLICIES)} and none of the "
+            f"nodes ({', '.join(names) or 'there is no cluster'})"
         )
 
 
@@ -42,9 +42,11 @@ def nodes(client: Client, policy: str, turn: int) -> list[str | None]:
         return [policy]
     live = [one for one in client.nodes() if one.reach == "live" and one.fabric]
     names = [one.name for one in live]
+    if not names:
+        return [None]
     if policy == "round-robin":
-        at = turn % max(len(names), 1)
-        return [*names[at:], *names[:at]] or [None]
+        at = turn % len(names)
+        return [*names[at:], *names[:at]]
     free: dict[str, int] = {}
     for name in names:
         try:
@@ -52,4 +54,4 @@ def nodes(client: Client, policy: str, turn: int) -> list[str | None]:
         except farrow.FarrowError:
             # It was lost since.
             continue
-    return sorted(free, key=lambda name: -free[name]) or [None]
+    return [*sorted(free, key=lambda name: -free[name])]

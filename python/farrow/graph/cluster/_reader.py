@@ -47,7 +47,7 @@ def adopt(
     segments = segments_of(client, graph, manifest, without_lost=without_lost)
     parts = [client.get(name) for name in manifest.accounts]
     accounts = np.concatenate([np.zeros(0, np.int64), *parts])
-    engine.adopt(accounts, segments, manifest.late)
+    engine.adopt(accounts, segments, manifest.late, manifest.end())
 
 
 def replay(client: Client, graph: str, engine: GraphEngine) -> list[Entry]:
@@ -166,6 +166,9 @@ class GraphReader:
     ) -> Iterator[tuple[pa.Table, npt.NDArray[np.float64]]]:
         """Compute features of what is written from this call on, call by call.
 
+        A reader that is too slow for the writer leaves calls out: it takes their rows up without
+        computing anything.
+
         Args:
             share: which part of the work, and of how many: the features of all shares add up.
             timeout: the iteration ends when nothing was written for so many seconds.
@@ -175,7 +178,8 @@ class GraphReader:
         """
         home = self._manifest.home
         node = None if home == self._client.node else home
-        events = self._client.subscribe(f"graph/{self.name}/log/", timeout=timeout, node=node)
+        prefix = f"graph/{self.name}/log/"
+        events = self._client.subscribe(prefix, kinds=["sealed"], timeout=timeout, node=node)
         self._catch_up()
         return self._computed(events, share)
 
@@ -185,6 +189,7 @@ class GraphReader:
         with events:
             for event in events:
                 if not isinstance(event, farrow.events.Sealed) or event.name is None:
+                    # A gap: more was written than the node's list of events holds.
                     self._catch_up()
                     continue
                 entry = Entry.of(event.name)
@@ -195,7 +200,7 @@ class GraphReader:
     def compute(
         self, entry: Entry, share: tuple[int, int] = (0, 1)
     ) -> tuple[pa.Table, npt.NDArray[np.float64]]:
-        """The rows of one entry of the log, which is the next one, and a share of their features."""
+        """The rows of the log's next entry, and a share of their features."""
         if entry.first != self._engine.next_number():
             self._follow_manifest()
             for one in entries(self._client, self.name):

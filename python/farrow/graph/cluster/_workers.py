@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -37,8 +38,8 @@ class Workers:
         self._done: list[bytes] = []
         try:
             for number, address in enumerate(addresses):
-                task = {"graph": config.name, "address": address}
-                task["share"] = [number + 1, self.count + 1]
+                share = [number + 1, self.count + 1]
+                task = {"graph": config.name, "address": address, "share": share}
                 self._processes.append(self._start(task))
             for number in range(self.count):
                 self._answer(number, self._timeout)
@@ -93,8 +94,10 @@ class Workers:
         """End them."""
         for process in self._processes:
             for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+                # A worker that is gone takes no more.
+                with contextlib.suppress(OSError):
+                    if pipe is not None:
+                        pipe.close()
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
