@@ -1,0 +1,240 @@
+//! Measuring a profile within milliseconds.
+//!
+//! Rounds go over all sizes and ways in turn, so that a neighbour on the machine disturbs all ways
+//! alike, and the least of the rounds counts: what another process took away is not a property of
+//! the machine. That a way is a little quicker is no reason to take it: see [`pick`].
+
+use std::num::NonZeroUsize;
+use std::time::{Duration, Instant};
+
+use super::{Origin, Profile, STEPS, Step, WriteWay, step_bytes};
+use crate::cache::{self, Method};
+use crate::copy::{self, StreamMethod};
+use crate::lab::{Arena, Job, LabError, Pages, State, Work};
+use crate::units::Length;
+
+/// What measuring may take, unless a round takes longer.
+pub(super) const BUDGET: Duration = Duration::from_millis(20);
+
+/// The least of so many is stable where the machine is quiet.
+const ROUNDS_MIN: u32 = 3;
+const ROUNDS_MAX: u32 = 7;
+
+/// Small ranges are timed together, so that the clock's steps do not decide.
+const BATCH_BYTES: u64 = 8 << 10;
+const BATCH_MAX: u64 = 16;
+
+/// A way this much slower than the best of its size is not measured at larger sizes: all ways cost
+/// more with each line, and `clflush` over megabytes would take longer than all the rest.
+const HOPELESS: f64 = 3.0;
+
+/// A way is only left for one that takes this much less.
+const MARGIN: f64 = 0.95;
+
+/// Where plain copies end on coherent memory: at the first of these sizes in whose step stores past
+/// the cache do not take a tenth more. Below a megabyte readers find plain stores in their caches,
+/// which is worth more than the copy itself.
+const COPY_BYTES: [Length; 2] = [copy::STREAM_BYTES_MIN, Length(2 << 20)];
+const COPY_SLACK: f64 = 1.1;
+
+/// The least nanoseconds of each way, by step.
+struct Costs<T> {
+    ways: Vec<T>,
+    least: Vec<[Option<f64>; STEPS]>,
+}
+
+impl<T: Copy> Costs<T> {
+    fn new(ways: Vec<T>) -> Self {
+        let least = vec![[None; STEPS]; ways.len()];
+        Self { ways, least }
+    }
+
+    /// One round at one size.
+    fn round(
+        &mut self,
+        arena: &mut Arena,
+        step: usize,
+        state: State,
+        work: impl Fn(T) -> Work,
+    ) -> Result<(), LabError> {
+        for (index, way) in self.ways.iter().enumerate() {
+            if self.is_hopeless(index, step) {
+                continue;
+            }
+            let ns = once(arena, step_bytes(step), state, work(*way))?;
+            if let Some(cell) = self.least.get_mut(index).and_then(|row| row.get_mut(step)) {
+                *cell = Some(cell.map_or(ns, |least: f64| least.min(ns)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Was it far behind at a smaller size, of a page at least?
+    fn is_hopeless(&self, index: usize, step: usize) -> bool {
+        (0..step).any(|smaller| {
+            let best = self.at(smaller).map(|(_, ns)| ns).fold(f64::INFINITY, f64::min);
+            let own = self.least.get(index).and_then(|row| row.get(smaller).copied().flatten());
+            let is_measured = best.is_finite() && step_bytes(smaller).0 >= 4096;
+            is_measured && own.is_none_or(|own| own > HOPELESS * best)
+        })
+    }
+
+    /// All ways with what they take at a step.
+    fn at(&self, step: usize) -> impl Iterator<Item = (T, f64)> + '_ {
+        let cells = self.least.iter().map(move |row| row.get(step).copied().flatten());
+        self.ways.iter().copied().zip(cells).filter_map(|(way, ns)| ns.map(|ns| (way, ns)))
+    }
+}
+
+/// The first way, unless another one is clearly quicker: ways are listed by what else speaks for
+/// them, such as that a line stays in the cache of who wrote it.
+fn pick<T>(costs: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
+    costs.reduce(|best, other| if other.1 < MARGIN * best.1 { other } else { best })
+}
+
+/// Measures.
+pub(super) fn measure(budget: Duration) -> Result<Profile, LabError> {
+    let begin = Instant::now();
+    let largest = step_bytes(STEPS - 1);
+    let mut arena = Arena::private(largest, Pages::Huge)?;
+    let stream = pick_stream(&mut arena)?;
+    let methods = cache::methods_available();
+    let mut publish = Costs::new(methods.clone());
+    let mut refresh =
+        Costs::new(refresh_first(methods.iter().copied().filter(|m| m.can_refresh()).collect()));
+    let streams = stream.is_streaming().then_some(WriteWay::Stream(stream));
+    let copies = methods.iter().map(|method| WriteWay::CopyThenPublish(*method));
+    let mut write = Costs::new(streams.into_iter().chain(copies).collect());
+    let mut copies = Costs::new(vec![StreamMethod::Memcpy, stream]);
+    for round in 0..ROUNDS_MAX {
+        if round >= ROUNDS_MIN && begin.elapsed() >= budget {
+            break;
+        }
+        for step in 0..STEPS {
+            publish.round(&mut arena, step, State::Dirty, Work::Publish)?;
+            refresh.round(&mut arena, step, State::Cached, Work::Refresh)?;
+            write.round(&mut arena, step, State::Uncached, Work::Write)?;
+            if COPY_BYTES.iter().any(|bytes| super::step_of(*bytes) == step) {
+                copies.round(&mut arena, step, State::Uncached, Work::Copy)?;
+            }
+        }
+    }
+    let fallback = Profile::unmeasured();
+    let steps = std::array::from_fn(|index| {
+        let known = fallback.step(step_bytes(index));
+        Step {
+            publish: picked(publish.at(index), known.publish),
+            refresh: picked(refresh.at(index), known.refresh),
+            write: picked(write.at(index), known.write),
+        }
+    });
+    let stream_bytes_min = stream_from(&copies, stream);
+    let origin = Origin::Measured(begin.elapsed());
+    Ok(Profile { steps, stream, stream_bytes_min, origin })
+}
+
+fn picked<T>(
+    costs: impl Iterator<Item = (T, f64)>,
+    fallback: (T, Option<u32>),
+) -> (T, Option<u32>) {
+    pick(costs).map_or(fallback, |(way, ns)| (way, Some(ns.round().max(1.0) as u32)))
+}
+
+/// The usual instruction before those that are mostly slower.
+fn refresh_first(mut methods: Vec<Method>) -> Vec<Method> {
+    methods.sort_by_key(|method| *method != cache::refresh_method());
+    methods
+}
+
+/// The stores past the cache that are quickest at a quarter of a megabyte, the widest first.
+fn pick_stream(arena: &mut Arena) -> Result<StreamMethod, LabError> {
+    let mut costs = Vec::new();
+    for method in copy::methods_available().into_iter().filter(|method| method.is_streaming()) {
+        let mut least = f64::INFINITY;
+        for _ in 0..ROUNDS_MIN {
+            let ns = once(arena, Length(256 << 10), State::Uncached, Work::Copy(method))?;
+            least = least.min(ns);
+        }
+        costs.push((method, least));
+    }
+    Ok(pick(costs.into_iter()).map_or(StreamMethod::Memcpy, |(method, _)| method))
+}
+
+/// From which length on copies on coherent memory go past the cache.
+fn stream_from(copies: &Costs<StreamMethod>, stream: StreamMethod) -> Length {
+    if !stream.is_streaming() {
+        return copy::STREAM_BYTES_MIN;
+    }
+    let is_good = |bytes: &Length| {
+        let step = super::step_of(*bytes);
+        let of = |wanted| copies.at(step).find(|(way, _)| *way == wanted).map(|(_, ns)| ns);
+        match (of(StreamMethod::Memcpy), of(stream)) {
+            (Some(plain), Some(streamed)) => streamed <= COPY_SLACK * plain,
+            _ => true,
+        }
+    };
+    COPY_BYTES.into_iter().find(is_good).unwrap_or(Length(u64::MAX))
+}
+
+fn once(arena: &mut Arena, range: Length, state: State, work: Work) -> Result<f64, LabError> {
+    let batch = (BATCH_BYTES / range.0).clamp(1, BATCH_MAX) as u32;
+    let threads = NonZeroUsize::MIN;
+    let job = Job { work, state, range, batch, samples: 1, threads, source: range };
+    let samples = arena.run(&job)?;
+    Ok(samples.into_iter().fold(f64::INFINITY, f64::min))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_little_quicker_is_no_reason() {
+        let ways = |costs: &[(&'static str, f64)]| pick(costs.to_vec().into_iter());
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 96.0)]), Some(("keeps", 100.0)));
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 94.0)]), Some(("drops", 94.0)));
+        assert_eq!(ways(&[("a", 100.0), ("b", 50.0), ("c", 49.0)]), Some(("b", 50.0)));
+        assert_eq!(ways(&[]), None);
+    }
+
+    #[test]
+    fn this_machine_can_be_measured() {
+        let profile = Profile::measure(Duration::ZERO);
+        assert!(matches!(profile.origin(), Origin::Measured(_)), "{profile:?}");
+        for (bytes, step) in profile.steps() {
+            assert!(step.publish.0.is_available() && step.publish.1 > Some(0), "{bytes} {step:?}");
+            assert!(step.refresh.0.can_refresh() && step.refresh.1 > Some(0), "{bytes} {step:?}");
+            assert!(step.write.0.is_available() && step.write.1 > Some(0), "{bytes} {step:?}");
+        }
+        assert!(profile.copy_plan().stream_bytes_min >= copy::STREAM_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_hopeless_way_is_left_out_of_larger_sizes() {
+        let mut costs = Costs::new(vec!["quick", "slow"]);
+        costs.least[0][3] = Some(10.0);
+        costs.least[1][3] = Some(29.0);
+        assert!(!costs.is_hopeless(1, 4));
+        costs.least[1][3] = Some(31.0);
+        assert!(costs.is_hopeless(1, 4) && !costs.is_hopeless(1, 3));
+        assert!(!costs.is_hopeless(0, 8));
+    }
+
+    #[test]
+    fn plain_copies_end_where_streams_hold_up() {
+        let mut copies = Costs::new(vec![StreamMethod::Memcpy, StreamMethod::Sse2]);
+        if !StreamMethod::Sse2.is_streaming() {
+            assert_eq!(stream_from(&copies, StreamMethod::Memcpy), copy::STREAM_BYTES_MIN);
+            return;
+        }
+        copies.least[0] = [Some(100.0); STEPS];
+        for (at_first, at_second, expected) in
+            [(105.0, 50.0, 1 << 20), (120.0, 50.0, 2 << 20), (120.0, 120.0, u64::MAX)]
+        {
+            copies.least[1][7] = Some(at_first);
+            copies.least[1][8] = Some(at_second);
+            let found = stream_from(&copies, StreamMethod::Sse2);
+            assert_eq!(found, Length(expected), "{at_first} {at_second}");
+        }
+    }
+}
