@@ -830,7 +830,8 @@ class LabArena:
         once.
 
         Raises:
-            MemoryError: there is no room, with the numbers, or the place cannot hold a region.
+            MemoryError: there is no room, with the numbers.
+            FarrowError: the place cannot hold a region.
         """
     @staticmethod
     def over(buffer: object) -> LabArena:

@@ -10,7 +10,7 @@ use farrow_memory::lab::{self, Arena, Job, LabError, Pages, Pattern, State, Work
 use farrow_memory::profile::{Origin, Profile, WriteWay, file};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::sync::{AtomicUsize, Ordering};
-use farrow_memory::{Access, Address, Geometry, Length, Region, Section, page_bytes};
+use farrow_memory::{Access, Address, FabricError, Geometry, Length, Region, Section, page_bytes};
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -67,7 +67,10 @@ impl LabArena {
             let data = Length(nbytes.next_multiple_of(page_bytes()));
             let geometry = Geometry { control: Length(page_bytes()), data }.for_huge_pages();
             let fabric = ShmFabric::create(&directory, &name, geometry);
-            let fabric = fabric.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+            let fabric = fabric.map_err(|error| match error {
+                FabricError::NoSpace { .. } => PyMemoryError::new_err(error.to_string()),
+                error => farrow_error(error.to_string()),
+            })?;
             let unlinked = ShmFabric::unlink(&directory, &name);
             unlinked.map_err(|error| farrow_error(error.to_string()))?;
             let region = Region::map(Arc::new(fabric), Access::Home, None);

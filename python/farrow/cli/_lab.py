@@ -123,8 +123,7 @@ def _region(options: argparse.Namespace, settings: Settings) -> Iterator[tuple[A
 def _say(
     options: argparse.Namespace, run: Run, figures: Figures, files: list[Path], has_pictures: bool
 ) -> None:
-    from farrow.cli._output import console, grid, human_bytes, print_json
-    from farrow.lab._report import human_ns
+    from farrow.cli._output import console, grid, human_bytes, human_ns, print_json
 
     if options.json:
         print_json(

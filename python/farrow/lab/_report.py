@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from farrow.cli._output import human_bytes
+from farrow.cli._output import human_bytes, human_ns
 from farrow.lab import _svg
 from farrow.lab._analyse import DECIDED, TYPICAL, histogram
 
@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     from farrow.lab._analyse import Figures
     from farrow.lab._measure import Run
 
-__all__ = ["human_ns", "page"]
+__all__ = ["page"]
 
 # Sizes whose samples are shown one by one.
 _SHOWN = (64, 4096, 1 << 20)
 _PAGES = {"small": "4 KiB pages", "huge": "2 MiB pages"}
-
-
-def human_ns(value: float) -> str:
-    """Nanoseconds with a unit that suits them: ``41 ns``, ``3.1 us``, ``2.05 ms``."""
-    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.3g} ns"
 
 
 def page(run: Run, figures: Figures) -> str:
