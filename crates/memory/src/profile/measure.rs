@@ -35,8 +35,9 @@ const BATCH_MAX: u64 = 16;
 /// more with each line, and `clflush` over megabytes would take longer than all the rest.
 const HOPELESS: f64 = 3.0;
 
-/// A way is only left for one that takes this much less.
-const MARGIN: f64 = 0.95;
+/// A way is only left for one that takes a tenth less. What it costs to store to a line again counts
+/// too, and is not in these numbers: 120 ns more a line after `clflushopt` than after `clwb`.
+const MARGIN: f64 = 1.0 / 1.1;
 
 /// Where plain copies end on coherent memory: at the first of these sizes in whose step stores past
 /// the cache do not take a tenth more. Below a megabyte readers find plain stores in their caches,
@@ -203,9 +204,9 @@ mod tests {
 
     #[test]
     fn a_little_quicker_is_no_reason() {
-        let ways = |costs: &[(&'static str, f64)]| pick(costs.to_vec().into_iter());
-        assert_eq!(ways(&[("keeps", 100.0), ("drops", 96.0)]), Some(("keeps", 100.0)));
-        assert_eq!(ways(&[("keeps", 100.0), ("drops", 94.0)]), Some(("drops", 94.0)));
+        let ways = |costs: &[(&'static str, f64)]| pick(costs.iter().copied());
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 91.5)]), Some(("keeps", 100.0)));
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 90.0)]), Some(("drops", 90.0)));
         assert_eq!(ways(&[("a", 100.0), ("b", 50.0), ("c", 49.0)]), Some(("b", 50.0)));
         assert_eq!(ways(&[]), None);
     }
