@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
 from typing import TYPE_CHECKING, Any
 
 from farrow import _native
@@ -159,18 +158,14 @@ def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
 
 
 def _choices(run: Run, costs: Iterable[Cost]) -> list[Choice]:
-    """By the median of the medians of the rounds: ways took turns in each."""
-    medians = {
-        series: statistics.median(statistics.median(taken) for taken in rounds)
-        for series, rounds in run.samples
-        if series.part == "lines"
-    }
+    """By the lower quartiles of all rounds, in each of which the ways took turns: what other
+    programs on the machine took away is in the upper half, and may not decide."""
     tables: dict[tuple[str, str, int], dict[str, float]] = {}
     for cost in costs:
         one = cost.series
         if one.work in DECIDED and one.state == TYPICAL[one.work]:
             ways = tables.setdefault((one.work, one.pages, one.nbytes), {})
-            ways[one.method] = medians[one]
+            ways[one.method] = cost.p25
     choices = []
     for (work, pages, nbytes), ways in tables.items():
         picked = picked_way(run.profile, work, nbytes)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "check_memory", "measure"]
 
+# Of each round: one alone may be what another program on the machine made of it.
+_SAMPLES_MIN = 3
+
 
 @dataclasses.dataclass
 class Run:
@@ -121,7 +124,7 @@ def _take_turns(
                 seconds = max(time.monotonic() - began, 1e-6)
                 wanted = int(settings.seconds / settings.rounds / seconds)
                 most = settings.samples_max // settings.rounds
-                counts[place] = max(1, min(wanted, most))
+                counts[place] = max(min(_SAMPLES_MIN, most), min(wanted, most))
             else:
                 rounds.append(taken)
     return found

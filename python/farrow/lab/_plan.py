@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["Group", "Series", "Settings", "groups", "memory_needed"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-# Ranges this small are timed several at a time for the figures per line, or the clock's own
-# steps would show; distributions are of single ones.
 _STRIDES = (64, 256, 4096)
 _WIDTHS = (1, 2, 4, 8)
 # `clflush` waits for each line: beyond this it says nothing new, and takes seconds.
@@ -37,7 +35,7 @@ class Settings:
     rounds: int = 5
     """How often the ways of a group take turns."""
     seconds: float = 0.25
-    """Of each series, all rounds together; a round takes one sample at least."""
+    """Of each series, all rounds together; a round takes three samples at least."""
     samples_max: int = 2000
     """Of each series."""
     threads: tuple[int, ...] = ()

@@ -39,8 +39,8 @@ def page(run: Run, figures: Figures) -> str:
         _facts(run),
         "<h2>The best way, and the one Farrow takes</h2>"
         "<p>For each size: publish of lines that were stored to, refresh of lines that are cached,"
-        " write of bytes from elsewhere with their publish. Medians of rounds in which all ways"
-        " took turns.</p>" + _choices(figures),
+        " write of bytes from elsewhere with their publish. Lower quartiles over rounds in which"
+        " all ways took turns.</p>" + _choices(figures),
         "<h2>Cost by size</h2><p>Median of a call, fences included.</p>" + _by_size(figures),
         "<h2>A call and a line</h2><p>Least squares of relative errors over all sizes.</p>"
         + _models(figures),
