@@ -36,6 +36,8 @@ pub const THREADS_MAX: usize = 1024;
 pub enum Work {
     /// Publishing by an instruction, fences included.
     Publish(Method),
+    /// Publishing, and then the next store of the writer to each line.
+    PublishAgain(Method),
     /// Refreshing by an instruction, fences included.
     Refresh(Method),
     /// Writing bytes from elsewhere, and publishing them.

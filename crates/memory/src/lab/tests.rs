@@ -38,6 +38,7 @@ fn maintenance_by_every_method_leaves_the_bytes() {
             for range in [1, 64, 100, 5000, 300_000] {
                 let publish = arena.run(&job(Work::Publish(method), state, range)).unwrap();
                 assert!(publish.len() == 3 && publish.iter().all(|ns| *ns > 0.0), "{publish:?}");
+                arena.run(&job(Work::PublishAgain(method), state, range)).unwrap();
                 let refresh = arena.run(&job(Work::Refresh(method), state, range));
                 assert_eq!(refresh.is_ok(), method.can_refresh(), "{method:?}");
                 let read = Work::Load(Pattern { width: 1, stride: 1 });

@@ -27,7 +27,9 @@ pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
     number("number of samples", u64::from(job.samples), u64::from(SAMPLES_MAX))?;
     number("number of threads", job.threads.get() as u64, THREADS_MAX as u64)?;
     let is_possible = match job.work {
-        Work::Publish(method) | Work::Write(WriteWay::CopyThenPublish(method)) => {
+        Work::Publish(method)
+        | Work::PublishAgain(method)
+        | Work::Write(WriteWay::CopyThenPublish(method)) => {
             method.is_available().then_some(()).ok_or(method.as_str())
         }
         Work::Refresh(method) => method.can_refresh().then_some(()).ok_or(method.as_str()),
@@ -187,6 +189,10 @@ unsafe fn work(work: Work, start: *mut u8, length: usize, source: &[u8]) {
     unsafe {
         match work {
             Work::Publish(method) => publish(method, start, length),
+            Work::PublishAgain(method) => {
+                publish(method, start, length);
+                put_into(State::Dirty, start, length);
+            }
             Work::Refresh(method) => {
                 cache::refresh_lines_by(method, start, length);
             }

@@ -3,7 +3,7 @@
 //!
 //! All ways in a profile are correct everywhere; they differ in what they cost, and by how much
 //! depends on the CPU: on one machine `clflush` takes forty times as long as `clflushopt`, on another
-//! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], some 20 ms) when a
+//! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], 25 to 90 ms) when a
 //! region is first made or mapped, kept in a file of the user ([`file`]) and loaded from there the
 //! next time (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
 //!
@@ -87,7 +87,8 @@ impl fmt::Display for WriteWay {
 /// What is used for ranges of about one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// To publish lines that were stored to. What it costs, in nanoseconds, where it was measured.
+    /// To publish lines that were stored to. What it costs, in nanoseconds, where it was measured: up
+    /// to a page with the next store to each line.
     pub publish: (Method, Option<u32>),
     /// To refresh.
     pub refresh: (Method, Option<u32>),
@@ -174,7 +175,7 @@ impl Profile {
         Self { steps, stream, stream_bytes_min, origin: Origin::Default }
     }
 
-    /// Measures this machine: three to seven rounds over all ways and sizes, as many as fit in
+    /// Measures this machine: two to nine rounds over all ways and sizes, as many as fit in
     /// `budget`, the least of each counting. Without memory to measure in, [`Profile::unmeasured`].
     #[must_use]
     pub fn measure(budget: Duration) -> Self {
