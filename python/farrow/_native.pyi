@@ -21,6 +21,7 @@ __all__ = [
     "EventStream",
     "GraphEngine",
     "HugeTable",
+    "LabArena",
     "ObjectRef",
     "Writer",
     "__version__",
@@ -30,6 +31,9 @@ __all__ = [
     "copy_bandwidth",
     "export_dissociated",
     "import_dissociated",
+    "lab_fit",
+    "lab_methods",
+    "lab_profile",
     "node_main",
     "survey",
 ]
@@ -809,3 +813,96 @@ class DissociatedMessages:
     @property
     def length(self) -> int:
         """Bytes of the region."""
+
+@final
+class LabArena:
+    """Memory to measure in, all its pages there.  Not safe to share with whoever uses the memory:
+    jobs write to it."""
+
+    @staticmethod
+    def private(nbytes: int, *, huge: bool) -> LabArena:
+        """Memory of this process alone, in huge pages if asked for and to be had.
+
+        Raises:
+            MemoryError: with the bytes available; nothing was allocated.
+        """
+    @staticmethod
+    def region(nbytes: int, directory: str | PathLike[str]) -> LabArena:
+        """A region in a directory on a tmpfs, as who writes it maps it; its files are gone at
+        once.
+
+        Raises:
+            MemoryError: there is no room, with the numbers.
+            FarrowError: the place cannot hold a region.
+        """
+    @staticmethod
+    def over(buffer: object) -> LabArena:
+        """The memory behind a writable buffer, which is kept.
+
+        Raises:
+            BufferError: it is not writable, or empty.
+        """
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def huge_bytes(self) -> int | None:
+        """Bytes of it that lie in huge pages now; None if the kernel does not say."""
+    def run(
+        self,
+        work: str,
+        method: str = "",
+        *,
+        state: str,
+        nbytes: int,
+        batch: int = 1,
+        samples: int = 1,
+        threads: int = 1,
+        source: int | None = None,
+        width: int = 8,
+        stride: int = 8,
+    ) -> list[float]:
+        """Time something, without the lock of the interpreter.
+
+        Args:
+            work: "publish", "refresh", "write" (and publish), "copy", "load" or "store".
+            method: one of ``lab_methods()[work]``; loads and stores have none.
+            state: of the lines before: "uncached", "cached" or "dirty".
+            nbytes: of a range.
+            batch: ranges between two looks at the clock.
+            samples: how often.
+            threads: each on ranges of its own; the slowest counts.
+            source: bytes that are written over and over to fill a range (default: ``nbytes``).
+            width: bytes of an element that is loaded or stored: 1, 2, 4 or 8.
+            stride: bytes from one element to the next.
+
+        Returns:
+            Nanoseconds of a range, one number a sample.
+
+        Raises:
+            InvalidArgument: with the number that is wrong, or the instruction this CPU lacks.
+        """
+
+def lab_methods() -> dict[str, Any]:
+    """What this CPU can do, by kind of work, with "line_bytes", and "clock_ns" of a sample."""
+
+def lab_fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
+    """The model "fixed + line * lines" of points (lines, nanoseconds).
+
+    Returns:
+        Nanoseconds of a call, nanoseconds a line, and the root mean square of relative errors;
+        None for fewer than two different numbers of lines.
+    """
+
+def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
+    """What Farrow publishes, refreshes and writes by on this machine.
+
+    Args:
+        measure: measure it anew, in about a fifth of a second; else that of this process.
+        keep: write it to the file of this user, for processes to come.
+
+    Returns:
+        "origin" ("file", "measured", "default"), "measured_seconds", "machine", "path", "kept",
+        "copy" and "copy_from_bytes" (stores past the cache on coherent memory, and from which
+        length on), and "steps": for each size in "bytes" the ways to "publish", "refresh" and
+        "write", with their nanoseconds.
+    """

@@ -60,6 +60,14 @@ impl Mapping {
         Self::own(start.cast(), bytes)
     }
 
+    /// The same, beginning where a usual huge page does.
+    pub(crate) fn private_aligned(length: Length) -> Result<Self, Errno> {
+        let huge = HUGE_PAGE_BYTES_USUAL;
+        let mut mapping = Self::private(length.checked_add(huge).ok_or(Errno::NOMEM)?)?;
+        mapping.trim_to_alignment(length.as_usize(), huge.as_usize());
+        Ok(mapping)
+    }
+
     fn reserve_at(length: Length, wish: Address) -> Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
         let at = ptr::without_provenance_mut(wish.0);

@@ -122,7 +122,7 @@ impl Survey {
     pub fn take(base: Address, length: Length) -> Self {
         Self {
             architecture: std::env::consts::ARCH,
-            kernel: read_word("/proc/sys/kernel/osrelease"),
+            kernel: kernel_release(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             page_bytes: page_bytes(),
             cpu: CpuSurvey {
@@ -152,6 +152,61 @@ impl Survey {
             window: WindowSurvey { base, length, is_free: is_window_free(base, length) },
         }
     }
+}
+
+/// The processor, as the kernel names it: enough to tell one model from another.
+#[must_use]
+pub(crate) fn cpu_model() -> String {
+    use std::io::Read;
+    // The first CPU's entry is in the first page; with many CPUs all entries take milliseconds.
+    let mut page = [0; 4096];
+    let read = fs::File::open("/proc/cpuinfo").and_then(|mut file| file.read(&mut page));
+    let text = String::from_utf8_lossy(page.get(..read.unwrap_or(0)).unwrap_or_default());
+    const KEYS: [&str; 9] = [
+        "model name",
+        "cpu family",
+        "model",
+        "stepping",
+        "CPU implementer",
+        "CPU variant",
+        "CPU part",
+        "cpu",
+        "revision",
+    ];
+    let mut parts = Vec::new();
+    for key in KEYS {
+        let value = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.trim() == key).then(|| value.trim().to_owned())
+        });
+        parts.extend(value);
+    }
+    parts.join(" ")
+}
+
+/// The running kernel's release.
+#[must_use]
+pub(crate) fn kernel_release() -> Option<String> {
+    read_word("/proc/sys/kernel/osrelease")
+}
+
+/// Bytes in huge pages of the map that an address lies in; `None` if the kernel does not say.
+pub(crate) fn huge_bytes_at(address: usize) -> Option<Length> {
+    let text = fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut is_inside = false;
+    let mut kib = 0u64;
+    for line in text.lines() {
+        let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Some((start, end)) = first.split_once('-') {
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            is_inside = hex(start)? <= address && address < hex(end)?;
+        } else if is_inside
+            && matches!(first, "AnonHugePages:" | "ShmemPmdMapped:" | "FilePmdMapped:")
+        {
+            kib += rest.split_whitespace().next()?.parse::<u64>().ok()?;
+        }
+    }
+    kib.checked_mul(1024).map(Length)
 }
 
 /// Could `length` bytes be mapped at `base` in this process, now?

@@ -15,6 +15,7 @@ mod events;
 mod graph;
 mod huge;
 mod incoming;
+mod lab;
 mod labels;
 mod listing;
 mod namespaces;
@@ -50,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<graph::GraphPlan>()?;
     module.add_class::<graph::GraphSegment>()?;
     module.add_class::<huge::HugeTable>()?;
+    module.add_class::<lab::LabArena>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
@@ -57,6 +59,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::export, module)?)?;
     module.add_function(wrap_pyfunction!(dissociated::import_table, module)?)?;
+    module.add_function(wrap_pyfunction!(lab::lab_fit, module)?)?;
+    module.add_function(wrap_pyfunction!(lab::lab_methods, module)?)?;
+    module.add_function(wrap_pyfunction!(lab::lab_profile, module)?)?;
     module.add_function(wrap_pyfunction!(node::copy_bandwidth, module)?)?;
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;

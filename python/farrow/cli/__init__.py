@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from farrow.cli import _graph
+from farrow.cli import _graph, _lab
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--memory", metavar="SIZE", help="of a node (default: by the data)")
 
     _graph.add_parsers(commands)
+    _lab.add_parsers(commands)
 
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
     doctor.add_argument("--json", action="store_true")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import farrow
 from farrow import _native
-from farrow.cli import _graph
+from farrow.cli import _graph, _lab
 from farrow.cli import _nodes as _about_nodes
 from farrow.cli._output import (
     CommandError,
@@ -473,5 +473,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "top": _top,
     "demo": _demo,
     "graph": _graph.graph,
+    "lab": _lab.lab,
     "doctor": _doctor,
 }

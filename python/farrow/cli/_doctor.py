@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from farrow import _native
-from farrow.cli._output import console, grid, human_bytes, print_json
+from farrow.cli._output import console, grid, human_bytes, human_ns, print_json
 
 __all__ = ["Finding", "findings", "run"]
 
@@ -44,10 +44,12 @@ def run(*, as_json: bool) -> int:
     if isinstance(survey.get("tmpfs"), list):
         survey["tmpfs"] = _tmpfs(survey)
     found = findings(survey)
+    profile = _native.lab_profile()
     if as_json:
-        print_json({"survey": survey, "findings": [dataclasses.asdict(one) for one in found]})
+        told = [dataclasses.asdict(one) for one in found]
+        print_json({"survey": survey, "profile": profile, "findings": told})
     else:
-        _print(survey, found)
+        _print(survey, profile, found)
     return int(any(one.level == "error" for one in found))
 
 
@@ -250,7 +252,7 @@ def _physical_bytes() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _print(survey: dict[str, Any], found: list[Finding]) -> None:
+def _print(survey: dict[str, Any], profile: dict[str, Any], found: list[Finding]) -> None:
     """Facts of one value or group a line, then what is a list, then the findings."""
     out = console()
     rows = []
@@ -266,6 +268,7 @@ def _print(survey: dict[str, Any], found: list[Finding]) -> None:
             isinstance(value, dict) and any(isinstance(v, dict) for v in value.values())
         ):
             _print_rows(out, _words(key), value)
+    _print_profile(out, profile)
     devices = _devices()
     if devices:
         out.print(grid(("devices a node can lend (--device PATH)",), [(one,) for one in devices]))
@@ -276,6 +279,27 @@ def _print(survey: dict[str, Any], found: list[Finding]) -> None:
         out.print(f"       {one.command}\n", style="bold", markup=False)
     if not found:
         out.print("[green]All that a node can use is there.[/]")
+
+
+def _print_profile(out: Any, profile: dict[str, Any]) -> None:
+    """How Farrow uses the caches here, by size: the way, and what it took when it was measured."""
+    rows = [
+        (
+            human_bytes(step["bytes"]),
+            *(_way(step, work) for work in ("publish", "refresh", "write")),
+        )
+        for step in profile["steps"]
+    ]
+    out.print(grid((">caches, ranges of", "publish", "refresh", "write and publish"), rows))
+    origin = f"From {profile['origin']}"
+    if profile["path"]:
+        origin += f", kept in {profile['path']}"
+    out.print(f"{origin}. farrow lab coherence tells more.\n", markup=False, soft_wrap=True)
+
+
+def _way(step: dict[str, Any], work: str) -> str:
+    ns = step[f"{work}_ns"]
+    return f"{step[work]}  {human_ns(ns)}" if ns else str(step[work])
 
 
 def _devices() -> list[str]:

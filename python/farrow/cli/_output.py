@@ -24,6 +24,7 @@ __all__ = [
     "console",
     "grid",
     "human_bytes",
+    "human_ns",
     "human_seconds",
     "parse_bytes",
     "plain",
@@ -81,6 +82,14 @@ def human_bytes(count: float) -> str:
     if unit == "B":
         return f"{size:.0f} B"
     return f"{size:.{2 if abs(size) < 10 else 1 if abs(size) < 100 else 0}f} {unit}"
+
+
+def human_ns(value: float) -> str:
+    """Nanoseconds with a unit that suits them: ``41 ns``, ``3.1 us``, ``2.05 ms``."""
+    for unit, scale in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.3g} ns"
 
 
 def human_seconds(seconds: float) -> str:

@@ -55,6 +55,35 @@ impl Method {
         }
     }
 
+    /// The method of a mnemonic, whether this CPU has it or not.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Self> {
+        [
+            Self::Clwb,
+            Self::ClflushOpt,
+            Self::Clflush,
+            Self::DcCvac,
+            Self::DcCivac,
+            Self::Dcbst,
+            Self::Dcbf,
+            Self::FenceOnly,
+        ]
+        .into_iter()
+        .find(|method| method.as_str() == name)
+    }
+
+    /// Has this CPU the instruction?
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        chosen().available.contains(&self)
+    }
+
+    /// May [`refresh_lines_by`] use it? It must drop lines, where any instruction here does.
+    #[must_use]
+    pub fn can_refresh(self) -> bool {
+        self.is_available() && (self.drops_line() || self == refresh_method())
+    }
+
     /// Does the next load after it come from memory?
     #[must_use]
     pub const fn drops_line(self) -> bool {
@@ -63,11 +92,12 @@ impl Method {
 }
 
 /// What this CPU offers and what is used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Chosen {
     line_bytes: u32,
     publish: Method,
     refresh: Method,
+    available: Vec<Method>,
 }
 
 /// A line is at least a word and at most a page; anything else the CPU says is not believed.
@@ -79,7 +109,12 @@ fn chosen() -> &'static Chosen {
         let said = isa::line_bytes();
         let is_sane = said.is_power_of_two() && (8..=4096).contains(&said);
         let line_bytes = if is_sane { said } else { LINE_BYTES_DEFAULT };
-        Chosen { line_bytes, publish: isa::publish_method(), refresh: isa::refresh_method() }
+        Chosen {
+            line_bytes,
+            publish: isa::publish_method(),
+            refresh: isa::refresh_method(),
+            available: isa::methods_available(),
+        }
     })
 }
 
@@ -89,13 +124,13 @@ pub fn line_bytes() -> u32 {
     chosen().line_bytes
 }
 
-/// The instruction used to publish.
+/// The instruction used to publish where no [profile](crate::profile) says better.
 #[must_use]
 pub fn publish_method() -> Method {
     chosen().publish
 }
 
-/// The instruction used to refresh.
+/// The instruction used to refresh where no [profile](crate::profile) says better.
 #[must_use]
 pub fn refresh_method() -> Method {
     chosen().refresh
@@ -104,7 +139,7 @@ pub fn refresh_method() -> Method {
 /// Everything this CPU could use.
 #[must_use]
 pub fn methods_available() -> Vec<Method> {
-    isa::methods_available()
+    chosen().available.clone()
 }
 
 /// Writes the lines around `[start, start + length)` back to memory, then fences. Returns how many
@@ -113,10 +148,20 @@ pub fn methods_available() -> Vec<Method> {
 /// # Safety
 /// The pages of the range are mapped readable.
 pub unsafe fn publish_lines(start: *const u8, length: usize) -> u64 {
+    // SAFETY: passed on to the caller.
+    unsafe { publish_lines_by(publish_method(), start, length) }
+}
+
+/// As [`publish_lines`], by an instruction of the caller's. One this CPU lacks is not used.
+///
+/// # Safety
+/// As [`publish_lines`].
+pub unsafe fn publish_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
     let chosen = chosen();
+    let method = if method.is_available() { method } else { chosen.publish };
     isa::fence_before_publish();
-    // SAFETY: passed on to the caller; a line never crosses a page.
-    let lines = unsafe { each_line(start, length, chosen.line_bytes, chosen.publish) };
+    // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
+    let lines = unsafe { each_line(start, length, chosen.line_bytes, method) };
     isa::fence_after_publish();
     lines
 }
@@ -127,10 +172,21 @@ pub unsafe fn publish_lines(start: *const u8, length: usize) -> u64 {
 /// # Safety
 /// The pages of the range are mapped readable.
 pub unsafe fn refresh_lines(start: *const u8, length: usize) -> u64 {
+    // SAFETY: passed on to the caller.
+    unsafe { refresh_lines_by(refresh_method(), start, length) }
+}
+
+/// As [`refresh_lines`], by an instruction of the caller's. One this CPU lacks, or that would keep
+/// the line, is not used.
+///
+/// # Safety
+/// As [`refresh_lines`].
+pub unsafe fn refresh_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
     let chosen = chosen();
+    let method = if method.can_refresh() { method } else { chosen.refresh };
     isa::fence_before_refresh();
-    // SAFETY: passed on to the caller; a line never crosses a page.
-    let lines = unsafe { each_line(start, length, chosen.line_bytes, chosen.refresh) };
+    // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
+    let lines = unsafe { each_line(start, length, chosen.line_bytes, method) };
     isa::fence_after_refresh();
     lines
 }
@@ -181,7 +237,10 @@ mod tests {
         assert!(available.contains(&publish_method()), "{available:?}");
         assert!(available.contains(&refresh_method()), "{available:?}");
         assert!(refresh_method().drops_line() || refresh_method() == Method::FenceOnly);
-        assert!(!publish_method().as_str().is_empty());
+        for method in available {
+            assert_eq!(Method::of_name(method.as_str()), Some(method));
+        }
+        assert_eq!(Method::of_name("wbinvd"), None);
     }
 
     #[test]
@@ -234,5 +293,21 @@ mod tests {
         }
         publish_fence();
         refresh_fence();
+    }
+
+    #[test]
+    fn a_method_that_cannot_do_it_is_not_used() {
+        let mut bytes = page();
+        for method in [Method::Clwb, Method::Clflush, Method::DcCvac, Method::Dcbf] {
+            bytes[9] += 1;
+            // SAFETY: the range is this vector; an instruction of another CPU would be a SIGILL.
+            let lines = unsafe {
+                publish_lines_by(method, bytes.as_ptr().cast(), 8 * bytes.len())
+                    + refresh_lines_by(method, bytes.as_ptr().cast(), 8 * bytes.len())
+            };
+            assert!(lines >= 2 * 8 * bytes.len() as u64 / u64::from(line_bytes()));
+        }
+        assert_eq!(bytes[9], 4);
+        assert!(!Method::Clwb.can_refresh() && !Method::DcCvac.can_refresh());
     }
 }

@@ -38,6 +38,31 @@ impl StreamMethod {
             Self::Memcpy => "memcpy",
         }
     }
+
+    /// Its name in files and options: `avx512`, `avx2`, `sse2`, `memcpy`.
+    #[must_use]
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Sse2 => "sse2",
+            Self::Memcpy => "memcpy",
+        }
+    }
+
+    /// The method of a [key](Self::key), whether this CPU has it or not.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<Self> {
+        [Self::Avx512, Self::Avx2, Self::Sse2, Self::Memcpy]
+            .into_iter()
+            .find(|method| method.key() == key)
+    }
+
+    /// Can this CPU store past its cache by it?
+    #[must_use]
+    pub fn is_streaming(self) -> bool {
+        stream::is_available(self)
+    }
 }
 
 /// What this CPU uses for stores past the cache.
@@ -56,7 +81,7 @@ pub fn methods_available() -> Vec<StreamMethod> {
 /// From where on a copy goes past the cache. Measured on a Sapphire-Rapids-class guest: up to 1 MiB
 /// a plain copy is as quick and leaves the bytes in the cache for who reads them next; at 2 MiB it
 /// has fallen to 11 GiB/s against 18.
-const STREAM_BYTES_MIN: Length = Length(1 << 20);
+pub(crate) const STREAM_BYTES_MIN: Length = Length(1 << 20);
 
 /// From where on more threads help, though each is started for the one copy. Measured on two cores:
 /// at 4 MiB 17.9 GiB/s by two threads and 15.7 by one, at 8 MiB 22 and 17.
@@ -76,7 +101,8 @@ pub struct CopyPlan {
 }
 
 impl CopyPlan {
-    /// The measured thresholds, the best method, and all cores this process may use.
+    /// The thresholds measured on one machine, the widest stores, and all cores this process may
+    /// use. In a region its [profile](crate::profile) says better.
     #[must_use]
     pub fn automatic() -> Self {
         Self {

@@ -21,10 +21,6 @@ use crate::units::{Length, Offset, Span, page_bytes};
 /// the address space for some 200 ms at most where each page is new.
 const PREPARE_PIECE_BYTES: u64 = 64 << 20;
 
-/// What is written back at once anyway goes past the cache from a page on: a store and its
-/// write-back move 5.5 GiB/s where a store past the cache moves 7.7.
-const PUBLISHED_STREAM_BYTES_MIN: Length = Length(4096);
-
 impl Region {
     /// Maps whole pages of data a second time, writable, anywhere.
     ///
@@ -119,7 +115,7 @@ impl Alias {
     /// # Errors
     /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
     pub fn write_large(&self, offset: Offset, from: &[u8]) -> Result<CopyReport, AccessError> {
-        self.write_as(offset, from, CopyPlan::automatic())
+        self.write_as(offset, from, self.region.profile().copy_plan())
     }
 
     /// As [`Alias::write_large`], by a plan of the caller's.
@@ -138,8 +134,8 @@ impl Alias {
         Ok(unsafe { copy::copy_into(target, from, plan) })
     }
 
-    /// Writes `from` and publishes it. Where the copy went past the caches there is nothing to
-    /// write back but the lines at its ends.
+    /// Writes `from` and publishes it, in the way that the region's profile has for its size. Where
+    /// the copy went past the caches there is nothing to write back but the lines at its ends.
     ///
     /// # Errors
     /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
@@ -149,9 +145,11 @@ impl Alias {
             self.write_large(offset, from)?;
             return Ok(self.region.publish(span)?);
         }
-        let plan = CopyPlan::automatic();
-        let stream_bytes_min = plan.stream_bytes_min.min(PUBLISHED_STREAM_BYTES_MIN);
-        let report = self.write_as(offset, from, CopyPlan { stream_bytes_min, ..plan })?;
+        let (plan, method) = self.region.profile().published_plan(span.length);
+        let report = self.write_as(offset, from, plan)?;
+        if let Some(method) = method {
+            return Ok(self.region.publish_by(method, span)?);
+        }
         // A simulated cache sees no difference between the two kinds of stores.
         if !report.is_nontemporal || self.region.fabric().maintenance().is_some() {
             return Ok(self.region.publish(span)?);
@@ -171,7 +169,7 @@ impl Alias {
     /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
     pub fn write_fresh(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
         self.target(offset, from)?;
-        let plan = CopyPlan::automatic();
+        let plan = self.region.profile().copy_plan();
         let is_parallel = Length::from(from.len()) >= plan.parallel_bytes_min;
         let threads_max = if is_parallel { plan.threads_max } else { NonZeroUsize::MIN };
         // Parts end where huge pages do, so that no two threads make the same one ready.

@@ -8,11 +8,12 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::mm::Advice;
 
-use crate::cache;
-use crate::copy::{self, CopyPlan};
+use crate::cache::{self, Method};
+use crate::copy;
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
 use crate::mapping::{self, Mapping};
+use crate::profile::Profile;
 use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes};
@@ -95,6 +96,7 @@ pub struct Region {
     is_huge_advised: AtomicBool,
     writable: Mutex<WritableRanges>,
     counters: CounterCells,
+    profile: Arc<Profile>,
 }
 
 impl Region {
@@ -146,6 +148,12 @@ impl Region {
                 .map_err(|errno| failure("mmap", span, errno))?;
         }
         let is_node_local = fabric.coherence_class() == CoherenceClass::NodeLocal;
+        // A home has the time, and clients find what it measured. Simulated caches cost nothing.
+        let has_time = access == Access::Home || is_node_local;
+        let profile = match has_time && fabric.maintenance().is_none() {
+            true => Profile::of_machine(),
+            false => Profile::known(),
+        };
         Ok(Self {
             window,
             fabric,
@@ -157,7 +165,21 @@ impl Region {
             is_huge_advised: AtomicBool::new(false),
             writable: Mutex::new(WritableRanges::default()),
             counters: CounterCells::default(),
+            profile,
         })
+    }
+
+    /// The same region, using a profile of the caller's: for tests, which go through all ways, and
+    /// for measurements.
+    #[must_use]
+    pub fn with_profile(self, profile: Arc<Profile>) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// What it publishes, refreshes and writes by.
+    #[must_use]
+    pub fn profile(&self) -> &Arc<Profile> {
+        &self.profile
     }
 
     /// The memory it maps.
@@ -296,7 +318,7 @@ impl Region {
         if pin.is_some() && span.length.0 >= BULK_WRITE_BYTES_MIN {
             // SAFETY: checked and pinned writable. One client alone writes and uses a range
             // until it is sealed, and `from` is a borrow, so it is not part of that range.
-            unsafe { copy::copy_into(target, from, CopyPlan::automatic()) };
+            unsafe { copy::copy_into(target, from, self.profile.copy_plan()) };
         } else {
             // SAFETY: checked and writable.
             unsafe { words::store_bytes(target, from) };
@@ -332,11 +354,19 @@ impl Region {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            let cells = (&self.counters.published_lines, &self.counters.publish_ns);
-            self.maintain(span, Upkeep::Publish, cells);
+            let method = self.profile.step(span.length).publish.0;
+            self.maintain(span, Upkeep::Publish(method));
         } else {
             fence(Ordering::SeqCst);
         }
+        Ok(())
+    }
+
+    /// As [`Region::publish`] on a node-local region, by an instruction of the caller's.
+    pub(crate) fn publish_by(&self, method: Method, span: Span) -> Result<(), BoundsError> {
+        self.check(span)?;
+        self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
+        self.maintain(span, Upkeep::Publish(method));
         Ok(())
     }
 
@@ -349,8 +379,8 @@ impl Region {
         self.check(span)?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            let cells = (&self.counters.refreshed_lines, &self.counters.refresh_ns);
-            self.maintain(span, Upkeep::Refresh, cells);
+            let method = self.profile.step(span.length).refresh.0;
+            self.maintain(span, Upkeep::Refresh(method));
         } else {
             fence(Ordering::SeqCst);
         }
@@ -389,16 +419,20 @@ impl Region {
 
     /// Acts on the lines of a span that was checked.
     #[cold]
-    fn maintain(&self, span: Span, what: Upkeep, (lines, ns): (&AtomicU64, &AtomicU64)) {
+    fn maintain(&self, span: Span, what: Upkeep) {
         let begin = Instant::now();
         let (start, length) = (self.window.pointer(span.offset.0), span.length.as_usize());
         let count = match (self.fabric.maintenance(), what) {
-            (Some(caches), Upkeep::Publish) => caches.publish(span),
-            (Some(caches), Upkeep::Refresh) => caches.refresh(span),
+            (Some(caches), Upkeep::Publish(_)) => caches.publish(span),
+            (Some(caches), Upkeep::Refresh(_)) => caches.refresh(span),
             // SAFETY: the span was checked, and all of the region is mapped.
-            (None, Upkeep::Publish) => unsafe { cache::publish_lines(start, length) },
+            (None, Upkeep::Publish(by)) => unsafe { cache::publish_lines_by(by, start, length) },
             // SAFETY: as above.
-            (None, Upkeep::Refresh) => unsafe { cache::refresh_lines(start, length) },
+            (None, Upkeep::Refresh(by)) => unsafe { cache::refresh_lines_by(by, start, length) },
+        };
+        let (lines, ns) = match what {
+            Upkeep::Publish(_) => (&self.counters.published_lines, &self.counters.publish_ns),
+            Upkeep::Refresh(_) => (&self.counters.refreshed_lines, &self.counters.refresh_ns),
         };
         lines.fetch_add(count, Ordering::Relaxed);
         ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -532,11 +566,11 @@ impl fmt::Debug for Region {
     }
 }
 
-/// What is done to cache lines.
+/// What is done to cache lines, and by which instruction where they are those of this CPU.
 #[derive(Clone, Copy)]
 enum Upkeep {
-    Publish,
-    Refresh,
+    Publish(Method),
+    Refresh(Method),
 }
 
 /// Can a region of this length start there?
@@ -546,7 +580,7 @@ fn is_possible(wish: Address, length: Length) -> bool {
 }
 
 /// The error of a call that maps.
-fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
+pub(crate) fn failure(call: &'static str, span: Span, errno: Errno) -> MapError {
     let source = std::io::Error::from(errno);
     if errno == Errno::NOMEM {
         let limit_as = survey::address_space_limit();

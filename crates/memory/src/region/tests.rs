@@ -5,10 +5,11 @@ use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
 
 use super::*;
-use crate::copy::StreamMethod;
+use crate::copy::{CopyPlan, StreamMethod};
 use crate::fabric::FabricKind;
 use crate::fabric::passed::{PassedFabric, PassedParts};
 use crate::fabric::shm::ShmFabric;
+use crate::profile::{Origin, WriteWay};
 
 fn geometry() -> Geometry {
     let page = page_bytes();
@@ -147,6 +148,49 @@ fn lines_are_maintained_only_where_it_is_needed() {
     local.refresh(pages(3, 1)).unwrap();
     local.copy_out(span.offset, &mut back).unwrap();
     assert!(back.iter().all(|byte| *byte == 1));
+}
+
+/// Whatever a profile picks, at every size: the bytes are those written, the neighbours stay, and
+/// each line around what plain stores touched is counted.
+#[test]
+fn every_way_of_a_profile_keeps_the_bytes_and_is_counted() {
+    let home = home();
+    let line = u64::from(cache::line_bytes());
+    let refreshes = cache::methods_available().into_iter().filter(|method| method.can_refresh());
+    for (way, refresh) in
+        refreshes.flat_map(|one| WriteWay::all().into_iter().map(move |w| (w, one)))
+    {
+        for publish in cache::methods_available() {
+            let profile = Arc::new(Profile::uniform(publish, refresh, way).unwrap());
+            let local = Arc::into_inner(client(&home, CoherenceClass::NodeLocal)).unwrap();
+            let local = Arc::new(local.with_profile(profile));
+            assert_eq!(local.profile().origin(), Origin::Given);
+            let alias = local.alias(pages(3, 8)).unwrap();
+            for (phase, length) in [(0, 64), (1, 1), (5, 63), (64, 128), (13, 1000), (7, 20_000)] {
+                let at = Offset(alias.span().offset.0 + 256 + phase);
+                let around = Span::new(Offset(at.0 - 256), Length(length + 512));
+                alias.write(around.offset, &vec![0xEE; around.length.as_usize()]).unwrap();
+                let source: Vec<u8> = (0..length).map(|index| (index * 7 + 1) as u8).collect();
+                let before = local.counters();
+                alias.write_published(at, &source).unwrap();
+                let after = local.counters();
+                let published = after.published_lines - before.published_lines;
+                let lines = (at.0 + length).div_ceil(line) - at.0 / line;
+                match way {
+                    WriteWay::CopyThenPublish(_) => assert_eq!(published, lines, "{way:?}"),
+                    WriteWay::Stream(_) => assert!((1..=6).contains(&published), "{way:?}"),
+                }
+                local.publish(around).unwrap();
+                local.refresh(around).unwrap();
+                assert!(local.counters().refreshed_lines > after.refreshed_lines);
+                let mut back = vec![0; around.length.as_usize()];
+                home.copy_out(around.offset, &mut back).unwrap();
+                assert!(back[256..][..source.len()] == source, "{way:?} {phase} {length}");
+                assert!(back[..256].iter().all(|byte| *byte == 0xEE));
+                assert!(back[256 + source.len()..].iter().all(|byte| *byte == 0xEE));
+            }
+        }
+    }
 }
 
 #[test]

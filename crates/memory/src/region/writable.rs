@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{Region, alias, failure};
-use crate::copy::{self, CopyPlan};
+use crate::copy;
 use crate::error::{AccessError, MapError};
 use crate::mapping::{self, Mapping};
 use crate::units::{Length, Offset, Span};
@@ -229,7 +229,8 @@ impl WritableBytes {
         alias::check_held(self.span, Span::new(offset, length))?;
         // SAFETY: inside the pinned range. One client alone writes a range before its seal.
         unsafe {
-            copy::copy_into(self.region.window.pointer(offset.0), from, CopyPlan::automatic());
+            let plan = self.region.profile().copy_plan();
+            copy::copy_into(self.region.window.pointer(offset.0), from, plan);
         }
         Ok(())
     }

@@ -1,0 +1,230 @@
+//! `farrow lab`: memory to measure in, the timed loops, and the profile of the machine.
+//!
+//! What is measured is in `farrow_memory::lab`; what follows from it, in `python/farrow/lab`.
+
+use crate::errors::{farrow_error, invalid_argument};
+use crate::plain;
+use farrow_memory::cache::{self, Method};
+use farrow_memory::copy::{self, StreamMethod};
+use farrow_memory::lab::{self, Arena, Job, LabError, Pages, Pattern, State, Work};
+use farrow_memory::profile::{Origin, Profile, WriteWay, file};
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::sync::{AtomicUsize, Ordering};
+use farrow_memory::{Access, Address, FabricError, Geometry, Length, Region, Section, page_bytes};
+use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a profile that was asked for may take: it is worth more rounds than one that a region
+/// waits for.
+const PROFILE_BUDGET: Duration = Duration::from_millis(200);
+
+fn raise(error: LabError) -> PyErr {
+    match error {
+        LabError::NoRoom { .. } => PyMemoryError::new_err(error.to_string()),
+        LabError::Map(_) | LabError::Access(_) => farrow_error(error.to_string()),
+        error => invalid_argument(error.to_string()),
+    }
+}
+
+/// Memory to measure in; see `_native.pyi`.
+#[pyclass(frozen, module = "farrow._native", name = "LabArena")]
+pub struct LabArena {
+    arena: Mutex<Arena>,
+}
+
+impl LabArena {
+    fn of(arena: Arena) -> Self {
+        Self { arena: Mutex::new(arena) }
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Arena) -> T) -> T {
+        use_it(&mut self.arena.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[pymethods]
+impl LabArena {
+    /// Memory of this process alone.
+    #[staticmethod]
+    #[pyo3(signature = (nbytes, *, huge))]
+    fn private(py: Python<'_>, nbytes: u64, huge: bool) -> PyResult<Self> {
+        let pages = if huge { Pages::Huge } else { Pages::Small };
+        py.detach(|| Arena::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
+    }
+
+    /// A region of its own on a tmpfs, as who writes it maps it. Its files are gone at once.
+    #[staticmethod]
+    fn region(py: Python<'_>, nbytes: u64, directory: PathBuf) -> PyResult<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("farrow-lab-{}-{number}", std::process::id());
+        py.detach(|| {
+            let data = Length(nbytes.next_multiple_of(page_bytes()));
+            let geometry = Geometry { control: Length(page_bytes()), data }.for_huge_pages();
+            let fabric = ShmFabric::create(&directory, &name, geometry);
+            let fabric = fabric.map_err(|error| match error {
+                FabricError::NoSpace { .. } => PyMemoryError::new_err(error.to_string()),
+                error => farrow_error(error.to_string()),
+            })?;
+            let unlinked = ShmFabric::unlink(&directory, &name);
+            unlinked.map_err(|error| farrow_error(error.to_string()))?;
+            let region = Region::map(Arc::new(fabric), Access::Home, None);
+            let region = Arc::new(region.map_err(|error| farrow_error(error.to_string()))?);
+            let alias = region.alias(geometry.span_of(Section::Data));
+            let alias = alias.map_err(|error| farrow_error(error.to_string()))?;
+            Arena::region(Arc::new(alias)).map(Self::of).map_err(raise)
+        })
+    }
+
+    /// Memory behind a writable buffer.
+    #[staticmethod]
+    fn over(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // pyarrow's, since the limited API of the older Pythons has no buffers.
+        let buffer = buffer.py().import("pyarrow")?.call_method1("py_buffer", (buffer,))?;
+        let start: usize = buffer.getattr("address")?.extract()?;
+        let nbytes: usize = buffer.getattr("size")?.extract()?;
+        if nbytes == 0 || !buffer.getattr("is_mutable")?.extract::<bool>()? {
+            return Err(PyBufferError::new_err("a writable buffer of bytes is needed"));
+        }
+        let (start, length) = (Address(start), Length::from(nbytes));
+        // SAFETY: pyarrow's buffer keeps the bytes where they are, and writable, while it is held;
+        // whoever hands it over is told to leave it alone.
+        Ok(Self::of(unsafe { Arena::over(start, length, Box::new(buffer.unbind())) }))
+    }
+
+    /// Bytes of it.
+    #[getter]
+    fn nbytes(&self, py: Python<'_>) -> u64 {
+        py.detach(|| self.with(|arena| arena.length().0))
+    }
+
+    /// Bytes of it in huge pages now.
+    #[getter]
+    fn huge_bytes(&self, py: Python<'_>) -> Option<u64> {
+        py.detach(|| self.with(|arena| arena.huge_bytes().map(|bytes| bytes.0)))
+    }
+
+    /// Time something.
+    #[pyo3(signature = (work, method="", *, state, nbytes, batch=1, samples=1, threads=1,
+                        source=None, width=8, stride=8))]
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        py: Python<'_>,
+        work: &str,
+        method: &str,
+        state: &str,
+        nbytes: u64,
+        batch: u32,
+        samples: u32,
+        threads: usize,
+        source: Option<u64>,
+        width: u8,
+        stride: u32,
+    ) -> PyResult<Vec<f64>> {
+        let work = work_of(work, method, Pattern { width, stride })?;
+        let state = [State::Uncached, State::Cached, State::Dirty]
+            .into_iter()
+            .find(|one| one.as_str() == state)
+            .ok_or_else(|| invalid_argument(format!("no state {state:?}")))?;
+        let threads = NonZeroUsize::new(threads)
+            .ok_or_else(|| invalid_argument("measuring with 0 threads"))?;
+        let (range, source) = (Length(nbytes), Length(source.unwrap_or(nbytes)));
+        let job = Job { work, state, range, batch, samples, threads, source };
+        py.detach(|| self.with(|arena| arena.run(&job))).map_err(raise)
+    }
+}
+
+fn work_of(work: &str, method: &str, pattern: Pattern) -> PyResult<Work> {
+    let found = match work {
+        "publish" => Method::of_name(method).map(Work::Publish),
+        "refresh" => Method::of_name(method).map(Work::Refresh),
+        "write" => WriteWay::of_key(method).map(Work::Write),
+        "copy" => StreamMethod::of_key(method).map(Work::Copy),
+        "load" => Some(Work::Load(pattern)),
+        "store" => Some(Work::Store(pattern)),
+        _ => None,
+    };
+    found.ok_or_else(|| invalid_argument(format!("no way to {work:?} by {method:?}")))
+}
+
+/// What this CPU can do, and the cost of looking at the clock.
+#[pyfunction]
+pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let names =
+        |methods: Vec<Method>| -> Vec<&str> { methods.into_iter().map(Method::as_str).collect() };
+    let all = cache::methods_available();
+    let refresh = all.iter().copied().filter(|method| method.can_refresh()).collect();
+    let write: Vec<&str> = WriteWay::all().into_iter().map(WriteWay::key).collect();
+    let copy: Vec<&str> = copy::methods_available().into_iter().map(StreamMethod::key).collect();
+    let facts = json!({
+        "line_bytes": cache::line_bytes(),
+        "clock_ns": lab::clock_ns(),
+        "publish": names(all),
+        "refresh": names(refresh),
+        "write": write,
+        "copy": copy,
+    });
+    plain::to_python(py, &facts)
+}
+
+/// Fixed nanoseconds, nanoseconds a line and relative error of the best cost model.
+#[pyfunction]
+pub fn lab_fit(points: Vec<(f64, f64)>) -> Option<(f64, f64, f64)> {
+    lab::fit(&points).map(|model| (model.fixed_ns, model.line_ns, model.error))
+}
+
+/// The profile of this machine.
+#[pyfunction]
+#[pyo3(signature = (*, measure=false, keep=false))]
+pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<'_, PyAny>> {
+    let facts = py.detach(|| {
+        let path = file::path();
+        let profile = if measure {
+            Arc::new(Profile::measure(PROFILE_BUDGET))
+        } else {
+            Profile::of_machine()
+        };
+        let is_kept =
+            keep && path.as_deref().is_some_and(|path| file::store(path, profile.as_ref()));
+        as_json(&profile, path, is_kept)
+    });
+    plain::to_python(py, &facts)
+}
+
+fn as_json(profile: &Profile, path: Option<PathBuf>, is_kept: bool) -> Value {
+    let steps: Vec<Value> = profile
+        .steps()
+        .map(|(bytes, step)| {
+            json!({
+                "bytes": bytes.0,
+                "publish": step.publish.0.as_str(),
+                "publish_ns": step.publish.1,
+                "refresh": step.refresh.0.as_str(),
+                "refresh_ns": step.refresh.1,
+                "write": step.write.0.key(),
+                "write_ns": step.write.1,
+            })
+        })
+        .collect();
+    let plan = profile.copy_plan();
+    let seconds = match profile.origin() {
+        Origin::Measured(time) => Some(time.as_secs_f64()),
+        _ => None,
+    };
+    json!({
+        "origin": profile.origin().as_str(),
+        "measured_seconds": seconds,
+        "machine": file::machine(),
+        "path": path.map(|path| path.to_string_lossy().into_owned()),
+        "kept": is_kept,
+        "copy": plan.method.key(),
+        "copy_from_bytes": (plan.stream_bytes_min.0 < u64::MAX).then_some(plan.stream_bytes_min.0),
+        "steps": steps,
+    })
+}

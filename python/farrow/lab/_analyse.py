@@ -1,0 +1,175 @@
+"""Figures from samples: percentiles, bandwidth, cost models, and whether the best way is picked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from farrow import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from farrow.lab._measure import Run
+    from farrow.lab._plan import Series
+
+__all__ = ["Choice", "Cost", "Figures", "Model", "analyse", "histogram", "picked_way"]
+
+GIB = 1 << 30
+# The state of the lines when Farrow does it: what is published was stored to, what is refreshed
+# was read before.
+TYPICAL = {"publish": "dirty", "refresh": "cached", "write": "uncached", "copy": "uncached"}
+# What a profile decides between nodes; a copy for readers on the same node is no such case.
+DECIDED = ("publish", "refresh", "write")
+_BINS_PER_DECADE = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """A series in numbers; nanoseconds of a range."""
+
+    series: Series
+    count: int
+    p25: float
+    p50: float
+    p75: float
+    p99: float
+
+    def line_ns(self, line_bytes: int) -> float:
+        """Of each line, by the median."""
+        return self.p50 / max(1, math.ceil(self.series.nbytes / line_bytes))
+
+    @property
+    def gib_per_s(self) -> float:
+        """Bytes of all threads a second, by the median; of a pattern those it touches."""
+        series = self.series
+        nbytes: float = series.nbytes
+        if series.work in ("load", "store"):
+            nbytes = series.nbytes // series.stride * series.width
+        return nbytes * series.threads / self.p50 * 1e9 / GIB
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """``fixed_ns + line_ns * lines`` for one instruction, state and kind of page."""
+
+    work: str
+    method: str
+    state: str
+    pages: str
+    fixed_ns: float
+    line_ns: float
+    error: float
+    """Root mean square of the relative errors."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The best way at a size, and the one that Farrow takes."""
+
+    work: str
+    pages: str
+    nbytes: int
+    best: str
+    best_ns: float
+    picked: str
+    picked_ns: float
+
+    @property
+    def ratio(self) -> float:
+        """Time of the picked way over that of the best one: 1 if they are the same."""
+        return self.picked_ns / self.best_ns
+
+
+@dataclasses.dataclass
+class Figures:
+    """All figures of a run."""
+
+    costs: list[Cost]
+    models: list[Model]
+    choices: list[Choice]
+
+    @property
+    def worst(self) -> Choice | None:
+        """The choice that is furthest from the best way."""
+        return max(self.choices, key=lambda choice: choice.ratio, default=None)
+
+
+def analyse(run: Run) -> Figures:
+    """Make figures of all samples of a run."""
+    costs = [_cost(series, rounds) for series, rounds in run.samples]
+    lines = [cost for cost in costs if cost.series.part == "lines"]
+    return Figures(costs, _models(lines, run.machine["line_bytes"]), _choices(run, lines))
+
+
+def picked_way(profile: dict[str, Any], work: str, nbytes: int) -> str:
+    """What Farrow uses for a range of this size."""
+    if work == "copy":
+        limit = profile["copy_from_bytes"]
+        return profile["copy"] if limit is not None and nbytes >= limit else "memcpy"
+    steps = profile["steps"]
+    # The nearest size, by ratio, as crates/memory/src/profile has it.
+    step = max((one for one in steps if one["bytes"] <= 2 * nbytes), key=lambda one: one["bytes"],
+               default=steps[0])  # fmt: skip
+    return str(step[work])
+
+
+def histogram(values: Sequence[float]) -> list[tuple[float, float, int]]:
+    """Bins of equal ratio, as (from, to, count), in order; what lies above p99.9 is one bin."""
+    if not values:
+        return []
+    counts: dict[int, int] = {}
+    limit = _percentile(sorted(values), 99.9)
+    for value in values:
+        place = math.floor(math.log10(max(min(value, limit), 1e-3)) * _BINS_PER_DECADE)
+        counts[place] = counts.get(place, 0) + 1
+    edges = [10 ** (place / _BINS_PER_DECADE) for place in range(min(counts), max(counts) + 2)]
+    return [
+        (low, high, counts.get(place, 0))
+        for place, low, high in zip(
+            range(min(counts), max(counts) + 1), edges[:-1], edges[1:], strict=True
+        )
+    ]
+
+
+def _percentile(ordered: Sequence[float], percent: float) -> float:
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _cost(series: Series, rounds: Sequence[Sequence[float]]) -> Cost:
+    ordered = sorted(value for taken in rounds for value in taken)
+    percents = (_percentile(ordered, percent) for percent in (25, 50, 75, 99))
+    return Cost(series, len(ordered), *percents)
+
+
+def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
+    points: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {}
+    for cost in costs:
+        one = cost.series
+        lines = float(math.ceil(one.nbytes / line_bytes))
+        key = (one.work, one.method, one.state, one.pages)
+        points.setdefault(key, []).append((lines, cost.p50))
+    fitted = ((key, _native.lab_fit(found)) for key, found in points.items())
+    return [Model(*key, *model) for key, model in fitted if model is not None]
+
+
+def _choices(run: Run, costs: Iterable[Cost]) -> list[Choice]:
+    """By the lower quartiles of all rounds, in each of which the ways took turns: what other
+    programs on the machine took away is in the upper half, and may not decide."""
+    tables: dict[tuple[str, str, int], dict[str, float]] = {}
+    for cost in costs:
+        one = cost.series
+        if one.work in DECIDED and one.state == TYPICAL[one.work]:
+            ways = tables.setdefault((one.work, one.pages, one.nbytes), {})
+            ways[one.method] = cost.p25
+    choices = []
+    for (work, pages, nbytes), ways in tables.items():
+        picked = picked_way(run.profile, work, nbytes)
+        best = min(ways, key=lambda way: ways[way])
+        if picked in ways:
+            choices.append(Choice(work, pages, nbytes, best, ways[best], picked, ways[picked]))
+    return choices

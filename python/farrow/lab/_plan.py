@@ -1,0 +1,195 @@
+"""Which series are measured: sizes, states, instructions, pages, threads, access patterns."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from farrow import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Group", "Series", "Settings", "groups", "memory_needed"]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_STRIDES = (64, 256, 4096)
+_WIDTHS = (1, 2, 4, 8)
+# `clflush` waits for each line: beyond this it says nothing new, and takes seconds.
+_SERIAL_BYTES_MAX = 16 * MIB
+_SERIAL = "clflush"
+# What is written comes from a buffer that the caches hold in part, as a program's data does.
+_SOURCE_BYTES_MAX = 4 * MIB
+_STATES = ("uncached", "cached", "dirty")
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a run measures and how long it may take."""
+
+    size_max: int = GIB
+    """Bytes of the largest range."""
+    pattern_bytes: int = 256 * MIB
+    """Bytes that access patterns run over."""
+    rounds: int = 5
+    """How often the ways of a group take turns."""
+    seconds: float = 0.25
+    """Of each series, all rounds together; a round takes three samples at least."""
+    samples_max: int = 2000
+    """Of each series."""
+    threads: tuple[int, ...] = ()
+    """Numbers of threads; empty: 1, 2, 4, ... up to the cores."""
+    memory_dir: str = "/dev/shm"
+    """A tmpfs: where the region that stands for another node's lies."""
+
+    @classmethod
+    def quick(cls) -> Settings:
+        """Some twenty seconds."""
+        return cls(
+            size_max=16 * MIB, pattern_bytes=8 * MIB, rounds=3, seconds=0.015, samples_max=300
+        )
+
+    @property
+    def sizes(self) -> list[int]:
+        """From one line up, each four times the one before; the largest is ``size_max``."""
+        line = _native.lab_methods()["line_bytes"]
+        sizes = [line] if line not in (64, 256) else []
+        size = 64
+        while size <= self.size_max:
+            if size >= line:
+                sizes.append(size)
+            size *= 4
+        if sizes and sizes[-1] < self.size_max:
+            sizes.append(self.size_max)
+        return sizes or [line]
+
+    @property
+    def thread_counts(self) -> list[int]:
+        """Numbers of threads, ascending."""
+        if self.threads:
+            return sorted(set(self.threads))
+        cores = len(os.sched_getaffinity(0))
+        counts = [1 << shift for shift in range(cores.bit_length()) if 1 << shift <= cores]
+        return sorted({*counts, cores})
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One thing that is timed, over and over."""
+
+    part: str
+    """``lines``, ``threads`` or ``patterns``."""
+    work: str
+    """``publish``, ``refresh``, ``write``, ``copy``, ``load`` or ``store``."""
+    method: str
+    """The instruction; empty for loads and stores."""
+    state: str
+    nbytes: int
+    """Of a range, for each thread."""
+    memory: str = "private"
+    """``private``, or ``region``: another node's."""
+    pages: str = "small"
+    """``small`` or ``huge``, as asked for."""
+    threads: int = 1
+    width: int = 8
+    stride: int = 8
+
+    def arguments(self) -> dict[str, Any]:
+        """For ``LabArena.run``."""
+        return {
+            "work": self.work,
+            "method": self.method,
+            "state": self.state,
+            "nbytes": self.nbytes,
+            "threads": self.threads,
+            "source": min(self.nbytes, _SOURCE_BYTES_MAX),
+            "width": self.width,
+            "stride": self.stride,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Series that are compared with each other, and so take turns on the same memory."""
+
+    memory: str
+    pages: str
+    series: tuple[Series, ...]
+
+
+def groups(settings: Settings) -> Iterator[Group]:
+    """All of a run, arena by arena."""
+    for pages in ("small", "huge"):
+        yield from _lines(settings, pages)
+        yield from _threads(settings, pages)
+        if pages == "small":
+            yield from _patterns(settings, "private")
+    yield from _patterns(settings, "region")
+
+
+def arena_bytes(settings: Settings, memory: str) -> int:
+    """How much memory the series over one kind of memory need."""
+    threads = max(settings.thread_counts)
+    patterns = settings.pattern_bytes * threads
+    if memory == "region":
+        return patterns
+    return max(settings.size_max, *(size * threads for size in _thread_sizes(settings)), patterns)
+
+
+def memory_needed(settings: Settings) -> int:
+    """Most bytes in use at a time: one arena, what is written, and the samples."""
+    arena = max(arena_bytes(settings, "private"), arena_bytes(settings, "region"))
+    return arena + _SOURCE_BYTES_MAX + 64 * MIB
+
+
+def _lines(settings: Settings, pages: str) -> Iterator[Group]:
+    methods = _native.lab_methods()
+    for nbytes in settings.sizes:
+        for work, states in (
+            ("publish", _STATES),
+            ("refresh", _STATES),
+            # What is written is seldom in the cache before: its memory was another object's.
+            ("write", ("uncached",)),
+            ("copy", ("uncached",)),
+        ):
+            usable = [
+                name for name in methods[work] if name != _SERIAL or nbytes <= _SERIAL_BYTES_MAX
+            ]
+            for state in states:
+                series = (
+                    Series("lines", work, name, state, nbytes, pages=pages) for name in usable
+                )
+                yield Group("private", pages, tuple(series))
+
+
+def _thread_sizes(settings: Settings) -> list[int]:
+    return [size for size in (64 * KIB, MIB, 16 * MIB) if size <= settings.size_max]
+
+
+def _threads(settings: Settings, pages: str) -> Iterator[Group]:
+    """Each thread on ranges of its own."""
+    methods = _native.lab_methods()
+    for nbytes in _thread_sizes(settings):
+        for work, state in (("publish", "dirty"), ("refresh", "cached"), ("write", "uncached")):
+            for method in (name for name in methods[work] if name != _SERIAL):
+                series = (
+                    Series("threads", work, method, state, nbytes, pages=pages, threads=threads)
+                    for threads in settings.thread_counts
+                )
+                yield Group("private", pages, tuple(series))
+
+
+def _patterns(settings: Settings, memory: str) -> Iterator[Group]:
+    """Loads and stores after a refresh: nothing of the range is in a cache."""
+    shapes = [(width, width) for width in _WIDTHS] + [(8, stride) for stride in _STRIDES]
+    for work in ("load", "store"):
+        for width, stride in shapes:
+            series = (
+                Series(
+                    "patterns", work, "", "uncached", settings.pattern_bytes,
+                    memory=memory, threads=threads, width=width, stride=stride,
+                )
+                for threads in settings.thread_counts
+            )  # fmt: skip
+            yield Group(memory, "small", tuple(series))
