@@ -285,7 +285,8 @@ impl<T: Stamp> Core<T> {
         if plans.iter().any(|plan| plan.kind.sides().contains(&Side::In)) {
             self.by_target.fill(&self.triggers, Side::In);
         }
-        if !is_causal {
+        let credits_pairs = [Kind::ScatterGather, Kind::SimpleCycle];
+        if !is_causal && plans.iter().any(|plan| credits_pairs.contains(&plan.kind)) {
             self.pairs.fill(&self.triggers);
         }
         let scene = Scene {
@@ -480,12 +481,17 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
             let Some((plan, side, range)) = self.tasks.get(task) else { return };
             match side {
                 None => {
+                    self.scene.touch(range.clone().map(|place| place as u32));
                     for place in range.clone() {
                         find(self.scene, *plan, None, &[place as u32], scratch);
                     }
                 }
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };
+                    if plan.kind == Kind::ScatterGather {
+                        let places = range.clone().flat_map(|group| groups.get(group));
+                        self.scene.touch(places.copied().take(2 * CHUNK));
+                    }
                     for group in range.clone() {
                         find(self.scene, *plan, Some(*side), groups.get(group), scratch);
                     }

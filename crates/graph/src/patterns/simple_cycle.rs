@@ -218,7 +218,7 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
 
     /// Credits the batch's edges of one hop.
     fn credit(&self, source: u32, target: u32, column: usize, credits: &mut Credits) {
-        for &place in self.scene.pairs.get(source, target) {
+        for place in self.scene.pairs.get(source, target) {
             let time = self.scene.triggers[place as usize].time;
             if time >= self.from && self.is_earlier(time, target) {
                 credits.add(place as usize, column);
