@@ -344,7 +344,7 @@ impl<T: Stamp> Core<T> {
             return;
         }
         let is_causal = settings.mode == Mode::Causal;
-        let wanted = Wanted { statistics, is_causal };
+        let wanted = Wanted::new(statistics, is_causal);
         let measured = Measured::new(&self.graph, &self.columns, statistics);
         let whole = T::always();
         // In batch mode all rows of an account get the same.
@@ -363,7 +363,11 @@ impl<T: Stamp> Core<T> {
                     cells[at..at + 2 * width].copy_from_slice(&kept[from..from + 2 * width]);
                     continue;
                 }
-                let Some(account) = self.graph.find(key) else {
+                // The row's own edge says it, unless the edge is another row's with its id.
+                let edge = self.triggers.get(place as usize);
+                let own = edge.map(|edge| if end == 0 { edge.source } else { edge.target });
+                let own = own.filter(|&account| is_causal || self.graph.key(account) == key);
+                let Some(account) = own.or_else(|| self.graph.find(key)) else {
                     cells[at..at + 2 * width].fill(0.0);
                     continue;
                 };
