@@ -112,10 +112,6 @@ impl<T: Stamp> Scratch<T> {
         let Scratch { entries, neighbours, .. } = self;
         entries.clear();
         entries.extend(graph.ascending(account, side, window, lens));
-        if entries.is_empty() && loops.is_empty() {
-            out.fill(0.0);
-            return;
-        }
         neighbours.clear();
         for one in entries.iter() {
             neighbours.entry(one.other);
@@ -123,6 +119,10 @@ impl<T: Stamp> Scratch<T> {
         let is_inside =
             |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
         entries.extend(graph.loops(account).filter(is_inside));
+        if entries.is_empty() {
+            out.fill(0.0);
+            return;
+        }
         let is_looped = entries.last().is_some_and(|one| one.other == account);
         let (degree, fan) = (entries.len(), neighbours.len() + usize::from(is_looped));
         let columns = wanted.statistics.columns.len();
