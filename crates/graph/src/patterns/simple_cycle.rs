@@ -68,9 +68,8 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     let (from, is_ordered) = (trigger.time.closed(search.window), scene.graph.is_ordered());
     let hops = Hops { scene, search, lens, place, trigger, from, hops_max, is_ordered };
     let Scratch { towards, away, path } = scratch;
-    let is_done = hops.meet(towards, away)
-        && hops.join(towards, away)
-        && hops.walk(towards, path, credits);
+    let is_done =
+        hops.meet(towards, away) && hops.join(towards, away) && hops.walk(towards, path, credits);
     if !is_done {
         credits.cut_short[Kind::SimpleCycle as usize] += 1;
     }

@@ -169,10 +169,7 @@ fn carry_on<T: Stamp, G: Adjacency<T>>(
 }
 
 /// How many different neighbours there are.
-fn distinct<T: Stamp>(
-    mut seen: impl Iterator<Item = Entry<T>>,
-    inside: &mut Table<u32>,
-) -> u32 {
+fn distinct<T: Stamp>(mut seen: impl Iterator<Item = Entry<T>>, inside: &mut Table<u32>) -> u32 {
     // Most accounts have a handful: looking through those takes less than a table.
     let mut few = [0; FEW];
     let mut count = 0;

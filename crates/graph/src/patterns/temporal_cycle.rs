@@ -91,11 +91,10 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 return true;
             }
             let (span_to, span_from) = (self.window_to(next_to), self.window_from(next_from));
-            let cost = |account, side, span| {
-                self.scene.cost(self.search, account, side, span, lens)
-            };
-            let cost_to = *known_to
-                .get_or_insert_with(|| towards.work + cost(next_to.1, Side::In, span_to));
+            let cost =
+                |account, side, span| self.scene.cost(self.search, account, side, span, lens);
+            let cost_to =
+                *known_to.get_or_insert_with(|| towards.work + cost(next_to.1, Side::In, span_to));
             let cost_from = *known_from
                 .get_or_insert_with(|| away.work + cost(next_from.1, Side::Out, span_from));
             if cost_to.min(cost_from) > self.search.work_max {
