@@ -285,7 +285,8 @@ impl<T: Stamp> Core<T> {
         if plans.iter().any(|plan| plan.kind.sides().contains(&Side::In)) {
             self.by_target.fill(&self.triggers, Side::In);
         }
-        if !is_causal {
+        let credits_pairs = [Kind::ScatterGather, Kind::SimpleCycle];
+        if !is_causal && plans.iter().any(|plan| credits_pairs.contains(&plan.kind)) {
             self.pairs.fill(&self.triggers);
         }
         let scene = Scene {
@@ -343,7 +344,7 @@ impl<T: Stamp> Core<T> {
             return;
         }
         let is_causal = settings.mode == Mode::Causal;
-        let wanted = Wanted { statistics, is_causal };
+        let wanted = Wanted::new(statistics, is_causal);
         let measured = Measured::new(&self.graph, &self.columns, statistics);
         let whole = T::always();
         // In batch mode all rows of an account get the same.
@@ -362,7 +363,11 @@ impl<T: Stamp> Core<T> {
                     cells[at..at + 2 * width].copy_from_slice(&kept[from..from + 2 * width]);
                     continue;
                 }
-                let Some(account) = self.graph.find(key) else {
+                // The row's own edge says it, unless the edge is another row's with its id.
+                let edge = self.triggers.get(place as usize);
+                let own = edge.map(|edge| if end == 0 { edge.source } else { edge.target });
+                let own = own.filter(|&account| is_causal || self.graph.key(account) == key);
+                let Some(account) = own.or_else(|| self.graph.find(key)) else {
                     cells[at..at + 2 * width].fill(0.0);
                     continue;
                 };
@@ -480,12 +485,17 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
             let Some((plan, side, range)) = self.tasks.get(task) else { return };
             match side {
                 None => {
+                    self.scene.touch(range.clone().map(|place| place as u32));
                     for place in range.clone() {
                         find(self.scene, *plan, None, &[place as u32], scratch);
                     }
                 }
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };
+                    if plan.kind == Kind::ScatterGather {
+                        let places = range.clone().flat_map(|group| groups.get(group));
+                        self.scene.touch(places.copied().take(2 * CHUNK));
+                    }
                     for group in range.clone() {
                         find(self.scene, *plan, Some(*side), groups.get(group), scratch);
                     }

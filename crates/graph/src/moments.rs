@@ -37,7 +37,8 @@ impl Moments {
             return [0.0; 5];
         }
         let count = self.count as f64;
-        let [d1, d2, d3, d4] = self.sums.map(|sum| sum / count);
+        let [s1, s2, s3, s4] = self.sums;
+        let (d1, d2) = (s1 / count, s2 / count);
         let pivot = Double::from(self.pivot);
         let mean = (pivot + d1).value();
         let sum = (pivot * Double::from(count) + self.sums[0]).value();
@@ -46,6 +47,7 @@ impl Moments {
         if m2 <= 0.0 || m2 < cutoff * mean * mean {
             return [mean, sum, 0.0, 0.0, 0.0];
         }
+        let (d3, d4) = (s3 / count, s4 / count);
         let times = |factor: f64, value: Double| Double::from(factor) * value;
         let m3 = (d3 - times(3.0, d1 * d2) + times(2.0, square * d1)).value();
         let m4 = (d4 - times(4.0, d1 * d3) + times(6.0, square * d2) - times(3.0, square * square))

@@ -12,6 +12,11 @@ pub(crate) const BATCH_CUTOFF: f64 = 1e-5;
 /// Below this one, a few units in the last place of the mean, a variance is rounding alone.
 pub(crate) const NOISE_CUTOFF: f64 = 1e-29;
 
+/// Places among [`Measure::ALL`] of those that need all values at hand.
+const MIN: usize = 5;
+const MAX: usize = 6;
+const MEDIAN: usize = 7;
+
 /// So many accounts are looked through for those that are over.
 const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
@@ -20,6 +25,7 @@ pub(crate) struct Scratch<T> {
     entries: Vec<Entry<T>>,
     neighbours: Table<()>,
     values: Vec<f64>,
+    figures: Vec<[f64; 8]>,
     running: HashMap<(u32, bool), Running<T>, Spread>,
     /// So many are looked through for those that are over.
     running_max: usize,
@@ -31,6 +37,7 @@ impl<T> Default for Scratch<T> {
             entries: Vec::new(),
             neighbours: Table::default(),
             values: Vec::new(),
+            figures: Vec::new(),
             running: HashMap::default(),
             running_max: RUNNING_MIN,
         }
@@ -40,35 +47,40 @@ impl<T> Default for Scratch<T> {
 /// What is measured, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    pub statistics: &'a Statistics,
-    pub is_causal: bool,
+    statistics: &'a Statistics,
+    is_causal: bool,
+    /// A bit for each measure, in the order of [`Measure::ALL`].
+    measures: u16,
 }
 
-impl Wanted<'_> {
-    fn has(&self, measure: Measure) -> bool {
-        self.statistics.measures.contains(&measure)
+impl<'a> Wanted<'a> {
+    pub(crate) fn new(statistics: &'a Statistics, is_causal: bool) -> Wanted<'a> {
+        let all = Measure::ALL.iter().enumerate();
+        let wanted = all.filter(|(_, measure)| statistics.measures.contains(measure));
+        Wanted { statistics, is_causal, measures: wanted.fold(0, |bits, (at, _)| bits | 1 << at) }
     }
 
     fn cutoff(&self) -> f64 {
         if self.is_causal { NOISE_CUTOFF } else { BATCH_CUTOFF }
     }
 
+    fn wants_median(&self) -> bool {
+        self.measures & 1 << MEDIAN != 0
+    }
+
     /// Whether nothing is asked that needs all values at hand.
     fn is_running(&self) -> bool {
-        self.is_causal
-            && ![Measure::Min, Measure::Max, Measure::Median].iter().any(|&one| self.has(one))
+        self.is_causal && self.measures & (1 << MIN | 1 << MAX | 1 << MEDIAN) == 0
     }
 
     /// Writes what is wanted, in its order.
     fn write(&self, degree: usize, fan: usize, columns: &[[f64; 8]], out: &mut [f64]) {
         let ratio = if fan == 0 { 0.0 } else { degree as f64 / fan as f64 };
         let own = [fan as f64, degree as f64, ratio];
-        let figures = Measure::ALL
-            .iter()
-            .zip(own)
-            .chain(columns.iter().flat_map(|figures| Measure::ALL[3..].iter().zip(*figures)));
-        let figures = figures.filter(|(measure, _)| self.has(**measure));
-        for (cell, (_, figure)) in out.iter_mut().zip(figures) {
+        let own = own.into_iter().enumerate();
+        let figures = columns.iter().flat_map(|figures| (3..).zip(*figures));
+        let wanted = own.chain(figures).filter(|(at, _)| self.measures & 1 << at != 0);
+        for (cell, (_, figure)) in out.iter_mut().zip(wanted) {
             *cell = figure;
         }
     }
@@ -107,12 +119,18 @@ impl<T: Stamp> Scratch<T> {
         let is_inside =
             |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
         entries.extend(graph.loops(account).filter(is_inside));
+        if entries.is_empty() {
+            out.fill(0.0);
+            return;
+        }
         let is_looped = entries.last().is_some_and(|one| one.other == account);
         let (degree, fan) = (entries.len(), neighbours.len() + usize::from(is_looped));
         let columns = wanted.statistics.columns.len();
-        let figures: Vec<_> =
-            (0..columns).map(|column| self.column(values, column, wanted)).collect();
+        let mut figures = std::mem::take(&mut self.figures);
+        figures.clear();
+        figures.extend((0..columns).map(|column| self.column(values, column, wanted)));
         wanted.write(degree, fan, &figures, out);
+        self.figures = figures;
     }
 
     fn carry_on<G: Adjacency<T>>(
@@ -131,9 +149,10 @@ impl<T: Stamp> Scratch<T> {
         }
         running.advance(graph, values, vertex, true);
         let cutoff = wanted.cutoff();
-        let figures: Vec<_> =
-            running.moments.iter().map(|moments| placed(moments.figures(cutoff))).collect();
-        wanted.write(running.degree(), running.fan(), &figures, out);
+        self.figures.clear();
+        let moments = running.moments.iter();
+        self.figures.extend(moments.map(|moments| placed(moments.figures(cutoff))));
+        wanted.write(running.degree(), running.fan(), &self.figures, out);
     }
 
     /// Forgets accounts whose last edge is older than all that a later trigger sees.
@@ -150,6 +169,14 @@ impl<T: Stamp> Scratch<T> {
     /// Mean, sum, min, max, median, variance, skewness, kurtosis.
     fn column(&mut self, source: &impl Values<T>, column: usize, wanted: Wanted<'_>) -> [f64; 8] {
         let Scratch { entries, values, .. } = self;
+        if let [entry] = entries.as_slice()
+            && (wanted.is_causal || source.is_recent(*entry))
+        {
+            let value = source.value(column, *entry);
+            if value.is_finite() {
+                return [value, value, value, value, value, 0.0, 0.0, 0.0];
+            }
+        }
         values.clear();
         let mut moments = Moments::default();
         for &entry in entries.iter() {
@@ -163,7 +190,7 @@ impl<T: Stamp> Scratch<T> {
         if !values.is_empty() {
             figures[2] = values.iter().copied().fold(f64::INFINITY, f64::min);
             figures[3] = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            if wanted.has(Measure::Median) {
+            if wanted.wants_median() {
                 figures[4] = median(values);
             }
         }

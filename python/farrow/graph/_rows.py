@@ -182,6 +182,9 @@ def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
 
 def table_of(rows: Any) -> tuple[pa.Table, str] | None:
     """A table of any kind and the kind's name, or None where ``rows`` is no table."""
+    # Rows that come one by one are asked this each.
+    if type(rows) is np.ndarray:
+        return None
     if isinstance(rows, pa.RecordBatch):
         return pa.Table.from_batches([rows]), "arrow"
     if isinstance(rows, pa.Table):

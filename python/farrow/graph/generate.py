@@ -6,6 +6,7 @@ its ring file and from its first thousand rows):
 
 * two accounts send 5 % of all rows, a few more half a percent each; behind them, and among
   receivers, a power law; most accounts have a handful of rows, many pairs pay again and again;
+* accounts that are paid pay on, in communities whose money comes round (``_chains``);
 * the first half hour holds a burst of reinvestments (self-loops), weekends are quiet, the
   last working day is busy, and a few rows straggle in after the last day;
 * amounts are log-normal by payment format, in fifteen currencies, from cents to billions;
@@ -35,6 +36,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from farrow.graph._chains import chain
 from farrow.graph._rings import ACCOUNTS_MIN, FAMILIES, ROWS_PER_RING, Rings, plant
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ _LATE_WEIGHT = 0.6
 
 # Shares of all rows that the busiest senders send.
 _HUB_SHARES = (0.033, 0.020, 0.004, 0.0037, 0.0034, 0.0027, 0.0027)
+# Of the payments within chains, those that a hub may make instead: it pays who pays on, too.
+_HUB_IN_CHAINS = 0.35
 # Exponents of rank = count * u**skew; 2.5 gives the busiest 1 % of accounts 16 %, 2.0 10 %.
 _SENDER_SKEW, _RECEIVER_SKEW, _PAIR_SKEW = 2.5, 2.0, 1.5
 # Rows per pair of accounts that pay each other.
@@ -171,7 +175,7 @@ def transactions(
     planted = _rings(random, rows, accounts, days, rings)
     minute, at = _minutes(random, rows, days, planted.minute)
     how = _formats(random, minute)
-    sender, receiver = _ends(random, rows, accounts, how)
+    sender, receiver = _ends(random, rows, accounts, days, how)
     flagged = np.zeros(rows, dtype=np.int8)
     alone = random.integers(0, max(rows, 1), size=int(_LONE_PER_RING_ROW * len(at)))
     flagged[alone] = 1
@@ -326,7 +330,7 @@ def _formats(random: np.random.Generator, minute: _Ints) -> npt.NDArray[np.uint8
 
 
 def _ends(
-    random: np.random.Generator, rows: int, accounts: int, how: npt.NDArray[np.uint8]
+    random: np.random.Generator, rows: int, accounts: int, days: int, how: npt.NDArray[np.uint8]
 ) -> tuple[_Ints, _Ints]:
     """Senders and receivers, account numbers of shape (rows,)."""
     pairs = max(16, rows // _ROWS_PER_PAIR)
@@ -341,6 +345,10 @@ def _ends(
     # One number says whether a hub sends, and which.
     ends = np.cumsum(_HUB_SHARES)
     random.random(rows, out=chance)
+    chains = chain(random, rows, accounts, days)
+    sender[chains.at], receiver[chains.at] = chains.sender, chains.receiver
+    kept = chains.at[random.random(len(chains.at), dtype=np.float32) >= _HUB_IN_CHAINS]
+    chance[kept] = 1.0
     hub_rows = np.flatnonzero(chance < ends[-1])
     sender[hub_rows] = np.searchsorted(ends, chance[hub_rows], side="right")
     # Each account reinvests in its turn, so that nearly all of them appear.

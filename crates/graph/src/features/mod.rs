@@ -480,6 +480,10 @@ fn narrow_base(first: i64, last: i64) -> Option<i64> {
 /// Rows in order of time without those whose id came before, and each row's place in it
 /// (specification, B2).
 fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
+    if edges.ids.is_sorted_by(|one, next| one < next) && edges.times.is_sorted() {
+        let order: Vec<u32> = (0u32..).zip(edges.ids).map(|(row, _)| row).collect();
+        return (order.clone(), order);
+    }
     let mut kept: HashMap<i64, u32> = HashMap::with_capacity(edges.ids.len());
     let mut order = Vec::with_capacity(edges.ids.len());
     let mut same = Vec::with_capacity(edges.ids.len());

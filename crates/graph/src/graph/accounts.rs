@@ -74,6 +74,10 @@ impl std::hash::Hasher for Spreader {
     fn write_u32(&mut self, number: u32) {
         self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
     }
+
+    fn write_i64(&mut self, key: i64) {
+        self.0 = hash(key ^ self.0.cast_signed());
+    }
 }
 
 impl Accounts {

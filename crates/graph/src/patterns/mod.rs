@@ -1,5 +1,6 @@
 //! The patterns: each finds what the triggers of one batch complete.
 
+mod breadth;
 mod credits;
 mod hubs;
 mod reach;
@@ -86,7 +87,7 @@ pub(crate) struct Scratch<T> {
     star: star::Scratch<T>,
     scatter_gather: scatter_gather::Scratch<T>,
     temporal_cycle: temporal_cycle::Scratch<T>,
-    simple_cycle: simple_cycle::Scratch<T>,
+    simple_cycle: simple_cycle::Scratch,
     pub credits: Credits,
 }
 

@@ -1,10 +1,10 @@
 //! Which accounts can lie on a cycle that a trigger completes.
 //!
 //! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
-//! each other, each step taken by the one that has worked less; when one has seen all that it can
-//! reach, its edges are the only ones a path can use, and most triggers end here because one of
-//! the two runs dry at once. (Pruning by reachability before the enumeration: Blanusa et al., Fast
-//! Parallel Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
+//! each other, each step taken by the one that has worked less; most triggers end here because one
+//! of the two runs dry at once. Where neither does they stop when together they have seen all that
+//! a path can use. (Pruning by reachability before the enumeration: Blanusa et al., Fast Parallel
+//! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
 
 use super::table::Table;
 use crate::graph::{Entry, Side};
@@ -142,7 +142,7 @@ impl<T: Copy> Reach<T> {
     }
 }
 
-/// What a search for cycles needs again and again: both searches, and the path with its frames.
+/// What a search for temporal cycles needs again and again: both searches, and the path with its frames.
 #[derive(Debug)]
 pub(crate) struct Searches<T, F> {
     pub towards: Reach<T>,

@@ -180,6 +180,10 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             credits.cut_short[Kind::ScatterGather as usize] += 1;
             continue;
         }
+        // Two legs at near, and one at mid: without them there is no pattern.
+        if scratch.work < 2 || scene.graph.at_most(mid, side, role.live(), lens) == 0 {
+            continue;
+        }
         if scene.is_causal && is_ordered {
             role.follow(&mut scratch.legs);
         } else if !is_seen || scene.is_causal {
@@ -424,7 +428,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
                     Side::In => (one, other),
                     Side::Out => (other, one),
                 };
-                for &place in self.scene.pairs.get(source, target) {
+                for place in self.scene.pairs.get(source, target) {
                     if self.scene.triggers[place as usize].time >= self.from {
                         credits.add(place as usize, column);
                     }

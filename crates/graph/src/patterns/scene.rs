@@ -69,33 +69,52 @@ impl Groups {
     }
 }
 
+/// Bits of the filter in front of the pairs: a full batch sets few of them.
+const FILTER_BITS: u32 = 16;
+
+/// End of a list of places.
+const NONE: u32 = u32::MAX;
+
 /// The batch's own edges by their ends: batch mode credits them with what others complete.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
-    places: HashMap<(u32, u32), Vec<u32>, Spread>,
-    sources: HashMap<u32, (), Spread>,
-    targets: HashMap<u32, (), Spread>,
+    /// The last place of each pair.
+    last: HashMap<(u32, u32), u32, Spread>,
+    /// The place before, of the same pair.
+    before: Vec<u32>,
+    /// Most pairs that are asked for have no edge in the batch.
+    filter: Vec<u64>,
+}
+
+/// A bit of the filter: its word and the bit.
+fn bit(source: u32, target: u32) -> (usize, u64) {
+    let mixed = source.wrapping_mul(0x9e37_79b9) ^ target.wrapping_mul(0x85eb_ca6b).rotate_left(16);
+    let at = mixed.wrapping_mul(0xc2b2_ae35) >> (u32::BITS - FILTER_BITS);
+    ((at / u64::BITS) as usize, 1 << (at % u64::BITS))
 }
 
 impl Pairs {
     pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>]) {
-        self.places.clear();
-        self.sources.clear();
-        self.targets.clear();
+        self.last.clear();
+        self.before.clear();
+        self.filter.clear();
+        self.filter.resize(1 << (FILTER_BITS - u64::BITS.ilog2()), 0);
         for (place, one) in (0u32..).zip(triggers) {
-            self.places.entry((one.source, one.target)).or_default().push(place);
-            self.sources.insert(one.source, ());
-            self.targets.insert(one.target, ());
+            let (word, bit) = bit(one.source, one.target);
+            self.filter[word] |= bit;
+            let before = self.last.insert((one.source, one.target), place);
+            self.before.push(before.unwrap_or(NONE));
         }
     }
 
     /// Places of the batch's edges from `source` to `target`.
-    pub(crate) fn get(&self, source: u32, target: u32) -> &[u32] {
-        // Most accounts have no edge in the batch, and their maps are small.
-        if !self.sources.contains_key(&source) || !self.targets.contains_key(&target) {
-            return &[];
-        }
-        self.places.get(&(source, target)).map_or(&[], Vec::as_slice)
+    pub(crate) fn get(&self, source: u32, target: u32) -> impl Iterator<Item = u32> {
+        let (word, bit) = bit(source, target);
+        let may_be = self.filter.get(word).is_some_and(|bits| bits & bit != 0);
+        let last = if may_be { self.last.get(&(source, target)).copied() } else { None };
+        std::iter::successors(last, |&place| {
+            self.before.get(place as usize).copied().filter(|&before| before != NONE)
+        })
     }
 }
 
@@ -139,6 +158,17 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         }
         let most = usize::try_from(search.work_max).unwrap_or(usize::MAX).saturating_add(1);
         self.graph.ascending(account, side, window, lens).take(most).count() as u64
+    }
+
+    /// Reads where searches from these triggers begin, so that the waits for memory overlap.
+    pub(crate) fn touch(&self, places: impl Iterator<Item = u32>) {
+        let (whole, lens) = (T::always(), Lens::whole(self.first));
+        let triggers = places.filter_map(|place| self.triggers.get(place as usize));
+        let lengths = triggers.map(|one| {
+            self.graph.at_most(one.source, Side::In, whole, lens)
+                ^ self.graph.at_most(one.target, Side::Out, whole, lens)
+        });
+        std::hint::black_box(lengths.fold(0, |all, one| all ^ one));
     }
 
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {

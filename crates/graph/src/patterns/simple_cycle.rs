@@ -1,27 +1,78 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
+//!
+//! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
+//! each other, each step taken by the one that has worked less, until their hops together are as
+//! many as a path may have: then each hop of a path has been seen from one of the two ends, and
+//! most triggers end here because the searches did not meet. The rest of the search towards the
+//! source goes over hops that the other one saw, so that what is left are hops of paths.
 
 use super::Kind;
+use super::breadth::{Breadth, Hop, NONE};
 use super::credits::Credits;
-use super::reach::{Ends, NONE, Reach, Searches};
 use super::scene::{Scene, Search, Trigger, is_before};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
-pub(crate) type Scratch<T> = Searches<T, Frame>;
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    towards: Breadth,
+    away: Breadth,
+    path: Vec<Frame>,
+}
 
+impl Scratch {
+    pub(crate) fn bytes(&self) -> usize {
+        self.towards.bytes() + self.away.bytes() + self.path.capacity() * size_of::<Frame>()
+    }
+}
+
+/// An account of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
-    account: u32,
+    /// Its place in the search towards the source.
+    place: u32,
+    /// The next hop to try.
     cursor: u32,
+    /// The hop taken.
+    taken: u32,
 }
 
 /// The trigger and what its hops may be.
 #[derive(Debug)]
 struct Hops<'a, T, G> {
     scene: &'a Scene<'a, T, G>,
+    search: Search<'a>,
     lens: Lens<T>,
+    place: u32,
     trigger: Trigger<T>,
     from: T,
-    hops_max: u64,
+    hops_max: u32,
+    is_ordered: bool,
+}
+
+/// Finds the cycles of at most `length_max` edges that the edge at `place` completes.
+pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    length_max: usize,
+    place: u32,
+    scratch: &mut Scratch,
+    credits: &mut Credits,
+) {
+    let trigger = scene.triggers[place as usize];
+    if trigger.is_loop() {
+        return;
+    }
+    let lens = scene.lens(place);
+    // No path has more hops than there are edges.
+    let hops_max = u32::try_from(length_max - 1).unwrap_or(NONE);
+    let (from, is_ordered) = (trigger.time.closed(search.window), scene.graph.is_ordered());
+    let hops = Hops { scene, search, lens, place, trigger, from, hops_max, is_ordered };
+    let Scratch { towards, away, path } = scratch;
+    let is_done =
+        hops.meet(towards, away) && hops.join(towards, away) && hops.walk(towards, path, credits);
+    if !is_done {
+        credits.cut_short[Kind::SimpleCycle as usize] += 1;
+    }
 }
 
 impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
@@ -32,160 +83,145 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
                 && is_before(self.scene.graph, self.scene.is_causal, target, self.trigger.target))
     }
 
-    /// Looks at what leads to `account`, or where it leads.
-    fn expand(&self, reach: &mut Reach<T>, ends: Ends, (rank, account): (u64, u32)) {
-        reach.take(account);
-        reach.work += 1;
-        let window = (self.from, self.trigger.time);
-        for one in self.scene.graph.descending(account, ends.side, window, self.lens) {
-            let target = if ends.side == Side::In { account } else { one.other };
-            reach.work += 1;
-            let is_seen =
-                reach.labels.get(one.other).is_some_and(|label| label.seen_from == account);
-            let is_far = rank + 1 == self.hops_max && one.other != ends.goal;
-            if !is_seen && !is_far && self.is_earlier(one.time, target) {
-                reach.note(ends, account, one, rank + 1);
+    /// Searches from both ends; says whether the budget was enough.
+    fn meet(&self, towards: &mut Breadth, away: &mut Breadth) -> bool {
+        let Trigger { source, target, .. } = self.trigger;
+        towards.start(source);
+        away.start(target);
+        let cost = |account, side| {
+            let window = (self.from, self.trigger.time);
+            self.scene.cost(self.search, account, side, window, self.lens)
+        };
+        // What each search will have cost after its next step; only its own steps change that.
+        let (mut known_to, mut known_from) = (None, None);
+        loop {
+            let (Some(to), Some(from)) = (towards.peek(target), away.peek(source)) else {
+                return true;
+            };
+            if to.2.saturating_add(from.2) >= self.hops_max {
+                return true;
+            }
+            let cost_to = *known_to.get_or_insert_with(|| towards.work + cost(to.1, Side::In));
+            let cost_from = *known_from.get_or_insert_with(|| away.work + cost(from.1, Side::Out));
+            if cost_to.min(cost_from) > self.search.work_max {
+                return false;
+            }
+            if cost_to <= cost_from {
+                known_to = None;
+                self.expand(towards, Side::In, to);
+            } else {
+                known_from = None;
+                self.expand(away, Side::Out, from);
             }
         }
     }
-}
 
-/// Finds the cycles of at most `length_max` edges that the edge at `place` completes.
-pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
-    length_max: usize,
-    place: u32,
-    scratch: &mut Scratch<T>,
-    credits: &mut Credits,
-) {
-    let trigger = scene.triggers[place as usize];
-    if trigger.is_loop() {
-        return;
-    }
-    let lens = scene.lens(place);
-    let hops_max = length_max as u64 - 1;
-    let hops = Hops { scene, lens, trigger, from: trigger.time.closed(search.window), hops_max };
-    let Searches { towards, away, path } = scratch;
-    let to_source = Ends { side: Side::In, origin: trigger.source, goal: trigger.target };
-    let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
-    towards.start(to_source);
-    away.start(from_target);
-    // What each search will have cost after its next step; only its own steps change that.
-    let (mut known_to, mut known_from) = (None, None);
-    let is_done = loop {
-        let (Some(to), Some(from)) = (towards.peek(), away.peek()) else {
-            let (reach, ends) =
-                if towards.peek().is_none() { (towards, to_source) } else { (away, from_target) };
-            break reach.head(ends.goal) == NONE
-                || walk(&hops, search, place, reach, ends, path, credits);
+    /// Looks at what leads to an account, or where it leads.
+    fn expand(&self, reach: &mut Breadth, side: Side, (place, account, rank): (u32, u32, u32)) {
+        reach.take();
+        let (origin, goal) = match side {
+            Side::In => (self.trigger.source, self.trigger.target),
+            Side::Out => (self.trigger.target, self.trigger.source),
         };
-        let window = (hops.from, trigger.time);
-        let cost_to = *known_to
-            .get_or_insert_with(|| towards.work + scene.cost(search, to.1, Side::In, window, lens));
-        let cost_from = *known_from
-            .get_or_insert_with(|| away.work + scene.cost(search, from.1, Side::Out, window, lens));
-        if cost_to.min(cost_from) > search.work_max {
-            break false;
+        let is_last = rank + 1 == self.hops_max;
+        let window = (self.from, self.trigger.time);
+        for one in self.scene.graph.descending(account, side, window, self.lens) {
+            reach.work += 1;
+            let target = if side == Side::In { account } else { one.other };
+            let is_possible = one.other != origin && (!is_last || one.other == goal);
+            if is_possible && self.is_earlier(one.time, target) {
+                // The newest comes first: if it is not of the batch, none is.
+                let is_new = !self.is_ordered || self.scene.place(one).is_some();
+                reach.note(place, one.other, rank + 1, is_new);
+            }
         }
-        if cost_to <= cost_from {
-            known_to = None;
-            hops.expand(towards, to_source, to);
-        } else {
-            known_from = None;
-            hops.expand(away, from_target, from);
-        }
-    };
-    if !is_done {
-        credits.cut_short[Kind::SimpleCycle as usize] += 1;
     }
-}
 
-/// Lists the paths from the goal of a complete search to its origin; says whether it saw all.
-fn walk<T: Stamp, G: Adjacency<T>>(
-    hops: &Hops<'_, T, G>,
-    search: Search<'_>,
-    place: u32,
-    reach: &mut Reach<T>,
-    ends: Ends,
-    path: &mut Vec<Frame>,
-    credits: &mut Credits,
-) -> bool {
-    path.clear();
-    path.push(Frame { account: ends.goal, cursor: reach.head(ends.goal) });
-    reach.set_on_path(ends.goal, true);
-    loop {
-        let taken = path.len() as u64;
-        let Some(frame) = path.last_mut() else { return true };
-        reach.work += 1;
-        if reach.work > search.work_max {
-            return false;
+    /// Ends the search towards the source, among the hops that the other one has seen. Says
+    /// whether the budget was enough.
+    fn join(&self, towards: &mut Breadth, away: &Breadth) -> bool {
+        while let Some((place, account, rank)) = towards.peek(self.trigger.target) {
+            towards.take();
+            let head = away.place(account).and_then(|at| away.get(at)).map_or(NONE, |at| at.head);
+            let mut cursor = head;
+            while let Some(&Hop { to, next, is_new }) = away.hops.get(cursor as usize) {
+                cursor = next;
+                towards.work += 1;
+                let Some(before) = away.get(to) else { continue };
+                if before.rank.saturating_add(rank + 1) <= self.hops_max {
+                    towards.note(place, before.account, rank + 1, is_new);
+                }
+            }
+            if towards.work > self.search.work_max {
+                return false;
+            }
         }
-        let Some(&step) = reach.step(frame.cursor) else {
-            reach.set_on_path(frame.account, false);
-            path.pop();
-            continue;
-        };
-        frame.cursor = step.next;
-        if step.to == ends.origin {
-            found(hops, search, place, ends, path, credits);
-            continue;
-        }
-        let Some(label) = reach.labels.get_mut(step.to) else { continue };
-        // Its rank is the number of hops from there to the origin.
-        if !label.is_on_path && taken + label.rank <= hops.hops_max {
-            label.is_on_path = true;
-            path.push(Frame { account: step.to, cursor: label.head });
-        }
+        true
     }
-}
 
-fn found<T: Stamp, G: Adjacency<T>>(
-    hops: &Hops<'_, T, G>,
-    search: Search<'_>,
-    place: u32,
-    ends: Ends,
-    path: &[Frame],
-    credits: &mut Credits,
-) {
-    let size = path.len() + 1;
-    let column = search.column_of(size);
-    credits.add(place as usize, column);
-    credits.found(place, Kind::SimpleCycle, size, || {
-        // From the trigger's target to its source, whichever way the path was walked.
-        let accounts = path.iter().map(|frame| frame.account).chain([ends.origin]);
-        let mut keys: Vec<i64> = accounts.map(|one| hops.scene.graph.key(one)).collect();
-        if ends.side == Side::Out {
-            keys.reverse();
+    /// Lists the paths; says whether it saw all.
+    fn walk(&self, reach: &mut Breadth, path: &mut Vec<Frame>, credits: &mut Credits) -> bool {
+        let Some(start) = reach.place(self.trigger.target) else { return true };
+        path.clear();
+        let Some(first) = reach.seen.get_mut(start as usize) else { return true };
+        first.is_on_path = true;
+        path.push(Frame { place: start, cursor: first.head, taken: NONE });
+        loop {
+            let taken = path.len() as u32;
+            let Some(frame) = path.last_mut() else { return true };
+            reach.work += 1;
+            if reach.work > self.search.work_max {
+                return false;
+            }
+            let Some(hop) = reach.hops.get(frame.cursor as usize) else {
+                if let Some(seen) = reach.seen.get_mut(frame.place as usize) {
+                    seen.is_on_path = false;
+                }
+                path.pop();
+                continue;
+            };
+            frame.taken = frame.cursor;
+            frame.cursor = hop.next;
+            // The source is at place 0.
+            if hop.to == 0 {
+                self.found(reach, path, credits);
+                continue;
+            }
+            let Some(seen) = reach.seen.get_mut(hop.to as usize) else { continue };
+            if !seen.is_on_path && taken + seen.rank <= self.hops_max {
+                seen.is_on_path = true;
+                path.push(Frame { place: hop.to, cursor: seen.head, taken: NONE });
+            }
         }
-        keys
-    });
-    if hops.scene.is_causal {
-        return;
     }
-    let accounts = path.iter().map(|frame| frame.account).chain([ends.origin]);
-    let mut last = None;
-    for account in accounts {
-        if let Some(before) = last.replace(account) {
-            let (source, target) =
-                if ends.side == Side::In { (before, account) } else { (account, before) };
-            credit(hops, source, target, column, credits);
-        }
-    }
-}
 
-/// Credits the batch's edges of one hop.
-fn credit<T: Stamp, G: Adjacency<T>>(
-    hops: &Hops<'_, T, G>,
-    source: u32,
-    target: u32,
-    column: usize,
-    credits: &mut Credits,
-) {
-    for &place in hops.scene.pairs.get(source, target) {
-        let time = hops.scene.triggers[place as usize].time;
-        if time >= hops.from && hops.is_earlier(time, target) {
-            credits.add(place as usize, column);
+    fn found(&self, reach: &Breadth, path: &[Frame], credits: &mut Credits) {
+        let size = path.len() + 1;
+        let column = self.search.column_of(size);
+        credits.add(self.place as usize, column);
+        let account = |place: u32| reach.get(place).map_or(NONE, |one| one.account);
+        credits.found(self.place, Kind::SimpleCycle, size, || {
+            let accounts = path.iter().map(|frame| frame.place).chain([0]).map(account);
+            accounts.map(|one| self.scene.graph.key(one)).collect()
+        });
+        if self.scene.is_causal {
+            return;
+        }
+        for frame in path {
+            let hop = reach.hops.get(frame.taken as usize).filter(|hop| hop.is_new);
+            if let Some(hop) = hop {
+                self.credit(account(frame.place), account(hop.to), column, credits);
+            }
+        }
+    }
+
+    /// Credits the batch's edges of one hop.
+    fn credit(&self, source: u32, target: u32, column: usize, credits: &mut Credits) {
+        for place in self.scene.pairs.get(source, target) {
+            let time = self.scene.triggers[place as usize].time;
+            if time >= self.from && self.is_earlier(time, target) {
+                credits.add(place as usize, column);
+            }
         }
     }
 }

@@ -10,6 +10,9 @@ use super::{Kind, hubs};
 use crate::graph::{Adjacency, Entry, Side, Stamp};
 use crate::running::{NoValues, Running, Vertex};
 
+/// So many neighbours are looked through one by one.
+const FEW: usize = 8;
+
 #[derive(Debug, Default)]
 pub(crate) struct Scratch<T> {
     /// How often each neighbour is in the window.
@@ -166,10 +169,22 @@ fn carry_on<T: Stamp, G: Adjacency<T>>(
 }
 
 /// How many different neighbours there are.
-fn distinct<T: Stamp>(seen: impl Iterator<Item = Entry<T>>, inside: &mut Table<u32>) -> u32 {
+fn distinct<T: Stamp>(mut seen: impl Iterator<Item = Entry<T>>, inside: &mut Table<u32>) -> u32 {
+    // Most accounts have a handful: looking through those takes less than a table.
+    let mut few = [0; FEW];
+    let mut count = 0;
+    let known = loop {
+        let Some(one) = seen.next() else { return count as u32 };
+        if few[..count].contains(&one.other) {
+            continue;
+        }
+        let Some(place) = few.get_mut(count) else { break one.other };
+        *place = one.other;
+        count += 1;
+    };
     inside.clear();
-    for one in seen {
-        inside.entry(one.other);
+    for other in few.into_iter().chain([known]).chain(seen.map(|one| one.other)) {
+        inside.entry(other);
     }
     inside.len() as u32
 }
