@@ -1,0 +1,1 @@
+"""The laboratory's harness: ``guests`` builds and boots, ``grid`` measures, ``figures`` draws."""
