@@ -1,1 +1,0 @@
-"""The laboratory's harness: ``guests`` builds and boots, ``grid`` measures, ``figures`` draws."""
