@@ -2,10 +2,10 @@
 /*
  * farrow_shmem: memory that processes share and whose cache maintenance can be measured.
  *
- * /dev/farrow_shmem is a file of at most max_bytes bytes, in blocks of 2^order contiguous pages that
- * are made when somebody touches them. Whoever opens it with the same order shares its pages; they
- * go when the last file and mapping of that order goes. A mapping that goes (all of it or a part)
- * is cleaned, or cleaned and invalidated, to the point of coherency, block by block.
+ * /dev/farrow_shmem is a file of at most max_bytes bytes, in blocks of 2^order contiguous pages
+ * that are made when somebody touches them. Whoever opens it with the same order shares its pages;
+ * they go when the last file and mapping of that order goes. A mapping that goes (all of it or a
+ * part) is cleaned, or cleaned and invalidated, to the point of coherency, block by block.
  *
  * The design is that of the module in Z. Chen, "Analysis of Software-Maintained Cache Coherency in
  * ARMv8-A for Cross-Architectural DSM Systems" (2024); the code is new.
@@ -111,7 +111,7 @@ static void farrow_shmem_vma_open(struct vm_area_struct *vma)
 	atomic64_inc(&farrow_shmem_counters.mappings_live);
 }
 
-/* The page tables are gone and the TLBs flushed: nothing dirties these pages through it any more. */
+/* Page tables are gone and TLBs flushed: nothing dirties these pages through it any more. */
 static void farrow_shmem_vma_close(struct vm_area_struct *vma)
 {
 	farrow_shmem_space_maintain(space_of(vma), vma->vm_pgoff,

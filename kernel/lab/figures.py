@@ -72,6 +72,13 @@ def _size_axis(axes: pyplot.Axes, sizes: Sequence[int]) -> None:
     axes.grid(alpha=0.25)
 
 
+def unmaps_of(series: Series) -> Series:
+    """What the calls of each unmap took together."""
+    count, values = series.cell.blocks, series.durations_ns
+    sums = [sum(values[at : at + count]) for at in range(0, len(values), count)]
+    return Series(series.architecture, series.cell, "unmap", sums)
+
+
 def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
     """Figure 3.2: a call, and a whole unmap, by what is mapped."""
     names = [name for name in NAMES if _pick(measured, architecture=name, kind="size")]
@@ -85,9 +92,14 @@ def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
             series = _pick(measured, architecture=name, kind="size", program=program)
             places = [one.cell.mapped_bytes for one in series]
             _band(calls, places, series, color=COLOURS[program], label=f"maintain 4 KiB, {program}")
-            whole = [sum(one.durations_ns) / one.cell.times / 1000 for one in series]
-            style = {"marker": "o", "markersize": 4, "color": COLOURS[program]}
-            sums.plot(places, whole, label=f"maintenance of all pages, {program}", **style)
+            label = f"maintenance of all pages, {program}"
+            _band(
+                sums,
+                places,
+                [unmaps_of(one) for one in series],
+                color=COLOURS[program],
+                label=label,
+            )
         for axes in (calls, sums):
             _band(axes, sizes, traced, color=COLOURS["tlb"], label="tlb_finish_mmu (ftrace)")
             _size_axis(axes, sizes)
@@ -96,8 +108,11 @@ def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
         sums.set_title(f"{NAMES[name]}: one unmap")
         calls.set_ylabel("us; line: median, band: p5 to p95")
         sums.set_ylabel("us")
-        for axes in (calls, sums):
-            axes.legend(fontsize=8)
+        # Room for the legends.
+        calls.set_ylim(top=calls.get_ylim()[1] * 30)
+        sums.set_ylim(bottom=sums.get_ylim()[0] / 50)
+        calls.legend(fontsize=8, loc="upper left")
+        sums.legend(fontsize=8, loc="lower right")
     note = "* From 16 MiB on munmap and TLB flush are of blocks of order 10, mapped by pages too."
     figure.suptitle(f"After figure 3.2: latency by mapped size\n{note}", fontsize=10)
     return "Latency by mapped size", _save(figure, folder / "figure-3.2-size.png"), note
@@ -145,23 +160,23 @@ def distribution(measured: Sequence[Series], folder: Path) -> Drawn:
         for row, series in enumerate(_pick(measured, **wanted)):
             axes = grid[row][column]
             values = [value / 1000 for value in series.durations_ns]
-            low, high = series.percentile(0) / 1000, series.percentile(99) / 1000
+            low, high = series.percentile(0) / 1000, series.percentile(95) / 1000
             edges = [low * (max(high / low, 1.05) * 1.02) ** (i / 60) for i in range(61)]
             axes.hist(values, bins=edges, color=COLOURS["write_all"], alpha=0.75)
             median = series.percentile(50) / 1000
-            axes.axvline(median, color="black", linewidth=1, label=f"median {median:.3g} us")
+            axes.axvline(median, color="black", linewidth=1, label=f"median {_number(median)} us")
             axes.set_xscale("log")
             axes.set_xlim(edges[0] * 0.98, edges[-1] * 1.02)
             ticks = [low * (high / low) ** (i / 4) for i in range(5)] if high > low else [low]
-            axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks], fontsize=8)
+            axes.set_xticks(ticks, [_number(tick) for tick in ticks], fontsize=8)
             axes.set_xticks([], minor=True)
             above = sum(value > high for value in values)
             axes.set_ylabel(f"order {series.cell.order}")
-            handle = axes.plot([], [], " ", label=f"n = {len(values)}, {above} not shown (> p99)")
-            del handle
+            axes.plot([], [], " ", label=f"n = {len(values)}; {above} above p95, not shown")
+            axes.set_ylim(top=axes.get_ylim()[1] * 1.5)
             axes.legend(fontsize=7, loc="upper right")
         grid[0][column].set_title(NAMES[name])
-        grid[-1][column].set_xlabel("us a call, logarithmic; calls up to p99")
+        grid[-1][column].set_xlabel("us a call, logarithmic; calls up to p95")
     figure.suptitle("After figure 3.4: distribution of clean, write_all, by order", fontsize=10)
     note = "The slowest calls are mostly those in which the host took the CPU away."
     return "Distribution by order", _save(figure, folder / "figure-3.4-distribution.png"), note

@@ -25,8 +25,12 @@ THESIS_MEDIANS_US = {0: 9.8, 2: 13.2, 4: 21.1, 6: 70.4, 8: 303.0, 10: 1141.0}
 # What is unmapped at a time in the grid by order: four blocks of the largest.
 ORDER_BYTES = 16 * MIB
 SAMPLES_MIN = 128
-# Four seconds of an emulator for each GiB, and each size is touched by single pages once only.
-TRACED_TIMES = {256 * MIB: 25, 1 * GIB: 10}
+# Each cell is measured in so many rounds over all cells, so that what the host does meanwhile falls
+# on all of them. The largest are measured once: they take half a minute, and have samples enough.
+ROUNDS = 4
+ONCE_BYTES = 256 * MIB
+# Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
+TRACED_TIMES = {64 * MIB: 8, 256 * MIB: 2, 1 * GIB: 1}
 # In a file of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
 # Several times what an idle machine of two cores takes.
@@ -40,14 +44,16 @@ PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of the grid. ``kind`` is size, order or traced."""
+    """One place of the grid. ``kind``: size, order, traced or maintain; the last two by ftrace."""
 
     kind: str
     program: str
     mapped_bytes: int
     order: int
     invalidate: bool
+    # In each round.
     times: int
+    rounds: int = ROUNDS
 
     @property
     def name(self) -> str:
@@ -62,8 +68,17 @@ class Cell:
     def block_bytes(self) -> int:
         return PAGE_BYTES << self.order
 
+    @property
+    def is_traced(self) -> bool:
+        return self.kind in ("traced", "maintain")
+
+    @property
+    def blocks(self) -> int:
+        """Calls of the maintenance in an unmap."""
+        return self.mapped_bytes // self.block_bytes
+
     def plan(self) -> str:
-        word = "traced" if self.kind in ("traced", "maintain") else "cell"
+        word = "traced" if self.is_traced else "cell"
         numbers = (self.mapped_bytes, self.times, self.order, int(self.invalidate))
         return f"{word} {self.name} {self.program} {' '.join(map(str, numbers))}"
 
@@ -95,20 +110,23 @@ def _percentile(ordered: Sequence[int], percent: float) -> float:
 def cells() -> list[Cell]:
     """All of the grid: maintenance by size, by order and kind, and what ftrace times."""
     made = []
+    each = SAMPLES_MIN // ROUNDS
     for size in SIZES:
-        times = -(-SAMPLES_MIN // (size // PAGE_BYTES))
-        made += [Cell("size", name, size, 0, False, times) for name in ("read_all", "write_all")]
+        times = -(-each // (size // PAGE_BYTES))
+        rounds = ROUNDS if size < ONCE_BYTES else 1
+        for name in ("read_all", "write_all"):
+            made.append(Cell("size", name, size, 0, False, times, rounds))
     for order in ORDERS:
-        times = -(-SAMPLES_MIN // (ORDER_BYTES // (PAGE_BYTES << order)))
+        times = -(-each // (ORDER_BYTES // (PAGE_BYTES << order)))
         for name in ("read_all", "write_all"):
             made += [Cell("order", name, ORDER_BYTES, order, op, times) for op in (False, True)]
     for size in SIZES:
         # Large blocks make the faults cheap; what unmap takes down is single pages all the same.
         order = 10 if size >= ORDER_BYTES else 0
-        times = TRACED_TIMES.get(size, SAMPLES_MIN)
+        times = TRACED_TIMES.get(size, each)
         made.append(Cell("traced", "write_all", size, order, False, times))
     # What ftrace says of the calls that the module times itself.
-    made.append(Cell("maintain", "write_all", MIB, 0, False, 4))
+    made.append(Cell("maintain", "write_all", MIB, 0, False, 1))
     return made
 
 
@@ -120,15 +138,17 @@ def quick(chosen: Iterable[Cell]) -> list[Cell]:
 def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell]) -> list[Series]:
     """Runs cells in one guest."""
     largest = max(cell.mapped_bytes for cell in chosen)
-    plan = ["load", f'echo {largest} >"$parameters/max_bytes"', *(cell.plan() for cell in chosen)]
-    begun = 0
+    plan = ["load", f'echo {largest} >"$parameters/max_bytes"']
+    for number in range(ROUNDS):
+        plan += [cell.plan() for cell in chosen if number < cell.rounds]
+    done, steps = 0, len(plan) - 2
 
     def on_line(line: str) -> None:
-        nonlocal begun
-        if line.startswith("lab: ok: "):
-            begun += 1
-            if begun % 10 == 0:
-                say(f"{laboratory.architecture.name}: {begun - 1} of {len(chosen)} cells")
+        nonlocal done
+        if line.startswith("lab: ok: ") and "kernel" not in line:
+            done += 1
+            if done % 50 == 0:
+                say(f"{laboratory.architecture.name}: {done} of {steps} steps")
 
     # One CPU: a second would compete with the first for the cores of a small host.
     outcome = laboratory.boot(module, "\n".join(plan) + "\n", SECONDS_MAX, on_line=on_line)
@@ -140,7 +160,7 @@ def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell]) -> lis
 
 def read(architecture: str, cell: Cell, outcome: Outcome) -> list[Series]:
     """The series of a cell out of the files that a guest brought back."""
-    if cell.kind in ("traced", "maintain"):
+    if cell.is_traced:
         found: dict[str, list[int]] = {}
         text = outcome.files.get(f"{cell.name}.trace", b"").decode(errors="replace")
         for match in DURATION.finditer(text):
@@ -156,7 +176,7 @@ def read(architecture: str, cell: Cell, outcome: Outcome) -> list[Series]:
         for _, duration, size, _, _, cause in SAMPLE.iter_unpack(data[:whole])
         if cause == UNMAP and size == cell.block_bytes
     ]
-    expected = cell.times * cell.mapped_bytes // cell.block_bytes
+    expected = cell.rounds * cell.times * cell.blocks
     if len(values) != expected:
         raise Failure(f"{architecture}: {cell.name}: {len(values)} samples, not {expected}")
     return [Series(architecture, cell, "farrow_shmem_maintain", values)]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // check: what the module promises, case by case. Ends at the first promise that is not kept.
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 
@@ -45,7 +46,7 @@ static void expect_stamp(const char *at, size_t number, const char *what)
     const uint64_t found = *(const volatile uint64_t *)at;
 
     if (found != number + 1)
-        fail("%s: page %zu of the file holds %" PRIu64 ", not %zu", what, number, found, number + 1);
+        fail("%s: page %zu of the file holds %" PRIu64, what, number, found);
 }
 
 // Each page of the file gets its number through a mapping of its own, so that pages that are one
@@ -64,8 +65,8 @@ static void stamp(int file, size_t pages)
     }
 }
 
-// A fault at page `touched` of a mapping of the pages [first, first + pages) of the file maps what of
-// its block lies in the mapping, each page to its place; nothing of it faults again.
+// A fault at page `touched` of a mapping of the pages [first, first + pages) of the file maps what
+// of its block lies in the mapping, each page to its place; nothing of it faults again.
 static void check_fault(int file, unsigned order, size_t first, size_t pages, size_t touched)
 {
     char *at = map(file, first, pages);
@@ -177,6 +178,62 @@ static void check_sharing(void)
     printf("lab: ok: processes share by offset and order\n");
 }
 
+#define THREADS 4
+#define RACE_ORDER 8
+#define RACE_PAGES (2u << RACE_ORDER)
+
+struct race {
+    char *at;
+    pthread_barrier_t *start;
+    size_t step;
+};
+
+static void *touch_all(void *argument)
+{
+    const struct race *race = argument;
+
+    pthread_barrier_wait(race->start);
+    for (size_t i = 0; i < RACE_PAGES; i++) {
+        // An odd step meets every page, in an order of its own.
+        const size_t number = i * race->step % RACE_PAGES;
+        __atomic_fetch_add((uint32_t *)(race->at + number * page), (uint32_t)number + 1,
+                           __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+// Threads that fault in the same blocks of one mapping at once make each once and lose nothing.
+static void check_races(void)
+{
+    set_parameter("order", RACE_ORDER);
+    for (int round = 0; round < 40; round++) {
+        const uint64_t allocated = counter("pages_allocated");
+        const int file = open_device(O_RDWR);
+        char *at = map(file, 0, RACE_PAGES);
+        pthread_barrier_t start;
+        pthread_t threads[THREADS];
+        struct race races[THREADS];
+
+        pthread_barrier_init(&start, NULL, THREADS);
+        for (size_t i = 0; i < THREADS; i++) {
+            races[i] = (struct race){at, &start, 2 * i + 1};
+            if (pthread_create(&threads[i], NULL, touch_all, &races[i]) != 0)
+                fail("pthread_create");
+        }
+        for (size_t i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        pthread_barrier_destroy(&start);
+        for (size_t i = 0; i < RACE_PAGES; i++)
+            if (*(uint32_t *)(at + i * page) != THREADS * (i + 1))
+                fail("page %zu holds %u after a race", i, *(uint32_t *)(at + i * page));
+        if (counter("pages_allocated") != allocated + RACE_PAGES)
+            fail("%" PRIu64 " pages for a race", counter("pages_allocated") - allocated);
+        unmap(at, RACE_PAGES);
+        close(file);
+    }
+    printf("lab: ok: threads that fault at once get one block\n");
+}
+
 // A mapping that is cut, moved and kept beyond its descriptor.
 static void check_cutting(void)
 {
@@ -285,6 +342,50 @@ static void check_refusals(void)
     printf("lab: ok: what is wrong is refused\n");
 }
 
+// Samples and histogram hold each call since the last reset, and nothing else.
+static void check_records(void)
+{
+    struct farrow_shmem_sample samples[8];
+    char kind[32];
+    uint64_t bound, calls, total = 0;
+
+    set_parameter("order", 2);
+    const int file = open_device(O_RDWR);
+    char *at = map(file, 0, 12);
+    for (size_t i = 0; i < 12; i++)
+        at[i * page] = 1;
+    const int reset = open("/sys/kernel/debug/farrow_shmem/reset", O_WRONLY | O_CLOEXEC);
+    if (reset < 0 || write(reset, "1", 1) != 1)
+        fail("reset");
+    close(reset);
+    if (maintain(file, 0, 6 * page, FARROW_SHMEM_CLEAN_INVALIDATE) != 0)
+        fail("maintenance");
+    unmap(at, 12);
+    const int records = open("/sys/kernel/debug/farrow_shmem/samples", O_RDONLY | O_CLOEXEC);
+    const ssize_t got = read(records, samples, sizeof samples);
+    close(records);
+    if (got != 5 * (ssize_t)sizeof *samples)
+        fail("%zd B of samples, not 5", got);
+    for (size_t i = 0; i < 5; i++) {
+        const bool is_ioctl = i < 2;
+        if (samples[i].cause != (is_ioctl ? FARROW_SHMEM_IOCTL : FARROW_SHMEM_UNMAP) ||
+            samples[i].op != (is_ioctl ? FARROW_SHMEM_CLEAN_INVALIDATE : FARROW_SHMEM_CLEAN) ||
+            samples[i].bytes != (i == 1 ? 2 : 4) * page || samples[i].pid != (uint32_t)getpid() ||
+            (i > 0 && samples[i].at_ns < samples[i - 1].at_ns + samples[i - 1].duration_ns))
+            fail("sample %zu: op %u, cause %u, %u B", i, samples[i].op, samples[i].cause,
+                 samples[i].bytes);
+    }
+    FILE *histogram = fopen("/sys/kernel/debug/farrow_shmem/histogram", "re");
+    while (histogram != NULL &&
+           fscanf(histogram, "%31s %" SCNu64 " %" SCNu64, kind, &bound, &calls) == 3)
+        total += calls;
+    if (histogram == NULL || total != 5)
+        fail("a histogram of %" PRIu64 " calls, not 5", total);
+    fclose(histogram);
+    close(file);
+    printf("lab: ok: each call is recorded once\n");
+}
+
 // Under an emulator without caches all three leave the bytes alone; what is checked is the path.
 static void check_maintenance(void)
 {
@@ -322,10 +423,12 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     check_faults();
     check_sharing();
+    check_races();
     check_cutting();
     check_limits();
     check_refusals();
     check_maintenance();
+    check_records();
     if (counter("blocks_live") != 0 || counter("spaces_live") != 0 ||
         counter("mappings_live") != 0 || counter("pages_allocated") != counter("pages_freed"))
         fail("%" PRIu64 " blocks live at the end", counter("blocks_live"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the programs of the laboratory share. They run in a guest, as root, and print to its console.
+// What the programs of the laboratory share. They run in a guest, as root; stdout is its console.
 #ifndef LAB_H
 #define LAB_H
 

@@ -42,7 +42,7 @@ static void on_sigbus(int signal)
     siglongjmp(refused, 1);
 }
 
-// What a page holds depends on its place in the file alone, so that a page in the wrong place shows.
+// What a page holds depends on its place in the file alone, so that one in a wrong place shows.
 static void touch_page(const struct mapping *mapping, size_t index, bool writes)
 {
     const uint64_t stamp = 0xFA110000u + (uint64_t)(mapping->first + index);
