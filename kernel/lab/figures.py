@@ -12,6 +12,8 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from .grid import GIB, KIB, MIB, ORDERS, THESIS_MEDIANS_US, Series
 
@@ -44,7 +46,7 @@ def _pick(measured: Iterable[Series], **wanted: object) -> list[Series]:
     return sorted(found, key=lambda series: (series.cell.mapped_bytes, series.cell.order))
 
 
-def _save(figure: pyplot.Figure, path: Path) -> Path:
+def _save(figure: Figure, path: Path) -> Path:
     figure.text(0.5, 0.004, CAVEAT, ha="center", va="bottom", fontsize=8, color="#a00000")
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     figure.savefig(path, dpi=90)
@@ -53,17 +55,24 @@ def _save(figure: pyplot.Figure, path: Path) -> Path:
 
 
 def _band(
-    axes: pyplot.Axes, places: Sequence[float], series: Sequence[Series], **style: str
+    axes: Axes,
+    places: Sequence[float],
+    series: Sequence[Series],
+    color: str,
+    label: str,
+    linestyle: str = "-",
 ) -> None:
     """Medians as a line, what lies between the 5th and the 95th percentile as a band."""
     middle, low, high = (
         [one.percentile(percent) / 1000 for one in series] for percent in (50, 5, 95)
     )
-    axes.plot(places, middle, marker="o", markersize=4, linewidth=1.5, **style)
-    axes.fill_between(places, low, high, alpha=0.15, color=style["color"], linewidth=0)
+    axes.plot(
+        places, middle, marker="o", markersize=4, color=color, label=label, linestyle=linestyle
+    )
+    axes.fill_between(places, low, high, alpha=0.15, color=color, linewidth=0)
 
 
-def _size_axis(axes: pyplot.Axes, sizes: Sequence[int]) -> None:
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sizes, [size_name(size) for size in sizes], rotation=35, ha="right", fontsize=8)
@@ -128,8 +137,7 @@ def by_order(measured: Sequence[Series], folder: Path) -> Drawn:
             for op, line in styles.items():
                 series = _pick(measured, architecture=name, kind="order", program=program, op=op)
                 places = [one.cell.order for one in series]
-                style = {"color": COLOURS[program], "linestyle": line, "label": f"{op}, {program}"}
-                _band(axes, places, series, **style)
+                _band(axes, places, series, COLOURS[program], f"{op}, {program}", line)
         axes.plot(
             list(THESIS_MEDIANS_US),
             list(THESIS_MEDIANS_US.values()),
