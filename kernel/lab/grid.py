@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .guests import Failure, Laboratory, Outcome, say
+from .guests import Failure, Laboratory, say
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PAGE_BYTES = 4096
@@ -31,7 +31,7 @@ ROUNDS = 4
 ONCE_BYTES = 256 * MIB
 # Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
 TRACED_TIMES = {64 * MIB: 8, 256 * MIB: 2, 1 * GIB: 1}
-# In a file of samples; figures and medians are made of all that there are.
+# In the table of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
 # Several times what an idle machine of two cores takes.
 SECONDS_MAX = 900
@@ -135,8 +135,8 @@ def quick(chosen: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in chosen if cell.mapped_bytes <= 16 * MIB]
 
 
-def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell]) -> list[Series]:
-    """Runs cells in one guest."""
+def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell], raw: Path) -> None:
+    """Runs cells in one guest; ``raw`` gets the files that it brings back, as they are."""
     largest = max(cell.mapped_bytes for cell in chosen)
     plan = ["load", f'echo {largest} >"$parameters/max_bytes"']
     for number in range(ROUNDS):
@@ -154,22 +154,24 @@ def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell]) -> lis
     outcome = laboratory.boot(module, "\n".join(plan) + "\n", SECONDS_MAX, on_line=on_line)
     outcome.check()
     name = laboratory.architecture.name
+    raw.mkdir(parents=True, exist_ok=True)
+    for file, data in outcome.files.items():
+        (raw / file).write_bytes(data)
     say(f"{name}: {len(chosen)} cells in {outcome.seconds:.0f} s")
-    return [series for cell in chosen for series in read(name, cell, outcome)]
 
 
-def read(architecture: str, cell: Cell, outcome: Outcome) -> list[Series]:
+def read(architecture: str, cell: Cell, raw: Path) -> list[Series]:
     """The series of a cell out of the files that a guest brought back."""
     if cell.is_traced:
         found: dict[str, list[int]] = {}
-        text = outcome.files.get(f"{cell.name}.trace", b"").decode(errors="replace")
+        text = (raw / f"{cell.name}.trace").read_text(errors="replace")
         for match in DURATION.finditer(text):
             found.setdefault(match[2], []).append(round(float(match[1]) * 1000))
         missing = {"tlb_finish_mmu", "__vm_munmap"} - found.keys()
         if missing:
             raise Failure(f"{architecture}: ftrace says nothing of {', '.join(sorted(missing))}")
         return [Series(architecture, cell, what, values) for what, values in found.items()]
-    data = outcome.files.get(f"{cell.name}.samples", b"")
+    data = (raw / f"{cell.name}.samples").read_bytes()
     whole = len(data) - len(data) % SAMPLE.size
     values = [
         duration
@@ -206,9 +208,19 @@ def summary_row(series: Series) -> dict[str, object]:
     return row | {f"p{p}_ns": round(_percentile(ordered, p)) for p in PERCENTILES}
 
 
+def read_run(folder: Path) -> list[Series]:
+    """All that was measured in a run, by its folder: ``raw/<architecture>`` has the files."""
+    return [
+        series
+        for raw in sorted((folder / "raw").iterdir(), reverse=True)
+        for cell in cells()
+        if any(raw.glob(f"{cell.name}.*"))
+        for series in read(raw.name, cell, raw)
+    ]
+
+
 def write(folder: Path, measured: Sequence[Series]) -> None:
     """``summary.csv`` of all samples and ``samples.csv`` of evenly chosen ones."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "summary.csv").open("w", newline="") as file:
         table = csv.DictWriter(file, SUMMARY, lineterminator="\n")
         table.writeheader()
