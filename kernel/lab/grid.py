@@ -30,7 +30,7 @@ SAMPLES_MIN = 128
 ROUNDS = 4
 ONCE_BYTES = 256 * MIB
 # Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
-TRACED_TIMES = {64 * MIB: 8, 256 * MIB: 2, 1 * GIB: 1}
+TRACED_TIMES = {64 * MIB: 4, 256 * MIB: 1, 1 * GIB: 1}
 # In the table of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
 # Several times what an idle machine of two cores takes.
