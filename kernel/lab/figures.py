@@ -72,6 +72,11 @@ def _band(
     axes.fill_between(places, low, high, alpha=0.15, color=color, linewidth=0)
 
 
+def _width(names: Sequence[str]) -> float:
+    """Of a figure, in inches; what is said below it has to fit too."""
+    return max(6 * len(names), 8.5)
+
+
 def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -91,7 +96,7 @@ def unmaps_of(series: Series) -> Series:
 def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
     """Figure 3.2: a call, and a whole unmap, by what is mapped."""
     names = [name for name in NAMES if _pick(measured, architecture=name, kind="size")]
-    figure, grid = pyplot.subplots(2, len(names), figsize=(6 * len(names), 9), squeeze=False)
+    figure, grid = pyplot.subplots(2, len(names), figsize=(_width(names), 9), squeeze=False)
     for column, name in enumerate(names):
         calls, sums = grid[0][column], grid[1][column]
         traced = _pick(measured, architecture=name, kind="traced", what="tlb_finish_mmu")
@@ -130,7 +135,7 @@ def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
 def by_order(measured: Sequence[Series], folder: Path) -> Drawn:
     """Figure 3.3: a call by the order of its block, beside the thesis' medians."""
     names = [name for name in NAMES if _pick(measured, architecture=name, kind="order")]
-    figure, grid = pyplot.subplots(1, len(names), figsize=(6 * len(names), 5), squeeze=False)
+    figure, grid = pyplot.subplots(1, len(names), figsize=(_width(names), 5), squeeze=False)
     styles = {"clean": "-", "clean+invalidate": "--"}
     for axes, name in zip(grid[0], names, strict=True):
         for program in ("read_all", "write_all"):
@@ -161,7 +166,7 @@ def distribution(measured: Sequence[Series], folder: Path) -> Drawn:
     """Figure 3.4: how the calls of each order are distributed."""
     names = [name for name in NAMES if _pick(measured, architecture=name, kind="order")]
     figure, grid = pyplot.subplots(
-        len(ORDERS), len(names), figsize=(6 * len(names), 10), squeeze=False
+        len(ORDERS), len(names), figsize=(_width(names), 10), squeeze=False
     )
     for column, name in enumerate(names):
         wanted = {"architecture": name, "kind": "order", "program": "write_all", "op": "clean"}

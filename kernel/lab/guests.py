@@ -92,8 +92,14 @@ class Outcome:
 class Laboratory:
     """One architecture: its kernel, its builds, its guests."""
 
-    def __init__(self, architecture: Architecture, cache: Path, scratch: Path) -> None:
+    def __init__(
+        self, architecture: Architecture, cache: Path, scratch: Path, counts: bool = False
+    ) -> None:
+        """``counts``: a guest's clock counts its instructions, a ns each, and knows no host."""
         self.architecture = architecture
+        self.accelerator = ["-accel", "tcg,thread=multi"]
+        if counts:
+            self.accelerator = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
         self.scratch = scratch
         debian = Debian(cache, architecture.name)
         self.version, self._place = debian.kernel(architecture.kernel)
@@ -107,7 +113,8 @@ class Laboratory:
         self._programs = {name: self._build_program(name) for name in PROGRAMS}
         self._clock = architecture.append
         if "{tsc_khz}" in self._clock:
-            self._clock = self._clock.format(tsc_khz=int(run(self._build_program("tsc"))))
+            host_khz = int(run(self._build_program("tsc")))
+            self._clock = self._clock.format(tsc_khz=1_000_000 if counts else host_khz)
 
     def build_module(self, *flags: str) -> Path:
         """The module, with further compiler flags if a canary needs them."""
@@ -161,7 +168,7 @@ class Laboratory:
                 file.truncate(DISK_BYTES)
             words = [
                 # Said explicitly: KVM may be there and not be able to boot this kernel.
-                *(*architecture.qemu, "-accel", "tcg,thread=multi", "-smp", str(cpus)),
+                *(*architecture.qemu, *self.accelerator, "-smp", str(cpus)),
                 *("-m", str(MEMORY_MIB), "-nodefaults", "-display", "none", "-no-reboot"),
                 *("-serial", "stdio", "-initrd", str(initial)),
                 *("-kernel", str(self._place / "boot" / f"vmlinuz-{self.version}")),
