@@ -49,7 +49,7 @@ def _pick(measured: Iterable[Series], **wanted: object) -> list[Series]:
 def _save(figure: Figure, path: Path) -> Path:
     figure.text(0.5, 0.004, CAVEAT, ha="center", va="bottom", fontsize=8, color="#a00000")
     figure.tight_layout(rect=(0, 0.03, 1, 1))
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=72)
     pyplot.close(figure)
     return path
 
@@ -157,8 +157,9 @@ def by_order(measured: Sequence[Series], folder: Path) -> Drawn:
         axes.set_title(NAMES[name])
         axes.grid(alpha=0.25)
         axes.legend(fontsize=8)
-    figure.suptitle("After figure 3.3: latency of a maintenance call by order", fontsize=10)
-    note = "The thesis' numbers are of another machine; only their growth can be set beside ours."
+    note = "The thesis measured hardware: where an emulator comes near its numbers, that is chance."
+    title = "After figure 3.3: latency of a maintenance call by order"
+    figure.suptitle(f"{title}\n{note}", fontsize=10)
     return "Latency by order", _save(figure, folder / "figure-3.3-order.png"), note
 
 
