@@ -1,4 +1,4 @@
-# make demo | test | test-vm | bench | bench-store | bench-cluster | bench-graph | bench-coherence | lint | docs | soak | fuzz: each sets up what it needs.
+# make demo | test | test-vm | lab | bench | bench-store | bench-cluster | bench-graph | bench-coherence | lint | docs | soak | fuzz: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python test-vm bench bench-store bench-cluster bench-graph bench-coherence lint docs install fuzz soak clean
+.PHONY: help demo test test-rust test-cross test-install test-python test-vm lab bench bench-store bench-cluster bench-graph bench-coherence lint docs install fuzz soak clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -64,6 +64,11 @@ test-python: $(VENV)/farrow
 test-vm:
 	$(PYTHON) tests/vm/run.py $(VM)
 
+# Cache maintenance measured in a kernel module, in emulated arm64 and x86-64 machines; also checked
+# and stressed. As root it installs what it needs, from Debian alone: so by Debian's own Python.
+lab:
+	/usr/bin/python3 kernel/run lab $(LAB)
+
 bench: $(VENV)/farrow
 	pip install --quiet --group bench
 	python bench/run.py $(BENCH)
@@ -85,8 +90,8 @@ bench-coherence: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench examples
-	ruff format --check python tests bench examples
+	ruff check python tests bench examples kernel kernel/run
+	ruff format --check python tests bench examples kernel kernel/run
 	mypy
 
 docs: $(VENV)/tools

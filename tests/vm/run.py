@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gzip
 import json
 import os
-import platform
 import queue
 import re
 import shutil
@@ -21,13 +19,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from virtual import ROOT, TROUBLE, Debian, Failure, Guest, Line, install, modules, pack, run, say
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 
 PACKAGES = ("qemu-system-x86", "busybox-static", "cpio", "kmod", "binutils")
 KERNEL = "linux-image-cloud-amd64"
@@ -39,81 +37,6 @@ BAR_MIB = 256
 GUEST_MIB = 512
 # Several times what a run takes on an idle machine of two cores.
 SECONDS_MAX = 240
-# What a kernel says that is in trouble.
-TROUBLE = re.compile(r"BUG:|Oops|Kernel panic|segfault|general protection|rcu_sched.*stall")
-
-
-class Failure(Exception):
-    """Why the test did not pass."""
-
-
-def run(*words: str | Path, cwd: Path = ROOT) -> str:
-    """Runs a command to its end; its standard output."""
-    done = subprocess.run(words, cwd=cwd, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        raise Failure(f"{' '.join(map(str, words))}: exit code {done.returncode}")
-    return done.stdout
-
-
-def apt(*words: str) -> None:
-    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-    run("apt-get", "-qq", *words)
-
-
-def install() -> None:
-    if platform.machine() != "x86_64" or shutil.which("apt-get") is None:
-        raise Failure("needs Debian on x86-64")
-    status = ("dpkg-query", "-W", "-f=${Status}")
-    missing = [
-        name
-        for name in PACKAGES
-        if b"ok installed" not in subprocess.run([*status, name], capture_output=True).stdout
-    ]
-    if not missing:
-        return
-    if os.geteuid() != 0:
-        raise Failure(f"please install: apt-get install {' '.join(missing)}")
-    say(f"installing {' '.join(missing)}")
-    apt("update")
-    apt("install", "--no-install-recommends", "-y", *missing)
-
-
-def kernel(cache: Path) -> tuple[Path, list[Path]]:
-    """Debian's newest cloud kernel, unpacked and not installed, and its modules in order."""
-    depends = re.compile(r"Depends: linux-image-(\S+)")
-
-    def newest() -> str | None:
-        found = depends.search(run("apt-cache", "depends", KERNEL))
-        return found and found[1]
-
-    version = newest()
-    if (version is None or not (cache / version).is_dir()) and os.geteuid() == 0:
-        # An old index names packages that are gone.
-        apt("update")
-        version = newest()
-    if version is None:
-        raise Failure(f"apt knows no {KERNEL}: apt-get update")
-    place = cache / version
-    if not place.is_dir():
-        say(f"fetching kernel {version}")
-        with tempfile.TemporaryDirectory(dir=cache, prefix="fetch-") as fetched:
-            # APT's own user cannot write here; root may, and says so at length.
-            run("apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download",
-                f"linux-image-{version}", cwd=Path(fetched))  # fmt: skip
-            (package,) = Path(fetched).glob("*.deb")
-            unpacked = Path(fetched) / "unpacked"
-            run("dpkg-deb", "-x", package, unpacked)
-            run(sbin("depmod"), "-b", unpacked, version)
-            unpacked.rename(place)
-    modules: dict[Path, None] = {}
-    for module in MODULES:
-        told = run(sbin("modprobe"), "-d", place, "-S", version, "--show-depends", module)
-        modules |= {Path(line.split()[1]): None for line in told.splitlines() if "insmod" in line}
-    return place / "boot" / f"vmlinuz-{version}", list(modules)
-
-
-def sbin(name: str) -> str:
-    return shutil.which(name) or f"/sbin/{name}"
 
 
 def build(is_release: bool) -> dict[str, Path]:
@@ -135,18 +58,7 @@ def copy_program(program: Path, target: Path, root: Path) -> None:
         shutil.copy(library, place)
 
 
-def pack(tree: Path, archive: Path) -> Path:
-    """A file system for the kernel to start with. Several of these may follow each other."""
-    names = "\n".join(str(path.relative_to(tree)) for path in sorted(tree.rglob("*")))
-    words = ["cpio", "--create", "--format=newc", "--owner=0:0", "--quiet"]
-    packed = subprocess.run(words, cwd=tree, input=names.encode(), stdout=subprocess.PIPE)
-    if packed.returncode != 0:
-        raise Failure(f"cpio: exit code {packed.returncode}")
-    archive.write_bytes(gzip.compress(packed.stdout, compresslevel=1))
-    return archive
-
-
-def make_file_systems(scratch: Path, programs: dict[str, Path], modules: list[Path]) -> None:
+def make_file_systems(scratch: Path, programs: dict[str, Path], drivers: list[Path]) -> None:
     """One archive for each guest: what both need, then its own key."""
     root = scratch / "root"
     for name in ("bin", "proc", "sys", "dev", "run", "tmp", "modules"):
@@ -155,7 +67,7 @@ def make_file_systems(scratch: Path, programs: dict[str, Path], modules: list[Pa
     (root / "init").chmod(0o755)
     for name, program in {**programs, "busybox": Path("/bin/busybox")}.items():
         copy_program(program, root / "bin" / name, root)
-    for number, module in enumerate(modules):
+    for number, module in enumerate(drivers):
         shutil.copy(module, root / "modules" / f"{number:02}-{module.name}")
     common = pack(root, scratch / "common.gz").read_bytes()
     made = scratch / "made"
@@ -184,35 +96,6 @@ def qemu(role: str, vmlinuz: Path, scratch: Path, memory: Path, seconds_max: int
         *("-netdev", f"{cable},server={'on' if role == 'a' else 'off'}"),
         *("-device", f"virtio-net-pci,netdev=cable,mac={mac},addr=0x4,romfile="),
     ]
-
-
-Line = tuple[str, str | None]
-
-
-class Guest:
-    """A virtual machine whose console goes to a queue; ``None`` when it is off."""
-
-    def __init__(self, role: str, words: list[str], lines: queue.SimpleQueue[Line]) -> None:
-        self.role = role
-        self.process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
-
-    def _read(self, lines: queue.SimpleQueue[Line]) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            lines.put((self.role, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip()))
-        lines.put((self.role, None))
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @contextlib.contextmanager
@@ -279,10 +162,6 @@ def watch(lines: queue.SimpleQueue[Line], seconds_max: int, log: list[str]) -> N
         raise Failure("; ".join(failures))
 
 
-def say(words: str) -> None:
-    print(f"vm: {words}", flush=True)
-
-
 def test(vmlinuz: Path, scratch: Path, seconds_max: int) -> None:
     log: list[str] = []
     try:
@@ -316,13 +195,15 @@ def main() -> int:
         signal.signal(number, lambda *_: sys.exit(1))
     begin = time.monotonic()
     try:
-        install()
+        install(PACKAGES)
         programs = build(options.release)
         cache = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "vm"
         cache.mkdir(parents=True, exist_ok=True)
-        vmlinuz, modules = kernel(cache.resolve())
+        version, place = Debian(cache.resolve()).kernel(KERNEL)
+        vmlinuz = place / "boot" / f"vmlinuz-{version}"
+        drivers = modules(place, version, MODULES)
         with tempfile.TemporaryDirectory(prefix="farrow-vm-") as scratch:
-            make_file_systems(Path(scratch), programs, modules)
+            make_file_systems(Path(scratch), programs, drivers)
             booted = time.monotonic()
             say(f"ready after {booted - begin:.1f} s; two guests boot")
             test(vmlinuz, Path(scratch), options.seconds)

@@ -121,6 +121,20 @@ impl<T: Stamp> Running<T> {
         for one in loops {
             self.push(values, one);
         }
+        self.mend();
+    }
+
+    /// Makes moments anew that have lost too much. The newest value as their pivot stays longest,
+    /// so this is seldom.
+    fn mend(&mut self) {
+        let columns = self.moments.len();
+        for (column, moments) in self.moments.iter_mut().enumerate() {
+            if moments.is_worn() {
+                let all = self.values.iter().skip(column).step_by(columns).copied();
+                let newest = self.values.len() - columns + column;
+                *moments = Moments::of(self.values[newest], all);
+            }
+        }
     }
 
     fn push(&mut self, values: &impl Values<T>, entry: Entry<T>) {

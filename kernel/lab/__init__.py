@@ -1,0 +1,1 @@
+"""The laboratory: ``guests`` builds and boots, ``grid`` measures, ``figures`` draws."""

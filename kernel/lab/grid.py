@@ -1,0 +1,255 @@
+"""The grid of the thesis: what is measured, and what became of it.
+
+A *cell* is one program run over one mapped size and order, with the samples that the module kept of
+it. A *traced* cell is timed by ftrace instead, inside munmap only.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import statistics
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .guests import Failure, Laboratory, say
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+PAGE_BYTES = 4096
+SIZES = tuple(16 * KIB * 4**step for step in range(9))
+ORDERS = (0, 2, 4, 6, 8, 10)
+# Of table 3.4 of the thesis: median of one call over a block of 2^order pages, in us.
+THESIS_MEDIANS_US = {0: 9.8, 2: 13.2, 4: 21.1, 6: 70.4, 8: 303.0, 10: 1141.0}
+# What is unmapped at a time in the grid by order: four blocks of the largest.
+ORDER_BYTES = 16 * MIB
+SAMPLES_MIN = 128
+# Each cell is measured in so many rounds over all cells, so that what the host does meanwhile falls
+# on all of them. The largest are measured once: they take half a minute, and have samples enough.
+ROUNDS = 4
+ONCE_BYTES = 256 * MIB
+# Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
+TRACED_TIMES = {64 * MIB: 4, 256 * MIB: 1, 1 * GIB: 1}
+# In the table of samples; figures and medians are made of all that there are.
+SAMPLES_KEPT_MAX = 2000
+# Several times what an idle machine of two cores takes.
+SECONDS_MAX = 900
+# As farrow_shmem_ioctl.h lays it out.
+SAMPLE = struct.Struct("<QIIIHH")
+UNMAP = 0
+DURATION = re.compile(r"([\d.]+) us\s+\|\s+(?:\} /\* )?(\w+)")
+PERCENTILES = (5, 25, 50, 75, 95, 99)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of the grid. ``kind``: size, order, traced or maintain; the last two by ftrace."""
+
+    kind: str
+    program: str
+    mapped_bytes: int
+    order: int
+    invalidate: bool
+    # In each round.
+    times: int
+    rounds: int = ROUNDS
+
+    @property
+    def name(self) -> str:
+        op = "civac" if self.invalidate else "cvac"
+        return f"{self.kind}-{self.program}-{self.mapped_bytes}-{self.order}-{op}"
+
+    @property
+    def op(self) -> str:
+        return "clean+invalidate" if self.invalidate else "clean"
+
+    @property
+    def block_bytes(self) -> int:
+        return PAGE_BYTES << self.order
+
+    @property
+    def is_traced(self) -> bool:
+        return self.kind in ("traced", "maintain")
+
+    @property
+    def blocks(self) -> int:
+        """Calls of the maintenance in an unmap."""
+        return self.mapped_bytes // self.block_bytes
+
+    def plan(self) -> str:
+        word = "traced" if self.is_traced else "cell"
+        numbers = (self.mapped_bytes, self.times, self.order, int(self.invalidate))
+        return f"{word} {self.name} {self.program} {' '.join(map(str, numbers))}"
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one cell gave: durations in ns of ``what``, a function of the kernel."""
+
+    architecture: str
+    cell: Cell
+    what: str
+    durations_ns: Sequence[int] = field(repr=False)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.architecture, self.cell.name, self.what
+
+    def percentile(self, percent: float) -> float:
+        return _percentile(sorted(self.durations_ns), percent)
+
+
+def _percentile(ordered: Sequence[int], percent: float) -> float:
+    at = (len(ordered) - 1) * percent / 100
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def cells() -> list[Cell]:
+    """All of the grid: maintenance by size, by order and kind, and what ftrace times."""
+    made = []
+    each = SAMPLES_MIN // ROUNDS
+    for size in SIZES:
+        times = -(-each // (size // PAGE_BYTES))
+        rounds = ROUNDS if size < ONCE_BYTES else 1
+        for name in ("read_all", "write_all"):
+            made.append(Cell("size", name, size, 0, False, times, rounds))
+    for order in ORDERS:
+        times = -(-each // (ORDER_BYTES // (PAGE_BYTES << order)))
+        for name in ("read_all", "write_all"):
+            made += [Cell("order", name, ORDER_BYTES, order, op, times) for op in (False, True)]
+    for size in SIZES:
+        # Large blocks make the faults cheap; what unmap takes down is single pages all the same.
+        order = 10 if size >= ORDER_BYTES else 0
+        times = TRACED_TIMES.get(size, each)
+        made.append(Cell("traced", "write_all", size, order, False, times))
+    # What ftrace says of the calls that the module times itself.
+    made.append(Cell("maintain", "write_all", MIB, 0, False, 1))
+    return made
+
+
+def quick(chosen: Iterable[Cell]) -> list[Cell]:
+    """The same up to 16 MiB: a minute, to see that it works."""
+    return [cell for cell in chosen if cell.mapped_bytes <= 16 * MIB]
+
+
+def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell], raw: Path) -> None:
+    """Runs cells in one guest; ``raw`` gets the files that it brings back, as they are."""
+    largest = max(cell.mapped_bytes for cell in chosen)
+    plan = ["load", f'echo {largest} >"$parameters/max_bytes"']
+    for number in range(ROUNDS):
+        plan += [cell.plan() for cell in chosen if number < cell.rounds]
+    done, steps = 0, len(plan) - 2
+
+    def on_line(line: str) -> None:
+        nonlocal done
+        if line.startswith("lab: ok: ") and "kernel" not in line:
+            done += 1
+            if done % 50 == 0:
+                say(f"{laboratory.architecture.name}: {done} of {steps} steps")
+
+    # One CPU: a second would compete with the first for the cores of a small host.
+    outcome = laboratory.boot(module, "\n".join(plan) + "\n", SECONDS_MAX, on_line=on_line)
+    outcome.check()
+    name = laboratory.architecture.name
+    raw.mkdir(parents=True, exist_ok=True)
+    for file, data in outcome.files.items():
+        (raw / file).write_bytes(data)
+    say(f"{name}: {len(chosen)} cells in {outcome.seconds:.0f} s")
+
+
+def read(architecture: str, cell: Cell, raw: Path) -> list[Series]:
+    """The series of a cell out of the files that a guest brought back."""
+    if cell.is_traced:
+        found: dict[str, list[int]] = {}
+        text = (raw / f"{cell.name}.trace").read_text(errors="replace")
+        for match in DURATION.finditer(text):
+            found.setdefault(match[2], []).append(round(float(match[1]) * 1000))
+        missing = {"tlb_finish_mmu", "__vm_munmap"} - found.keys()
+        if missing:
+            raise Failure(f"{architecture}: ftrace says nothing of {', '.join(sorted(missing))}")
+        return [Series(architecture, cell, what, values) for what, values in found.items()]
+    data = (raw / f"{cell.name}.samples").read_bytes()
+    whole = len(data) - len(data) % SAMPLE.size
+    values = [
+        duration
+        for _, duration, size, _, _, cause in SAMPLE.iter_unpack(data[:whole])
+        if cause == UNMAP and size == cell.block_bytes
+    ]
+    expected = cell.rounds * cell.times * cell.blocks
+    if len(values) != expected:
+        raise Failure(f"{architecture}: {cell.name}: {len(values)} samples, not {expected}")
+    return [Series(architecture, cell, "farrow_shmem_maintain", values)]
+
+
+SUMMARY = (
+    *("architecture", "cell", "what", "kind", "program", "op", "order", "block_bytes"),
+    *("mapped_bytes", "n", "mean_ns", *(f"p{percent}_ns" for percent in PERCENTILES)),
+)
+
+
+def summary_row(series: Series) -> dict[str, object]:
+    cell, ordered = series.cell, sorted(series.durations_ns)
+    row: dict[str, object] = {
+        "architecture": series.architecture,
+        "cell": cell.name,
+        "what": series.what,
+        "kind": cell.kind,
+        "program": cell.program,
+        "op": cell.op,
+        "order": cell.order,
+        "block_bytes": cell.block_bytes,
+        "mapped_bytes": cell.mapped_bytes,
+        "n": len(ordered),
+        "mean_ns": round(statistics.fmean(ordered)),
+    }
+    return row | {f"p{p}_ns": round(_percentile(ordered, p)) for p in PERCENTILES}
+
+
+def read_run(folder: Path) -> list[Series]:
+    """All that was measured in a run, by its folder: ``raw/<architecture>`` has the files."""
+    return [
+        series
+        for raw in sorted((folder / "raw").iterdir(), reverse=True)
+        for cell in cells()
+        if any(raw.glob(f"{cell.name}.*"))
+        for series in read(raw.name, cell, raw)
+    ]
+
+
+def write(folder: Path, measured: Sequence[Series]) -> None:
+    """``summary.csv`` of all samples and ``samples.csv`` of evenly chosen ones."""
+    with (folder / "summary.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, SUMMARY, lineterminator="\n")
+        table.writeheader()
+        table.writerows(summary_row(series) for series in measured)
+    with (folder / "samples.csv").open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(("architecture", "cell", "what", "duration_ns"))
+        for series in measured:
+            step = -(-len(series.durations_ns) // SAMPLES_KEPT_MAX)
+            rows.writerows((*series.key, value) for value in series.durations_ns[::step])
+
+
+def compare(first: Path, second: Path) -> tuple[list[tuple[str, float, float]], float]:
+    """Medians of two folders of results, in ns, with the series in both; and the largest ratio."""
+
+    def medians(folder: Path) -> dict[str, float]:
+        with (folder / "summary.csv").open(newline="") as file:
+            return {
+                " ".join((row["architecture"], row["cell"], row["what"])): float(row["p50_ns"])
+                for row in csv.DictReader(file)
+            }
+
+    one, other = medians(first), medians(second)
+    rows = [(name, one[name], other[name]) for name in one if name in other]
+    if not rows:
+        raise Failure(f"{first} and {second} have no cell in common")
+    return rows, max(ratio(a, b) for _, a, b in rows)
+
+
+def ratio(first: float, second: float) -> float:
+    """Of the larger to the smaller."""
+    return max(first, second) / max(min(first, second), 1.0)
