@@ -23,6 +23,9 @@ pub struct GraphPlan(Plan);
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphSegment(Arc<Segment>);
 
+/// Ends of rows (id, source, target, time), and what is measured of them.
+type Columns<'py> = ([Bound<'py, PyArray1<i64>>; 4], Vec<Bound<'py, PyArray1<f64>>>);
+
 fn about_dict<'py>(py: Python<'py>, about: &About) -> PyResult<Bound<'py, PyDict>> {
     let About { first, numbers, base, span, edges, loops, accounts } = *about;
     let all = PyDict::new(py);
@@ -80,7 +83,6 @@ impl GraphPlan {
     }
 
     /// Lengths of index, starts, entries, times, ids, values.
-    #[expect(clippy::type_complexity, reason = "one tuple, taken apart at once")]
     fn sizes(&self) -> (usize, [usize; 3], [usize; 3], usize, usize, Vec<usize>) {
         let sizes = self.0.sizes();
         (sizes.index, sizes.starts, sizes.entries, sizes.times, sizes.ids, sizes.values)
@@ -133,7 +135,6 @@ fn scalars<T: ArrowNativeType>(buffer: &Bound<'_, PyAny>) -> PyResult<ScalarBuff
 impl GraphSegment {
     /// From `GraphPlan.about` and buffers in the order of `GraphPlan.sizes`.
     #[new]
-    #[expect(clippy::too_many_arguments, reason = "all buffers of a segment")]
     fn new(
         of: &Bound<'_, PyDict>,
         index: &Bound<'_, PyAny>,
@@ -221,7 +222,7 @@ impl GraphEngine {
         &self,
         py: Python<'py>,
         matrix: PyReadonlyArray2<'py, f64>,
-    ) -> PyResult<([Bound<'py, PyArray1<i64>>; 4], Vec<Bound<'py, PyArray1<f64>>>)> {
+    ) -> PyResult<Columns<'py>> {
         let Rows { ids, sources, targets, times, measured } = Rows::new(&matrix, self)?;
         let ends = [ids, sources, targets, times].map(|one| PyArray1::from_vec(py, one));
         Ok((ends, measured.into_iter().map(|one| PyArray1::from_vec(py, one)).collect()))
