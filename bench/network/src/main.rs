@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
+use farrow_bench_network::Key;
 use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Found, Policy};
 use farrow_bench_network::client::{Client, DEADLINE};
 use farrow_bench_network::process::{Server, serve_until_input_ends};
@@ -12,7 +13,6 @@ use farrow_bench_network::rows::{FetchSettings, Index, Remote};
 use farrow_bench_network::run::{Outcome, Pattern, Task};
 use farrow_bench_network::stream::Dump;
 use farrow_bench_network::whatif::{LINKS, Memory, Shape, local_latency_ns, predicted};
-use farrow_bench_network::Key;
 use farrow_graph::{GraphFeatures, Segment};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -220,8 +220,7 @@ fn replay(
         banks: options.banks,
         design,
     };
-    let fetch =
-        FetchSettings { design: Design::Ours, index, prefetch_max: 0, is_traced: true };
+    let fetch = FetchSettings { design: Design::Ours, index, prefetch_max: 0, is_traced: true };
     let cache = Cache::new(settings(Design::Ours));
     let remote = Remote::new(Client::new(server.address, DEADLINE)?, Some(cache), fetch);
     let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));

@@ -125,8 +125,7 @@ impl Remote {
             }
         }
         let empty = || Vec::new().into();
-        let beside =
-            Buffers { entries: std::array::from_fn(|_| empty()), ..beside };
+        let beside = Buffers { entries: std::array::from_fn(|_| empty()), ..beside };
         let rows = Part { remote: Arc::clone(self), number };
         Segment::far(about, beside, Arc::new(rows))
     }

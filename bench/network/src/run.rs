@@ -88,8 +88,7 @@ impl Task {
         let bins = Some(Bins { window, bins: (2..31).collect() });
         let mode = if self.is_causal { Mode::Causal } else { Mode::Batch };
         let segment = has_segments.then_some(DAY);
-        let settings =
-            Settings { mode, segment, time_window: Some(window), ..Settings::default() };
+        let settings = Settings { mode, segment, time_window: Some(window), ..Settings::default() };
         match self.pattern {
             Pattern::ScatterGather => Settings { scatter_gather: bins, ..settings },
             Pattern::TempCycle => Settings { temporal_cycle: bins, ..settings },

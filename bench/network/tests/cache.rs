@@ -12,7 +12,8 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
@@ -52,7 +53,8 @@ impl Naive {
 
     fn put(&mut self, account: u64) {
         self.clock += 1;
-        let used = |rows: &[(u64, u64, u64, u64)]| rows.iter().map(|row| bytes(row.0)).sum::<usize>();
+        let used =
+            |rows: &[(u64, u64, u64, u64)]| rows.iter().map(|row| bytes(row.0)).sum::<usize>();
         while used(&self.rows) + bytes(account) > self.capacity {
             let first = self.rows.iter().enumerate().min_by_key(|(_, row)| match self.policy {
                 Policy::Fifo => (0, row.1),
@@ -128,7 +130,8 @@ fn no_cache_grows_beyond_its_capacity() {
     for policy in Policy::ALL {
         for (capacity, banks) in [(0, 1), (100, 1), (5_000, 3), (40_000, 16)] {
             for content in [Content::Full, Content::Vertices] {
-                let cache = Cache::new(CacheSettings { content, ..settings(policy, capacity, banks) });
+                let cache =
+                    Cache::new(CacheSettings { content, ..settings(policy, capacity, banks) });
                 let mut random = Random(5);
                 for _ in 0..3_000 {
                     let account = random.below(2_000);
@@ -136,7 +139,11 @@ fn no_cache_grows_beyond_its_capacity() {
                         let row = if random.below(3) == 0 { Arc::new([]) } else { row(account) };
                         cache.put(key(account), &row);
                     }
-                    assert!(cache.bytes() <= capacity, "{policy:?}: {} of {capacity}", cache.bytes());
+                    assert!(
+                        cache.bytes() <= capacity,
+                        "{policy:?}: {} of {capacity}",
+                        cache.bytes()
+                    );
                 }
                 assert_eq!(cache.bytes() > 0, capacity > 100, "{policy:?} of {capacity} bytes");
             }

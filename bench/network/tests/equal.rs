@@ -134,9 +134,12 @@ fn rows_over_a_network_change_nothing_whatever_is_kept_of_them() {
         assert!(plain.iter().filter(|bits| **bits != 0).count() > 500, "patterns");
         for policy in Policy::ALL {
             for content in [Content::Vertices, Content::Full] {
-                for (design, index) in [(Design::Thesis, Index::Remote), (Design::Ours, Index::Local)] {
+                for (design, index) in
+                    [(Design::Thesis, Index::Remote), (Design::Ours, Index::Local)]
+                {
                     // Small enough that rows go all the time.
-                    let cache = CacheSettings { policy, content, capacity: 12_000, banks: 2, design };
+                    let cache =
+                        CacheSettings { policy, content, capacity: 12_000, banks: 2, design };
                     let how = format!("{mode:?}, {cache:?}");
                     let fetch = fetching(design, index, 200);
                     let (bits, counters) = over_network(&stream, mode, Some(cache), fetch);

@@ -94,15 +94,22 @@ mod tests {
 
     #[test]
     fn sizes_and_lists_of_processors_are_read() {
-        assert_eq!((number("107520K\n"), number("12"), number("x")), (Some(110_100_480), Some(12), None));
-        assert_eq!((cpus("0-3,8\n"), cpus("5"), cpus("3-1"), cpus("")), (Some(5), Some(1), None, None));
+        assert_eq!(
+            (number("107520K\n"), number("12"), number("x")),
+            (Some(110_100_480), Some(12), None)
+        );
+        assert_eq!(
+            (cpus("0-3,8\n"), cpus("5"), cpus("3-1"), cpus("")),
+            (Some(5), Some(1), None, None)
+        );
     }
 
     #[test]
     fn the_line_that_was_not_used_for_longest_goes() {
         // One set of three lines.
         let mut model = Model::new(Shape { bytes: 192, ways: 3 });
-        let missed: Vec<bool> = [1, 2, 3, 1, 4, 2, 1].into_iter().map(|line| model.touch(line)).collect();
+        let missed: Vec<bool> =
+            [1, 2, 3, 1, 4, 2, 1].into_iter().map(|line| model.touch(line)).collect();
         assert_eq!(missed, [true, true, true, false, true, true, false]);
     }
 

@@ -226,13 +226,7 @@ impl<T: Stamp> Hybrid<T> {
 
     /// Has far segments bring rows of these accounts, and then, with `has_next`, those of the
     /// accounts next to them: a search will ask for many of them one by one.
-    pub(crate) fn prefetch(
-        &self,
-        accounts: &[u32],
-        window: (T, T),
-        lens: Lens<T>,
-        has_next: bool,
-    ) {
+    pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
         if !self.parts.iter().any(|part| part.segment.is_far()) {
             return;
         }

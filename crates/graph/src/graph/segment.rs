@@ -338,7 +338,8 @@ impl Segment {
         let Lists::Far(rows) = &self.lists else { return true };
         let lists = |&account: &u32| [List::Out, List::In].map(|list| (account, list));
         let wanted = accounts.iter().flat_map(lists);
-        let is_there = |(account, list): &(u32, List)| row_of(&self.index, *account, *list).is_some();
+        let is_there =
+            |(account, list): &(u32, List)| row_of(&self.index, *account, *list).is_some();
         let wanted: Vec<(u32, List)> = wanted.filter(is_there).collect();
         rows.prefetch(&wanted)
     }
