@@ -38,8 +38,8 @@ pub struct Task {
     pub seconds: f64,
     /// Whether rows of one call see each other.
     pub is_causal: bool,
-    /// The first day that is measured, by number; None: the last one with at least half of a mean
-    /// day's rows.
+    /// The first day that is measured, by number; None: the last one with at least a mean day's
+    /// rows.
     pub day: Option<u64>,
 }
 
@@ -95,7 +95,8 @@ impl Task {
         }
     }
 
-    /// The first row that is measured.
+    /// The first row that is measured: the second one of a day, since only with its first is the
+    /// day before over.
     pub fn start(&self, dump: &Dump) -> usize {
         let times = dump.times();
         let Some(&first) = times.first() else { return 0 };
@@ -106,11 +107,11 @@ impl Task {
         let span = times.last().map_or(0, |last| last.abs_diff(first));
         let days = span / DAY + 1;
         let mean = times.len() as u64 / days;
-        let is_full = |day: &u64| (begins(day + 1) - begins(*day)) as u64 * 2 >= mean;
-        begins(self.day.or_else(|| (0..days).rev().find(is_full)).unwrap_or(0))
+        let is_full = |day: &u64| (begins(day + 1) - begins(*day)) as u64 >= mean;
+        begins(self.day.or_else(|| (0..days).rev().find(is_full)).unwrap_or(0)) + 1
     }
 
-    /// A graph that has learned all rows before the measured ones, its full days where `place` puts
+    /// A graph that has learned the rows before the measured ones, its full days where `place` puts
     /// them; it is given each day's segment with its number. None: a graph without segments.
     ///
     /// # Errors
@@ -122,8 +123,12 @@ impl Task {
     ) -> Result<GraphFeatures, E> {
         let mut features = GraphFeatures::new(self.settings(place.is_some()))?;
         let start = self.start(dump);
+        // Whole days, from before the window on: what is older would be evicted again.
+        let reach = (self.hours * 3600).saturating_add(2 * DAY);
+        let oldest = dump.times().get(start).map_or(0, |time| time.saturating_sub_unsigned(reach));
+        let first = dump.times().partition_point(|&time| time < oldest).min(start);
         let mut number = 0;
-        for from in (0..start).step_by(LEARNED) {
+        for from in (first..start).step_by(LEARNED) {
             features.learn(&dump.part(from, (from + LEARNED).min(start)))?;
             let Some(place) = &mut place else { continue };
             while let Some(frozen) = features.freeze() {

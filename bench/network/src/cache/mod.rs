@@ -2,10 +2,12 @@
 //! are empty.
 
 mod bank;
+mod front;
 mod order;
 
 use crate::wire::Key;
 use bank::Bank;
+use front::Front;
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -110,6 +112,8 @@ const EMPTY_SHARE: usize = 16;
 #[derive(Debug)]
 pub struct Cache {
     banks: Vec<Mutex<Bank>>,
+    /// None: each hit is one of its bank.
+    front: Option<Front>,
     settings: CacheSettings,
 }
 
@@ -123,12 +127,14 @@ impl Cache {
     /// An empty cache; at least one bank.
     pub fn new(settings: CacheSettings) -> Cache {
         let count = settings.banks.max(1);
-        let bytes = settings.capacity / count;
+        let has_front = settings.design == Design::Ours && settings.content == Content::Full;
+        let front = has_front.then(|| Front::new(settings.capacity));
+        let bytes = (settings.capacity - front.as_ref().map_or(0, Front::reserved)) / count;
         let bank = |seed| {
             let empties = bytes / EMPTY_SHARE;
             Mutex::new(Bank::new(settings.policy, bytes - empties, empties, seed))
         };
-        Cache { banks: (1..=count as u64).map(bank).collect(), settings }
+        Cache { banks: (1..=count as u64).map(bank).collect(), front, settings }
     }
 
     /// How it was made.
@@ -136,34 +142,42 @@ impl Cache {
         &self.settings
     }
 
-    fn bank<A>(&self, key: Key, use_it: impl FnOnce(&mut Bank, u64) -> A) -> Option<A> {
-        let hash = mix(key);
+    fn bank<A>(&self, hash: u64, use_it: impl FnOnce(&mut Bank) -> A) -> Option<A> {
         // All lists of an account in all segments may be in different banks: that is fair.
         let at = (u128::from(hash) * self.banks.len() as u128 >> 64) as usize;
         let mut bank = self.banks.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(use_it(&mut bank, hash))
+        Some(use_it(&mut bank))
     }
 
     /// Looks for a row, counts that, and notes its use.
     pub fn get(&self, key: Key) -> Found {
+        let hash = mix(key);
+        if let Some(row) = self.front.as_ref().and_then(|front| front.get(key, hash)) {
+            return Found::Row(row);
+        }
         let copies = self.settings.design == Design::Thesis;
         // The thesis' cache copies while it has the lock: what it gives may not change later.
-        let found = self.bank(key, |bank, hash| match bank.get(key, hash) {
+        let found = self.bank(hash, |bank| match bank.get(key, hash) {
             Found::Row(row) if copies && !row.is_empty() => Found::Row(Arc::from(&*row)),
             found => found,
         });
+        if let (Some(front), Some(Found::Row(row))) = (&self.front, &found) {
+            front.put(key, hash, row);
+        }
         found.unwrap_or(Found::Missing)
     }
 
     /// Whether it knows a row; counts nothing.
     pub fn knows(&self, key: Key) -> bool {
-        self.bank(key, |bank, hash| bank.knows(key, hash)).unwrap_or_default()
+        let hash = mix(key);
+        self.bank(hash, |bank| bank.knows(key, hash)).unwrap_or_default()
     }
 
     /// Keeps a row, or what its content says of it. What is larger than its bank is not kept.
     pub fn put(&self, key: Key, row: &Arc<[u64]>) {
         let length = u32::try_from(row.len()).unwrap_or(u32::MAX);
-        self.bank(key, |bank, hash| {
+        let hash = mix(key);
+        self.bank(hash, |bank| {
             if length == 0 {
                 bank.put_empty(key, hash);
             } else {
@@ -177,17 +191,23 @@ impl Cache {
     pub fn counters(&self) -> CacheCounters {
         let mut sum = CacheCounters::default();
         self.each(|bank| sum.add(&bank.counters));
+        if let Some(front) = &self.front {
+            front.count(&mut sum);
+        }
         sum
     }
 
     /// Counts from 0 on again.
     pub fn reset_counters(&self) {
         self.each(|bank| bank.counters = CacheCounters::default());
+        if let Some(front) = &self.front {
+            front.reset_counters();
+        }
     }
 
     /// Bytes in use, as `capacity` counts them.
     pub fn bytes(&self) -> usize {
-        let mut sum = 0;
+        let mut sum = self.front.as_ref().map_or(0, Front::bytes);
         self.each(|bank| sum += bank.bytes());
         sum
     }
