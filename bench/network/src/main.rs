@@ -271,10 +271,10 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     let first = task.measure(&dump, learned(&task, &dump, Some(&mut here))?, usize::MAX)?;
     let batches = first.times.len();
     let task = Task { seconds: 1e6, ..task };
-    let mut local = first.seconds(batches);
+    let mut local = first.busy_seconds();
     for _ in 1..runs {
         let features = learned(&task, &dump, Some(&mut here))?;
-        local = local.min(task.measure(&dump, features, batches)?.seconds(batches));
+        local = local.min(task.measure(&dump, features, batches)?.busy_seconds());
     }
     let memory = Memory::default();
     let mut placed: Vec<Arc<Segment>> = Vec::new();
@@ -298,7 +298,7 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
             if !outcome.agrees(&first) || !counted.agrees(&first) {
                 return Err("the ways found different features".into());
             }
-            best = best.min(outcome.seconds(batches));
+            best = best.min(outcome.busy_seconds());
         }
         Ok(best)
     };
@@ -325,6 +325,7 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     Ok(json!({
         "task": task,
         "counters": "no hardware counters here: model",
+        "seconds": "of the thread on a core",
         "assumes": "whole rows are touched, misses do not overlap, the cache is empty at first",
         "cache": shape,
         "local_ns": local_ns,

@@ -48,6 +48,9 @@ pub struct Task {
 pub struct Outcome {
     /// Seconds of each batch.
     pub times: Vec<f64>,
+    /// Seconds of each batch that this thread had a core: what others on the machine take is not in
+    /// them, nor what is waited for.
+    pub busy: Vec<f64>,
     /// Rows of each batch.
     pub rows: Vec<usize>,
     /// A hash of the features of each batch.
@@ -58,10 +61,21 @@ pub struct Outcome {
     pub edges: usize,
 }
 
+/// How long this thread had a core so far, where the kernel tells (`schedstat`).
+fn on_core() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
+}
+
 impl Outcome {
     /// Seconds of the first batches.
     pub fn seconds(&self, batches: usize) -> f64 {
         self.times.iter().take(batches).sum()
+    }
+
+    /// Seconds of all batches that the thread had a core.
+    pub fn busy_seconds(&self) -> f64 {
+        self.busy.iter().sum()
     }
 
     /// Rows of the first batches.
@@ -158,9 +172,12 @@ impl Task {
         let began = Instant::now();
         for from in (start..end).step_by(self.batch.max(1)).take(batches) {
             let to = (from + self.batch.max(1)).min(end);
-            let clock = Instant::now();
+            let (clock, before) = (Instant::now(), on_core());
             let cells = features.transform(&dump.part(from, to))?;
-            outcome.times.push(clock.elapsed().as_secs_f64());
+            let seconds = clock.elapsed().as_secs_f64();
+            outcome.times.push(seconds);
+            let busy = on_core().zip(before).map(|(after, before)| after.saturating_sub(before));
+            outcome.busy.push(busy.map_or(seconds, |busy| busy.as_secs_f64()));
             outcome.rows.push(to - from);
             let mut hash = DefaultHasher::new();
             cells.iter().for_each(|cell| cell.to_bits().hash(&mut hash));
