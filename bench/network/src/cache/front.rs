@@ -42,7 +42,7 @@ impl Front {
 
     fn at<A>(&self, hash: u64, use_it: impl FnOnce(&mut Place) -> A) -> Option<A> {
         // Banks go by the upper bits of the hash.
-        let at = (u128::from(hash.rotate_left(32)) * self.0.len() as u128 >> 64) as usize;
+        let at = ((u128::from(hash.rotate_left(32)) * self.0.len() as u128) >> 64) as usize;
         let mut place = self.0.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(use_it(&mut place))
     }

@@ -144,7 +144,7 @@ impl Cache {
 
     fn bank<A>(&self, hash: u64, use_it: impl FnOnce(&mut Bank) -> A) -> Option<A> {
         // All lists of an account in all segments may be in different banks: that is fair.
-        let at = (u128::from(hash) * self.banks.len() as u128 >> 64) as usize;
+        let at = ((u128::from(hash) * self.banks.len() as u128) >> 64) as usize;
         let mut bank = self.banks.get(at)?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(use_it(&mut bank))
     }

@@ -82,7 +82,7 @@ impl Order {
             self.random ^= self.random << 13;
             self.random ^= self.random >> 7;
             self.random ^= self.random << 17;
-            let at = (u128::from(self.random) * self.all.len() as u128 >> 64) as usize;
+            let at = ((u128::from(self.random) * self.all.len() as u128) >> 64) as usize;
             let slot = *self.all.get(at)?;
             self.all.swap_remove(at);
             if let Some(&moved) = self.all.get(at) {

@@ -47,7 +47,7 @@ pub fn local_latency_ns(bytes: usize, steps: u32) -> f64 {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        order.swap(at, (u128::from(random) * at as u128 >> 64) as usize);
+        order.swap(at, ((u128::from(random) * at as u128) >> 64) as usize);
     }
     let mut memory = vec![0u32; lines * words_of_line];
     for (line, next) in order.iter().enumerate() {

@@ -50,7 +50,7 @@ impl Shape {
             let shared = cpus(&text("shared_cpu_list")?)?;
             (ways > 0 && shared > 0).then(|| Shape { bytes: bytes / shared, ways })
         };
-        (0..8).filter_map(level).last().unwrap_or(UNKNOWN)
+        (0..8).filter_map(level).next_back().unwrap_or(UNKNOWN)
     }
 }
 
