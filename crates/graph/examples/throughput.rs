@@ -1,7 +1,7 @@
 //! How fast features are computed: `throughput FILE PATTERN WINDOW [options]`.
 //!
-//! FILE is a stream as `stream/mod.rs` reads it. The graph is filled with what comes before `--from` (a share of the
-//! rows), then `--rows` rows are timed in batches.
+//! FILE is a stream as `stream/mod.rs` reads it. The graph is filled with what comes before
+//! `--from` (a share of the rows), then `--rows` rows are timed in batches.
 
 mod stream;
 
