@@ -1,11 +1,14 @@
 //! How fast features are computed: `throughput FILE PATTERN WINDOW [options]`.
 //!
-//! FILE holds four columns of little-endian int64, one after the other: edge id, source, target,
-//! timestamp, sorted by time. The graph is filled with what comes before `--from` (a share of the
-//! rows), then `--rows` rows are timed in batches.
+//! FILE is a stream as `stream/mod.rs` reads it. The graph is filled with what comes before
+//! `--from` (a share of the rows), then `--rows` rows are timed in batches.
 
-use farrow_graph::{Bins, Column, Edges, GraphFeatures, Measure, Mode, Settings, Statistics};
+mod stream;
+
+use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings, Statistics};
+use std::path::Path;
 use std::time::Instant;
+use stream::Dump;
 
 struct Options {
     file: String,
@@ -86,30 +89,19 @@ fn settings(options: &Options) -> Result<Settings, String> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = options()?;
-    let bytes = std::fs::read(&options.file)?;
-    let (words, _) = bytes.as_chunks::<8>();
-    let all: Vec<i64> = words.iter().map(|word| i64::from_le_bytes(*word)).collect();
-    let count = all.len() / 4;
-    let column =
-        |number: usize, from: usize, to: usize| &all[number * count + from..number * count + to];
-    let part = |from: usize, to: usize| Edges {
-        ids: column(0, from, to),
-        sources: column(1, from, to),
-        targets: column(2, from, to),
-        times: column(3, from, to),
-        columns: &[],
-    };
+    let dump = Dump::read(Path::new(&options.file))?;
+    let (count, times_of_all) = (dump.rows(), dump.times());
     let mut features = GraphFeatures::new(settings(&options)?)?;
     let start = (options.from * count as f64) as usize;
     // Only the last window of what came before matters.
     let window = options.patterns.iter().map(|(_, window)| *window).max().unwrap_or(0);
-    let oldest = column(3, start, start + 1)[0] - window as i64 - 3600;
-    let first = column(3, 0, count).partition_point(|&time| time < oldest);
+    let oldest = times_of_all[start] - window as i64 - 3600;
+    let first = times_of_all.partition_point(|&time| time < oldest);
     let filled = Instant::now();
     let mut at = first;
     while at < start {
         let to = (at + 65_536).min(start);
-        features.learn(&part(at, to))?;
+        features.learn(&dump.part(at, to))?;
         at = to;
     }
     let fill = filled.elapsed().as_secs_f64();
@@ -118,7 +110,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while at < end {
         let to = (at + options.batch).min(end);
         let began = Instant::now();
-        let rows = features.transform(&part(at, to))?;
+        let rows = features.transform(&dump.part(at, to))?;
         times.push(began.elapsed().as_secs_f64());
         found += rows.iter().sum::<f64>();
         at = to;

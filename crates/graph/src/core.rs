@@ -243,6 +243,7 @@ impl<T: Stamp> Core<T> {
         let first = self.graph.next();
         self.insert(settings, edges, order);
         let Output { cells, stride, offset, share } = output;
+        self.prefetch(settings, first);
         let outcome = self.search(settings, first, evidence_max, pool, share);
         let width = settings.histogram_width();
         if let Some(scratch) = self.scratch.first() {
@@ -259,6 +260,22 @@ impl<T: Stamp> Core<T> {
         let found = outcome.found.iter().map(|found| self.name(settings, found, first)).collect();
         self.evict(settings);
         Outcome { named: found, lost, ..outcome }
+    }
+
+    /// Tells far segments which rows the search will start with.
+    fn prefetch(&self, settings: &Settings, first: u64) {
+        if self.graph.segments().len() == 0 {
+            return;
+        }
+        let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };
+        let ends = self.triggers.iter().flat_map(|one| [one.source, one.target]);
+        let mut accounts: Vec<u32> = ends.collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        let deep = [Kind::ScatterGather, Kind::TemporalCycle, Kind::SimpleCycle];
+        let has_next = deep.into_iter().any(|kind| settings.pattern(kind).is_some());
+        let window = oldest.closed(settings.horizon()).onward();
+        self.graph.prefetch(&accounts, window, Lens::whole(first as u32), has_next);
     }
 
     /// Finds all patterns; the counts end up with the first worker.

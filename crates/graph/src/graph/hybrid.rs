@@ -5,7 +5,7 @@
 //! of its segments one after the other, then the newest; only where some came late are they merged.
 
 use super::Adjacency;
-use super::accounts::Side;
+use super::accounts::{Side, Spread};
 use super::arena::Entry;
 use super::dynamic::Dynamic;
 use super::lens::Lens;
@@ -14,6 +14,10 @@ use super::stamp::Stamp;
 use crate::error::GraphError;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+
+/// Of accounts with more edges a search looks at few of the accounts next to them: it takes the
+/// shorter of two ways.
+const NEXT_MAX: usize = 256;
 
 /// A segment as this graph sees it.
 #[derive(Debug)]
@@ -218,6 +222,30 @@ impl<T: Stamp> Hybrid<T> {
         let start = self.parts.partition_point(|part| part.last < from);
         let end = self.parts.partition_point(|part| part.first <= to);
         (self.parts.get(start..end).unwrap_or_default(), (from, to))
+    }
+
+    /// Has far segments bring rows of these accounts, and then, with `has_next`, those of the
+    /// accounts next to them: a search will ask for many of them one by one.
+    pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
+        if !self.parts.iter().any(|part| part.segment.is_far()) {
+            return;
+        }
+        let (parts, window) = self.window(window, lens);
+        let bring = |accounts: &[u32]| parts.iter().all(|part| part.segment.prefetch(accounts));
+        if !bring(accounts) || !has_next {
+            return;
+        }
+        let mut next = hashbrown::HashSet::with_hasher(Spread);
+        let lists = accounts.iter().flat_map(|&one| [(one, Side::Out), (one, Side::In)]);
+        for (account, side) in lists {
+            if self.at_most(account, side, window, lens) <= NEXT_MAX {
+                let entries = self.ascending(account, side, window, lens);
+                next.extend(entries.map(|one| one.other));
+            }
+        }
+        let mut next: Vec<u32> = next.into_iter().collect();
+        next.sort_unstable();
+        bring(&next);
     }
 
     fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

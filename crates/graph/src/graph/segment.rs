@@ -111,8 +111,10 @@ pub trait Rows: Debug + Send + Sync {
     /// What fails is remembered, and told by [`Rows::failure`] after the search.
     fn row(&self, account: u32, list: List) -> Arc<[u64]>;
 
-    /// Says that these rows will be asked for soon.
-    fn prefetch(&self, _wanted: &[(u32, List)]) {}
+    /// Says that these rows will be asked for soon. Gives whether they are at hand then.
+    fn prefetch(&self, _wanted: &[(u32, List)]) -> bool {
+        false
+    }
 
     /// What went wrong since the last question.
     fn failure(&self) -> Option<String>;
@@ -324,6 +326,22 @@ impl Segment {
             }
             Lists::Far(rows) => Row::Far(rows.row(account, list)),
         }
+    }
+
+    pub(crate) fn is_far(&self) -> bool {
+        matches!(self.lists, Lists::Far(_))
+    }
+
+    /// Says that these accounts' edges in and out will be asked for. Gives whether they are at
+    /// hand then.
+    pub(crate) fn prefetch(&self, accounts: &[u32]) -> bool {
+        let Lists::Far(rows) = &self.lists else { return true };
+        let lists = |&account: &u32| [List::Out, List::In].map(|list| (account, list));
+        let wanted = accounts.iter().flat_map(lists);
+        let is_there =
+            |(account, list): &(u32, List)| row_of(&self.index, *account, *list).is_some();
+        let wanted: Vec<(u32, List)> = wanted.filter(is_there).collect();
+        rows.prefetch(&wanted)
     }
 
     /// The packed row of an account, for those who pass it on.

@@ -1,0 +1,354 @@
+//! `farrow-bench-network compare FILE ...`: one stream through a private graph, through segments in
+//! this process and through segments behind a network. `whatif FILE ...`: the same in remote
+//! memory of other speeds. Both print JSON. FILE is a stream as `stream` reads it.
+
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand};
+use farrow_bench_network::Key;
+use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Found, Policy};
+use farrow_bench_network::client::{Client, DEADLINE};
+use farrow_bench_network::process::{Server, serve_until_input_ends};
+use farrow_bench_network::rows::{FetchSettings, Index, Remote};
+use farrow_bench_network::run::{Outcome, Pattern, Task};
+use farrow_bench_network::stream::Dump;
+use farrow_bench_network::whatif::{LINKS, Memory, Shape, local_latency_ns, predicted};
+use farrow_graph::{GraphFeatures, Segment};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Fault = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+#[command(about = "Graph features over rows from elsewhere.")]
+struct Options {
+    #[command(subcommand)]
+    command: Order,
+}
+
+#[derive(Subcommand)]
+enum Order {
+    /// Private memory, segments here, segments over a network.
+    Compare(Compare),
+    /// Segments in remote memory of other speeds, by a model and by delays put in.
+    Whatif(Whatif),
+    /// Holds segments for others, until standard input ends.
+    Serve,
+}
+
+#[derive(Args)]
+struct Work {
+    /// The stream.
+    file: PathBuf,
+    /// What is searched.
+    #[arg(long, value_enum)]
+    pattern: Pattern,
+    /// Its window in hours.
+    #[arg(long)]
+    hours: u64,
+    /// Rows of one call.
+    #[arg(long, default_value_t = 2048)]
+    batch: usize,
+    /// Rows that are measured, at most.
+    #[arg(long, default_value_t = 40_960)]
+    rows: usize,
+    /// Seconds after which the clock stops, for each of the ways.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Row by row, rather than batch by batch.
+    #[arg(long)]
+    causal: bool,
+    /// The first day that is measured, from 0 on; else the last full one.
+    #[arg(long)]
+    day: Option<u64>,
+}
+
+#[derive(Args)]
+struct Compare {
+    #[command(flatten)]
+    work: Work,
+    #[arg(long, value_enum, default_value = "lru")]
+    policy: Policy,
+    #[arg(long, value_enum, default_value = "full")]
+    content: Content,
+    /// Bytes of the cache.
+    #[arg(long, default_value_t = 64 << 20)]
+    capacity: usize,
+    #[arg(long, default_value_t = 16)]
+    banks: usize,
+    #[arg(long, value_enum, default_value = "ours")]
+    design: Design,
+    /// Where it is known which accounts have rows; remote is the thesis' way, local is ours.
+    #[arg(long, value_enum)]
+    index: Option<Index>,
+    /// Rows that one prefetch brings, at most; 0 for none.
+    #[arg(long, default_value_t = 65_536)]
+    prefetch: usize,
+    #[arg(long)]
+    no_cache: bool,
+    /// Measures a second pass over the same rows, with what the first left in the cache.
+    #[arg(long)]
+    hot: bool,
+}
+
+#[derive(Args)]
+struct Whatif {
+    #[command(flatten)]
+    work: Work,
+    /// Bytes of the modelled cache; else this machine's last one, as a core has a share of it.
+    #[arg(long)]
+    cache_bytes: Option<u64>,
+    #[arg(long)]
+    cache_ways: Option<u64>,
+    /// What a load takes here, in ns; else it is measured.
+    #[arg(long)]
+    local_ns: Option<f64>,
+    /// Runs of each kind; the fastest counts.
+    #[arg(long, default_value_t = 2)]
+    runs: usize,
+}
+
+impl Work {
+    fn task(&self) -> Task {
+        let &Work { pattern, hours, batch, rows, seconds, causal, day, .. } = self;
+        Task { pattern, hours, batch, rows, seconds, is_causal: causal, day }
+    }
+}
+
+fn figures(outcome: &Outcome) -> Value {
+    let batches = outcome.times.len();
+    let (rows, seconds) = (outcome.count(batches), outcome.seconds(batches));
+    json!({ "rows": rows, "seconds": seconds, "rows_per_second": rows as f64 / seconds })
+}
+
+/// Where a graph's segments are put.
+type Place<'a> = &'a mut dyn FnMut(u32, Segment) -> Result<Arc<Segment>, Fault>;
+
+fn here(_: u32, segment: Segment) -> Result<Arc<Segment>, Fault> {
+    Ok(Arc::new(segment))
+}
+
+fn learned(task: &Task, dump: &Dump, place: Option<Place<'_>>) -> Result<GraphFeatures, Fault> {
+    task.learned(dump, place)
+}
+
+fn compare(options: &Compare) -> Result<Value, Fault> {
+    let (task, dump) = (options.work.task(), Dump::read(&options.work.file)?);
+    let private = task.measure(&dump, learned(&task, &dump, None)?, usize::MAX)?;
+    let mapped = learned(&task, &dump, Some(&mut here))?;
+    let mapped = task.measure(&dump, mapped, usize::MAX)?;
+    let server = Server::start()?;
+    let cache = CacheSettings {
+        policy: options.policy,
+        content: options.content,
+        capacity: options.capacity,
+        banks: options.banks,
+        design: options.design,
+    };
+    let index = options.index.unwrap_or(match options.design {
+        Design::Thesis => Index::Remote,
+        Design::Ours => Index::Local,
+    });
+    let fetch = FetchSettings {
+        design: options.design,
+        index,
+        prefetch_max: options.prefetch,
+        is_traced: false,
+    };
+    let kept = (!options.no_cache).then(|| Cache::new(cache.clone()));
+    let remote = Remote::new(Client::new(server.address, DEADLINE)?, kept, fetch);
+    let mut bring = |number, segment: Segment| {
+        remote.bring(number, &segment)?;
+        Ok(Arc::new(remote.segment(number, &segment)?))
+    };
+    let features = learned(&task, &dump, Some(&mut bring))?;
+    let mut network = task.measure(&dump, features, usize::MAX)?;
+    let mut is_same = private.agrees(&mapped) && private.agrees(&network);
+    let mut replayed = Value::Null;
+    if options.hot {
+        let batches = network.times.len();
+        let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));
+        let features = learned(&task, &dump, Some(&mut again))?;
+        remote.reset_counters();
+        network = task.measure(&dump, features, batches)?;
+        is_same &= private.agrees(&network);
+        replayed = replay(options, &task, &dump, &server, index, batches)?;
+    }
+    if !is_same {
+        return Err("the ways found different features".into());
+    }
+    let mut settings = json!(cache);
+    settings["index"] = json!(index);
+    settings["prefetch"] = json!(options.prefetch);
+    settings["has_cache"] = json!(!options.no_cache);
+    settings["is_hot"] = json!(options.hot);
+    let mut over_network = figures(&network);
+    over_network["counters"] = json!(remote.counters());
+    over_network["cache_bytes"] = json!(remote.cache().map(Cache::bytes));
+    Ok(json!({
+        "task": task,
+        "settings": settings,
+        "edges": mapped.edges,
+        "sealed": mapped.sealed,
+        "private": figures(&private),
+        "mapped": figures(&mapped),
+        "network": over_network,
+        "mapped_over_private": mapped.over(&private),
+        "network_over_private": network.over(&private),
+        "network_over_mapped": network.over(&mapped),
+        "same": is_same,
+        "replay": replayed,
+    }))
+}
+
+/// What a hit alone costs in both designs: the rows that the search asks for, asked once more of
+/// caches that have them all.
+fn replay(
+    options: &Compare,
+    task: &Task,
+    dump: &Dump,
+    server: &Server,
+    index: Index,
+    batches: usize,
+) -> Result<Value, Fault> {
+    let settings = |design| CacheSettings {
+        policy: options.policy,
+        content: Content::Full,
+        capacity: 4 << 30,
+        banks: options.banks,
+        design,
+    };
+    let fetch = FetchSettings { design: Design::Ours, index, prefetch_max: 0, is_traced: true };
+    let cache = Cache::new(settings(Design::Ours));
+    let remote = Remote::new(Client::new(server.address, DEADLINE)?, Some(cache), fetch);
+    let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));
+    let features = learned(task, dump, Some(&mut again))?;
+    task.measure(dump, features, batches)?;
+    let trace: Vec<Key> = remote.traced();
+    let ours = remote.cache().ok_or("there is no cache")?;
+    let thesis = Cache::new(settings(Design::Thesis));
+    let mut entries = 0;
+    for key in &trace {
+        if let Found::Row(row) = ours.get(*key) {
+            entries += row.len();
+            thesis.put(*key, &row);
+        }
+    }
+    let nanoseconds = |cache: &Cache| {
+        // The second pass counts: in the first one the cache's own memory is still far.
+        let pass = || {
+            let began = Instant::now();
+            for key in &trace {
+                std::hint::black_box(cache.get(*key));
+            }
+            began.elapsed().as_secs_f64() * 1e9 / trace.len().max(1) as f64
+        };
+        pass();
+        pass()
+    };
+    let (copied, shared) = (nanoseconds(&thesis), nanoseconds(ours));
+    Ok(json!({
+        "rows": trace.len(),
+        "entries_per_row": entries as f64 / trace.len().max(1) as f64,
+        "thesis_ns": copied,
+        "ours_ns": shared,
+        "thesis_over_ours": copied / shared,
+    }))
+}
+
+fn whatif(options: &Whatif) -> Result<Value, Fault> {
+    let (task, dump) = (options.work.task(), Dump::read(&options.work.file)?);
+    let machine = Shape::of_machine(Path::new("/sys/devices/system/cpu/cpu0/cache"));
+    let shape = Shape {
+        bytes: options.cache_bytes.unwrap_or(machine.bytes),
+        ways: options.cache_ways.unwrap_or(machine.ways),
+    };
+    // Four times a large cache, and steps enough for a second.
+    let local_ns = options.local_ns.unwrap_or_else(|| local_latency_ns(512 << 20, 4_000_000));
+    let runs = options.runs.max(1);
+    let first = task.measure(&dump, learned(&task, &dump, Some(&mut here))?, usize::MAX)?;
+    let batches = first.times.len();
+    let task = Task { seconds: 1e6, ..task };
+    let mut local = first.busy_seconds();
+    for _ in 1..runs {
+        let features = learned(&task, &dump, Some(&mut here))?;
+        local = local.min(task.measure(&dump, features, batches)?.busy_seconds());
+    }
+    let memory = Memory::default();
+    let mut placed: Vec<Arc<Segment>> = Vec::new();
+    let mut place = |_, segment: Segment| {
+        placed.push(Arc::new(memory.segment(Arc::new(segment))?));
+        Ok(Arc::clone(&placed[placed.len() - 1]))
+    };
+    let features = learned(&task, &dump, Some(&mut place))?;
+    memory.count(shape);
+    let counted = task.measure(&dump, features, batches)?;
+    let touched = memory.touched();
+    let timed = |wait: Duration| -> Result<f64, Fault> {
+        let mut best = f64::INFINITY;
+        for _ in 0..runs {
+            let mut same = |number: u32, _| {
+                placed.get(number as usize).cloned().ok_or_else(|| "a new segment".into())
+            };
+            let features = learned(&task, &dump, Some(&mut same))?;
+            memory.delay(wait);
+            let outcome = task.measure(&dump, features, batches)?;
+            if !outcome.agrees(&first) || !counted.agrees(&first) {
+                return Err("the ways found different features".into());
+            }
+            best = best.min(outcome.busy_seconds());
+        }
+        Ok(best)
+    };
+    let base = timed(Duration::ZERO)?;
+    let rows = first.count(batches) as f64;
+    let mut links = Vec::new();
+    for link in LINKS {
+        let wait = Duration::from_secs_f64((link.latency_ns - local_ns).max(0.0) * 1e-9);
+        let measured = timed(wait)?;
+        let expected = predicted(base, touched.misses, link.latency_ns, local_ns);
+        let whole = predicted(local, touched.misses, link.latency_ns, local_ns);
+        links.push(json!({
+            "link": link.name,
+            "latency_ns": link.latency_ns,
+            "rows_per_second": rows / whole,
+            "over_local": whole / local,
+            "check": {
+                "predicted_seconds": expected,
+                "measured_seconds": measured,
+                "predicted_over_measured": expected / measured,
+            },
+        }));
+    }
+    Ok(json!({
+        "task": task,
+        "counters": "no hardware counters here: model",
+        "seconds": "of the thread on a core",
+        "assumes": "whole rows are touched, misses do not overlap, the cache is empty at first",
+        "cache": shape,
+        "local_ns": local_ns,
+        "edges": first.edges,
+        "sealed": first.sealed,
+        "rows": rows,
+        "local_seconds": local,
+        "local_rows_per_second": rows / local,
+        "asked_rows": touched.rows,
+        "touched_lines": touched.lines,
+        "misses": touched.misses,
+        "misses_per_row": touched.misses as f64 / rows,
+        "base_seconds": base,
+        "links": links,
+    }))
+}
+
+fn main() -> Result<(), Fault> {
+    let answer = match Options::parse().command {
+        Order::Serve => return Ok(serve_until_input_ends()?),
+        Order::Compare(options) => compare(&options)?,
+        Order::Whatif(options) => whatif(&options)?,
+    };
+    println!("{answer:#}");
+    Ok(())
+}

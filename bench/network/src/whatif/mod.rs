@@ -1,0 +1,80 @@
+//! What the same search would cost in remote memory of other speeds, by the thesis' formula: the
+//! time measured here, and for each miss what a remote line takes longer than one here.
+
+mod model;
+mod rows;
+
+pub use model::{LINE_BYTES, Model, Shape};
+pub use rows::{Memory, Touched};
+
+use std::time::Instant;
+
+/// A link to remote memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// What it is.
+    pub name: &'static str,
+    /// What a load of one line takes, in ns.
+    pub latency_ns: f64,
+}
+
+/// Links of which a latency is published: ThymesisFlow (the thesis' prototype), CXL memory direct
+/// and behind a switch, and Power10's memory inception as announced.
+pub const LINKS: [Link; 4] = [
+    Link { name: "ThymesisFlow", latency_ns: 900.0 },
+    Link { name: "CXL, switched", latency_ns: 400.0 },
+    Link { name: "CXL, direct", latency_ns: 170.0 },
+    Link { name: "Power10", latency_ns: 150.0 },
+];
+
+/// Seconds that a search would take.
+pub fn predicted(local_seconds: f64, misses: u64, remote_ns: f64, local_ns: f64) -> f64 {
+    local_seconds + misses as f64 * (remote_ns - local_ns).max(0.0) * 1e-9
+}
+
+/// Parts of a chase, of which the fastest counts: others use this machine, too.
+const SLICES: u32 = 40;
+
+/// Latency of a load that no cache holds, in ns: a chase through `bytes` of memory, line by line in
+/// an order that no prefetcher guesses.
+pub fn local_latency_ns(bytes: usize, steps: u32) -> f64 {
+    let words_of_line = LINE_BYTES as usize / size_of::<u32>();
+    let lines = (bytes / LINE_BYTES as usize).max(2);
+    // Sattolo's shuffle: one cycle through all lines.
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    let mut random = 0x9E37_79B9_7F4A_7C15u64;
+    for at in (1..lines).rev() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        order.swap(at, ((u128::from(random) * at as u128) >> 64) as usize);
+    }
+    let mut memory = vec![0u32; lines * words_of_line];
+    for (line, next) in order.iter().enumerate() {
+        memory[line * words_of_line] = *next;
+    }
+    drop(order);
+    let (mut at, mut best) = (0u32, f64::INFINITY);
+    let steps = (steps / SLICES).max(1);
+    for _ in 0..SLICES {
+        let began = Instant::now();
+        for _ in 0..steps {
+            at = memory[at as usize * words_of_line];
+        }
+        best = best.min(began.elapsed().as_secs_f64());
+    }
+    std::hint::black_box(at);
+    best * 1e9 / f64::from(steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::predicted;
+
+    #[test]
+    fn each_miss_adds_what_remote_memory_takes_longer() {
+        assert!((predicted(1.0, 1_000_000, 900.0, 100.0) - 1.8).abs() < 1e-9);
+        // No link is faster than memory here.
+        assert!((predicted(1.0, 1_000_000, 50.0, 100.0) - 1.0).abs() < 1e-9);
+    }
+}

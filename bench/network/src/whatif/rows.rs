@@ -1,0 +1,207 @@
+//! Rows whose places in a remote memory are known: which lines a search touches, and what it waits
+//! for them.
+
+use super::model::{LINE_BYTES, Model, Shape};
+use crate::rows::{BLOCK, has};
+use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What all segments of one graph share: their cache, or the misses that it had.
+#[derive(Debug, Default)]
+struct Shared {
+    /// While misses are being counted.
+    model: Option<Model>,
+    /// Questions so far.
+    asked: u64,
+    /// Questions that missed lines, and how many.
+    missed: Vec<(u64, u32)>,
+    /// Lines that were touched.
+    touched: u64,
+    /// The next of `missed`, while they are waited for.
+    next: usize,
+    wait: Duration,
+    /// Where the next segment lies.
+    address: u64,
+}
+
+/// What a search touched.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Touched {
+    /// Rows that it asked for.
+    pub rows: u64,
+    /// Lines of them, each time.
+    pub lines: u64,
+    /// Lines that were not in the cache.
+    pub misses: u64,
+}
+
+/// A memory that holds segments, with a cache before it. For one thread: the n-th question of one
+/// run has to be that of the next one.
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Arc<Mutex<Shared>>);
+
+impl Memory {
+    fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From here on misses are counted, from an empty cache on.
+    pub fn count(&self, shape: Shape) {
+        let mut shared = self.shared();
+        let address = shared.address;
+        *shared = Shared { model: Some(Model::new(shape)), address, ..Shared::default() };
+    }
+
+    /// From here on each miss that was counted is waited for.
+    pub fn delay(&self, wait: Duration) {
+        let mut shared = self.shared();
+        (shared.model, shared.asked, shared.next, shared.wait) = (None, 0, 0, wait);
+    }
+
+    /// What was touched since [`Memory::count`].
+    pub fn touched(&self) -> Touched {
+        let shared = self.shared();
+        let misses = shared.missed.iter().map(|(_, lines)| u64::from(*lines)).sum();
+        Touched { rows: shared.asked, lines: shared.touched, misses }
+    }
+
+    /// A segment in this memory; of `near` a copy is made row by row.
+    ///
+    /// # Errors
+    /// Those of [`Segment::far`], and one that is elsewhere.
+    pub fn segment(&self, near: Arc<Segment>) -> Result<Segment, GraphError> {
+        let what = "buffers of a segment here";
+        let buffers = near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
+        let about = near.about().clone();
+        let beside = Buffers {
+            entries: std::array::from_fn(|_| Vec::new().into()),
+            starts: std::array::from_fn(|_| Vec::new().into()),
+            ..buffers.clone()
+        };
+        let rows = buffers.starts.each_ref().map(|starts| {
+            let rows = starts.len().saturating_sub(1);
+            (0..rows).map(|_| OnceLock::new()).collect::<Vec<_>>()
+        });
+        let addresses = Addresses::new(&buffers, &mut self.shared().address);
+        let memory = self.clone();
+        Segment::far(about, beside, Arc::new(Placed { memory, near, buffers, rows, addresses }))
+    }
+}
+
+/// Where the buffers of a segment lie.
+#[derive(Debug)]
+struct Addresses {
+    index: u64,
+    starts: [u64; 3],
+    entries: [u64; 3],
+}
+
+impl Addresses {
+    fn new(buffers: &Buffers, next: &mut u64) -> Addresses {
+        let mut take = |values: usize, width: u64| {
+            let at = *next;
+            *next += (values as u64 * width).next_multiple_of(LINE_BYTES);
+            at
+        };
+        Addresses {
+            index: take(buffers.index.len(), 8),
+            starts: buffers.starts.each_ref().map(|starts| take(starts.len(), 4)),
+            entries: buffers.entries.each_ref().map(|entries| take(entries.len(), 8)),
+        }
+    }
+}
+
+/// A segment with its places.
+#[derive(Debug)]
+struct Placed {
+    memory: Memory,
+    near: Arc<Segment>,
+    buffers: Buffers,
+    /// Copies of rows, made when first asked for: a hit copies nothing, as in mapped memory.
+    rows: [Vec<OnceLock<Arc<[u64]>>>; 3],
+    addresses: Addresses,
+}
+
+impl Placed {
+    /// The number of a row among those of its list, by the index.
+    fn place(&self, account: u32, list: List) -> Option<usize> {
+        let index: &[u64] = &self.buffers.index;
+        if !has(index, account, list) {
+            return None;
+        }
+        let at = account as usize / 64 * BLOCK;
+        let &[out, into, loops, ranks, rank] = index.get(at..at + BLOCK)? else { return None };
+        let (word, first) = match list {
+            List::Out => (out, ranks as u32),
+            List::In => (into, (ranks >> 32) as u32),
+            List::Loops => (loops, rank as u32),
+        };
+        let before = word & ((1u64 << (account % 64)) - 1);
+        Some(first as usize + before.count_ones() as usize)
+    }
+
+    /// The lines of a row: its block of the index, its offsets, its entries.
+    fn lines(&self, account: u32, list: List, row: usize, mut touch: impl FnMut(u64)) {
+        let mut range = |from: u64, bytes: u64| {
+            let last = from + bytes.max(1) - 1;
+            (from / LINE_BYTES..=last / LINE_BYTES).for_each(&mut touch);
+        };
+        let block = u64::from(account) / 64 * BLOCK as u64 * 8;
+        range(self.addresses.index + block, BLOCK as u64 * 8);
+        range(self.addresses.starts[list as usize] + row as u64 * 4, 8);
+        let starts = &self.buffers.starts[list as usize];
+        let end = |at: usize| starts.get(at).map(|&end| end.max(0) as u64);
+        if let Some((from, to)) = end(row).zip(end(row + 1)) {
+            range(self.addresses.entries[list as usize] + from * 8, to.saturating_sub(from) * 8);
+        }
+    }
+}
+
+impl Rows for Placed {
+    fn row(&self, account: u32, list: List) -> Arc<[u64]> {
+        let Some(place) = self.place(account, list) else { return Arc::new([]) };
+        {
+            let mut shared = self.memory.shared();
+            let shared = &mut *shared;
+            let number = shared.asked;
+            shared.asked += 1;
+            if let Some(model) = &mut shared.model {
+                let (mut touched, mut missed) = (0, 0);
+                self.lines(account, list, place, |line| {
+                    touched += 1;
+                    missed += u32::from(model.touch(line));
+                });
+                shared.touched += touched;
+                if missed > 0 {
+                    shared.missed.push((number, missed));
+                }
+            } else if let Some(&(at, lines)) = shared.missed.get(shared.next)
+                && at == number
+            {
+                shared.next += 1;
+                spin(shared.wait * lines);
+            }
+        }
+        let copy = self.rows[list as usize].get(place);
+        let copied = copy.map(|copy| {
+            Arc::clone(copy.get_or_init(|| Arc::from(self.near.packed(account, list))))
+        });
+        copied.unwrap_or_default()
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Waits as a load that missed does: without giving the core away.
+fn spin(wait: Duration) {
+    if wait.is_zero() {
+        return;
+    }
+    let began = Instant::now();
+    while began.elapsed() < wait {
+        std::hint::spin_loop();
+    }
+}
