@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from conftest import Node
+
 DAY = 100
 SETTINGS: dict[str, Any] = {
     "patterns": ("fan", "scatter-gather", "temp-cycle", "vertex-stats"),
@@ -293,3 +295,23 @@ def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.Mo
     assert troubles[-1] is None
     assert features.stats()["segments"] >= 1
     features.close()
+
+
+def test_a_full_node_evicts_no_graph(make_node: Callable[..., Node]) -> None:
+    node = make_node("--memory", "16MiB", "--evict", "lru")
+    matrix, client = stream(1200), farrow.connect(node.socket)
+    config = ClusterGraph("payments", node.socket, segment=DAY)
+    features = GraphFeatures(**SETTINGS, cluster=config)
+    for batch in batches(matrix[:1000]):
+        features.transform(batch)
+        features._stream.engine.settle(LIMIT_SECONDS)
+    stats = features.stats()
+    # Nothing holds the objects any more, and others need the room.
+    features.close()
+    del features
+    for _ in range(100):
+        client.put(bytes(1 << 20))
+    again = GraphFeatures(**SETTINGS, cluster=config)
+    assert np.array_equal(again.transform(matrix[1000:1100]), plain(matrix)[10])
+    assert again.stats()["segments"] == stats["segments"] >= 2
+    again.close()

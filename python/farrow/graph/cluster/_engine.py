@@ -7,6 +7,7 @@ thread of their own and put in place between two calls.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,8 +22,10 @@ from farrow.graph.cluster._objects import (
     Batch,
     Entry,
     Manifest,
+    drop,
     engine_of,
     joined,
+    keep,
     log,
     newest,
     root,
@@ -87,16 +90,21 @@ class ClusterEngine:
         self._log = replay(self._client, self._config.name, self._engine)
 
     def _tidy(self) -> None:
-        """Delete what a writer that was killed left behind."""
+        """Delete what a writer that was killed left behind, and pin what it could not."""
         name, kept = root(self._config.name), self._manifest
         belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
         found = self._client.list(name, all_nodes=True)["name"].to_pylist()
         mine = f"{name}manifest/{kept.number:012d}"
+        over = []
         for other in found:
             is_part = other.startswith((f"{name}segment/", f"{name}accounts/"))
             is_old = other.startswith(f"{name}manifest/") and other < mine
             if is_old or (is_part and other not in belongs):
-                self._client.delete(other)
+                over.append(other)
+            else:
+                with contextlib.suppress(farrow.FarrowError):
+                    self._client.pin(other)
+        drop(self._client, over)
 
     @property
     def rows(self) -> int:
@@ -140,7 +148,7 @@ class ClusterEngine:
         self._expired.clear()
         names = self._client.list(root(self._config.name), all_nodes=True)["name"].to_pylist()
         mine = f"{root(self._config.name)}manifest/{self._manifest.number:012d}"
-        self._client.delete([name for name in names if name and name != mine])
+        drop(self._client, [name for name in names if name != mine])
 
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
         """Add rows."""
@@ -218,7 +226,7 @@ class ClusterEngine:
         """Make short entries of the log one."""
         short = self._log[-_ENTRIES_MAX // 2 :]
         whole = joined(self._client, self._config.name, short)
-        self._client.delete([one.name for one in short])
+        drop(self._client, [one.name for one in short])
         self._log[-len(short) :] = [whole]
 
     def _advance(self) -> None:
@@ -264,7 +272,7 @@ class ClusterEngine:
         if about["accounts"] > kept.known:
             more = self._engine.accounts(kept.known)[: about["accounts"] - kept.known]
             accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
-            client.put(more, accounts)
+            keep(client, more, accounts)
             kept.accounts.append(accounts)
             kept.known += len(more)
         self._run(lambda: self._engine.attach(segment))
@@ -282,12 +290,7 @@ class ClusterEngine:
         self._log = self._log[len(over) :]
         names = [f"{root(self._config.name)}manifest/{before:012d}"]
         names += [one["name"] for one in gone] + [one.name for one in over]
-        for other in names:
-            try:
-                client.delete(other)
-            except farrow.FarrowError:
-                # Its node is lost: whoever opens the graph next deletes it.
-                continue
+        drop(client, names)
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.

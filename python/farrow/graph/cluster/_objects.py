@@ -8,6 +8,7 @@ unique in the cluster, so two writers cannot both go on: whoever comes second fi
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ import farrow
 from farrow._native import GraphEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from farrow._native import Client
@@ -29,6 +32,22 @@ _ROW = ("id", "source", "target", "time")
 _LATE = ("numbers", "fronts", "ids", "sources", "targets", "times")
 Ends = list["npt.NDArray[np.int64]"]
 Measured = list["npt.NDArray[np.float64]"]
+
+
+def keep(client: Client, value: Any, name: str, node: str | None = None) -> None:
+    """Put an object that no full node evicts.
+
+    Raises:
+        farrow.AlreadyExists: the name is taken; of a graph's names, by another writer.
+    """
+    client.pin(client.put(value, name, node=node))
+
+
+def drop(client: Client, names: Iterable[str]) -> None:
+    """Delete objects, those on lost nodes apart: whoever opens the graph next deletes them."""
+    for name in names:
+        with contextlib.suppress(farrow.FarrowError):
+            client.delete(name)
 
 
 def root(graph: str) -> str:
@@ -81,7 +100,7 @@ class Manifest:
         columns |= {f"column {n}": one for n, one in enumerate(self.late["columns"])}
         text = json.dumps({"version": VERSION, **kept})
         table = pa.table(columns).replace_schema_metadata({_KEY: text})
-        client.put(table, f"{root(graph)}manifest/{self.number:012d}")
+        keep(client, table, f"{root(graph)}manifest/{self.number:012d}")
 
     @classmethod
     def of(cls, table: pa.Table) -> Manifest:
@@ -186,7 +205,7 @@ def log(client: Client, graph: str, first: int, batch: Batch) -> Entry:
     columns: dict[str, Any] = dict(zip(_ROW, batch.ends, strict=True))
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
     kind = {"is_raw": str(int(batch.is_raw))}
-    client.put(pa.table(columns).replace_schema_metadata(kind), entry.name)
+    keep(client, pa.table(columns).replace_schema_metadata(kind), entry.name)
     return entry
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from farrow._native import GraphSegment
+from farrow.graph.cluster._objects import keep
 
 if TYPE_CHECKING:
     from farrow._native import Client, GraphPlan
@@ -130,4 +131,4 @@ def opened(table: pa.Table) -> GraphSegment:
 def sealed(client: Client, plan: GraphPlan, name: str, node: str | None) -> None:
     """Build the segment of a plan in the memory of a node (None: the client's) and seal it."""
     pool = client.memory_pool(strict=True, node=node)
-    client.put(build(plan, pool), name, node=node)
+    keep(client, build(plan, pool), name, node)
