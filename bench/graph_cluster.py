@@ -1,0 +1,189 @@
+"""Measure a graph in cluster memory: ``python bench/graph_cluster.py [--quick]``.
+
+The same stream runs through a graph that is all in one process, one whose days lie in its own
+node's memory, one whose days lie in another node's, and one that a second process helps with; in
+one run, in turn.  The ratios are the result.  Prints rates, bytes an edge and the longest call, and
+leaves the raw samples and the table in bench/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import numpy as np  # noqa: E402
+from cluster import running  # noqa: E402
+from harness import machine  # noqa: E402
+from harness.document import document_of, write  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+
+from farrow.graph import GraphFeatures, data, generate  # noqa: E402
+from farrow.graph.cluster import ClusterGraph  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+DAY = 86_400
+BATCH = 2048
+# One call of those that only add rows.
+CHUNK = 65_536
+SETTLE_SECONDS = 120.0
+# Of the rows, what comes before those that are measured.
+FILLED = 0.85
+TASKS = {"scatter-gather": 72, "temp-cycle": 72, "fan": 168}
+
+
+def rows_of(days: int, rows: int, copies: int) -> npt.NDArray[np.float64]:
+    """A generated stream, enlarged by copies with accounts of their own."""
+    stream = data.from_table(generate.transactions(rows, days=days, seed=7))
+    table = stream.table if copies == 1 else data.enlarge(stream, copies).table
+    names = ("edge_id", "source", "target", "timestamp")
+    return np.column_stack([table[name].to_numpy().astype(np.float64) for name in names])
+
+
+class Run:
+    """One way to keep the graph, filled with all that comes before the measured rows."""
+
+    def __init__(self, name: str, pattern: str, hours: int, cluster: ClusterGraph | None) -> None:
+        self.name = name
+        self.features = GraphFeatures(patterns=(pattern,), window=hours * 3600, cluster=cluster)
+        self.calls: list[float] = []
+        self.sealing: list[float] = []
+
+    def fill(self, rows: npt.NDArray[np.float64]) -> float:
+        """Add rows; gives rows a second."""
+        began = time.perf_counter()
+        for start in range(0, len(rows), CHUNK):
+            self.features.partial_fit(rows[start : start + CHUNK])
+        rate = len(rows) / (time.perf_counter() - began)
+        self.settle()
+        return rate
+
+    def settle(self) -> None:
+        """Have all full days in segments."""
+        engine = self.features._stream.engine
+        if hasattr(engine, "settle"):
+            engine.settle(SETTLE_SECONDS)
+
+    def measure(self, rows: npt.NDArray[np.float64], seconds: float) -> list[npt.NDArray[Any]]:
+        """Features of rows, batch by batch."""
+        found, until = [], time.perf_counter() + seconds
+        for start in range(0, len(rows), BATCH):
+            batch = rows[start : start + BATCH]
+            began = time.perf_counter()
+            found.append(self.features.transform(batch)[:, 4:])
+            self.calls.append(time.perf_counter() - began)
+            if time.perf_counter() > until:
+                break
+        return found
+
+    def stalls(self, rows: npt.NDArray[np.float64]) -> None:
+        """Add rows of a day and more, in batches, while segments are made and put in place."""
+        for start in range(0, len(rows), BATCH):
+            began = time.perf_counter()
+            self.features.partial_fit(rows[start : start + BATCH])
+            self.sealing.append(time.perf_counter() - began)
+
+
+def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | None]:
+    """Where the older part of a graph may be."""
+
+    def at(name: str, placement: str, workers: int = 0) -> ClusterGraph:
+        return ClusterGraph(name, own, segment=DAY, placement=placement, workers=workers)
+
+    return {
+        "one process": None,
+        "own node": at(f"{graph}-own", "local"),
+        "other node": at(f"{graph}-other", other),
+        "two processes": at(f"{graph}-shared", other, 1),
+    }
+
+
+def measured(
+    rows: npt.NDArray[np.float64], pattern: str, hours: int, nodes: Any, seconds: float
+) -> Iterator[tuple[Run, float, dict[str, Any]]]:
+    """Each way in turn, on the same rows; the features must be the same."""
+    times = rows[:, 3]
+    # Rings end long after the last day on which everybody pays.
+    middle = int(len(rows) * FILLED)
+    first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
+    want: list[npt.NDArray[Any]] = []
+    for name, cluster in ways(pattern, nodes.sockets[0], nodes.names[1]).items():
+        run = Run(name, pattern, hours, cluster)
+        try:
+            rate = run.fill(rows[first:middle])
+            found = run.measure(rows[middle:], seconds)
+            for one, other in zip(found, want, strict=False):
+                if not np.array_equal(one, other):
+                    raise SystemExit(f"{pattern}, {name}: other features than in one process")
+            want = want or found
+            if pattern == "fan":
+                done = middle + len(found) * BATCH
+                run.stalls(rows[done:])
+            yield run, rate, run.features.stats()
+        finally:
+            run.features.close()
+
+
+def main() -> int:
+    """Run, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--quick", action="store_true", help="less time for each")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="rows of the stream")
+    parser.add_argument("--days", type=int, default=10, help="days that it covers")
+    parser.add_argument("--copies", type=int, default=1, help="the stream enlarged so many times")
+    parser.add_argument("--memory", type=int, default=3 << 30, help="bytes of each node")
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    options = parser.parse_args()
+    rows = rows_of(options.days, options.rows, options.copies)
+    notes = [f"{len(rows):,} rows of {options.days} days, batches of {BATCH}, causal, one thread"]
+    samples = []
+    lines = [
+        "| rows a second | window | " + " | ".join(ways("", "", "")) + " |",
+        "| --- " * 6 + "|",
+    ]
+    with running(2, options.memory) as nodes:
+        for pattern, hours in TASKS.items():
+            rates: list[float] = []
+            cells = []
+            seconds = 4.0 if options.quick else 15.0
+            for run, ingest, stats in measured(rows, pattern, hours, nodes, seconds):
+                samples.append(Sample(f"{pattern} {hours} h", run.name, "", "s", run.calls))
+                rates.append(BATCH / statistics.median(run.calls))
+                cells.append(f"{rates[-1]:,.0f} ({rates[-1] / rates[0]:.2f})")
+                print(f"{pattern} {hours} h, {run.name}: {cells[-1]}", file=sys.stderr)
+                note = f"{pattern} {hours} h, {run.name}: rows added at {ingest:,.0f} a second"
+                if stats["segments"]:
+                    size = stats["sealed_bytes"] / stats["sealed"]
+                    note += f", {stats['segments']} segments, {size:.1f} bytes an edge in them"
+                if run.sealing:
+                    samples.append(Sample("adding rows", run.name, "", "s", run.sealing))
+                    worst = max(run.sealing) * 1e3
+                    middle = statistics.median(run.sealing) * 1e3
+                    note += f"; {BATCH} rows take {middle:.2f} ms, at most {worst:.1f} ms"
+                notes.append(note)
+            lines.append(f"| {pattern} | {hours} h | {' | '.join(cells)} |")
+    document = document_of(HERE.parent, samples, notes, options.quick)
+    text = "\n".join(lines) + "\n" + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
+    print(text)
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{document['date']}-{machine.host_hash()}-graph-cluster"
+    name += "-quick" if options.quick else ""
+    write(folder / f"{name}.json", document)
+    (folder / f"{name}.md").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
