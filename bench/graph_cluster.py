@@ -37,8 +37,8 @@ BATCH = 2048
 # One call of those that only add rows.
 CHUNK = 65_536
 SETTLE_SECONDS = 120.0
-# Of the rows, what comes before those that are measured.
-FILLED = 0.85
+# Of the rows, what comes before those that are measured, and where these end.
+FILLED, MEASURED = 0.85, 0.95
 TASKS = {"scatter-gather": 72, "temp-cycle": 72, "fan": 168}
 
 
@@ -114,21 +114,21 @@ def measured(
     """Each way in turn, on the same rows; the features must be the same."""
     times = rows[:, 3]
     # Rings end long after the last day on which everybody pays.
-    middle = int(len(rows) * FILLED)
+    middle, last = int(len(rows) * FILLED), int(len(rows) * MEASURED)
     first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
     want: list[npt.NDArray[Any]] = []
     for name, cluster in ways(pattern, nodes.sockets[0], nodes.names[1]).items():
         run = Run(name, pattern, hours, cluster)
         try:
             rate = run.fill(rows[first:middle])
-            found = run.measure(rows[middle:], seconds)
+            found = run.measure(rows[middle:last], seconds)
             for one, other in zip(found, want, strict=False):
                 if not np.array_equal(one, other):
                     raise SystemExit(f"{pattern}, {name}: other features than in one process")
             want = want or found
             if pattern == "fan":
-                done = middle + len(found) * BATCH
-                run.stalls(rows[done:])
+                done = min(middle + len(found) * BATCH, last)
+                run.stalls(rows[done : np.searchsorted(times, times[done] + 1.5 * DAY)])
             yield run, rate, run.features.stats()
         finally:
             run.features.close()
