@@ -1,4 +1,4 @@
-# make demo | test | test-vm | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-coherence | lint | docs | soak | fuzz: each sets up what it needs.
+# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-coherence | lint | docs | soak | fuzz: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python test-vm lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-coherence lint docs install fuzz soak clean
+.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-coherence lint docs install fuzz soak clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -59,6 +59,11 @@ test-install:
 
 test-python: $(VENV)/farrow
 	python -m pytest
+
+# A graph's workers on two nodes of Ray, which is too large to be installed for every test.
+test-ray: $(VENV)/farrow
+	pip install --quiet --group ray
+	python -m pytest tests/python/test_graph_cluster.py -k ray
 
 # Two virtual machines that share memory; as root it installs what it needs. Debian on x86-64.
 test-vm:

@@ -315,3 +315,44 @@ def test_a_full_node_evicts_no_graph(make_node: Callable[..., Node]) -> None:
     assert np.array_equal(again.transform(matrix[1000:1100]), plain(matrix)[10])
     assert again.stats()["segments"] == stats["segments"] >= 2
     again.close()
+
+
+_RAY = """
+import sys
+import numpy as np
+import ray
+from ray.cluster_utils import Cluster
+from test_graph_cluster import SETTINGS, batches, plain, stream
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import ClusterGraph
+
+# Each has room for one worker.
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+try:
+    cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address)
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+    matrix = stream(1000)
+    graph = ClusterGraph(
+        "payments", sys.argv[1], segment=100, workers=tuple(sys.argv[2:]), ray=True
+    )
+    features = GraphFeatures(**SETTINGS, cluster=graph)
+    for batch, want in zip(batches(matrix), plain(matrix), strict=True):
+        assert np.array_equal(features.transform(batch), want)
+    features.close()
+    print("equal")
+finally:
+    ray.shutdown()
+    cluster.shutdown()
+"""
+
+
+def test_workers_on_two_nodes_of_ray(nodes: Cluster) -> None:
+    pytest.importorskip("ray")
+    sockets = [nodes.nodes[name].socket for name in "abc"]
+    folder = str(Path(__file__).parent)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", _RAY, *sockets], capture_output=True, text=True, env=env, timeout=240
+    )
+    assert "equal" in done.stdout, done.stderr[-3000:]

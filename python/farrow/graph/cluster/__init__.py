@@ -40,9 +40,11 @@ class ClusterGraph:
             unit of the timestamps.
         placement: where segments lie: "local" (this client's node), "round-robin", "most-free",
             or the name of a node.
-        workers: processes that share the work of each batch with this one: a number of them on
-            this node, or for each the address of the node whose client it is to be.
+        workers: processes that share the work of each batch with this one: a number of them,
+            each a client of the node at ``address``, or for each the address of its node.
         timeout: seconds that a worker may take for its share of a batch.
+        ray: workers are actors of a Ray cluster (``pip install 'farrow[ray]'``): of the one that
+            this process is part of, else of the one that ``ray.init(address="auto")`` finds.
     """
 
     name: str
@@ -51,6 +53,7 @@ class ClusterGraph:
     placement: str = "local"
     workers: int | tuple[str | None, ...] = 0
     timeout: float = 60.0
+    ray: bool = False
 
     def addresses(self) -> tuple[str | None, ...]:
         """Of each worker's node."""

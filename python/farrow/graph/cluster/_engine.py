@@ -31,6 +31,7 @@ from farrow.graph.cluster._objects import (
     root,
 )
 from farrow.graph.cluster._placement import check, nodes
+from farrow.graph.cluster._ray import RayWorkers
 from farrow.graph.cluster._reader import adopt, replay
 from farrow.graph.cluster._segments import opened, sealed
 from farrow.graph.cluster._workers import Workers
@@ -74,7 +75,9 @@ class ClusterEngine:
             self._manifest.put(self._client, config.name)
         else:
             self._resume(found, manifest)
-        self._workers = Workers(config) if config.addresses() else None
+        self._workers: Workers | RayWorkers | None = None
+        if config.addresses():
+            self._workers = RayWorkers(config) if config.ray else Workers(config)
 
     def _resume(self, found: Manifest, wanted: Manifest) -> None:
         for what in ("parameters", "stream", "segment"):

@@ -1,0 +1,95 @@
+"""Workers that are Ray actors: a task gets the graph's name, not its data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from farrow.graph.cluster._workers import WorkerLost
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from farrow._native import Client
+    from farrow.graph.cluster import ClusterGraph
+    from farrow.graph.cluster._objects import Entry
+
+
+class Share:
+    """What an actor does: a reader of the graph, on whatever machine Ray put it."""
+
+    def __init__(self, graph: str, address: str | None, share: tuple[int, int]) -> None:
+        import farrow
+        from farrow.graph.cluster._reader import GraphReader
+
+        self._reader = GraphReader(graph, address)
+        self._client = farrow.connect(address)
+        self._share = share
+
+    def ready(self) -> str | None:
+        """The node of the store that it is a client of."""
+        return self._client.node
+
+    def compute(self, entry: str) -> str:
+        """The id of the features of a share of an entry of the log."""
+        from farrow.graph.cluster._objects import Entry
+
+        _, features = self._reader.compute(Entry.of(entry), self._share)
+        return self._client.put(features).id.hex()
+
+
+class RayWorkers:
+    """As :class:`farrow.graph.cluster._workers.Workers`, on a Ray cluster."""
+
+    def __init__(self, config: ClusterGraph) -> None:
+        try:
+            import ray
+        except ModuleNotFoundError as error:
+            raise ImportError("workers on Ray need it: pip install 'farrow[ray]'") from error
+
+        self._ray = ray
+        self._timeout = config.timeout
+        if not ray.is_initialized():
+            ray.init(address="auto")
+        addresses = config.addresses()
+        self.count = len(addresses)
+        # One on each machine, as far as there are so many.
+        actor = ray.remote(Share).options(num_cpus=1, scheduling_strategy="SPREAD")
+        self._actors = [
+            actor.remote(config.name, address, (number + 1, self.count + 1))
+            for number, address in enumerate(addresses)
+        ]
+        self._asked: list[Any] = []
+        self._done: list[bytes] = []
+        try:
+            self._all([one.ready.remote() for one in self._actors])
+        except BaseException:
+            self.close()
+            raise
+
+    def _all(self, asked: list[Any]) -> list[Any]:
+        try:
+            answers: list[Any] = self._ray.get(asked, timeout=self._timeout)
+        except self._ray.exceptions.RayError as error:
+            # Whoever waited too long hears of it here, too.
+            raise WorkerLost(f"a worker on Ray: {error}") from error
+        return answers
+
+    def ask(self, entry: Entry) -> None:
+        """Have every worker compute its share of an entry of the log."""
+        self._asked = [one.compute.remote(entry.name) for one in self._actors]
+
+    def gather(self, client: Client, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Add what the workers found to this process' share."""
+        client.delete(self._done)
+        self._done = []
+        for found in self._all(self._asked):
+            own += client.get(bytes.fromhex(found))
+            self._done.append(bytes.fromhex(found))
+        return own
+
+    def close(self) -> None:
+        """End them; the Ray cluster goes on."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors = []
