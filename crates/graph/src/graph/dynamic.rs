@@ -32,7 +32,7 @@ struct Late<T> {
 
 /// What lies in a segment already, and here too until it has been taken out.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sealed<T> {
+struct Boundary<T> {
     /// Edges that came in order of time are sealed up to this one's time,
     last: Option<T>,
     /// and before this number of arrival.
@@ -66,7 +66,7 @@ pub(crate) struct Dynamic<T> {
     remembers: bool,
     /// Edges that are alive and came late: no segment takes them. None where there are none.
     late: Option<BTreeMap<u64, Late<T>>>,
-    sealed: Sealed<T>,
+    sealed: Boundary<T>,
 }
 
 /// Grows by an eighth, so that a large deque is never half empty.
@@ -91,7 +91,7 @@ impl<T: Stamp> Dynamic<T> {
             disorder: None,
             remembers,
             late: None,
-            sealed: Sealed::default(),
+            sealed: Boundary::default(),
         }
     }
 
@@ -279,7 +279,7 @@ impl<T: Stamp> Dynamic<T> {
             list.retain(|one| is_left(number_of(end, one.seq)));
         }
         self.loops.retain(|_, list| !list.is_empty());
-        self.sealed = Sealed { last: Some(last), next };
+        self.sealed = Boundary { last: Some(last), next };
     }
 
     /// Whether something is left to `drain`.
@@ -426,7 +426,7 @@ impl<T: Stamp> Dynamic<T> {
                 };
                 late.into_iter().map(|(number, late)| (number, again(late))).collect()
             }),
-            sealed: Sealed { last: self.sealed.last.map(change), next: self.sealed.next },
+            sealed: Boundary { last: self.sealed.last.map(change), next: self.sealed.next },
         }
     }
 

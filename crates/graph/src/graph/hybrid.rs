@@ -269,7 +269,7 @@ impl<T> Part<T> {
 }
 
 /// Entries of one account in the segments, in either direction of time.
-struct Sealed<'a, T> {
+struct Older<'a, T> {
     parts: &'a [Part<T>],
     account: u32,
     list: List,
@@ -281,10 +281,10 @@ struct Sealed<'a, T> {
     end: usize,
 }
 
-impl<'a, T: Stamp> Sealed<'a, T> {
-    fn new(parts: &'a [Part<T>], account: u32, list: List, window: (T, T)) -> Sealed<'a, T> {
+impl<'a, T: Stamp> Older<'a, T> {
+    fn new(parts: &'a [Part<T>], account: u32, list: List, window: (T, T)) -> Older<'a, T> {
         let row = Row::Near(&[]);
-        Sealed {
+        Older {
             parts,
             account,
             list,
@@ -297,8 +297,8 @@ impl<'a, T: Stamp> Sealed<'a, T> {
         }
     }
 
-    fn backward(self) -> Sealed<'a, T> {
-        Sealed { is_backward: true, ..self }
+    fn backward(self) -> Older<'a, T> {
+        Older { is_backward: true, ..self }
     }
 
     #[cold]
@@ -319,7 +319,7 @@ impl<'a, T: Stamp> Sealed<'a, T> {
     }
 }
 
-impl<T: Stamp> Iterator for Sealed<'_, T> {
+impl<T: Stamp> Iterator for Older<'_, T> {
     type Item = Entry<T>;
 
     fn next(&mut self) -> Option<Entry<T>> {
@@ -422,7 +422,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return Walk::Newest(newest);
         }
         let (parts, window) = self.window(window, lens);
-        let sealed = Sealed::new(parts, account, side.into(), window);
+        let sealed = Older::new(parts, account, side.into(), window);
         if self.is_ordered() {
             return Walk::Forward(sealed, newest);
         }
@@ -442,7 +442,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return Walk::Newest(newest);
         }
         let (parts, window) = self.window(window, lens);
-        let sealed = Sealed::new(parts, account, side.into(), window).backward();
+        let sealed = Older::new(parts, account, side.into(), window).backward();
         if self.is_ordered() {
             return Walk::Backward(newest, sealed);
         }
@@ -464,6 +464,6 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
         let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts.as_slice() };
         let window = (self.floor, T::from_offset(T::OFFSET_MAX));
-        Sealed::new(parts, account, List::Loops, window).chain(self.dynamic.loops(account))
+        Older::new(parts, account, List::Loops, window).chain(self.dynamic.loops(account))
     }
 }
