@@ -173,6 +173,27 @@ def test_fit_begins_anew(nodes: Cluster) -> None:
     features.close()
 
 
+def test_large_calls_are_logged_in_pieces(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    from farrow.graph.cluster import _engine
+
+    monkeypatch.setattr(_engine, "_ROWS_MAX", 64)
+    monkeypatch.setattr(_engine, "_ENTRIES_MAX", 4)
+    matrix = stream(500)
+    for mode in ("causal", "batch"):
+        features = GraphFeatures(**SETTINGS, mode=mode, cluster=on(nodes, "a"))
+        features.fit(matrix[300::-1])
+        whole = GraphFeatures(**SETTINGS, mode=mode)
+        whole.fit(matrix[300::-1])
+        for part in (matrix[301:400], matrix[400:]):
+            assert np.array_equal(features.transform(part), whole.transform(part))
+        features.close()
+        # What joined pieces and short ones hold is all there, once.
+        reader = attach("payments", nodes.nodes["b"].socket)
+        assert reader.stats()["edges"] == whole.stats()["edges"]
+        client = nodes.client("a")
+        client.delete(client.list("graph/", all_nodes=True)["id"].to_pylist())
+
+
 def test_other_settings_are_refused(nodes: Cluster) -> None:
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
     features.transform(stream(10))

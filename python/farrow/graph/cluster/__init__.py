@@ -15,7 +15,9 @@ log until a segment has them, so that nothing acknowledged is lost with the proc
     for rows, computed in reader.follow(share=(0, 2)):
         ...                                 # every second piece of the work of each batch
 
-One process writes at a time: a second one is told so by the first name that both want.
+The log lies in the memory of the writer's node, which needs room for the rows of a segment's span,
+and of as long as the next one takes to be made.  One process writes at a time: a second one is told
+so by the first name that both want.
 """
 
 from __future__ import annotations

@@ -46,8 +46,10 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 # After a segment found no room, so long until the next attempt.
 _RETRY_SECONDS = 10.0
-# Entries of the log that one call makes, before they are made one.
+# Entries of the log, before half of them are made one.
 _ENTRIES_MAX = 256
+# Rows of one entry that is not a call's own.
+_ROWS_MAX = 1 << 16
 
 
 class ClusterEngine:
@@ -162,8 +164,13 @@ class ClusterEngine:
         if not self._manifest.parameters["is_causal"]:
             order = np.argsort(ends[3], kind="stable")
             ends, measured = ([one[order] for one in all] for all in (ends, measured))
-        batch = Batch(list(ends), list(measured))
-        self._logged(batch)
+        # A large call would need an entry of the log as large, and full spans would wait for it.
+        for start in range(0, len(ends[0]), _ROWS_MAX):
+            part = slice(start, start + _ROWS_MAX)
+            self._learn([one[part] for one in ends], [one[part] for one in measured])
+
+    def _learn(self, ends: Any, measured: Any) -> None:
+        self._logged(Batch(ends, measured))
         self._run(lambda: self._engine.learn_columns(ends, measured))
 
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
