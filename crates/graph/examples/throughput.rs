@@ -5,8 +5,11 @@
 
 mod stream;
 
-use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings, Statistics};
+use farrow_graph::{
+    Bins, Column, Edges, GraphError, GraphFeatures, Measure, Mode, Settings, Statistics,
+};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 use stream::Dump;
 
@@ -20,6 +23,8 @@ struct Options {
     mode: Mode,
     work_max: u64,
     length: usize,
+    /// Seconds of each segment, which stays in this process.
+    segment: Option<u64>,
 }
 
 fn options() -> Result<Options, String> {
@@ -36,6 +41,7 @@ fn options() -> Result<Options, String> {
         mode: Mode::Batch,
         work_max: u64::MAX,
         length: 10,
+        segment: None,
     };
     while let Ok(word) = next("") {
         let number = |text: String| text.parse::<f64>().map_err(|error| format!("{text}: {error}"));
@@ -46,6 +52,7 @@ fn options() -> Result<Options, String> {
             "--threads" => options.threads = number(next("--threads")?)? as usize,
             "--work" => options.work_max = number(next("--work")?)? as u64,
             "--length" => options.length = number(next("--length")?)? as usize,
+            "--segment" => options.segment = Some(number(next("--segment")?)? as u64),
             "--causal" => options.mode = Mode::Causal,
             pattern => {
                 let hours = number(next("hours of the window")?)?;
@@ -62,6 +69,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
         threads: options.threads,
         work_max: options.work_max,
         cycle_length_max: options.length,
+        segment: options.segment,
         ..Settings::default()
     };
     for (name, window) in &options.patterns {
@@ -87,6 +95,23 @@ fn settings(options: &Options) -> Result<Settings, String> {
     Ok(settings)
 }
 
+/// Makes segments of all spans that are over, and waits until the newest part has let them go.
+fn seal(features: &mut GraphFeatures) -> Result<(), GraphError> {
+    while let Some(frozen) = features.freeze() {
+        features.attach(Arc::new(frozen.plan()?.build()?))?;
+        while features.stats().draining > 0 {
+            features.learn(&Edges {
+                ids: &[],
+                sources: &[],
+                targets: &[],
+                times: &[],
+                columns: &[],
+            })?;
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = options()?;
     let dump = Dump::read(Path::new(&options.file))?;
@@ -102,6 +127,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while at < start {
         let to = (at + 65_536).min(start);
         features.learn(&dump.part(at, to))?;
+        seal(&mut features)?;
         at = to;
     }
     let fill = filled.elapsed().as_secs_f64();
@@ -113,13 +139,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rows = features.transform(&dump.part(at, to))?;
         times.push(began.elapsed().as_secs_f64());
         found += rows.iter().sum::<f64>();
+        seal(&mut features)?;
         at = to;
     }
     let total: f64 = times.iter().sum();
     times.sort_by(f64::total_cmp);
     let stats = features.stats();
     println!(
-        "{:?} fill {:.0}/s, {:.0} rows/s, batch p10 {:.3} ms p50 {:.3} ms p99 {:.3} ms max {:.3} ms, sum {found}, {} edges, {} accounts, {:.1} B/edge, cut short {:?}",
+        "{:?} fill {:.0}/s, {:.0} rows/s, batch p10 {:.3} ms p50 {:.3} ms p99 {:.3} ms max {:.3} ms, sum {found}, {} edges, {} accounts, {:.1} B/edge, {} segments of {:.1} B/edge, cut short {:?}",
         options.patterns,
         (start - first) as f64 / fill,
         (end - start) as f64 / total,
@@ -130,6 +157,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         stats.edges,
         stats.accounts,
         stats.bytes as f64 / stats.edges as f64,
+        stats.segments,
+        stats.sealed_bytes as f64 / stats.sealed.max(1) as f64,
         stats.cut_short,
     );
     Ok(())
