@@ -430,8 +430,12 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// Whether most of its memory lies idle: a stream that was busier once.
+    /// Whether most of its memory lies idle: a stream that was busier once. Behind segments it
+    /// empties span by span and fills again, while accounts, who are most of it then, stay.
     pub(crate) fn is_sparse(&self) -> bool {
+        if self.late.is_some() {
+            return false;
+        }
         self.records.capacity().max(self.arena.len() / 2)
             > SPARSE_MIN.max(SPARSE * self.records.len())
     }
@@ -440,10 +444,6 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn rebuilt(&self) -> Dynamic<T> {
         let mut graph = Dynamic::new(self.base, self.remembers);
         graph.remember(&self.in_order());
-        // What was left behind by segments comes first, one by one.
-        for (number, record, front) in self.stragglers() {
-            graph.straggle(number, record, front);
-        }
         graph.head = self.head;
         for record in &self.records {
             if record.source == GONE {
@@ -454,11 +454,6 @@ impl<T: Stamp> Dynamic<T> {
                 let ends = [graph.accounts.intern(source), graph.accounts.intern(target)];
                 graph.insert(ends, record.time);
             }
-        }
-        graph.late.clone_from(&self.late);
-        graph.newest = self.newest;
-        if let Some(last) = self.sealed.last {
-            graph.seal(self.sealed.next, last);
         }
         graph
     }
