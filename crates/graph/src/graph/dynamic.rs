@@ -271,15 +271,13 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn seal(&mut self, next: u64, last: T) {
         self.skip(next);
         self.newest = self.newest.max(last);
-        let is_left = |number: u64| {
-            number >= next || self.late.as_ref().is_some_and(|late| late.contains_key(&number))
-        };
-        let end = self.head + self.records.len() as u64;
-        for list in self.loops.values_mut() {
-            list.retain(|one| is_left(number_of(end, one.seq)));
-        }
-        self.loops.retain(|_, list| !list.is_empty());
         self.sealed = Boundary { last: Some(last), next };
+        let mut loops = std::mem::take(&mut self.loops);
+        loops.retain(|_, list| {
+            list.retain(|one| !self.is_sealed(self.number(one.seq)));
+            !list.is_empty()
+        });
+        self.loops = loops;
     }
 
     /// Whether something is left to `drain`.
@@ -310,6 +308,12 @@ impl<T: Stamp> Dynamic<T> {
         self.sealed.next
     }
 
+    /// The number of arrival that ends in `seq`, of an edge that is in the graph.
+    pub(crate) fn number(&self, seq: u32) -> u64 {
+        let next = self.next();
+        next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
+    }
+
     /// Whether a segment has this edge.
     pub(crate) fn is_sealed(&self, number: u64) -> bool {
         number < self.sealed.next && !self.is_late(number)
@@ -317,7 +321,7 @@ impl<T: Stamp> Dynamic<T> {
 
     /// Whether a segment shows this edge.
     fn is_hidden(&self, entry: Entry<T>) -> bool {
-        self.is_draining() && self.is_sealed(number_of(self.next(), entry.seq))
+        self.is_draining() && self.is_sealed(self.number(entry.seq))
     }
 
     /// An edge that is alive.
@@ -496,11 +500,6 @@ impl<T: Stamp> Dynamic<T> {
         };
         all.get(first..end).unwrap_or_default()
     }
-}
-
-/// The number of arrival that ends in `seq`, less than 2^32 before `next`.
-fn number_of(next: u64, seq: u32) -> u64 {
-    next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
 }
 
 impl<T: Stamp> Adjacency<T> for Dynamic<T> {

@@ -38,15 +38,19 @@ impl<T: Stamp> Part<T> {
         Some(Part { base, first: T::from_offset(base), last: T::from_offset(last), segment })
     }
 
+    /// The stamp of a time that counts from the segment's base.
+    fn stamp(&self, time: u64) -> T {
+        T::from_offset(self.base.saturating_add(time).min(T::OFFSET_MAX))
+    }
+
     fn time(&self, packed: u64) -> T {
-        T::from_offset(self.base.saturating_add(self.segment.time(packed)).min(T::OFFSET_MAX))
+        self.stamp(self.segment.time(packed))
     }
 
     fn entry(&self, packed: u64) -> Entry<T> {
         let (rank, time, other) = self.segment.unpack(packed);
         let seq = (self.segment.about().first as u32).wrapping_add(rank as u32);
-        let time = T::from_offset(self.base.saturating_add(time).min(T::OFFSET_MAX));
-        Entry { time, other, seq }
+        Entry { time: self.stamp(time), other, seq }
     }
 
     /// The row of an account and which of its entries a window holds.
@@ -158,12 +162,6 @@ impl<T: Stamp> Hybrid<T> {
         (number < part.end()).then_some(&*part.segment)
     }
 
-    /// The number of arrival that ends in `seq`, of an edge that is in the graph.
-    pub(crate) fn number(&self, seq: u32) -> u64 {
-        let next = self.dynamic.next();
-        next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
-    }
-
     /// What went wrong with segments that are not in this process' memory.
     pub(crate) fn failure(&self) -> Option<(i64, String)> {
         let failed = |part: &Part<T>| {
@@ -181,11 +179,10 @@ impl<T: Stamp> Hybrid<T> {
     pub(crate) fn sealed_edges(&self) -> Vec<(u64, u32, u32, T)> {
         let mut all = Vec::new();
         for part in &self.parts {
-            let stamp =
-                |time: u64| T::from_offset(part.base.saturating_add(time).min(T::OFFSET_MAX));
-            let edges = part.segment.edges();
-            let edges =
-                edges.map(|(number, source, target, time)| (number, source, target, stamp(time)));
+            let edges = part
+                .segment
+                .edges()
+                .map(|(number, source, target, time)| (number, source, target, part.stamp(time)));
             all.extend(edges.filter(|(.., time)| *time >= self.floor));
         }
         all.sort_unstable();
@@ -301,7 +298,6 @@ impl<'a, T: Stamp> Older<'a, T> {
         Older { is_backward: true, ..self }
     }
 
-    #[cold]
     fn turn(&mut self) -> Option<Entry<T>> {
         loop {
             let (part, rest) = if self.is_backward {

@@ -99,7 +99,7 @@ class ClusterEngine:
         name, kept = root(self._config.name), self._manifest
         belongs = {one["name"] for one in kept.segments} | set(kept.accounts)
         found = self._client.list(name, all_nodes=True)["name"].to_pylist()
-        mine = f"{name}manifest/{kept.number:012d}"
+        mine = kept.name(self._config.name)
         over = []
         for other in found:
             is_part = other.startswith((f"{name}segment/", f"{name}accounts/"))
@@ -116,10 +116,6 @@ class ClusterEngine:
         """Rows that have come, in all the graph's life."""
         return self._engine.next_number()
 
-    def width(self) -> int:
-        """Columns that are added to a row."""
-        return self._engine.width()
-
     def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether the graph knows each account."""
         return self._engine.knows(accounts)
@@ -130,12 +126,6 @@ class ClusterEngine:
         trouble = self._trouble[1] if self._trouble else None
         waiting = {"log": len(self._log), "sealing": self._pending is not None, "trouble": trouble}
         return {**self._engine.stats(), **waiting}
-
-    def start(self, matrix: npt.NDArray[np.float64]) -> None:
-        """Forget everything and add rows."""
-        ends, measured = self._engine.split(matrix)
-        self.clear()
-        self.learn_columns(ends, measured)
 
     def clear(self) -> None:
         """Forget everything: the graph's objects go."""
@@ -152,7 +142,7 @@ class ClusterEngine:
         self._engine = engine_of(self._manifest)
         self._expired.clear()
         names = self._client.list(root(self._config.name), all_nodes=True)["name"].to_pylist()
-        mine = f"{root(self._config.name)}manifest/{self._manifest.number:012d}"
+        mine = self._manifest.name(self._config.name)
         drop(self._client, [name for name in names if name != mine])
 
     def learn(self, matrix: npt.NDArray[np.float64]) -> None:
@@ -209,7 +199,7 @@ class ClusterEngine:
         """Keep rows; nothing is lost from here on."""
         self._check()
         self._advance()
-        if not batch.count():
+        if not batch.count:
             return None
         if len(self._log) >= _ENTRIES_MAX:
             self._join_log()
@@ -292,15 +282,13 @@ class ClusterEngine:
         kept.segments.append({"name": name, "node": where, "about": about})
         kept.made += 1
         kept.late = self._engine.stragglers()
-        before, kept.number = kept.number, kept.number + 1
+        before, kept.number = kept.name(self._config.name), kept.number + 1
         self._run(lambda: kept.put(client, self._config.name))
         # From here on nobody needs what the segment has.
         self._expired.clear()
         over = [entry for entry in self._log if entry.end <= kept.end()]
         self._log = self._log[len(over) :]
-        names = [f"{root(self._config.name)}manifest/{before:012d}"]
-        names += [one["name"] for one in gone] + [one.name for one in over]
-        drop(client, names)
+        drop(client, [before, *(one["name"] for one in gone), *(one.name for one in over)])
 
     def settle(self, timeout: float = 60.0) -> None:
         """Wait until all full spans have their segments.

@@ -9,6 +9,7 @@ unique in the cluster, so two writers cannot both go on: whoever comes second fi
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,10 @@ class Manifest:
         about = self.segments[-1]["about"]
         return int(about["first"] + about["numbers"])
 
+    def name(self, graph: str) -> str:
+        """Of its object."""
+        return f"{root(graph)}manifest/{self.number:012d}"
+
     def put(self, client: Client, graph: str) -> None:
         """Make it the one that counts.
 
@@ -100,7 +105,7 @@ class Manifest:
         columns |= {f"column {n}": one for n, one in enumerate(self.late["columns"])}
         text = json.dumps({"version": VERSION, **kept})
         table = pa.table(columns).replace_schema_metadata({_KEY: text})
-        keep(client, table, f"{root(graph)}manifest/{self.number:012d}")
+        keep(client, table, self.name(graph))
 
     @classmethod
     def of(cls, table: pa.Table) -> Manifest:
@@ -190,6 +195,7 @@ class Batch:
         order = order[np.argsort(self.ends[3][order], kind="stable")]
         return [one[order] for one in self.ends], [one[order] for one in self.measured]
 
+    @functools.cached_property
     def count(self) -> int:
         """How many rows become edges."""
         return len(np.unique(self.ends[0])) if self.is_raw else len(self.ends[0])
@@ -201,7 +207,7 @@ def log(client: Client, graph: str, first: int, batch: Batch) -> Entry:
     Raises:
         farrow.AlreadyExists: another process writes this graph.
     """
-    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count()}")
+    entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}")
     columns: dict[str, Any] = dict(zip(_ROW, batch.ends, strict=True))
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
     kind = {"is_raw": str(int(batch.is_raw))}
