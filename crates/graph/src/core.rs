@@ -500,23 +500,44 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                 *next - 1
             };
             let Some((plan, side, range)) = self.tasks.get(task) else { return };
+            let window = plan.pattern.window;
             match side {
                 None => {
-                    self.scene.touch(range.clone().map(|place| place as u32));
-                    for place in range.clone() {
-                        find(self.scene, *plan, None, &[place as u32], scratch);
+                    let places = range.clone().map(|place| place as u32);
+                    let ends = [(Side::Out, Side::In), (Side::In, Side::Out)];
+                    self.scene.touch(places.clone(), window, &ends);
+                    for place in places {
+                        find(self.scene, *plan, None, &[place], scratch);
                     }
                 }
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };
-                    if plan.kind == Kind::ScatterGather {
-                        let places = range.clone().flat_map(|group| groups.get(group));
-                        self.scene.touch(places.copied().take(2 * CHUNK));
-                    }
+                    self.touch(*plan, *side, groups, range.clone());
                     for group in range.clone() {
                         find(self.scene, *plan, Some(*side), groups.get(group), scratch);
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads where searches of these groups begin.
+    fn touch(&self, plan: Plan<'_>, side: Side, groups: &Groups, range: std::ops::Range<usize>) {
+        let window = plan.pattern.window;
+        match plan.kind {
+            // The middle accounts are others for each trigger.
+            Kind::ScatterGather => {
+                let places = range.flat_map(|group| groups.get(group)).copied().take(2 * CHUNK);
+                let ends = [(side, side), (side.other(), side.other()), (side.other(), side)];
+                self.scene.touch(places, window, &ends);
+            }
+            Kind::GatherScatter => {
+                let places = range.filter_map(|group| groups.get(group).first().copied());
+                self.scene.touch(places, window, &[(side, Side::In), (side, Side::Out)]);
+            }
+            _ => {
+                let places = range.filter_map(|group| groups.get(group).first().copied());
+                self.scene.touch(places, window, &[(side, side)]);
             }
         }
     }

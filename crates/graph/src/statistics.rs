@@ -103,15 +103,13 @@ impl<T: Stamp> Scratch<T> {
         out: &mut [f64],
     ) {
         let Vertex { account, side, window, lens } = vertex;
-        if wanted.is_running()
-            && graph.is_ordered()
-            && graph.at_most(account, side, window, lens) >= running::LENGTH_MIN
-        {
+        let is_running = wanted.is_running() && graph.is_ordered();
+        let most = if is_running { running::LENGTH_MIN - 1 } else { usize::MAX };
+        self.entries.clear();
+        if !graph.gather(account, side, window, lens, most, &mut self.entries) {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
         let Scratch { entries, neighbours, .. } = self;
-        entries.clear();
-        entries.extend(graph.ascending(account, side, window, lens));
         neighbours.clear();
         for one in entries.iter() {
             neighbours.entry(one.other);

@@ -150,11 +150,11 @@ impl<T: Stamp> Dynamic<T> {
                 [self.accounts.intern(source), self.accounts.intern(target)]
             }),
         );
-        self.touch(found.iter().copied());
+        self.touch_ends(found.iter().copied());
     }
 
     /// Reads what changes of these accounts' lists will touch.
-    fn touch(&self, ends: impl Iterator<Item = [u32; 2]>) {
+    fn touch_ends(&self, ends: impl Iterator<Item = [u32; 2]>) {
         let touched = ends.map(|[source, target]| {
             let out = self.arena.touch(self.accounts.list(source, Side::Out));
             out ^ self.arena.touch(self.accounts.list(target, Side::In))
@@ -195,7 +195,7 @@ impl<T: Stamp> Dynamic<T> {
         loop {
             let part = rest.clone().take(TOUCHED);
             let ends = part.clone().filter_map(|number| self.record(number));
-            self.touch(ends.map(|record| [record.source, record.target]));
+            self.touch_ends(ends.map(|record| [record.source, record.target]));
             let mut count = 0;
             for number in part {
                 self.remove(number);
@@ -540,6 +540,32 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         let is_exact = self.is_ordered();
         let inside = self.window(account, side, window, lens).iter().rev().copied();
         inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
+    }
+
+    fn gather(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+        most: usize,
+        into: &mut Vec<Entry<T>>,
+    ) -> bool {
+        if !self.is_ordered() {
+            into.extend(self.ascending(account, side, window, lens));
+            return true;
+        }
+        let inside = self.window(account, side, window, lens);
+        if inside.len() <= most {
+            into.extend_from_slice(inside);
+        }
+        inside.len() <= most
+    }
+
+    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, _window: (T, T)) {
+        let touched =
+            lists.map(|(account, side)| self.arena.touch(self.accounts.list(account, side)));
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

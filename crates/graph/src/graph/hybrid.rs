@@ -9,7 +9,7 @@ use super::accounts::{Side, Spread};
 use super::arena::Entry;
 use super::dynamic::Dynamic;
 use super::lens::Lens;
-use super::segment::{List, Row, Segment};
+use super::segment::{List, Row, Segment, TOUCHED};
 use super::stamp::Stamp;
 use crate::error::GraphError;
 use std::ops::{Deref, DerefMut};
@@ -444,6 +444,65 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         }
         let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
         Walk::Merged(Merged { sealed, dynamic, is_backward: true })
+    }
+
+    fn gather(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+        most: usize,
+        into: &mut Vec<Entry<T>>,
+    ) -> bool {
+        if self.parts.is_empty() {
+            return self.dynamic.gather(account, side, window, lens, most, into);
+        }
+        if !self.is_ordered() {
+            into.extend(self.ascending(account, side, window, lens));
+            return true;
+        }
+        let (parts, inner) = self.window(window, lens);
+        let before = into.len();
+        for part in parts {
+            let (row, start, end) = part.inside(account, side.into(), inner);
+            if into.len() - before + (end - start) > most {
+                into.truncate(before);
+                return false;
+            }
+            let inside = row.get(start..end).unwrap_or_default();
+            into.extend(inside.iter().map(|&packed| part.entry(packed)));
+        }
+        let left = most - (into.len() - before);
+        let is_all = self.dynamic.gather(account, side, window, lens, left, into);
+        if !is_all {
+            into.truncate(before);
+        }
+        is_all
+    }
+
+    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T)) {
+        self.dynamic.touch(lists.clone(), window);
+        let start = self.parts.partition_point(|part| part.last < window.0);
+        let parts = self.parts.get(start..).unwrap_or_default();
+        if parts.is_empty() {
+            return;
+        }
+        let mut wanted = [(0, List::Out); TOUCHED];
+        let mut rest = lists;
+        loop {
+            let mut count = 0;
+            for (place, (account, side)) in wanted.iter_mut().zip(&mut rest) {
+                *place = (account, side.into());
+                count += 1;
+            }
+            for part in parts {
+                part.segment.touch(wanted.get(..count).unwrap_or_default());
+            }
+            if count < TOUCHED {
+                return;
+            }
+        }
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

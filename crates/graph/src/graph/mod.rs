@@ -53,6 +53,21 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         lens: Lens<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
+    /// Adds what `ascending` gives, if that is no more than `most`; says whether it is. The graph
+    /// is in order of time, or `most` is the largest there is.
+    fn gather(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+        most: usize,
+        into: &mut Vec<Entry<T>>,
+    ) -> bool;
+
+    /// Reads where these lists begin and end, so that the waits for their memory overlap.
+    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T));
+
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;

@@ -10,6 +10,9 @@ use super::table::Table;
 use super::{Kind, hubs};
 use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 
+/// Of so many far accounts the lists are read together.
+const FARS_TOUCHED: usize = 64;
+
 /// Newest leg of a middle account to near.
 #[derive(Clone, Copy, Debug, Default)]
 struct Near<T> {
@@ -291,6 +294,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let window = if is_late { T::always() } else { self.live() };
         let length =
             |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
+        let lists = scratch.fars.iter().map(|&far| (far, self.side.other()));
+        self.scene.graph.touch(lists.take(FARS_TOUCHED), self.live());
         let mut far_cost = 0;
         for &far in &scratch.fars {
             if far_cost > self.search.work_max {

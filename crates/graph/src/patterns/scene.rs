@@ -160,15 +160,20 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         self.graph.ascending(account, side, window, lens).take(most).count() as u64
     }
 
-    /// Reads where searches from these triggers begin, so that the waits for memory overlap.
-    pub(crate) fn touch(&self, places: impl Iterator<Item = u32>) {
-        let (whole, lens) = (T::always(), Lens::whole(self.first));
+    /// Reads where searches from these triggers begin, so that the waits for memory overlap: lists
+    /// of their ends, each on the side that edges of its kind come from.
+    pub(crate) fn touch(
+        &self,
+        places: impl Iterator<Item = u32> + Clone,
+        window: u64,
+        ends: &[(Side, Side)],
+    ) {
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));
-        let lengths = triggers.map(|one| {
-            self.graph.at_most(one.source, Side::In, whole, lens)
-                ^ self.graph.at_most(one.target, Side::Out, whole, lens)
-        });
-        std::hint::black_box(lengths.fold(0, |all, one| all ^ one));
+        let Some(oldest) = triggers.clone().map(|one| one.time).min() else { return };
+        for &(end, side) in ends {
+            let lists = triggers.clone().map(|one| (one.end(end), side));
+            self.graph.touch(lists, oldest.closed(window).onward());
+        }
     }
 
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {

@@ -128,7 +128,17 @@ fn measure<T: Stamp, G: Adjacency<T>>(
     }
     if scene.is_causal && scene.graph.is_ordered() {
         let last = group[group.len() - 1];
-        let length = scene.graph.at_most(centre, side, of(last), scene.lens(last));
+        let lens = scene.lens(last);
+        if group.len() == 1 {
+            let entries = &mut scratch.entries;
+            entries.clear();
+            if !scene.graph.gather(centre, side, of(last), lens, hubs::LENGTH_MIN - 1, entries) {
+                return carry_on(scene, window, centre, side, group, sizes);
+            }
+            sizes.push(distinct(entries.iter().copied(), &mut scratch.inside));
+            return;
+        }
+        let length = scene.graph.at_most(centre, side, of(last), lens);
         if length >= hubs::LENGTH_MIN {
             return carry_on(scene, window, centre, side, group, sizes);
         }
@@ -206,7 +216,7 @@ fn slide<T: Stamp, G: Adjacency<T>>(
     entries.clear();
     // What the first trigger sees at the old end and the last one at the new end.
     let lens = scene.lens(last).with_floor_of(scene.lens(first));
-    entries.extend(scene.graph.ascending(centre, side, span, lens));
+    scene.graph.gather(centre, side, span, lens, usize::MAX, entries);
     inside.clear();
     let (mut from, mut to, mut distinct) = (0, 0, 0u32);
     for &place in group {
