@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 HOUR = 3600
 COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-cycle": 9}
+# Where the measured rows begin, as a share of all: on a Wednesday, so that windows of up to two
+# days hold working days alone. Nearer to the weekend they would hold half as many rows.
+FROM = 0.7
 # Edges that one search may look at where everything runs over long windows.
 WORK_MAX = 1_000_000
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
@@ -66,7 +69,6 @@ def tasks() -> list[Task]:
     day = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
     long = dict.fromkeys(EVERYTHING, 96 * HOUR)
     single = {name: 24 * HOUR for name in EVERYTHING if name != "lc-cycle"}
-    hours = {"scatter-gather": 24 * HOUR, "temp-cycle": 72 * HOUR, "lc-cycle": 24 * HOUR}
     return [
         one("scatter-gather", 6, "20 x"),
         one("scatter-gather", 24, "60 x"),
@@ -82,11 +84,13 @@ def tasks() -> list[Task]:
         Task("everything, 24 h, scatter-gather 6 h", day, "20 x"),
         Task("everything, 96 h", long, "10,000 /s", peers=("causal",), work_max=WORK_MAX),
         Task("row by row, 24 h, no lc-cycle", single, "100,000 /s", batch=1),
-        *(
-            Task(f"{name}, two threads", {name: window}, "1.6 x one", threads=2, peers=("causal",))
-            for name, window in hours.items()
-        ),
     ]
+
+
+def shared_tasks() -> list[Task]:
+    """Those that are done by two threads as well."""
+    hours = {"scatter-gather": 24, "temp-cycle": 72, "lc-cycle": 24}
+    return [one(name, window, "1.6 x") for name, window in hours.items()]
 
 
 class Driver:
@@ -103,19 +107,27 @@ class Driver:
             text=True,
         )
 
-    def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
-        """The answer to a task."""
+    def ask(self, task: Task, rows: int, seconds_max: float) -> None:
+        """Send a task."""
         fields = ("windows", "counts", "batch", "threads", "work_max")
         message = {name: getattr(task, name) for name in fields}
-        message |= {"from": 0.4, "rows": rows, "seconds_max": seconds_max}
+        message |= {"from": FROM, "rows": rows, "seconds_max": seconds_max}
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(json.dumps(message), file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """What became of it."""
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit(f"a driver ended with {self.process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
+        """The answer to a task."""
+        self.ask(task, rows, seconds_max)
+        return self.answer()
 
     def stop(self) -> None:
         """End it."""
@@ -167,6 +179,44 @@ def measure(
         yield task, samples
 
 
+def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
+    """One thread, two, and two processes with a thread and a graph each, in turn: no two threads
+    of one graph can do more than these, and on a shared machine that is less than twice."""
+    rows, seconds = 2048 * (20 if quick else 100), 2.0 if quick else 6.0
+    for task in shared_tasks():
+        ways = {"one thread": (1, 1), "two threads": (1, 2), "two processes": (2, 1)}
+        samples = {way: Sample(task.name, way, "", "s", []) for way in ways}
+        for _ in range(3):
+            for way, (processes, threads) in ways.items():
+                drivers = [Driver("causal", path) for _ in range(processes)]
+                try:
+                    for driver in drivers:
+                        driver.ask(dataclasses.replace(task, threads=threads), rows, seconds)
+                    for driver in drivers:
+                        times = driver.answer()["times"]
+                        samples[way].samples.extend(one / processes for one in times)
+                finally:
+                    for driver in drivers:
+                        driver.stop()
+        found = ", ".join(f"{way} {rate(task, one):,.0f} /s" for way, one in samples.items())
+        print(f"{task.name}: {found}", file=sys.stderr)
+        yield task, samples
+
+
+def scaling(results: list[tuple[Task, dict[str, Sample]]]) -> str:
+    """Markdown: what a second thread brings."""
+    lines = [
+        "| causal, rows/s | one thread | two threads | ratio | two processes | ratio | goal |",
+        "| --- " * 7 + "|",
+    ]
+    for task, samples in results:
+        alone, threads, processes = (rate(task, samples[way]) for way in samples)
+        cells = [f"{alone:,.0f}", f"{threads:,.0f}", f"{threads / alone:.2f}"]
+        cells += [f"{processes:,.0f}", f"{processes / alone:.2f}"]
+        lines.append(f"| {task.name} | {' | '.join(cells)} | {task.goal} |")
+    return "\n".join(lines) + "\n"
+
+
 def rate(task: Task, sample: Sample) -> float:
     """Rows a second, by the median batch; row by row by the mean."""
     middle = statistics.fmean if task.batch == 1 else statistics.median
@@ -210,9 +260,11 @@ def main() -> int:
         stream(options.rows, path)
         notes.append(f"{options.rows} rows made and read in {time.perf_counter() - began:.1f} s")
         results = list(measure(chosen, path, options.quick, notes))
-    samples = [sample for _, each in results for sample in each.values()]
+        shared = list(in_two(path, options.quick))
+    samples = [sample for _, each in results + shared for sample in each.values()]
     document = document_of(HERE.parent, samples, notes, options.quick)
-    text = table(results) + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
+    lines = "".join(f"\n- {note}" for note in document["notes"])
+    text = f"{table(results)}\n{scaling(shared)}{lines}\n"
     print(text)
     folder_path = Path(options.output)
     folder_path.mkdir(parents=True, exist_ok=True)
