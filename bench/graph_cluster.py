@@ -20,8 +20,7 @@ sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
 from cluster import running  # noqa: E402
-from harness import machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
@@ -174,14 +173,7 @@ def main() -> int:
                 notes.append(note)
             lines.append(f"| {pattern} | {hours} h | {' | '.join(cells)} |")
     document = document_of(HERE.parent, samples, notes, options.quick)
-    text = "\n".join(lines) + "\n" + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
-    print(text)
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}-graph-cluster"
-    name += "-quick" if options.quick else ""
-    write(folder / f"{name}.json", document)
-    (folder / f"{name}.md").write_text(text)
+    leave(document, "graph-cluster", "\n".join(lines) + "\n", Path(options.output))
     return 0
 
 

@@ -23,8 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import graph  # noqa: E402
-from harness import machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
 
 PATTERNS = (("scatter-gather", 6), ("scatter-gather", 24), ("temp-cycle", 24))
 # Khalili, 2026: how much faster far memory was than the network, with a cache; and without one.
@@ -171,14 +170,7 @@ def main() -> int:
     ]
     document = document_of(HERE.parent, [], notes, options.quick)
     document["answers"] = answers + links
-    text = f"{ways}\n{speeds}" + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
-    print(text)
-    folder_path = Path(options.output)
-    folder_path.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}-network"
-    name += "-quick" if options.quick else ""
-    write(folder_path / f"{name}.json", document)
-    (folder_path / f"{name}.md").write_text(text)
+    leave(document, "network", f"{ways}\n{speeds}", Path(options.output))
     return 0
 
 
