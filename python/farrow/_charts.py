@@ -1,7 +1,7 @@
-"""Small charts as SVG text: curves on logarithmic axes, and histograms.
+"""Small charts as SVG text: curves on logarithmic axes, histograms, bars side by side.
 
-Called by ``_report`` alone.  Colours are those of the page's style sheet, by classes; texts are
-escaped here.
+Called by the reports that ``_page`` makes pages of.  Colours are those of its style sheet, by
+classes; texts are escaped here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["COLOURS", "curves", "histograms"]
+__all__ = ["COLOURS", "bars", "curves", "histograms", "svg", "text"]
 
 # As many classes k0, k1, ... has the style sheet.
 COLOURS = 6
@@ -53,7 +53,7 @@ def curves(
             f"{html.escape(y_text(y))}</title></circle>"
             for (x, y), (px, py) in zip(line, places, strict=True)
         ]
-    return _svg(width, height, parts) + _legend(list(lines))
+    return svg(width, height, parts) + _legend(list(lines))
 
 
 def histograms(
@@ -80,19 +80,66 @@ def histograms(
 
     parts = []
     for tick in _ticks(span, 2.0):
-        parts.append(_text(across(tick), height - 12, x_text(tick), "middle"))
+        parts.append(text(across(tick), height - 12, x_text(tick), "middle"))
     for number, (name, found) in enumerate(shares.items()):
         kind = f"k{number % COLOURS}"
         for low, high, share in found:
             tall = (base - _TOP) * share / highest
             title = html.escape(f"{name}, {x_text(low)}: {share:.1%}")
             parts.append(
-                f'<rect class="bar {kind}" x="{across(low):.1f}" y="{base - tall:.1f}" '
+                f'<rect class="bar pale {kind}" x="{across(low):.1f}" y="{base - tall:.1f}" '
                 f'width="{max(1.0, across(high) - across(low)):.1f}" height="{tall:.1f}">'
                 f"<title>{title}</title></rect>"
             )
     parts.append(f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{base}" y2="{base}"/>')
-    return _svg(width, height, parts) + _legend(list(bins))
+    return svg(width, height, parts) + _legend(list(bins))
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    *,
+    y_text: Callable[[float], str],
+    width: int = 460,
+    height: int = 250,
+) -> str:
+    """Bars above zero, side by side in named groups, the vertical axis logarithmic.
+
+    A name has the same colour in all groups, and each bar its value as a tooltip; what is zero or
+    less is left out.
+    """
+    shown = {
+        group: {name: value for name, value in found.items() if value > 0}
+        for group, found in groups.items()
+    }
+    values = [value for found in shown.values() for value in found.values()]
+    if not values:
+        return ""
+    names = list(dict.fromkeys(name for found in groups.values() for name in found))
+    # The lowest bar must be seen, too.
+    low, high = _decades([min(values) / 2, max(values)], 10.0)
+    base = height - _BOTTOM
+    parts = []
+    for tick in _ticks((low, high), 10.0):
+        y = base - (base - _TOP) * _share(tick, (low, high))
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+        parts.append(text(_LEFT - 5, y + 3.5, y_text(tick), "end"))
+    step = (width - _LEFT - _RIGHT) / len(shown)
+    wide = 0.84 * step / len(names)
+    for place, (group, found) in enumerate(shown.items()):
+        left = _LEFT + step * (place + 0.08)
+        for name, value in found.items():
+            number = names.index(name)
+            tall = (base - _TOP) * _share(value, (low, high))
+            title = html.escape(f"{group}, {name}: {y_text(value)}")
+            parts.append(
+                f'<rect class="bar k{number % COLOURS}" x="{left + wide * number:.1f}" '
+                f'y="{base - tall:.1f}" width="{wide * 0.92:.1f}" height="{tall:.1f}">'
+                f"<title>{title}</title></rect>"
+            )
+        parts.append(text(_LEFT + step * (place + 0.5), base + 15, group, "middle"))
+    return svg(width, height, parts) + _legend(names)
 
 
 def _axes(
@@ -108,11 +155,11 @@ def _axes(
     for tick in _ticks(y_span, 10.0):
         _, y = at(x_span[0], tick)
         parts.append(f'<line class="grid" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(x0 - 5, y + 3.5, y_text(tick), "end"))
+        parts.append(text(x0 - 5, y + 3.5, y_text(tick), "end"))
     for tick in _ticks(x_span, 2.0):
         x, _ = at(tick, y_span[0])
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y0:.1f}"/>')
-        parts.append(_text(x, y0 + 15, x_text(tick), "middle"))
+        parts.append(text(x, y0 + 15, x_text(tick), "middle"))
     return parts
 
 
@@ -142,9 +189,14 @@ def _legend(names: Sequence[str]) -> str:
     return f"<div class=legend>{items}</div>"
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    """Words at a place; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
 
 
-def _svg(width: int, height: int, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
+def svg(width: int, height: int, parts: Sequence[str]) -> str:
+    """A drawing of parts."""
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img">{"".join(parts)}</svg>'
+    )
