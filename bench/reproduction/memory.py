@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from cluster import measure_memory, running
-from harness.process import PeerError
+from harness.process import REPOSITORY, PeerError, built
 from harness.tasks import Sample, measure_micro
 
 from farrow.lab import Settings, measure
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Descriptor", "Initialisation", "Strided"]
 
 MIB, GIB = 1 << 20, 1 << 30
-REPOSITORY = Path(__file__).resolve().parents[2]
 OWN, OTHER = "own node", "another node"
 # What measure_memory calls the parts that the papers took apart, and their names here.
 _PARTS = {
@@ -83,10 +81,11 @@ class Initialisation(Experiment):
                             sample, case=_PARTS[sample.case], peer=place, variant=kind
                         )
         try:
-            for sample in measure_micro(REPOSITORY, ""):
+            program = built("examples/microbench", "-p farrow --example microbench")
+            for sample in measure_micro(REPOSITORY, "micro", program):
                 name = sample.case.removeprefix("micro ")
                 if name.startswith(("describe", "rebuild")) and sample.unit == "us":
-                    yield dataclasses.replace(sample, case=name, variant="micro")
+                    yield dataclasses.replace(sample, case=name)
         except PeerError as error:
             room.note(str(error))
 

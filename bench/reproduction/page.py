@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Outcome", "markdown", "page"]
 
 _NOT_MEASURED = "not measured in this run"
-# Bars of more groups than these are too thin to be told apart.
-_GROUPS_MAX = 8
 
 
 @dataclasses.dataclass
@@ -151,8 +149,7 @@ def _chart(view: View, found: dict[str, dict[str, float]]) -> str:
             y_text=_short,
         )
     if view.chart == "bars":
-        few = dict(list(found.items())[:_GROUPS_MAX])
-        return _charts.bars(few, y_text=_short)
+        return _charts.bars(found, x_text=_short)
     return ""
 
 

@@ -18,6 +18,10 @@ __all__ = ["COLOURS", "bars", "curves", "histograms", "svg", "text"]
 # As many classes k0, k1, ... has the style sheet.
 COLOURS = 6
 _LEFT, _BOTTOM, _TOP, _RIGHT = 48, 30, 10, 8
+# Of bars: height with the gap below, width of a letter of a label, and letters that fit.
+_BAR, _LETTER, _LABEL_MAX = 11, 6, 32
+# Bars of lengths that differ by more cannot be compared by eye from zero on.
+_LINEAR_MAX = 30.0
 
 
 def curves(
@@ -98,48 +102,53 @@ def histograms(
 def bars(
     groups: Mapping[str, Mapping[str, float]],
     *,
-    y_text: Callable[[float], str],
+    x_text: Callable[[float], str],
     width: int = 460,
-    height: int = 250,
 ) -> str:
-    """Bars above zero, side by side in named groups, the vertical axis logarithmic.
+    """Bars to the right, below each other in named groups; each has its value as a tooltip.
 
-    A name has the same colour in all groups, and each bar its value as a tooltip; what is zero or
-    less is left out.
+    A name has the same colour in all groups.  The axis begins at zero, or is logarithmic where the
+    values differ by more than ``_LINEAR_MAX``; what is zero or less is left out.
     """
-    shown = {
-        group: {name: value for name, value in found.items() if value > 0}
-        for group, found in groups.items()
-    }
-    values = [value for found in shown.values() for value in found.values()]
+    values = [value for found in groups.values() for value in found.values() if value > 0]
     if not values:
         return ""
     names = list(dict.fromkeys(name for found in groups.values() for name in found))
-    # The lowest bar must be seen, too.
-    low, high = _decades([min(values) / 2, max(values)], 10.0)
-    base = height - _BOTTOM
-    parts = []
-    for tick in _ticks((low, high), 10.0):
-        y = base - (base - _TOP) * _share(tick, (low, high))
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
-        parts.append(text(_LEFT - 5, y + 3.5, y_text(tick), "end"))
-    step = (width - _LEFT - _RIGHT) / len(shown)
-    wide = 0.84 * step / len(names)
-    for place, (group, found) in enumerate(shown.items()):
-        left = _LEFT + step * (place + 0.08)
+    low, high = min(values), max(values)
+    # The shortest bar must be seen, too.
+    span = None if high / low <= _LINEAR_MAX else _decades([low / 2, high], 10.0)
+    left = 8 + min(_LABEL_MAX, max(len(group) for group in groups)) * _LETTER
+    across = width - left - _RIGHT - 30
+
+    def place(value: float) -> float:
+        return left + across * (value / high if span is None else _share(value, span))
+
+    parts: list[str] = []
+    y = float(_TOP)
+    for group, found in groups.items():
+        middle = y + len(found) * _BAR / 2
+        parts.append(text(left - 6, middle + 3.5, _cut(group), "end"))
         for name, value in found.items():
-            number = names.index(name)
-            tall = (base - _TOP) * _share(value, (low, high))
-            title = html.escape(f"{group}, {name}: {y_text(value)}")
-            parts.append(
-                f'<rect class="bar k{number % COLOURS}" x="{left + wide * number:.1f}" '
-                f'y="{base - tall:.1f}" width="{wide * 0.92:.1f}" height="{tall:.1f}">'
-                f"<title>{title}</title></rect>"
-            )
-        parts.append(text(_LEFT + step * (place + 0.5), base + 15, group, "middle"))
-    return svg(width, height, parts) + _legend(names)
+            if value > 0:
+                kind = f"k{names.index(name) % COLOURS}"
+                title = html.escape(f"{group}, {name}: {x_text(value)}")
+                parts.append(
+                    f'<rect class="bar {kind}" x="{left}" y="{y:.1f}" '
+                    f'width="{max(1.0, place(value) - left):.1f}" height="{_BAR - 2}">'
+                    f"<title>{title}</title></rect>"
+                )
+            y += _BAR
+        y += _BAR / 2
+    ticks = [0.0, high / 2, high] if span is None else _ticks(span, 10.0)
+    for tick in ticks:
+        x = place(tick)
+        parts.insert(0, f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y:.1f}"/>')
+        parts.append(text(x, y + 12, x_text(tick), "middle"))
+    return svg(width, round(y) + 18, parts) + _legend(names)
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _LABEL_MAX else f"{label[: _LABEL_MAX - 1]}\u2026"
 
 
 def _axes(
