@@ -100,7 +100,10 @@ class Run:
         return found
 
     def close(self) -> None:
-        """Let go of the graph."""
+        """Let go of the graph; one in the cluster gives its memory back."""
+        stream = self.features._stream
+        if stream is not None and self.features.cluster is not None:
+            stream.clear()
         self.features.close()
 
     def stalls(self, rows: npt.NDArray[np.float64]) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from reproduction.experiment import Experiment
 
-__all__ = ["EXPERIMENTS", "inside", "main", "measured", "report"]
+__all__ = ["EXPERIMENTS", "inside", "main", "measured", "read", "report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Windows(), Placement(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(), Strided(),
@@ -76,10 +76,10 @@ def measured(experiment: Experiment, folder: Path, is_quick: bool, seconds_max: 
             if code != 0:
                 failure = _last_words(log) or f"it ended with {code}"
         except subprocess.TimeoutExpired:
-            failure = f"it was not done after {seconds_max:.0f} s"
+            failure = f"it was not done after {seconds_max:g} s"
         finally:
             _end(process)
-    samples, notes = _read(target)
+    samples, notes = read(target)
     return Outcome(experiment, samples, notes, time.monotonic() - began, failure)
 
 
@@ -101,7 +101,7 @@ def _last_words(log: Path) -> str:
     return lines[-1].strip()[:_WORDS_MAX] if lines else ""
 
 
-def _read(path: Path) -> tuple[list[Sample], list[str]]:
+def read(path: Path) -> tuple[list[Sample], list[str]]:
     """Whole lines only: the last one of a process that was killed may be cut."""
     samples: list[Sample] = []
     notes: list[str] = []
@@ -139,9 +139,9 @@ def report(
     return path
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, save; 1 if an experiment failed."""
-    options = _options()
+    options = _options(arguments)
     by_name = {one.name: one for one in EXPERIMENTS}
     if options.inside:
         inside(by_name[options.inside], Path(options.folder), options.quick, sys.stdout)
@@ -164,7 +164,7 @@ def main() -> int:
     return 1 if any(one.failure is not None for one in outcomes) else 0
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     names = [one.name for one in EXPERIMENTS]
@@ -176,7 +176,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
     parser.add_argument("--inside", choices=names, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

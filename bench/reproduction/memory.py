@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -199,13 +199,15 @@ class Descriptor(Experiment):
             "all", "Until every value was read once", "ms", _ms, "curves", "bytes of the table", 2
         ),
     )
+    sizes_quick: ClassVar[tuple[str, ...]] = ("1 MiB", "16 MiB", "64 MiB")
+    sizes_full: ClassVar[tuple[str, ...]] = (
+        "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "1024 MiB",
+    )  # fmt: skip
     _WAYS = ("descriptor", "copy of all bytes", "Flight")
 
     def run(self, room: Room) -> Iterator[Sample]:
         """By size."""
-        sizes = ("1 MiB", "16 MiB", "64 MiB") if room.is_quick else (
-            "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "1024 MiB",
-        )  # fmt: skip
+        sizes = self.sizes_quick if room.is_quick else self.sizes_full
         repeats = int(room.pick(4, 8))
         with running(2, int(number(sizes[-1])) * 2 + (128 << 20)) as nodes:
             for size in sizes:

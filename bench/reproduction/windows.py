@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cluster import running
 from graph_cluster import DAY, Run, same, ways
+from harness.machine import available_bytes
 from harness.tasks import Sample
 
 from reproduction.experiment import BATCH, Cells, Experiment, Room, View, number, p99_ms, rate
@@ -28,6 +29,10 @@ _WORK_MAX = 1_000_000
 # percentile on must be so much longer than the window before.
 _DAYS_PER_WINDOW = 1.28
 _HOURS_MAX = 720
+# Of a full run, where there is memory: some 72 M rows.
+_COPIES = 6
+# Of memory for each row: the stream, while it is made; then a graph, segments, and the file.
+_ROW_BYTES = 220
 # What is measured where the days lie elsewhere.
 _PLACED = ((SCATTER, "6 h"), (SCATTER, "72 h"), (CYCLES, "24 h"), (CYCLES, "72 h"))
 
@@ -107,13 +112,17 @@ class Windows(Experiment):
 
     def run(self, room: Room) -> Iterator[Sample]:
         """Every window over the same stream."""
-        rows, copies = (1_500_000, 1) if room.is_quick else (12_000_000, 6)
+        rows, copies = (1_500_000, 1) if room.is_quick else (12_000_000, _COPIES)
+        fit = int(available_bytes() * 0.9 / (rows * _ROW_BYTES))
+        if fit < copies:
+            room.note(f"memory for {max(fit, 1)} copies instead of {copies}")
+            copies = max(fit, 1)
         days = round(_HOURS_MAX / 24 * _DAYS_PER_WINDOW)
         stream = room.stream(rows, days, copies)
         times = f", {copies} copies of {rows:,}" if copies > 1 else ""
         room.note(f"{len(stream):,} rows of {days} days{times}")
         seconds = room.pick(1.5, 10.0)
-        with running(2, 1 << 30 if room.is_quick else 4 << 30) as nodes:
+        with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
             for hours, pattern in (
                 (6, SCATTER), (24, CYCLES), (72, SCATTER), (72, CYCLES), (240, SCATTER),
                 (720, SCATTER), (240, CYCLES), (720, CYCLES),
