@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE))
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 from harness import cluster_report, machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 import farrow  # noqa: E402
@@ -343,13 +343,8 @@ def main() -> int:
         samples += measure_count(count, repeats)
     document = document_of(HERE.parent, samples, notes, options.quick)
     text = cluster_report.table(samples, large_bytes, LEASE_SECONDS)
-    print(text)
-    folder = Path(options.output)
-    name = f"{document['date']}-{machine.host_hash()}-cluster" + ("-quick" if options.quick else "")
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / f"{name}.json", document)
-    (folder / f"{name}.md").write_text(text)
-    cluster_report.plot(samples, folder / f"{name}.png")
+    stem = leave(document, "cluster", text, Path(options.output))
+    cluster_report.plot(samples, stem.with_suffix(".png"))
     return 0
 
 

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from harness import machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 from farrow import _native  # noqa: E402
@@ -186,7 +186,7 @@ def main() -> int:
         raise SystemExit(f"{MEMORY_NEEDED} B of memory are needed, {available} B are available")
     results = compare(options.rounds or (5 if options.quick else 15))
     first = table(results)
-    print(first, flush=True)
+    print(first, file=sys.stderr, flush=True)
     settings = Settings.quick() if options.quick else Settings()
     found = analyse(measure(settings))
     over = sum(one.ratio > 1.1 for one in found.choices)
@@ -196,14 +196,7 @@ def main() -> int:
     document = document_of(HERE.parent, samples, notes, options.quick)
     document["choices"] = [{**dataclasses.asdict(o), "ratio": o.ratio} for o in found.choices]
     document["models"] = [dataclasses.asdict(model) for model in found.models]
-    text = f"{first}\n{choices(found)}\n- {notes[0]}\n"
-    print(choices(found), notes[0], sep="\n")
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    suffix = "-coherence" + ("-quick" if options.quick else "")
-    name = f"{document['date']}-{machine.host_hash()}{suffix}"
-    write(folder / f"{name}.json", document)
-    (folder / f"{name}.md").write_text(text)
+    leave(document, "coherence", f"{first}\n{choices(found)}", Path(options.output))
     return 0
 
 

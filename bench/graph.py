@@ -23,8 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
-from harness import machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
 from harness.process import python_of, set_up  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
@@ -263,14 +262,7 @@ def main() -> int:
         shared = list(in_two(path, options.quick))
     samples = [sample for _, each in results + shared for sample in each.values()]
     document = document_of(HERE.parent, samples, notes, options.quick)
-    lines = "".join(f"\n- {note}" for note in document["notes"])
-    text = f"{table(results)}\n{scaling(shared)}{lines}\n"
-    print(text)
-    folder_path = Path(options.output)
-    folder_path.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}-graph" + ("-quick" if options.quick else "")
-    write(folder_path / f"{name}.json", document)
-    (folder_path / f"{name}.md").write_text(text)
+    leave(document, "graph", f"{table(results)}\n{scaling(shared)}", Path(options.output))
     return 0
 
 

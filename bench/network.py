@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,8 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import graph  # noqa: E402
-from harness import machine  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, leave  # noqa: E402
+from harness.process import PeerError, built  # noqa: E402
 
 PATTERNS = (("scatter-gather", 6), ("scatter-gather", 24), ("temp-cycle", 24))
 # Khalili, 2026: how much faster far memory was than the network, with a cache; and without one.
@@ -54,12 +53,12 @@ QUICK = ("thesis, no cache", "thesis, large cache", "ours, large cache", "thesis
 
 
 def binary() -> Path:
-    """The program; who runs this has built it."""
-    folder = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
-    path = folder / "release" / "farrow-bench-network"
-    if not path.exists():
-        raise SystemExit(f"{path} is missing: cargo build --release -p farrow-bench-network")
-    return path
+    """The program; who runs this has built it.
+
+    Raises:
+        PeerError: or not.
+    """
+    return built("farrow-bench-network", "-p farrow-bench-network")
 
 
 def run(program: Path, *arguments: str) -> dict[str, Any]:
@@ -156,7 +155,10 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_500_000, help="rows of the stream")
     parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
     options = parser.parse_args()
-    program = binary()
+    try:
+        program = binary()
+    except PeerError as error:
+        raise SystemExit(str(error)) from None
     with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
         path = Path(folder) / "stream.bin"
         graph.stream(options.rows, path)
@@ -171,14 +173,7 @@ def main() -> int:
     ]
     document = document_of(HERE.parent, [], notes, options.quick)
     document["answers"] = answers + links
-    text = f"{ways}\n{speeds}" + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
-    print(text)
-    folder_path = Path(options.output)
-    folder_path.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}-network"
-    name += "-quick" if options.quick else ""
-    write(folder_path / f"{name}.json", document)
-    (folder_path / f"{name}.md").write_text(text)
+    leave(document, "network", f"{ways}\n{speeds}", Path(options.output))
     return 0
 
 

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from harness import machine, plot, report  # noqa: E402
-from harness.document import document_of, plain, write  # noqa: E402
+from harness.document import document_of, plain, save, write  # noqa: E402
 from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.tasks import (  # noqa: E402
     Plan,
@@ -68,7 +68,7 @@ def main() -> int:
     if not options.no_micro:
         samples += _micro(notes)
     document = document_of(HERE.parent, samples, notes, options.quick)
-    _save(document, samples, Path(options.output), options.quick)
+    _save(document, samples, Path(options.output))
     return 0 if any(sample.peer == "farrow" for sample in samples) else 1
 
 
@@ -175,18 +175,16 @@ def _micro(notes: list[str]) -> list[Sample]:
         return []
 
 
-def _save(document: dict[str, Any], samples: list[Sample], folder: Path, quick: bool) -> None:
+def _save(document: dict[str, Any], samples: list[Sample], folder: Path) -> None:
     """Print the table; write JSON, Markdown and PNG under one name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}{'-quick' if quick else ''}"
-    write(folder / f"{name}.json", document)
-    text = report.markdown(document, samples)
-    (folder / f"{name}.md").write_text(text)
+    stem = save(document, "", report.markdown(document, samples), folder)
     _print(document, samples)
     facts = document["machine"]
     title = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}, {ORDINARY}"
-    drawn = plot.draw(samples, ORDINARY, title, folder / f"{name}.png")
-    files = f"{name}.json, .md" + (" and .png" if drawn else "; no plot: matplotlib is missing")
+    drawn = plot.draw(samples, ORDINARY, title, stem.with_suffix(".png"))
+    files = f"{stem.name}.json, .md" + (
+        " and .png" if drawn else "; no plot: matplotlib is missing"
+    )
     print(f"\nIn bench/results: {files}" if folder == HERE / "results" else f"\nWrote {files}")
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from harness import machine, store_plot, store_report  # noqa: E402
-from harness.document import document_of, write  # noqa: E402
+from harness.document import document_of, save  # noqa: E402
 from harness.process import PeerError, end_on_signal, set_up  # noqa: E402
 from harness.store_tasks import StorePlan, measure_limits, measure_store  # noqa: E402
 from harness.tasks import ROW_BYTES, Sample  # noqa: E402
@@ -44,7 +44,7 @@ def main() -> int:
     chosen = set_up(chosen, notes, _say)
     samples = list(_measure(plan, chosen, notes))
     document = document_of(HERE.parent, samples, notes, options.quick)
-    _save(document, samples, Path(options.output), options.quick)
+    _save(document, samples, Path(options.output))
     return 0 if any(sample.peer == "farrow" for sample in samples) else 1
 
 
@@ -92,17 +92,16 @@ def _measure(plan: StorePlan, chosen: list[str], notes: list[str]) -> Iterator[S
             say(f"{peer} is not measured further: {error}", True)
 
 
-def _save(document: dict[str, Any], samples: list[Sample], folder: Path, quick: bool) -> None:
+def _save(document: dict[str, Any], samples: list[Sample], folder: Path) -> None:
     """Print the table; write JSON, Markdown and PNG under one name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    name = f"{document['date']}-{machine.host_hash()}-store{'-quick' if quick else ''}"
-    write(folder / f"{name}.json", document)
-    (folder / f"{name}.md").write_text(store_report.markdown(document, samples))
+    stem = save(document, "store", store_report.markdown(document, samples), folder)
     _print(document, samples)
     facts = document["machine"]
     title = f"{facts['processor']}, {facts['cores']} cores, Linux {facts['kernel']}"
-    drawn = store_plot.draw(samples, title, folder / f"{name}.png")
-    files = f"{name}.json, .md" + (" and .png" if drawn else "; no plot: matplotlib is missing")
+    drawn = store_plot.draw(samples, title, stem.with_suffix(".png"))
+    files = f"{stem.name}.json, .md" + (
+        " and .png" if drawn else "; no plot: matplotlib is missing"
+    )
     print(f"\nIn bench/results: {files}" if folder == HERE / "results" else f"\nWrote {files}")
 
 

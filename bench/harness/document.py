@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from harness.tasks import Sample
 
-__all__ = ["document_of", "plain", "write"]
+__all__ = ["document_of", "leave", "plain", "save", "write"]
 
 
 def plain(samples: Sequence[Sample]) -> list[dict[str, Any]]:
@@ -44,3 +44,24 @@ def document_of(
 def write(path: Path, document: dict[str, Any]) -> None:
     """As JSON on one line."""
     path.write_text(json.dumps(document, separators=(",", ":")) + "\n")
+
+
+def save(document: dict[str, Any], kind: str, text: str, folder: Path) -> Path:
+    """Write JSON and Markdown under one name: date, machine, ``kind``, and whether it was quick.
+
+    Returns:
+        The path of both without its ending, for a picture beside them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [document["date"], machine.host_hash(), kind, "quick" if document["quick"] else ""]
+    stem = folder / "-".join(filter(None, words))
+    write(stem.with_suffix(".json"), document)
+    stem.with_suffix(".md").write_text(text)
+    return stem
+
+
+def leave(document: dict[str, Any], kind: str, table: str, folder: Path) -> Path:
+    """Print a table with the notes below it, and ``save`` both."""
+    text = table + "".join(f"\n- {note}" for note in document["notes"]) + "\n"
+    print(text)
+    return save(document, kind, text, folder)

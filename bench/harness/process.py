@@ -24,6 +24,7 @@ __all__ = [
     "Memory",
     "PeerError",
     "PeerRun",
+    "built",
     "end_on_signal",
     "memory_of",
     "python_of",
@@ -34,6 +35,7 @@ __all__ = [
 _Process = tuple[int, int]
 
 PEERS = Path(__file__).resolve().parent.parent / "peers"
+REPOSITORY = PEERS.parent.parent
 # No single request takes this long on any machine the table fits in.
 _ANSWER_SECONDS_MAX = 180.0
 _END_SECONDS_MAX = 10.0
@@ -73,6 +75,18 @@ def memory_of(pid: int) -> Memory:
         kilobytes.get("Pss_Shmem", 0) * 1024,
         kilobytes.get("VmPTE", 0) * 1024,
     )
+
+
+def built(program: str, how: str) -> Path:
+    """A program among those that cargo has built for release; ``how`` is what builds it.
+
+    Raises:
+        PeerError: it is not there.
+    """
+    path = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release" / program
+    if not path.exists():
+        raise PeerError(f"{program} is not built: cargo build --release {how}")
+    return path
 
 
 def python_of(peer: str) -> str | None:

@@ -23,6 +23,7 @@ ROW_BYTES = 11
 READERS = 3
 # Pages of a fresh region are made ready in the background; users seldom put 1.6 GB at once.
 _READY_SECONDS_MAX = 20.0
+_CARGO_RUN = ("cargo", "run", "--release", "--quiet", "-p", "farrow", "--example", "microbench")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,16 +226,21 @@ def _smalls(run: PeerRun, writer: Driver, plan: Plan, moves: bool) -> _Found:
     driver.end()
 
 
-def measure_micro(repository: Path, variant: str) -> Iterator[Sample]:
+def measure_micro(repository: Path, variant: str, program: Path | None = None) -> Iterator[Sample]:
     """The Rust micro-benchmarks: describe, rebuild, allocate, publish, refresh.
+
+    Args:
+        repository: where cargo builds them, and they run.
+        variant: of the samples.
+        program: has been built before; None: cargo builds it.
 
     Raises:
         PeerError: cargo or the example is not there, or it failed.
     """
-    command = ["cargo", "run", "--release", "--quiet", "-p", "farrow", "--example", "microbench"]
+    command: list[str | Path] = [*_CARGO_RUN, "--"] if program is None else [program]
     try:
         done = subprocess.run(
-            [*command, "--", "--json"],
+            [*command, "--json"],
             cwd=repository,
             capture_output=True,
             text=True,

@@ -120,7 +120,8 @@ impl Work {
 fn figures(outcome: &Outcome) -> Value {
     let batches = outcome.times.len();
     let (rows, seconds) = (outcome.count(batches), outcome.seconds(batches));
-    json!({ "rows": rows, "seconds": seconds, "rows_per_second": rows as f64 / seconds })
+    let rate = rows as f64 / seconds;
+    json!({ "rows": rows, "seconds": seconds, "rows_per_second": rate, "times": outcome.times })
 }
 
 /// Where a graph's segments are put.

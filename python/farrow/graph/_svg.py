@@ -10,6 +10,8 @@ import html
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from farrow._charts import svg, text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -56,7 +58,7 @@ def bars(names: Sequence[str], counts: Sequence[float], *, width: int = 340) -> 
     for decade in range(0, decades + 1, max(1, decades // 3)):
         y = height - bottom - up * (decade + 0.15) / (decades + 0.15)
         parts.append(f'<line class="grid" x1="{left}" x2="{width - 6}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(left - 5, y + 3.5, human(10.0**decade), "end"))
+        parts.append(text(left - 5, y + 3.5, human(10.0**decade), "end"))
     step = across / max(len(names), 1)
     every = max(1, math.ceil(len(names) * 22 / across))
     for place, (name, count) in enumerate(zip(names, counts, strict=True)):
@@ -68,15 +70,15 @@ def bars(names: Sequence[str], counts: Sequence[float], *, width: int = 340) -> 
             f' height="{tall:.1f}"><title>{label}</title></rect>'
         )
         if place % every == 0:
-            parts.append(_text(x + step / 2, height - 7, name, "middle"))
-    return _svg(width, height, parts)
+            parts.append(text(x + step / 2, height - 7, name, "middle"))
+    return svg(width, height, parts)
 
 
 def line(points: Sequence[tuple[float, float]], *, width: int = 1040) -> str:
     """A line of (rows so far, rows a second) points, from zero up."""
     height, left, bottom, top = 220, 60, 26, 10
     if not points:
-        return _svg(width, 20, [_text(0, 14, "nothing was measured", "start")])
+        return svg(width, 20, [text(0, 14, "nothing was measured", "start")])
     most_x = (max(x for x, _ in points) or 1.0) * 1.02
     most_y = max(y for _, y in points) * 1.08 or 1.0
 
@@ -92,10 +94,10 @@ def line(points: Sequence[tuple[float, float]], *, width: int = 1040) -> str:
         parts.append(
             f'<line class="grid" x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
-        parts.append(_text(left - 6, y + 3.5, human(tick), "end"))
+        parts.append(text(left - 6, y + 3.5, human(tick), "end"))
     for tick in _ticks(most_x):
         x, _ = at(tick, 0)
-        parts.append(_text(x, height - 8, human(tick), "middle"))
+        parts.append(text(x, height - 8, human(tick), "middle"))
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
     if len(points) > 1:
         parts.append(f'<polyline class="line" points="{path}"/>')
@@ -105,7 +107,7 @@ def line(points: Sequence[tuple[float, float]], *, width: int = 1040) -> str:
         for (rows, rate), (x, y) in ((point, at(*point)) for point in points)
         if len(points) <= 200
     ]
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def drawing(kind: str, accounts: Sequence[str], hops: Sequence[Hop], *, size: int = 250) -> str:
@@ -130,8 +132,8 @@ def drawing(kind: str, accounts: Sequence[str], hops: Sequence[Hop], *, size: in
         )
     hidden = len(set(accounts)) - len(places)
     if hidden > 0:
-        parts.append(_text(size / 2, size - 3, f"and {hidden} more accounts", "middle"))
-    return _svg(size, size, parts)
+        parts.append(text(size / 2, size - 3, f"and {hidden} more accounts", "middle"))
+    return svg(size, size, parts)
 
 
 def _centre(kind: str, accounts: Sequence[str]) -> tuple[str, ...]:
@@ -219,14 +221,3 @@ def _ticks(most: float) -> list[float]:
             step *= part
             break
     return [step * number for number in range(int(most / step) + 1)]
-
-
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
-
-
-def _svg(width: int, height: int, parts: Sequence[str]) -> str:
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-        f' role="img">{"".join(parts)}</svg>'
-    )

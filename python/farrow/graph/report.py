@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from farrow import _page
 from farrow.graph import _svg
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def page(run: Run) -> str:
     if isinstance(cut_short, dict) and any(cut_short.values()):
         tiles.append(("searches cut short", _svg.human(sum(cut_short.values()))))
     sections = [
-        "<div class=tiles>" + "".join(_tile(*tile) for tile in tiles) + "</div>",
-        _settings(run.settings),
+        _page.tiles(tiles),
+        _page.facts("Settings", run.settings.items()),
         "<h2>Throughput over the stream</h2>"
         "<p>Rows a second against rows so far; the graph fills its windows from the left.</p>"
         + _svg.line(_rates(run.rates)),
@@ -121,7 +122,7 @@ def page(run: Run) -> str:
         + _features(run.distributions),
     ]
     sections.append("<h2>Largest found patterns</h2>" + _patterns(run.drawn))
-    return _PAGE.format(title=html.escape(run.title), body="\n".join(sections))
+    return _page.document(run.title, sections, _STYLE)
 
 
 def _rates(rates: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
@@ -172,61 +173,13 @@ def _patterns(drawn: Sequence[Drawn]) -> str:
     return note + "".join(grids)
 
 
-def _settings(settings: Mapping[str, object]) -> str:
-    cells = "".join(
-        f"<tr><th>{html.escape(str(name))}</th><td>{html.escape(str(value))}</td></tr>"
-        for name, value in settings.items()
-    )
-    return f"<details><summary>Settings</summary><table>{cells}</table></details>"
-
-
-def _tile(name: str, value: str) -> str:
-    return f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ --ink: #1d2733; --soft: #667585; --rule: #e2e7ec; --fill: #2f6f9f; --mark: #c8442c;
-  --back: #fff; --card: #f7f9fb; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #dfe6ec; --soft: #93a1af; --rule: #2c3742;
-  --fill: #63a6d8; --mark: #f07a5f; --back: #141a20; --card: #1b232b; }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  max-width: 1080px; margin: 2.5rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin: 0 0 1rem; overflow-wrap: anywhere; }}
-h2 {{ font-size: 1.1rem; margin: 2.2rem 0 .3rem; }}
-p {{ color: var(--soft); margin: 0 0 .8rem; }}
-.small {{ font-size: .8rem; margin: .2rem 0 0; }}
-.tiles {{ display: flex; flex-wrap: wrap; gap: .7rem; margin-bottom: 1rem; }}
-.tiles div {{ background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
-  padding: .55rem .9rem; min-width: 6.5rem; }}
-.tiles b {{ display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }}
-.tiles span, figcaption span {{ color: var(--soft); font-size: .8rem; }}
-table {{ border-collapse: collapse; margin: .5rem 0; }}
-th, td {{ text-align: left; vertical-align: top; padding: .15rem 1rem .15rem 0;
-  font-size: .85rem; }}
-th {{ color: var(--soft); font-weight: 500; }}
-summary {{ cursor: pointer; color: var(--soft); }}
-figure {{ margin: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
-  padding: .6rem .7rem; min-width: 0; }}
-figcaption {{ display: flex; justify-content: space-between; align-items: baseline; gap: .5rem; }}
-.grid3 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(310px, 1fr));
-  gap: .8rem; }}
-.grid4 {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(235px, 1fr));
-  gap: .8rem; margin-bottom: .8rem; }}
-svg {{ width: 100%; height: auto; display: block; }}
-svg text {{ fill: var(--soft); font: 10.5px system-ui, sans-serif; }}
-.grid {{ stroke: var(--rule); }}
-.bar, .dot {{ fill: var(--fill); }}
-.line {{ fill: none; stroke: var(--fill); stroke-width: 1.6; }}
-.node {{ fill: var(--fill); }} .centre {{ fill: var(--mark); }}
-.hop {{ stroke: var(--soft); fill: var(--soft); opacity: .75; }}
-.hop.trigger {{ stroke: var(--mark); fill: var(--mark); opacity: 1; }}
-.hop path {{ fill: none; }} .hop polygon {{ stroke: none; }}
-</style></head>
-<body><h1>{title}</h1>
-{body}
-</body></html>
+_STYLE = """
+th, td { padding: .15rem 1rem .15rem 0; }
+.grid3, .grid4 { display: grid; gap: .8rem; margin-bottom: .8rem; }
+.grid3 { grid-template-columns: repeat(auto-fill, minmax(310px, 1fr)); }
+.grid4 { grid-template-columns: repeat(auto-fill, minmax(235px, 1fr)); }
+.node { fill: var(--k0); } .centre { fill: var(--mark); }
+.hop { stroke: var(--soft); fill: var(--soft); opacity: .75; }
+.hop.trigger { stroke: var(--mark); fill: var(--mark); opacity: 1; }
+.hop path { fill: none; } .hop polygon { stroke: none; }
 """

@@ -22,6 +22,7 @@ _SERIAL = "clflush"
 # What is written comes from a buffer that the caches hold in part, as a program's data does.
 _SOURCE_BYTES_MAX = 4 * MIB
 _STATES = ("uncached", "cached", "dirty")
+PARTS = ("lines", "threads", "patterns")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Settings:
     """Of each series."""
     threads: tuple[int, ...] = ()
     """Numbers of threads; empty: 1, 2, 4, ... up to the cores."""
+    parts: tuple[str, ...] = PARTS
+    """What is measured: cost by size, by threads, access patterns."""
     memory_dir: str = "/dev/shm"
     """A tmpfs: where the region that stands for another node's lies."""
 
@@ -121,18 +124,21 @@ class Group:
 def groups(settings: Settings) -> Iterator[Group]:
     """All of a run, arena by arena."""
     for pages in ("small", "huge"):
-        yield from _lines(settings, pages)
-        yield from _threads(settings, pages)
-        if pages == "small":
+        if "lines" in settings.parts:
+            yield from _lines(settings, pages)
+        if "threads" in settings.parts:
+            yield from _threads(settings, pages)
+        if "patterns" in settings.parts and pages == "small":
             yield from _patterns(settings, "private")
-    yield from _patterns(settings, "region")
+    if "patterns" in settings.parts:
+        yield from _patterns(settings, "region")
 
 
 def arena_bytes(settings: Settings, memory: str) -> int:
     """How much memory the series over one kind of memory need."""
     threads = max(settings.thread_counts)
     patterns = settings.pattern_bytes * threads
-    if memory == "region":
+    if memory == "region" or settings.parts == ("patterns",):
         return patterns
     return max(settings.size_max, *(size * threads for size in _thread_sizes(settings)), patterns)
 
@@ -183,7 +189,8 @@ def _threads(settings: Settings, pages: str) -> Iterator[Group]:
 def _patterns(settings: Settings, memory: str) -> Iterator[Group]:
     """Loads and stores after a refresh: nothing of the range is in a cache."""
     shapes = [(width, width) for width in _WIDTHS] + [(8, stride) for stride in _STRIDES]
-    for work in ("load", "store"):
+    # Stores come first: private memory that was never written is one page of zeros, in the cache.
+    for work in ("store", "load"):
         for width, stride in shapes:
             series = (
                 Series(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
+from farrow import _charts, _page
 from farrow.cli._output import human_bytes, human_ns
-from farrow.lab import _svg
 from farrow.lab._analyse import DECIDED, TYPICAL, histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from farrow.lab._analyse import Figures
     from farrow.lab._measure import Run
 
@@ -35,7 +33,7 @@ def page(run: Run, figures: Figures) -> str:
         ("choices over 1.1", f"{len(over)} of {len(figures.choices)}"),
     ]
     sections = [
-        "<div class=tiles>" + "".join(_tile(*tile) for tile in tiles) + "</div>",
+        _page.tiles(tiles),
         _facts(run),
         "<h2>The best way, and the one Farrow takes</h2>"
         "<p>For each size: publish of lines that were stored to, refresh of lines that are cached,"
@@ -54,7 +52,7 @@ def page(run: Run, figures: Figures) -> str:
         " are touched.</p>" + _patterns(figures),
         "<h2>All figures</h2>" + _all(figures, run.machine["line_bytes"]),
     ]
-    return _PAGE.format(title="Farrow: what coherence costs here", body="\n".join(sections))
+    return _page.document("Farrow: what coherence costs here", sections)
 
 
 def _facts(run: Run) -> str:
@@ -65,8 +63,9 @@ def _facts(run: Run) -> str:
         (f"in huge pages, {kind}", "not said" if count is None else human_bytes(count))
         for kind, count in run.huge_bytes.items()
     ]
-    body = [(str(name).replace("_", " "), str(value)) for name, value in rows]
-    return "<details><summary>Machine and settings</summary>" + _table((), body) + "</details>"
+    return _page.facts(
+        "Machine and settings", [(str(name).replace("_", " "), value) for name, value in rows]
+    )
 
 
 def _choices(figures: Figures) -> str:
@@ -86,7 +85,7 @@ def _choices(figures: Figures) -> str:
         )
     ]
     heads = ("", "size", "pages", "best", ">", "picked", ">", ">picked / best")
-    return _table(heads, rows, marked=lambda row: float(row[-1]) > 1.1)
+    return _page.table(heads, rows, marked=lambda row: float(row[-1]) > 1.1)
 
 
 def _by_size(figures: Figures) -> str:
@@ -96,8 +95,12 @@ def _by_size(figures: Figures) -> str:
         if one.part == "lines":
             chart = lines.setdefault((one.work, one.state, one.pages), {})
             chart.setdefault(one.method, []).append((one.nbytes, cost.p50))
-    return _grid(
-        (f"{work}, {state}", _PAGES[pages], _svg.curves(chart, x_text=human_bytes, y_text=human_ns))
+    return _page.figures(
+        (
+            f"{work}, {state}",
+            _PAGES[pages],
+            _charts.curves(chart, x_text=human_bytes, y_text=human_ns),
+        )
         for (work, state, pages), chart in lines.items()
     )
 
@@ -110,7 +113,7 @@ def _models(figures: Figures) -> str:
         )
         for model in figures.models
     ]  # fmt: skip
-    return _table(("", "by", "lines are", "pages", ">a call", ">a line", ">error"), rows)
+    return _page.table(("", "by", "lines are", "pages", ">a call", ">a line", ">error"), rows)
 
 
 def _histograms(run: Run, figures: Figures) -> str:
@@ -120,11 +123,11 @@ def _histograms(run: Run, figures: Figures) -> str:
         if is_shown and series.state == TYPICAL[series.work]:
             chart = found.setdefault((series.work, series.nbytes), {})
             chart[series.method] = [value for taken in rounds for value in taken]
-    return _grid(
+    return _page.figures(
         (
             f"{work}, {TYPICAL[work]}, {human_bytes(nbytes)}",
             _PAGES["small"],
-            _svg.histograms(
+            _charts.histograms(
                 {name: histogram(values) for name, values in chart.items()}, x_text=human_ns
             ),
         )
@@ -141,7 +144,7 @@ def _threads(figures: Figures) -> str:
         )
         for cost in figures.costs if cost.series.part == "threads"
     ]  # fmt: skip
-    return _table(("", "by", "each", "pages", ">threads", ">median", ">GiB/s"), rows)
+    return _page.table(("", "by", "each", "pages", ">threads", ">median", ">GiB/s"), rows)
 
 
 def _patterns(figures: Figures) -> str:
@@ -161,7 +164,7 @@ def _patterns(figures: Figures) -> str:
         if {"private", "region"} <= found.keys()
     ]  # fmt: skip
     heads = ("", "element", "order", ">threads", ">private GiB/s", ">region GiB/s", ">ratio")
-    return _table(heads, rows)
+    return _page.table(heads, rows)
 
 
 def _all(figures: Figures, line_bytes: int) -> str:
@@ -176,83 +179,4 @@ def _all(figures: Figures, line_bytes: int) -> str:
     ]  # fmt: skip
     heads = ("", "by", "lines are", ">size", "pages", ">samples", ">p25", ">p50", ">p75", ">p99",
              ">a line", ">GiB/s")  # fmt: skip
-    return "<details><summary>Every series</summary>" + _table(heads, rows) + "</details>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], marked: object = None) -> str:
-    """Plain cells; a column whose head begins with ``>`` is aligned right."""
-    right = [head.startswith(">") for head in heads]
-    top = "".join(f"<th>{html.escape(head.lstrip('>'))}</th>" for head in heads)
-    body = []
-    for row in rows:
-        cells = "".join(
-            f"<td{' class=right' if place < len(right) and right[place] else ''}>"
-            f"{html.escape(cell)}</td>"
-            for place, cell in enumerate(row)
-        )
-        mark = " class=mark" if callable(marked) and marked(row) else ""
-        body.append(f"<tr{mark}>{cells}</tr>")
-    return f"<table>{f'<tr>{top}</tr>' if heads else ''}{''.join(body)}</table>"
-
-
-def _grid(figures: Iterable[tuple[str, str, str]]) -> str:
-    return "<div class=charts>" + "".join(
-        f"<figure><figcaption><b>{html.escape(title)}</b><span>{html.escape(note)}</span>"
-        f"</figcaption>{chart}</figure>"
-        for title, note, chart in figures
-    ) + "</div>"  # fmt: skip
-
-
-def _tile(name: str, value: str) -> str:
-    return f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
-
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-:root {{ --ink: #1d2733; --soft: #667585; --rule: #e2e7ec; --back: #fff; --card: #f7f9fb;
-  --mark: #c8442c; --k0: #2f6f9f; --k1: #c8442c; --k2: #0b6e4f; --k3: #a06a00; --k4: #7a4fa3;
-  --k5: #56707f; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #dfe6ec; --soft: #93a1af; --rule: #2c3742;
-  --back: #141a20; --card: #1b232b; --mark: #f07a5f; --k0: #63a6d8; --k1: #f07a5f; --k2: #4fc79b;
-  --k3: #e0b04f; --k4: #bb93e0; --k5: #9db5c2; }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back);
-  max-width: 1080px; margin: 2.5rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.5rem; margin: 0 0 1rem; }}
-h2 {{ font-size: 1.1rem; margin: 2.2rem 0 .3rem; }}
-p {{ color: var(--soft); margin: 0 0 .8rem; }}
-.tiles {{ display: flex; flex-wrap: wrap; gap: .7rem; margin-bottom: 1rem; }}
-.tiles div {{ background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
-  padding: .55rem .9rem; min-width: 6.5rem; }}
-.tiles b {{ display: block; font-size: 1.2rem; font-variant-numeric: tabular-nums; }}
-.tiles span, figcaption span {{ color: var(--soft); font-size: .8rem; }}
-table {{ border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; vertical-align: top; padding: .12rem 1rem .12rem 0;
-  font-size: .85rem; }}
-th {{ color: var(--soft); font-weight: 500; }}
-.right {{ text-align: right; }}
-.mark td {{ color: var(--mark); font-weight: 600; }}
-summary {{ cursor: pointer; color: var(--soft); }}
-figure {{ margin: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
-  padding: .6rem .7rem; min-width: 0; }}
-figcaption {{ display: flex; justify-content: space-between; align-items: baseline; gap: .5rem; }}
-.charts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr));
-  gap: .8rem; }}
-svg {{ width: 100%; height: auto; display: block; }}
-svg text {{ fill: var(--soft); font: 10.5px system-ui, sans-serif; }}
-.grid {{ stroke: var(--rule); }}
-.line {{ fill: none; stroke: var(--c); stroke-width: 1.6; }}
-.dot {{ fill: var(--c); }} .bar {{ fill: var(--c); opacity: .6; }}
-.k0 {{ --c: var(--k0); }} .k1 {{ --c: var(--k1); }} .k2 {{ --c: var(--k2); }}
-.k3 {{ --c: var(--k3); }} .k4 {{ --c: var(--k4); }} .k5 {{ --c: var(--k5); }}
-.legend {{ display: flex; flex-wrap: wrap; gap: .2rem .9rem; font-size: .8rem;
-  color: var(--soft); }}
-.legend i {{ display: inline-block; width: .7rem; height: .7rem; border-radius: 2px;
-  background: var(--c); margin-right: .35rem; }}
-</style></head>
-<body><h1>{title}</h1>
-{body}
-</body></html>
-"""
+    return "<details><summary>Every series</summary>" + _page.table(heads, rows) + "</details>"

@@ -1,7 +1,7 @@
-"""Small charts as SVG text: curves on logarithmic axes, and histograms.
+"""Small charts as SVG text: curves on logarithmic axes, histograms, bars side by side.
 
-Called by ``_report`` alone.  Colours are those of the page's style sheet, by classes; texts are
-escaped here.
+Called by the reports that ``_page`` makes pages of.  Colours are those of its style sheet, by
+classes; texts are escaped here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["COLOURS", "curves", "histograms"]
+__all__ = ["COLOURS", "bars", "curves", "histograms", "svg", "text"]
 
 # As many classes k0, k1, ... has the style sheet.
 COLOURS = 6
 _LEFT, _BOTTOM, _TOP, _RIGHT = 48, 30, 10, 8
+# Of bars: height with the gap below, width of a letter of a label, and letters that fit.
+_BAR, _LETTER, _LABEL_MAX = 11, 6, 32
+# Bars of lengths that differ by more cannot be compared by eye from zero on.
+_LINEAR_MAX = 30.0
 
 
 def curves(
@@ -53,7 +57,7 @@ def curves(
             f"{html.escape(y_text(y))}</title></circle>"
             for (x, y), (px, py) in zip(line, places, strict=True)
         ]
-    return _svg(width, height, parts) + _legend(list(lines))
+    return svg(width, height, parts) + _legend(list(lines))
 
 
 def histograms(
@@ -80,19 +84,71 @@ def histograms(
 
     parts = []
     for tick in _ticks(span, 2.0):
-        parts.append(_text(across(tick), height - 12, x_text(tick), "middle"))
+        parts.append(text(across(tick), height - 12, x_text(tick), "middle"))
     for number, (name, found) in enumerate(shares.items()):
         kind = f"k{number % COLOURS}"
         for low, high, share in found:
             tall = (base - _TOP) * share / highest
             title = html.escape(f"{name}, {x_text(low)}: {share:.1%}")
             parts.append(
-                f'<rect class="bar {kind}" x="{across(low):.1f}" y="{base - tall:.1f}" '
+                f'<rect class="bar pale {kind}" x="{across(low):.1f}" y="{base - tall:.1f}" '
                 f'width="{max(1.0, across(high) - across(low)):.1f}" height="{tall:.1f}">'
                 f"<title>{title}</title></rect>"
             )
     parts.append(f'<line class="grid" x1="{_LEFT}" x2="{width - _RIGHT}" y1="{base}" y2="{base}"/>')
-    return _svg(width, height, parts) + _legend(list(bins))
+    return svg(width, height, parts) + _legend(list(bins))
+
+
+def bars(
+    groups: Mapping[str, Mapping[str, float]],
+    *,
+    x_text: Callable[[float], str],
+    width: int = 460,
+) -> str:
+    """Bars to the right, below each other in named groups; each has its value as a tooltip.
+
+    A name has the same colour in all groups.  The axis begins at zero, or is logarithmic where the
+    values differ by more than ``_LINEAR_MAX``; what is zero or less is left out.
+    """
+    values = [value for found in groups.values() for value in found.values() if value > 0]
+    if not values:
+        return ""
+    names = list(dict.fromkeys(name for found in groups.values() for name in found))
+    low, high = min(values), max(values)
+    # The shortest bar must be seen, too.
+    span = None if high / low <= _LINEAR_MAX else _decades([low / 2, high], 10.0)
+    left = 8 + min(_LABEL_MAX, max(len(group) for group in groups)) * _LETTER
+    across = width - left - _RIGHT - 30
+
+    def place(value: float) -> float:
+        return left + across * (value / high if span is None else _share(value, span))
+
+    parts: list[str] = []
+    y = float(_TOP)
+    for group, found in groups.items():
+        middle = y + len(found) * _BAR / 2
+        parts.append(text(left - 6, middle + 3.5, _cut(group), "end"))
+        for name, value in found.items():
+            if value > 0:
+                kind = f"k{names.index(name) % COLOURS}"
+                title = html.escape(f"{group}, {name}: {x_text(value)}")
+                parts.append(
+                    f'<rect class="bar {kind}" x="{left}" y="{y:.1f}" '
+                    f'width="{max(1.0, place(value) - left):.1f}" height="{_BAR - 2}">'
+                    f"<title>{title}</title></rect>"
+                )
+            y += _BAR
+        y += _BAR / 2
+    ticks = [0.0, high / 2, high] if span is None else _ticks(span, 10.0)
+    for tick in ticks:
+        x = place(tick)
+        parts.insert(0, f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{y:.1f}"/>')
+        parts.append(text(x, y + 12, x_text(tick), "middle"))
+    return svg(width, round(y) + 18, parts) + _legend(names)
+
+
+def _cut(label: str) -> str:
+    return label if len(label) <= _LABEL_MAX else f"{label[: _LABEL_MAX - 1]}\u2026"
 
 
 def _axes(
@@ -108,11 +164,11 @@ def _axes(
     for tick in _ticks(y_span, 10.0):
         _, y = at(x_span[0], tick)
         parts.append(f'<line class="grid" x1="{x0:.1f}" x2="{x1:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(_text(x0 - 5, y + 3.5, y_text(tick), "end"))
+        parts.append(text(x0 - 5, y + 3.5, y_text(tick), "end"))
     for tick in _ticks(x_span, 2.0):
         x, _ = at(tick, y_span[0])
         parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y1:.1f}" y2="{y0:.1f}"/>')
-        parts.append(_text(x, y0 + 15, x_text(tick), "middle"))
+        parts.append(text(x, y0 + 15, x_text(tick), "middle"))
     return parts
 
 
@@ -142,9 +198,14 @@ def _legend(names: Sequence[str]) -> str:
     return f"<div class=legend>{items}</div>"
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+def text(x: float, y: float, words: str, anchor: str) -> str:
+    """Words at a place; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
 
 
-def _svg(width: int, height: int, parts: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {width} {height}" role="img">{"".join(parts)}</svg>'
+def svg(width: int, height: int, parts: Sequence[str]) -> str:
+    """A drawing of parts."""
+    return (
+        f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img">{"".join(parts)}</svg>'
+    )

@@ -1,0 +1,185 @@
+"""Run the tables and figures of the thesis and the papers again: ``python bench/reproduce.py``.
+
+Each experiment (``reproduction/``) runs in a process of its own, which is ended when its time is
+over: one that fails is told in the page and in the exit code, and takes no other with it.  Leaves
+one HTML page with our figures beside theirs, their table, and raw samples, in bench/results/.
+Needs ``cargo build --release -p farrow-bench-network``; ``make reproduce`` does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from harness.document import document_of, leave  # noqa: E402
+from harness.process import end_on_signal  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+from reproduction.experiment import Room  # noqa: E402
+from reproduction.far import Caches, Network, WhatIf  # noqa: E402
+from reproduction.memory import Descriptor, Initialisation, Strided  # noqa: E402
+from reproduction.page import Outcome, markdown, page  # noqa: E402
+from reproduction.windows import Enlarged, Placement, Windows  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reproduction.experiment import Experiment
+
+__all__ = ["EXPERIMENTS", "inside", "main", "measured", "read", "report"]
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Windows(), Placement(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(), Strided(),
+    Descriptor(),
+)  # fmt: skip
+# After its time an experiment may still end its nodes.
+_END_SECONDS_MAX = 40.0
+# Of what a failed process wrote last.
+_WORDS_MAX = 300
+
+
+def inside(experiment: Experiment, folder: Path, is_quick: bool, out: IO[str]) -> None:
+    """Run one experiment; samples and notes are lines of JSON, each complete when it is written."""
+
+    def tell(**what: Any) -> None:
+        print(json.dumps(what), file=out, flush=True)
+
+    room = Room(is_quick, folder, lambda text: tell(note=text))
+    for sample in experiment.run(room):
+        print(f"  {sample.variant}: {sample.case}, {sample.peer}", file=sys.stderr, flush=True)
+        tell(sample=dataclasses.asdict(sample))
+
+
+def measured(experiment: Experiment, folder: Path, is_quick: bool, seconds_max: float) -> Outcome:
+    """Run one experiment in a process of its own, for at most so long."""
+    target, log = (folder / f"{experiment.name}.{end}" for end in ("jsonl", "log"))
+    command = [sys.executable, str(Path(__file__).resolve()), "--inside", experiment.name]
+    command += ["--folder", str(folder), *(["--quick"] if is_quick else [])]
+    began = time.monotonic()
+    failure = None
+    with target.open("wb") as out, log.open("wb") as errors:
+        process = subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True)
+        try:
+            code = process.wait(seconds_max)
+            if code != 0:
+                failure = _last_words(log) or f"it ended with {code}"
+        except subprocess.TimeoutExpired:
+            failure = f"it was not done after {seconds_max:g} s"
+        finally:
+            _end(process)
+    samples, notes = read(target)
+    return Outcome(experiment, samples, notes, time.monotonic() - began, failure)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process, which ends what it started; then what is left of its session."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.terminate()
+        process.wait(_END_SECONDS_MAX)
+    # Nothing is left where the first says so.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:_WORDS_MAX] if lines else ""
+
+
+def read(path: Path) -> tuple[list[Sample], list[str]]:
+    """Whole lines only: the last one of a process that was killed may be cut."""
+    samples: list[Sample] = []
+    notes: list[str] = []
+    for line in path.read_text().splitlines(keepends=True):
+        if not line.endswith("\n"):
+            continue
+        found = json.loads(line)
+        if "sample" in found:
+            samples.append(Sample(**found["sample"]))
+        else:
+            notes.append(found["note"])
+    return samples, list(dict.fromkeys(notes))
+
+
+def report(
+    outcomes: Sequence[Outcome], notes: Sequence[str], is_quick: bool, load: Sequence[float],
+    folder: Path,
+) -> Path:  # fmt: skip
+    """Write everything; gives the page's path."""
+    samples = [sample for one in outcomes for sample in one.samples]
+    document = document_of(HERE.parent, samples, notes, is_quick)
+    document["load"] = list(load)
+    document["experiments"] = [
+        {
+            "name": one.experiment.name,
+            "samples": len(one.samples),
+            "notes": one.notes,
+            "seconds": round(one.seconds, 1),
+            "failure": one.failure,
+        }
+        for one in outcomes
+    ]
+    path = leave(document, "reproduce", markdown(outcomes), folder).with_suffix(".html")
+    path.write_text(page(document, outcomes))
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print, save; 1 if an experiment failed."""
+    options = _options(arguments)
+    by_name = {one.name: one for one in EXPERIMENTS}
+    if options.inside:
+        inside(by_name[options.inside], Path(options.folder), options.quick, sys.stdout)
+        return 0
+    names = options.only or list(by_name)
+    notes = [f"{name}: left out by --only" for name in by_name if name not in names]
+    load = os.getloadavg()
+    outcomes = []
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+        for name in names:
+            experiment = by_name[name]
+            print(f"{experiment.title} ...", file=sys.stderr, flush=True)
+            seconds_max = experiment.seconds_max[0 if options.quick else 1]
+            one = measured(experiment, Path(folder), options.quick, seconds_max)
+            words = f"  {len(one.samples)} series in {one.seconds:.0f} s"
+            print(words + (f"; {one.failure}" if one.failure else ""), file=sys.stderr)
+            outcomes.append(one)
+    path = report(outcomes, notes, options.quick, load, Path(options.output))
+    print(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+    return 1 if any(one.failure is not None for one in outcomes) else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    names = [one.name for one in EXPERIMENTS]
+    parser.add_argument("--quick", action="store_true", help="less data, fewer repeats: minutes")
+    parser.add_argument(
+        "--only", action="append", choices=names, metavar="NAME",
+        help=f"this experiment; may be given again: {', '.join(names)}",
+    )  # fmt: skip
+    parser.add_argument("--output", default=str(HERE / "results"), help="folder for results")
+    parser.add_argument("--inside", choices=names, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("FARROW_LOG", "error")
+    end_on_signal()
+    sys.exit(main())

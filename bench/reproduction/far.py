@@ -1,0 +1,251 @@
+"""A graph's days behind a network, and behind links of other speeds (``bench/network``)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graph
+import network
+from harness.tasks import Sample
+
+from reproduction.experiment import BATCH, Cells, Experiment, Room, View, factor, number, rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+__all__ = ["Caches", "Network", "WhatIf"]
+
+PRIVATE, MAPPED = "private memory", "segments in memory"
+SCATTER, CYCLES = "scatter-gather", "temp-cycle"
+_WINDOWS = ((SCATTER, 6), (CYCLES, 24))
+# Over hours nearly all that is looked at is in the cache, whatever the link.
+_LINKED = (*_WINDOWS, (SCATTER, 72))
+
+
+def _stream(room: Room) -> Path:
+    """A stream in the program's format, made once in a run."""
+    rows = 400_000 if room.is_quick else 1_500_000
+    path = room.folder / f"stream-{rows}.bin"
+    if not path.exists():
+        unnamed = path.with_suffix(".part")
+        graph.stream(rows, unnamed)
+        unnamed.rename(path)
+    room.note(f"{rows:,} rows of 10 days; both processes on one machine, over loopback")
+    return path
+
+
+def _work(pattern: str, hours: int, seconds: float, rows: int = 40_960) -> list[str]:
+    return [
+        *("--pattern", pattern, "--hours", str(hours), "--batch", str(BATCH)),
+        *("--rows", str(rows // BATCH * BATCH), "--seconds", str(seconds)),
+    ]
+
+
+def _calls(answer: dict[str, Any]) -> dict[str, float]:
+    """Hits in a hundred, calls and bytes, the latter for a batch."""
+    counters = answer["network"]["counters"]
+    hits = counters["hits"] + counters["negative_hits"]
+    batches = max(1, len(answer["network"]["times"]))
+    return {
+        "hits": 100 * hits / max(1, hits + counters["misses"]),
+        "calls": counters["calls"] / batches,
+        "kB": counters["bytes"] / 1e3 / batches,
+    }
+
+
+class Network(Experiment):
+    """Load and store against gRPC."""
+
+    name = "network"
+    title = "Load/store against gRPC"
+    about = (
+        "The thesis' base line fetches rows from the node that has the days by gRPC, behind a"
+        " software cache. Here the same search runs over private memory, over segments in memory,"
+        " and over rows fetched from a second process by gRPC on loopback: as the thesis designed"
+        " it, and in the best way we know (calls for many rows, fetched ahead, no copies). All find"
+        " the same. All hits: a second pass over the same rows, with a cache that has them all."
+    )
+    seconds_max = (120.0, 480.0)
+    views = (
+        View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
+        View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
+        View(f"{SCATTER}, calls", "Scatter-gather: the network", "each batch", chart="", digits=1),
+        View(f"{CYCLES}, calls", "Temporal cycles: the network", "each batch", chart="", digits=1),
+        View("a hit", "A hit alone", "ns", digits=0),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """Each way beside private memory and segments of the same moment."""
+        program, path = network.binary(), _stream(room)
+        chosen = ("no cache", "large cache", "all hits")
+        for pattern, hours in _WINDOWS:
+            work = _work(pattern, hours, room.pick(1.5, 10.0))
+            for end in chosen:
+                for design in ("thesis", "ours"):
+                    way = f"{design}, {end}"
+                    answer = network.run(program, "compare", str(path), *work, *network.WAYS[way])
+                    for place, key in (
+                        (PRIVATE, "private"),
+                        (MAPPED, "mapped"),
+                        (design, "network"),
+                    ):
+                        times = answer[key]["times"]
+                        name = place if key == "network" else f"{place} ({design}'s run)"
+                        yield Sample(end, name, pattern, "s", times)
+                    for what, value in _calls(answer).items():
+                        yield Sample(way, what, f"{pattern}, calls", what, [value])
+                    replay = answer["replay"]
+                    if design == "thesis" and replay:
+                        for one in ("thesis", "ours"):
+                            yield Sample(pattern, one, "a hit", "ns", [replay[f"{one}_ns"]])
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """Time over the network by time with segments in memory, in the same run of the program."""
+
+        def over(design: str, end: str) -> str | None:
+            texts = []
+            for pattern, what in ((SCATTER, "scatter-gather"), (CYCLES, "cycles")):
+                near = cells.get(pattern, end, f"{MAPPED} ({design}'s run)", rate)
+                found = factor(near, cells.get(pattern, end, design, rate), 1)
+                if found is not None:
+                    texts.append(f"{what} {found}")
+            return (
+                f"{', '.join(texts)} ({design}' design)".replace("ours'", "our") if texts else None
+            )
+
+        def both(end: str) -> str | None:
+            return "; ".join(filter(None, (over("thesis", end), over("ours", end)))) or None
+
+        return {"cache": both("large cache"), "none": both("no cache"), "hits": both("all hits")}
+
+
+class Caches(Experiment):
+    """Sizes and policies of the cache."""
+
+    name = "caches"
+    title = "Sizes of the cache in front of the network"
+    about = (
+        "Scatter-gather over 24 hours with our design of the base line, by the bytes that the cache"
+        " may hold and by what makes room; and the thesis' design beside it."
+    )
+    seconds_max = (60.0, 360.0)
+    views = (
+        View("speed", "Throughput", "rows a second", rate, "curves", "bytes of the cache"),
+        View("hits", "Hits", "of a hundred", chart="curves", across="bytes of the cache", digits=1),
+        View("calls", "Calls", "each batch", chart="curves", across="bytes of the cache", digits=1),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """From too small to all."""
+        program, path = network.binary(), _stream(room)
+        sizes = ("64 KiB", "1 MiB", "16 MiB") if room.is_quick else (
+            "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB",
+        )  # fmt: skip
+        policies = ("lru",) if room.is_quick else ("lru", "fifo", "random", "lfu")
+        work = _work(SCATTER, 24, room.pick(1.0, 4.0), 20_480)
+        for size in sizes:
+            for design, policy in (("thesis", "lru"), *(("ours", one) for one in policies)):
+                options = [
+                    *("--design", design, "--policy", policy),
+                    *("--capacity", str(int(number(size)))),
+                ]
+                answer = network.run(program, "compare", str(path), *work, *options)
+                way = f"{design}, {policy.upper() if policy != 'random' else policy}"
+                yield Sample(size, way, "speed", "s", answer["network"]["times"])
+                found = _calls(answer)
+                yield Sample(size, way, "hits", "%", [found["hits"]])
+                yield Sample(size, way, "calls", "calls", [found["calls"]])
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """From the smallest to the largest."""
+        sizes = cells.cases("speed")
+        if not sizes:
+            return {"sizes": None}
+        ends = (sizes[0], sizes[-1])
+        found = [
+            (
+                size,
+                cells.get("speed", size, "ours, LRU", rate),
+                cells.get("hits", size, "ours, LRU"),
+            )
+            for size in ends
+        ]
+        texts = [
+            f"{size}: {speed:,.0f} rows a second, {hits:.0f} % hits"
+            for size, speed, hits in found
+            if speed is not None and hits is not None
+        ]
+        return {"sizes": "; ".join(texts) or None}
+
+
+class WhatIf(Experiment):
+    """Remote memory of other speeds."""
+
+    name = "whatif"
+    title = "What if: remote memory of other speeds"
+    about = (
+        "By the thesis' formula: the time measured here, and for each load of the older days that"
+        " the last-level cache misses, what a remote line takes longer than one here. Misses are"
+        " those of a model of this machine's last cache, empty at first; whole rows are touched,"
+        " and misses do not overlap, so real links are faster. Each sum is checked by a run that"
+        " waits that long at each miss."
+    )
+    seconds_max = (90.0, 300.0)
+    views = (
+        View("speed", "Throughput predicted", "rows a second"),
+        View("slower", "Time, of that in memory here", "times", digits=2),
+        View("check", "Predicted, of the run with delays", "times", chart="", digits=2),
+        View("latency", "Latency of a line", "ns"),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """Both base lines and a longer window, all links."""
+        program, path = network.binary(), _stream(room)
+        for pattern, hours in _LINKED:
+            task = f"{pattern} {hours} h"
+            work = _work(pattern, hours, room.pick(0.5, 4.0))
+            answer = network.run(program, "whatif", str(path), *work)
+            local = answer["local_rows_per_second"]
+            yield Sample("memory here", task, "speed", "rows/s", [local])
+            yield Sample("memory here", task, "latency", "ns", [answer["local_ns"]])
+            for link in answer["links"]:
+                name = link["link"]
+                check = link["check"]["predicted_over_measured"]
+                yield Sample(name, task, "speed", "rows/s", [link["rows_per_second"]])
+                yield Sample(name, task, "slower", "times", [link["over_local"]])
+                yield Sample(name, task, "check", "times", [check])
+                yield Sample(name, task, "latency", "ns", [link["latency_ns"]])
+            room.note(f"{task}: {answer['misses_per_row']:.2f} misses a row; {answer['counters']}")
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """Latencies put in, and what they make of scatter-gather."""
+
+        def of(link: str) -> str | None:
+            texts = []
+            for pattern, hours in _LINKED:
+                slower = cells.get("slower", link, f"{pattern} {hours} h")
+                if slower is not None:
+                    texts.append(f"{pattern} {hours} h {slower:.2f} times the time")
+            return ", ".join(texts) or None
+
+        checks = [
+            found
+            for link in cells.cases("check")
+            for pattern, hours in _LINKED
+            if (found := cells.get("check", link, f"{pattern} {hours} h")) is not None
+        ]
+        spread = (
+            f"{min(checks):.2f} to {max(checks):.2f} of the run with delays" if checks else None
+        )
+        cxl = "; ".join(
+            f"{link}: {found}"
+            for link in ("CXL, direct", "CXL, switched")
+            if (found := of(link)) is not None
+        )
+        return {
+            "ThymesisFlow": of("ThymesisFlow"),
+            "CXL": cxl or None,
+            "Power10": of("Power10"),
+            "predicted": spread,
+        }

@@ -1,0 +1,181 @@
+"""The page: each experiment with its charts and tables, their figures beside ours, the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from typing import TYPE_CHECKING, Any
+
+from harness.tasks import Sample
+
+from farrow import _charts, _page
+from farrow.cli._output import human_bytes, human_seconds
+from reproduction.experiment import Cells, Experiment, View, number
+from reproduction.theirs import FIGURES, LEFT_OUT, UNKNOWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Outcome", "markdown", "page"]
+
+_NOT_MEASURED = "not measured in this run"
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What came of one experiment; ``failure`` says why it did not end as it should."""
+
+    experiment: Experiment
+    samples: list[Sample]
+    notes: list[str]
+    seconds: float
+    failure: str | None = None
+
+
+def page(document: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
+    """As HTML text; ``document`` is what ``document_of`` made of the run."""
+    about = document["machine"]
+    failed = [one for one in outcomes if one.failure is not None]
+    words = "quick run: for trying, not for citing" if document["quick"] else "full run"
+    commit = (document["commit"]["id"] or "unknown")[:12]
+    changed = ", files changed" if document["commit"]["changed"] else ""
+    tiles = [
+        ("cores", str(about["cores"])),
+        ("memory", human_bytes(about["memory_bytes"])),
+        ("experiments", str(len(outcomes))),
+        ("failed", str(len(failed))),
+        ("time", human_seconds(sum(one.seconds for one in outcomes))),
+        ("date", document["date"]),
+    ]
+    head = (
+        f"<p>{html.escape(about['processor'])}, {about['cores']} cores,"
+        f" {human_bytes(about['memory_bytes'])}, Linux {html.escape(about['kernel'])}."
+        f" Commit {html.escape(commit + changed)}; {words}. Our figures are medians of this run on"
+        " this machine; theirs are of other machines: what can be compared are ratios, not which"
+        " machine is faster. Raw samples stand in the JSON file of the same name.</p>"
+    )
+    sections = [
+        head,
+        _page.tiles(tiles),
+        _page.facts("Machine and versions", _machine(document)),
+        *(f"<p class=failure>{html.escape(_failure(one))}</p>" for one in failed),
+        "<h2>Theirs and ours</h2>" + _beside(outcomes),
+        *(_section(one) for one in outcomes),
+        "<h2>What was left out</h2>"
+        + _page.table(("what", "why"), [*LEFT_OUT, *((note, "") for note in document["notes"])]),
+    ]
+    return _page.document("Farrow: the thesis and the papers, run again", sections, _STYLE)
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """Theirs and ours, for a terminal and a file."""
+    lines = ["| experiment | figure | theirs | ours | source of theirs |", "| --- " * 5 + "|"]
+    lines += [f"| {' | '.join(row)} |" for row in _rows(outcomes)]
+    for one in outcomes:
+        lines += ["", *([_failure(one)] if one.failure is not None else [])]
+        lines += [f"- {one.experiment.name}: {note}" for note in one.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _failure(one: Outcome) -> str:
+    return f"{one.experiment.name} failed: {one.failure}; what it measured before stands"
+
+
+def _machine(document: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    for name, value in document["machine"].items():
+        if isinstance(value, dict):
+            yield from value.items()
+        else:
+            yield name.replace("_", " "), value
+    yield "load before the run", ", ".join(f"{one:.2f}" for one in document["load"])
+
+
+def _rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[str, ...]]:
+    """Each figure of theirs that belongs to an experiment of this run."""
+    for one in outcomes:
+        ours = one.experiment.ours(Cells(one.samples))
+        for figure in FIGURES:
+            if figure.experiment == one.experiment.name:
+                value = figure.value or UNKNOWN
+                yield (
+                    one.experiment.name,
+                    figure.what,
+                    value,
+                    ours[figure.key] or _NOT_MEASURED,
+                    figure.source,
+                )
+
+
+def _beside(outcomes: Sequence[Outcome]) -> str:
+    heads = ("experiment", "figure", "theirs", "ours", "source of theirs")
+    return _page.table(heads, _rows(outcomes))
+
+
+def _section(one: Outcome) -> str:
+    experiment, cells = one.experiment, Cells(one.samples)
+    parts = [
+        f'<h2 id="{experiment.name}">{html.escape(experiment.title)}</h2>',
+        f"<p>{html.escape(experiment.about)}</p>",
+    ]
+    if one.failure is not None:
+        parts.append(f"<p class=failure>{html.escape(_failure(one))}</p>")
+    shown = [(view, cells.of(view)) for view in experiment.views]
+    shown = [(view, found) for view, found in shown if found]
+    charts = [
+        (view.title, view.unit + (f" by {view.across}" if view.across else ""), chart)
+        for view, found in shown
+        if (chart := _chart(view, found))
+    ]
+    if charts:
+        parts.append(_page.figures(charts))
+    parts += [_table(view, found) for view, found in shown]
+    parts += [f"<p class=small>{html.escape(note)}</p>" for note in one.notes]
+    parts.append(f"<p class=small>{human_seconds(one.seconds)}</p>")
+    return "\n".join(parts)
+
+
+def _chart(view: View, found: dict[str, dict[str, float]]) -> str:
+    if view.chart == "curves":
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for case, values in found.items():
+            for peer, value in values.items():
+                # Axes are logarithmic.
+                if value > 0:
+                    lines.setdefault(peer, []).append((number(case), value))
+        return _charts.curves(
+            {peer: sorted(points) for peer, points in lines.items()},
+            x_text=human_bytes if view.across.startswith("bytes") else _short,
+            y_text=_short,
+        )
+    if view.chart == "bars":
+        return _charts.bars(found, x_text=_short)
+    return ""
+
+
+def _table(view: View, found: dict[str, dict[str, float]]) -> str:
+    peers = list(dict.fromkeys(peer for values in found.values() for peer in values))
+    rows = [
+        (case, *(_text(values.get(peer), view.digits) for peer in peers))
+        for case, values in found.items()
+    ]
+    title = f"<p><b>{html.escape(view.title)}</b>, {html.escape(view.unit)}</p>"
+    return title + _page.table(("", *(f">{peer}" for peer in peers)), rows)
+
+
+def _text(value: float | None, digits: int) -> str:
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.{digits}f}"
+
+
+def _short(value: float) -> str:
+    for suffix, scale in ((" G", 1e9), (" M", 1e6), (" k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+_STYLE = """
+.failure { color: var(--mark); font-weight: 600; }
+"""

@@ -1,0 +1,242 @@
+"""Graph features over long windows: extended windows, where the older days lie, enlarged data."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cluster import running
+from graph_cluster import DAY, Run, same, ways
+from harness.machine import available_bytes
+from harness.tasks import Sample
+
+from reproduction.experiment import BATCH, Cells, Experiment, Room, View, number, p99_ms, rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+__all__ = ["Enlarged", "Placement", "Windows"]
+
+ALONE, OWN, OTHER = "one process", "own node", "other node"
+SCATTER, CYCLES = "scatter-gather", "temp-cycle"
+_TITLES = {SCATTER: "scatter-gather", CYCLES: "temporal cycles"}
+# Edges that one search may look at: over a month a hub's neighbourhood is most of the graph.
+_WORK_MAX = 1_000_000
+# Rows come in a burst at first and straggle at the end: a stream that is measured from its 85th
+# percentile on must be so much longer than the window before.
+_DAYS_PER_WINDOW = 1.28
+_HOURS_MAX = 720
+# Of a full run, where there is memory: some 72 M rows.
+_COPIES = 6
+# Of memory for each row: the stream, while it is made; then a graph, segments, and the file.
+_ROW_BYTES = 220
+# What is measured where the days lie elsewhere.
+_PLACED = ((SCATTER, "6 h"), (SCATTER, "72 h"), (CYCLES, "24 h"), (CYCLES, "72 h"))
+
+
+def _measured(
+    rows: npt.NDArray[np.float64],
+    pattern: str,
+    hours: int,
+    chosen: Mapping[str, Any],
+    room: Room,
+    seconds: float,
+) -> Iterator[tuple[Run, float, dict[str, Any]]]:
+    """Each way in turn on the same rows: the run, rows added a second, and the graph's numbers.
+
+    Raises:
+        ValueError: two ways found different features.
+    """
+    times = rows[:, 3]
+    first_measured = int(len(rows) * 0.85)
+    # Figures are of whole batches.
+    last = first_measured + int(len(rows) * 0.1) // BATCH * BATCH
+    oldest = int(np.searchsorted(times, times[first_measured] - hours * 3600 - DAY))
+    want: list[npt.NDArray[Any]] = []
+    for name, cluster in chosen.items():
+        with contextlib.closing(Run(name, pattern, hours, cluster, work_max=_WORK_MAX)) as run:
+            added = run.fill(rows[oldest:first_measured])
+            found = run.measure(rows[first_measured:last], seconds)
+            stats = run.features.stats()
+            what = f"{_TITLES[pattern]} {hours} h, {name}"
+            cut = sum(stats["cut_short"].values())
+            if cut:
+                room.note(f"{what}: {cut:,} searches ended after {_WORK_MAX:,} edges")
+            # Where the edges lie decides in which order they are looked at, and so what a search
+            # that is cut short has found.
+            elif want and not same(found, want):
+                raise ValueError(f"{what}: other features than with {next(iter(chosen))}")
+            want = want or ([] if cut else found)
+            yield run, added, stats
+
+
+def _samples(run: Run, case: str, added: float, stats: dict[str, Any]) -> Iterator[Sample]:
+    pattern = run.pattern
+    yield Sample(case, run.name, pattern, "s", run.calls)
+    yield Sample(case, run.name, f"{pattern}, added", "rows/s", [added])
+    edges = max(1, stats["edges"])
+    held = stats["bytes"] + (stats["sealed_bytes"] if stats["segments"] else 0)
+    yield Sample(case, run.name, f"{pattern}, memory", "B", [held / edges])
+    yield Sample(case, run.name, f"{pattern}, edges", "edges", [float(stats["edges"])])
+
+
+def _rows_a_second(cells: Cells, pattern: str, case: str, peer: str) -> str | None:
+    found = cells.get(pattern, case, peer, rate)
+    return None if found is None else f"{found:,.0f}"
+
+
+class Windows(Experiment):
+    """Scatter-gather and cycles, from hours to a month."""
+
+    name = "windows"
+    title = "Extended windows: 6 hours to a month"
+    about = (
+        "The thesis extends windows from 6 hours (scatter-gather) and 24 hours (cycles) to 72, 240"
+        " and 720. Here one stream of more than a month runs through a graph that is all in one"
+        " process, and through one whose days but the newest are segments in another node's memory."
+        f" Batches of {BATCH}, one thread, causal mode; both must find the same."
+    )
+    seconds_max = (150.0, 1500.0)
+    views = (
+        View(SCATTER, "Scatter-gather", "rows a second", rate, "curves", "window, hours"),
+        View(CYCLES, "Temporal cycles", "rows a second", rate, "curves", "window, hours"),
+        View(SCATTER, "Scatter-gather, a batch, p99", "ms", p99_ms, "curves", "window, hours", 1),
+        View(CYCLES, "Temporal cycles, a batch, p99", "ms", p99_ms, "curves", "window, hours", 1),
+        View(f"{SCATTER}, memory", "Memory", "bytes a live edge", digits=1),
+        View(f"{SCATTER}, edges", "Live edges", "edges"),
+        View(f"{SCATTER}, added", "Adding rows alone", "rows a second"),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """Every window over the same stream."""
+        rows, copies = (1_500_000, 1) if room.is_quick else (12_000_000, _COPIES)
+        fit = int(available_bytes() * 0.9 / (rows * _ROW_BYTES))
+        if fit < copies:
+            room.note(f"memory for {max(fit, 1)} copies instead of {copies}")
+            copies = max(fit, 1)
+        days = round(_HOURS_MAX / 24 * _DAYS_PER_WINDOW)
+        stream = room.stream(rows, days, copies)
+        times = f", {copies} copies of {rows:,}" if copies > 1 else ""
+        room.note(f"{len(stream):,} rows of {days} days{times}")
+        seconds = room.pick(1.5, 10.0)
+        with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
+            for hours, pattern in (
+                (6, SCATTER), (24, CYCLES), (72, SCATTER), (72, CYCLES), (240, SCATTER),
+                (720, SCATTER), (240, CYCLES), (720, CYCLES),
+            ):  # fmt: skip
+                name = f"{pattern}-{hours}"
+                both = {
+                    way: cluster
+                    for way, cluster in ways(name, nodes.sockets[0], nodes.names[1]).items()
+                    if way in (ALONE, OTHER)
+                }
+                for found in _measured(stream, pattern, hours, both, room, seconds):
+                    yield from _samples(found[0], f"{hours} h", *found[1:])
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """Rates of the graph in one process."""
+        size = cells.get(f"{SCATTER}, memory", "720 h", ALONE)
+        return {
+            "72": _rows_a_second(cells, SCATTER, "72 h", ALONE),
+            "240": _rows_a_second(cells, SCATTER, "240 h", ALONE),
+            "720": _rows_a_second(cells, SCATTER, "720 h", ALONE),
+            "bytes": None if size is None else f"{size:.0f} (720 h)",
+        }
+
+
+class Placement(Experiment):
+    """Where the days but the newest lie."""
+
+    name = "placement"
+    title = "Local against remote memory"
+    about = (
+        "The thesis compares a graph in local memory with one in ThymesisFlow's. Here the days but"
+        " the newest lie in this process, in its own node's memory, in another node's, and there"
+        " with a second process that takes half of each batch. Nodes of one machine: what is"
+        " measured is what segments in shared memory cost, not a slower link (that is below)."
+    )
+    seconds_max = (90.0, 420.0)
+    views = (
+        View(SCATTER, "Scatter-gather", "rows a second", rate),
+        View(CYCLES, "Temporal cycles", "rows a second", rate),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """Three windows, all ways."""
+        stream = room.stream(1_000_000 if room.is_quick else 5_000_000, 10)
+        room.note(f"{len(stream):,} rows of 10 days")
+        with running(2, 1 << 30) as nodes:
+            for pattern, case in _PLACED:
+                hours = int(number(case))
+                chosen = ways(f"{pattern}-{hours}", nodes.sockets[0], nodes.names[1])
+                seconds = room.pick(1.5, 10.0)
+                for run, *_ in _measured(stream, pattern, hours, chosen, room, seconds):
+                    yield Sample(case, run.name, pattern, "s", run.calls)
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """Over all windows; below zero is gained."""
+        texts = []
+        for place, words in ((OWN, "of own node's memory"), (ALONE, "of one process")):
+            lost = []
+            for pattern, case in _PLACED:
+                near = cells.get(pattern, case, place, rate)
+                far = cells.get(pattern, case, OTHER, rate)
+                if near and far:
+                    lost.append(100 * (1 - far / near))
+            if lost:
+                texts.append(f"{min(lost):.0f} to {max(lost):.0f} % {words}")
+        rates = {
+            f"{pattern} {case}": _rows_a_second(cells, pattern, case, ALONE)
+            for pattern, case in _PLACED
+        }
+        return {"lost": "; ".join(texts) or None, **rates}
+
+
+class Enlarged(Experiment):
+    """The same windows over more of the same data."""
+
+    name = "enlarged"
+    title = "Enlarged data: 1, 2 and more copies"
+    about = (
+        "The thesis lays disjoint copies of its data beside each other, each with new accounts:"
+        " statistics of an account stay what they are while the graph grows. Windows are those of"
+        f" its base line, 6 hours for scatter-gather and 24 for cycles; batches of {BATCH}."
+    )
+    seconds_max = (80.0, 480.0)
+    views = (
+        View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate, "curves", "copies"),
+        View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate, "curves", "copies"),
+        View(f"{CYCLES}, edges", "Live edges within 24 h", "edges"),
+        View(f"{CYCLES}, memory", "Memory within 24 h", "bytes a live edge", digits=1),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """From one copy on."""
+        rows = 500_000 if room.is_quick else 5_000_000
+        room.note(f"{rows:,} rows of 10 days, copied")
+        with running(2, 1 << 30 if room.is_quick else 3 << 30) as nodes:
+            for copies in (1, 2, 4) if room.is_quick else (1, 2, 4, 8):
+                stream = room.stream(rows, 10, copies)
+                for pattern, hours in ((SCATTER, 6), (CYCLES, 24)):
+                    name = f"{pattern}-{copies}"
+                    both = {
+                        way: cluster
+                        for way, cluster in ways(name, nodes.sockets[0], nodes.names[1]).items()
+                        if way in (ALONE, OTHER)
+                    }
+                    seconds = room.pick(1.0, 8.0)
+                    for found in _measured(stream, pattern, hours, both, room, seconds):
+                        yield from _samples(found[0], f"{copies} x", *found[1:])
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """The largest beside the smallest."""
+        texts = []
+        for pattern in (SCATTER, CYCLES):
+            cases = cells.cases(pattern)
+            pair = [cells.get(pattern, case, ALONE, rate) for case in cases[:: len(cases) - 1 or 1]]
+            if len(pair) == 2 and pair[0] and pair[1]:
+                texts.append(f"{_TITLES[pattern]} {pair[1] / pair[0]:.2f} of 1 x at {cases[-1]}")
+        return {"enlarged": "; ".join(texts) or None}

@@ -1,0 +1,200 @@
+"""The page of ``make reproduce``: it has every experiment, every figure of others has a source, and
+what fails is told and takes nothing with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+if not BENCH.is_dir():
+    pytest.skip("the benchmark is not part of the package", allow_module_level=True)
+sys.path.insert(0, str(BENCH))
+
+import reproduce  # noqa: E402
+from harness.tasks import Sample  # noqa: E402
+from reproduction.experiment import BATCH, Cells, factor, number, rate  # noqa: E402
+from reproduction.memory import Descriptor  # noqa: E402
+from reproduction.page import Outcome, markdown  # noqa: E402
+from reproduction.theirs import FIGURES, LEFT_OUT, UNKNOWN  # noqa: E402
+from reproduction.windows import ALONE, OTHER, OWN, SCATTER, Placement, Windows  # noqa: E402
+
+if TYPE_CHECKING:
+    from reproduction.experiment import Experiment
+
+
+class Tags(HTMLParser):
+    """Refuses what does not nest; collects attributes and text."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.seen: set[str] = set()
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def made_up(experiment: Experiment) -> list[Sample]:
+    """Two cases of two peers for each view, one of them of zeros and with markup in its name."""
+    samples = {}
+    for view in experiment.views:
+        for case in ("6 h <b>", "64 KiB & more"):
+            for peer, value in (("one <i>", 0.002), ("other", 0.0 if view.unit == "%" else 3.0)):
+                sample = Sample(case, peer, view.variant, "s", [value, 2 * value], 1 << 20)
+                samples[view.variant, case, peer] = sample
+    return list(samples.values())
+
+
+def page_of(folder: Path, *outcomes: Outcome) -> str:
+    path = reproduce.report(outcomes, ["a note <of the run>"], True, (0.1, 0.2, 0.3), folder)
+    assert path.suffix == ".html"
+    document = json.loads(path.with_suffix(".json").read_text())
+    assert len(document["samples"]) == sum(len(one.samples) for one in outcomes)
+    assert document["experiments"][0]["failure"] == outcomes[0].failure
+    assert path.with_suffix(".md").read_text().startswith("| experiment |")
+    return path.read_text()
+
+
+def test_each_experiment_has_a_section_and_the_page_stands_alone(tmp_path: Path) -> None:
+    outcomes = [Outcome(one, made_up(one), ["a <note>"], 1.5) for one in reproduce.EXPERIMENTS]
+    page = page_of(tmp_path, *outcomes)
+    tags = Tags(page)
+    sections = [value for name, value in tags.attributes if name == "id"]
+    assert sections == [one.name for one in reproduce.EXPERIMENTS]
+    assert {"h1", "h2", "table", "svg", "style"} <= tags.seen
+    assert not {"script", "link", "img", "iframe"} & tags.seen
+    assert not {"src", "href", "onclick"} & {name for name, _ in tags.attributes}
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    words = " ".join(tags.words)
+    for one in reproduce.EXPERIMENTS:
+        assert one.title in words
+    for what, why in LEFT_OUT:
+        assert what in words
+        assert why in words
+    for number_text in ("nan", "inf", "None"):
+        assert number_text not in words.split()
+    # The machine is named, and no path of it.
+    assert "cores" in words
+    assert str(BENCH) not in page
+
+
+def test_figures_of_others_have_sources_and_gaps_say_so(tmp_path: Path) -> None:
+    assert len({(one.experiment, one.key) for one in FIGURES}) == len(FIGURES)
+    known = {one.name: one for one in reproduce.EXPERIMENTS}
+    for figure in FIGURES:
+        assert figure.source
+        # Each has its counterpart, also where nothing was measured.
+        assert known[figure.experiment].ours(Cells([]))[figure.key] is None
+    text = markdown([Outcome(one, [], [], 0.0) for one in reproduce.EXPERIMENTS])
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) == len(FIGURES)
+    for row, figure in zip(rows, sorted(FIGURES, key=_order), strict=True):
+        assert figure.source in row
+        assert (figure.value or UNKNOWN) in row
+        assert "not measured in this run" in row
+
+
+def _order(figure: object) -> int:
+    names = [one.name for one in reproduce.EXPERIMENTS]
+    return names.index(figure.experiment)  # type: ignore[attr-defined]
+
+
+def test_ours_are_made_of_the_samples() -> None:
+    batches = {ALONE: 0.01, OWN: 0.0125, OTHER: 0.02}
+    samples = [Sample("6 h", way, SCATTER, "s", [value] * 3) for way, value in batches.items()]
+    cells = Cells(samples)
+    assert cells.get(SCATTER, "6 h", OTHER, rate) == BATCH / 0.02
+    found = Placement().ours(cells)
+    assert found["lost"] == "38 to 38 % of own node's memory; 50 to 50 % of one process"
+    assert found["scatter-gather 6 h"] == "204,800"
+    assert found["scatter-gather 72 h"] is None
+    assert Windows().ours(cells)["72"] is None
+    assert [number(case) for case in ("72 h", "64 KiB", "1.5 GiB")] == [
+        72,
+        1 << 16,
+        1.5 * (1 << 30),
+    ]
+    assert factor(3.0, 2.0) == "1.50 times"
+    assert factor(3.0, 0.0) is None
+    assert factor(None, 1.0) is None
+
+
+class Tiny(Descriptor):
+    """A real one, of tables of two sizes that take no time."""
+
+    sizes_quick = ("16 KiB", "64 KiB")
+
+
+def test_a_real_experiment_fills_its_section(tmp_path: Path) -> None:
+    out = io.StringIO()
+    reproduce.inside(Tiny(), tmp_path, True, out)
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    samples = [Sample(**line["sample"]) for line in lines if "sample" in line]
+    ways = {"descriptor", "copy of all bytes", "Flight"}
+    assert {(one.case, one.peer) for one in samples} == {
+        (size, way) for size in Tiny.sizes_quick for way in ways
+    }
+    assert all(value > 0 for one in samples for value in one.samples)
+    ours = Tiny().ours(Cells(samples))["copy"]
+    assert ours is not None
+    assert ours.startswith("at 64 KiB, of the descriptor's time: copy of all bytes takes")
+    words = " ".join(Tags(page_of(tmp_path, Outcome(Tiny(), samples, [], 1.0))).words)
+    assert ours in words
+
+
+def test_what_fails_is_told_and_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # No program of cargo's is there.
+    monkeypatch.setenv("CARGO_TARGET_DIR", str(tmp_path))
+    arguments = ["--quick", "--only", "network", "--output", str(tmp_path)]
+    assert reproduce.main(arguments) == 1
+    said = capfd.readouterr().out
+    (path,) = tmp_path.glob("*.html")
+    words = " ".join(Tags(path.read_text()).words)
+    text = "network failed: harness.process.PeerError: farrow-bench-network is not built"
+    assert text in words
+    assert text in said
+    assert "windows: left out by --only" in words
+
+
+def test_an_experiment_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    outcome = reproduce.measured(Windows(), tmp_path, True, 0.2)
+    assert outcome.failure == "it was not done after 0.2 s"
+    assert outcome.samples == []
+
+
+def test_what_a_killed_process_wrote_counts(tmp_path: Path) -> None:
+    path = tmp_path / "windows.jsonl"
+    whole = [{"note": "said"}, {"sample": {**vars(Sample("a", "b", "c", "s", [1.0]))}}]
+    lines = [json.dumps(one) for one in whole]
+    path.write_text("\n".join([*lines, lines[1][:20]]))
+    assert reproduce.read(path) == ([Sample("a", "b", "c", "s", [1.0])], ["said"])
