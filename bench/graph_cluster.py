@@ -1,17 +1,24 @@
 """Measure a graph in cluster memory: ``python bench/graph_cluster.py [--quick]``.
 
-The same stream runs through a graph that is all in one process, one whose days lie in its own
-node's memory, one whose days lie in another node's, and one that a second process helps with; in
-one run, in turn.  The ratios are the result.  Prints rates, bytes an edge and the longest call, and
-leaves the raw samples and the table in bench/results/.
+The same stream runs through a graph that is one list for each account, in one process; one whose
+days are segments in the same process' own memory; one whose days lie in its own node's memory; one
+whose days lie in another node's; and one that a second process helps with.  They take turns, some
+batches at a time.  The ratios are the result: of each to the first, and of shared memory to private
+memory.  Prints rates, bytes an edge and the longest call, and leaves the raw samples and the table
+in bench/results/.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import json
+import math
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +27,16 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
+import pyarrow as pa  # noqa: E402
 from cluster import running  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
+from farrow._native import GraphEngine  # noqa: E402
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
+from farrow.graph._settings import Plan  # noqa: E402
 from farrow.graph.cluster import ClusterGraph  # noqa: E402
+from farrow.graph.cluster._segments import build, opened  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +50,9 @@ CHUNK = 65_536
 SETTLE_SECONDS = 120.0
 # Of the rows, what comes before those that are measured, and where these end.
 FILLED, MEASURED = 0.85, 0.95
+# Batches before it is another way's turn.
+TURN = 5
+PRIVATE = "private segments"
 TASKS = {"scatter-gather": 72, "temp-cycle": 72, "fan": 168}
 
 
@@ -54,6 +68,36 @@ def rows_of(days: int, rows: int, copies: int) -> npt.NDArray[np.float64]:
     return np.column_stack([table[name].to_numpy().astype(np.float64) for name in names])
 
 
+class PrivateSegments:
+    """A transformer with segments in memory of its own process, and without a log."""
+
+    def __init__(self, features: GraphFeatures) -> None:
+        plan = Plan(features.get_params(deep=False), ticks=1)
+        self.engine = GraphEngine(**plan.parameters([]), segment=DAY)
+
+    def partial_fit(self, rows: npt.NDArray[np.float64]) -> None:
+        """Add rows, and make a segment of each day that is over."""
+        self.engine.learn(rows)
+        while (frozen := self.engine.freeze()) is not None:
+            self.engine.attach(opened(build(frozen.plan(), pa.default_memory_pool())))
+
+    def transform(self, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Rows with their features."""
+        return self.engine.transform(rows)
+
+    def settle(self, seconds_max: float) -> None:
+        """Have all sealed edges leave the newest part."""
+        until = time.perf_counter() + seconds_max
+        while self.engine.stats()["draining"]:
+            self.partial_fit(np.empty((0, 4)))
+            if time.perf_counter() > until:
+                raise TimeoutError(f"sealed edges are still there after {seconds_max:g} s")
+
+    def stats(self) -> dict[str, Any]:
+        """What the graph holds."""
+        return self.engine.stats()
+
+
 class Run:
     """One way to keep the graph, filled with all that comes before the measured rows."""
 
@@ -62,13 +106,16 @@ class Run:
         name: str,
         pattern: str,
         hours: int,
-        cluster: ClusterGraph | None,
+        where: ClusterGraph | str | None,
         **settings: Any,
     ) -> None:
         self.name, self.pattern = name, pattern
-        self.features = GraphFeatures(
-            patterns=(pattern,), window=hours * 3600, cluster=cluster, **settings
+        self.cluster = where if isinstance(where, ClusterGraph) else None
+        features = GraphFeatures(
+            patterns=(pattern,), window=hours * 3600, cluster=self.cluster, **settings
         )
+        is_private = where == PRIVATE
+        self.features = PrivateSegments(features) if is_private else features
         self.calls: list[float] = []
         self.sealing: list[float] = []
 
@@ -83,11 +130,14 @@ class Run:
 
     def settle(self) -> None:
         """Have all full days in segments."""
-        engine = self.features._stream.engine
-        if hasattr(engine, "settle"):
-            engine.settle(SETTLE_SECONDS)
+        private = isinstance(self.features, PrivateSegments)
+        one = self.features if private else self.features._stream.engine
+        if hasattr(one, "settle"):
+            one.settle(SETTLE_SECONDS)
 
-    def measure(self, rows: npt.NDArray[np.float64], seconds: float) -> list[npt.NDArray[Any]]:
+    def measure(
+        self, rows: npt.NDArray[np.float64], seconds: float = math.inf
+    ) -> list[npt.NDArray[Any]]:
         """Features of rows, batch by batch."""
         found, until = [], time.perf_counter() + seconds
         for start in range(0, len(rows), BATCH):
@@ -101,9 +151,10 @@ class Run:
 
     def close(self) -> None:
         """Let go of the graph; one in the cluster gives its memory back."""
-        stream = self.features._stream
-        if stream is not None and self.features.cluster is not None:
-            stream.clear()
+        if self.cluster is None:
+            return
+        if self.features._stream is not None:
+            self.features._stream.clear()
         self.features.close()
 
     def stalls(self, rows: npt.NDArray[np.float64]) -> None:
@@ -119,7 +170,7 @@ def same(one: list[npt.NDArray[Any]], other: list[npt.NDArray[Any]]) -> bool:
     return all(np.array_equal(*pair) for pair in zip(one, other, strict=False))
 
 
-def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | None]:
+def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | str | None]:
     """Where the older part of a graph may be."""
 
     def at(name: str, placement: str, workers: int = 0) -> ClusterGraph:
@@ -127,6 +178,7 @@ def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | None]:
 
     return {
         "one process": None,
+        PRIVATE: PRIVATE,
         "own node": at(f"{graph}-own", "local"),
         "other node": at(f"{graph}-other", other),
         "two processes": at(f"{graph}-shared", other, 1),
@@ -136,26 +188,100 @@ def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | None]:
 def measured(
     rows: npt.NDArray[np.float64], pattern: str, hours: int, nodes: Any, seconds: float
 ) -> Iterator[tuple[Run, float, dict[str, Any]]]:
-    """Each way in turn, on the same rows; the features must be the same."""
+    """All ways by turns, on the same rows; the features must be the same."""
     times = rows[:, 3]
     # Rings end long after the last day on which everybody pays.
     middle, last = int(len(rows) * FILLED), int(len(rows) * MEASURED)
     first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
-    want: list[npt.NDArray[Any]] = []
-    for name, cluster in ways(pattern, nodes.sockets[0], nodes.names[1]).items():
-        run = Run(name, pattern, hours, cluster)
-        try:
-            rate = run.fill(rows[first:middle])
-            found = run.measure(rows[middle:last], seconds)
-            if not same(found, want):
-                raise SystemExit(f"{pattern}, {name}: other features than in one process")
-            want = want or found
+    chosen = ways(pattern, nodes.sockets[0], nodes.names[1])
+    with contextlib.ExitStack() as stack:
+        filled = []
+        for name, where in chosen.items():
+            run = stack.enter_context(contextlib.closing(Run(name, pattern, hours, where)))
+            filled.append((run, run.fill(rows[first:middle])))
+        done, until = middle, time.perf_counter() + seconds * len(filled)
+        while done < last and time.perf_counter() < until:
+            part = rows[done : min(done + TURN * BATCH, last)]
+            want: list[npt.NDArray[Any]] = []
+            for run, _ in filled:
+                found = run.measure(part)
+                if not same(found, want):
+                    raise SystemExit(f"{pattern}, {run.name}: other features than in one process")
+                want = want or found
+            done += len(part)
+        for run, rate in filled:
             if pattern == "fan":
-                done = min(middle + len(found) * BATCH, last)
                 run.stalls(rows[done : np.searchsorted(times, times[done] + 1.5 * DAY)])
             yield run, rate, run.features.stats()
-        finally:
-            run.close()
+
+
+class Reader:
+    """A process that attaches to a graph and previews batches; ``harness/graph_reader.py``."""
+
+    def __init__(self, graph: str, address: str, batches: Path) -> None:
+        command = [sys.executable, str(HERE / "harness" / "graph_reader.py")]
+        self.process = subprocess.Popen(
+            [*command, graph, address, str(batches)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.answer()
+
+    def ask(self, seconds: float) -> None:
+        """Have it work for so long."""
+        assert self.process.stdin is not None
+        print(seconds, file=self.process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """What it did."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a reader ended with {self.process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.wait()
+
+
+def readers(
+    rows: npt.NDArray[np.float64], nodes: Any, folder: Path, quick: bool
+) -> Iterator[tuple[Sample, float]]:
+    """One reader and two of one graph, in turn: seconds a batch, and bytes of its own of each."""
+    middle = int(len(rows) * FILLED)
+    first = int(np.searchsorted(rows[:, 3], rows[middle, 3] - 73 * 3600))
+    cluster = ways("readers", nodes.sockets[0], nodes.names[1])["other node"]
+    assert isinstance(cluster, ClusterGraph)
+    path = folder / "batches.npy"
+    np.save(path, rows[middle : middle + 40 * BATCH])
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(
+            contextlib.closing(Run("writer", "scatter-gather", 72, cluster))
+        )
+        writer.fill(rows[first:middle])
+        both = [
+            stack.enter_context(contextlib.closing(Reader(cluster.name, nodes.sockets[at], path)))
+            for at in (0, 1)
+        ]
+        calls: dict[int, list[float]] = {1: [], 2: []}
+        own = 0.0
+        for turn in range(3 if quick else 8):
+            for count in (1, 2):
+                # Whoever is alone is so in turn.
+                asked = both if count == 2 else [both[turn % 2]]
+                for one in asked:
+                    one.ask(1.5)
+                for one in asked:
+                    found = one.answer()
+                    calls[count] += [seconds / count for seconds in found["calls"]]
+                    own = max(own, found["own"])
+        for count, found in calls.items():
+            name = "one reader" if count == 1 else "two readers"
+            yield Sample("readers, scatter-gather 72 h", name, "", "s", found), own
 
 
 def main() -> int:
@@ -173,8 +299,8 @@ def main() -> int:
     notes = [f"{len(rows):,} rows of {options.days} days, batches of {BATCH}, causal, one thread"]
     samples = []
     lines = [
-        "| rows a second | window | " + " | ".join(ways("", "", "")) + " |",
-        "| --- " * 6 + "|",
+        f"| rows a second | window | {' | '.join(ways('', '', ''))} | other node / {PRIVATE} |",
+        "| --- " * 8 + "|",
     ]
     with running(2, options.memory) as nodes:
         for pattern, hours in TASKS.items():
@@ -196,7 +322,18 @@ def main() -> int:
                     middle = statistics.median(run.sealing) * 1e3
                     note += f"; {BATCH} rows take {middle:.2f} ms, at most {worst:.1f} ms"
                 notes.append(note)
-            lines.append(f"| {pattern} | {hours} h | {' | '.join(cells)} |")
+            by_way = dict(zip(ways("", "", ""), rates, strict=True))
+            shared = by_way["other node"] / by_way[PRIVATE]
+            lines.append(f"| {pattern} | {hours} h | {' | '.join(cells)} | {shared:.2f} |")
+        with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+            found = list(readers(rows, nodes, Path(folder), options.quick))
+        rates = [BATCH / statistics.median(one.samples) for one, _ in found]
+        samples += [one for one, _ in found]
+        notes.append(
+            f"readers of one graph, scatter-gather 72 h, previews: one {rates[0]:,.0f} rows a second,"
+            f" two {rates[1]:,.0f} ({rates[1] / rates[0]:.2f}); {found[0][1] / 1e6:,.0f} MB of its own"
+            " each, Python and its libraries among them"
+        )
     document = document_of(HERE.parent, samples, notes, options.quick)
     leave(document, "graph-cluster", "\n".join(lines) + "\n", Path(options.output))
     return 0

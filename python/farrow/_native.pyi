@@ -604,6 +604,18 @@ class GraphEngine:
         most: int,
     ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
         """As ``transform_columns``, with the patterns that were completed."""
+    def preview(
+        self, matrix: npt.NDArray[np.float64], most: int | None
+    ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
+        """The rows with the features that they would get now, and patterns unless ``most`` is None;
+        the graph stays as it is."""
+    def preview_columns(
+        self,
+        ends: Sequence[npt.NDArray[np.int64]],
+        measured: Sequence[npt.NDArray[np.float64]],
+        most: int | None,
+    ) -> tuple[npt.NDArray[np.float64], _GraphPatterns]:
+        """As ``preview``; the features alone."""
     def knows(self, accounts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Whether the graph knows each account."""
     def state(self) -> dict[str, Any]:

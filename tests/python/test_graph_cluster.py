@@ -114,6 +114,45 @@ def test_readers_see_what_the_writer_sees(nodes: Cluster) -> None:
     features.close()
 
 
+def test_readers_look_at_rows_before_they_come(nodes: Cluster) -> None:
+    """On another node than the writer's and the segments', from arrays and from tables."""
+    matrix = stream(2000, late=0.02)
+    names = ("edge_id", "source", "target", "timestamp", "amount")
+
+    def table(rows: npt.NDArray[np.float64]) -> pa.Table:
+        columns = dict(zip(names, rows.T, strict=True))
+        ends = {name: columns[name].astype(np.int64) for name in ("edge_id", "timestamp")}
+        accounts = {name: [f"a{int(one)}" for one in columns[name]] for name in names[1:3]}
+        return pa.table({**columns, **ends, **accounts})
+
+    for kind in (lambda rows: rows, table):
+        cluster = ClusterGraph(f"kind-{kind is table}", nodes.nodes["a"].socket, segment=DAY,
+                               placement="c")  # fmt: skip
+        writer = GraphFeatures(**SETTINGS, evidence=True, cluster=cluster)
+        writer.fit(kind(matrix[:1500]))
+        writer._stream.engine.settle(LIMIT_SECONDS)
+        reader = attach(cluster.name, nodes.nodes["b"].socket)
+        # Room that was made stays.
+        before = {**reader.stats(), "bytes": 0}
+        assert before["segments"] > 0
+        batch = kind(matrix[1500:1600])
+        reader.preview(kind(matrix[1600:]))
+        seen, found = reader.preview_patterns(batch)
+        assert {**reader.stats(), "bytes": 0} == before
+        result, patterns = writer.patterns_of(batch)
+        if kind is table:
+            assert seen.column_names == result.column_names == list(writer.get_feature_names_out())
+            seen, result = (
+                np.column_stack([one[name].to_numpy() for name in one.column_names[5:]])
+                for one in (seen, result)
+            )
+            # A reader knows the numbers of accounts, not their names.
+            found, patterns = found.drop_columns("accounts"), patterns.drop_columns("accounts")
+        np.testing.assert_allclose(seen, result, rtol=1e-6, atol=1e-9)
+        assert found.equals(patterns)
+        writer.close()
+
+
 @pytest.mark.parametrize("mode", ["causal", "batch"])
 def test_workers_share_a_batch(nodes: Cluster, mode: str) -> None:
     matrix = stream(1500, seed=3)

@@ -290,3 +290,40 @@ def test_no_rows_at_all():
     one = features()
     assert one.fit_transform(rows_of(3)[:0]).shape[0] == 0
     assert one.transform(rows_of(3)).shape[0] == 3
+
+
+@pytest.mark.parametrize("mode", ["causal", "batch"])
+def test_a_preview_is_what_transform_would_give_and_leaves_no_trace(mode: str) -> None:
+    rows = rows_of(600)
+    looked, plain = features(mode=mode, evidence=True), features(mode=mode, evidence=True)
+    with pytest.raises(NotFittedError):
+        looked.preview(rows[:1])
+    for start in range(0, 600, 100):
+        batch = rows[start : start + 100]
+        if start:
+            # Room that was made stays.
+            stats = {**looked.stats(), "bytes": 0}
+            looked.preview(rows[start + 7 : start + 60] + np.array([10_000, 0, 0, 50, 1]))
+            seen, found = looked.preview_patterns(batch)
+            assert {**looked.stats(), "bytes": 0} == stats
+        result, patterns = looked.patterns_of(batch)
+        np.testing.assert_array_equal(result, plain.transform(batch))
+        if start:
+            np.testing.assert_allclose(seen, result, rtol=1e-6, atol=1e-9)
+            assert found.equals(patterns)
+            assert found.num_rows > 0
+    with pytest.raises(ValueError, match="ids"):
+        features(patterns=("fan",)).fit(rows).preview_patterns(rows)
+
+
+def test_a_preview_of_a_table_is_a_table() -> None:
+    table = table_of(rows_of(300))
+    one = features(mode="causal").fit(table.slice(0, 200))
+    rows = table.slice(200)
+    seen = one.preview(rows)
+    assert seen.column_names == list(one.get_feature_names_out())
+    result = one.transform(rows)
+    for name in seen.column_names[5:]:
+        np.testing.assert_allclose(seen[name], result[name], rtol=1e-6, atol=1e-9)
+    with pytest.raises(TypeError, match="tables came before"):
+        one.preview(rows_of(3))

@@ -36,6 +36,17 @@ impl Columns {
         }
     }
 
+    /// Forgets what arrived from `next` on.
+    pub(crate) fn rewind(&mut self, next: u64) {
+        let kept = usize::try_from(next.saturating_sub(self.head)).unwrap_or(usize::MAX);
+        if let Some(ids) = &mut self.ids {
+            ids.truncate(kept);
+        }
+        for values in &mut self.values {
+            values.truncate(kept);
+        }
+    }
+
     /// Forgets what arrived before `head`.
     pub(crate) fn forget(&mut self, head: u64) {
         while self.head < head {

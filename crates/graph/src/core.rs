@@ -2,7 +2,7 @@
 
 use crate::columns::{Columns, Measured};
 use crate::features::Edges;
-use crate::graph::{About, Adjacency, Dynamic, Floor, Hybrid, Lens, Record, Side, Stamp};
+use crate::graph::{About, Adjacency, Dynamic, Floor, Hybrid, Lens, Mark, Record, Side, Stamp};
 use crate::patterns::{
     Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
@@ -58,6 +58,19 @@ pub(crate) struct Core<T> {
     ends: Vec<[u32; 2]>,
     /// Segments of which nothing is left, until somebody asks.
     pub(crate) expired: Vec<About>,
+    /// What was there before rows came that are to go again.
+    before: Option<Before<T>>,
+}
+
+/// All that rows change before something is evicted.
+#[derive(Debug)]
+struct Before<T> {
+    graph: Mark<T>,
+    now: Option<i64>,
+    queue: Queue<T>,
+    /// These carry on from row to row, and must not from rows that go again.
+    hubs: Hubs<T>,
+    statistics: statistics::Scratch<T>,
 }
 
 impl<T: Stamp> Core<T> {
@@ -82,7 +95,30 @@ impl<T: Stamp> Core<T> {
             triggers: Vec::new(),
             ends: Vec::new(),
             expired: Vec::new(),
+            before: None,
         }
+    }
+
+    /// Has rows that come from here on go again with `rewind`; until then nothing is evicted.
+    pub(crate) fn preview(&mut self) {
+        self.before = Some(Before {
+            graph: self.graph.mark(),
+            now: self.now,
+            queue: self.queue.clone(),
+            hubs: std::mem::take(&mut self.hubs),
+            statistics: std::mem::take(&mut self.statistics),
+        });
+    }
+
+    /// Is as it was before `preview`.
+    pub(crate) fn rewind(&mut self) {
+        let Some(Before { graph, now, queue, hubs, statistics }) = self.before.take() else {
+            return;
+        };
+        self.graph.rewind(graph);
+        self.columns.rewind(self.graph.next());
+        (self.now, self.queue, self.hubs, self.statistics) = (now, queue, hubs, statistics);
+        self.triggers.clear();
     }
 
     /// The same with stamps of another type, or from another base.
@@ -258,7 +294,9 @@ impl<T: Stamp> Core<T> {
         self.describe(settings, edges, places, first, output);
         let lost = self.graph.failure();
         let found = outcome.found.iter().map(|found| self.name(settings, found, first)).collect();
-        self.evict(settings);
+        if self.before.is_none() {
+            self.evict(settings);
+        }
         Outcome { named: found, lost, ..outcome }
     }
 

@@ -4,7 +4,7 @@ use crate::graph::{Dynamic, Stamp};
 use std::collections::BTreeSet;
 
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Queue<T> {
     pub late: BTreeSet<(T, u64)>,
     /// Edges before this one that did not come late have been evicted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from farrow._native import GraphEngine
@@ -131,17 +131,27 @@ class Plan:
 
     def names(self, measured: Sequence[str]) -> list[str]:
         """Names of the features, where the statistics are of these columns."""
-        names = []
-        for name, _, ends in self.patterns:
-            sides = ("_in", "_out") if name in ("fan", "degree") else ("",)
-            names += [f"{name}{side}[{end}]" for side in sides for end in ends]
-        if self.statistics_window is None:
-            return names
-        for end in ("source", "target"):
-            for side in ("out", "in"):
-                one = f"{end}_{side}"
-                names += [f"{one}_{name}" for name in self.statistics if name not in _OF_COLUMNS]
-                for column in measured:
-                    of = [name for name in self.statistics if name in _OF_COLUMNS]
-                    names += [f"{one}_{name}({column})" for name in of]
+        statistics = None if self.statistics_window is None else self.statistics
+        return feature_names(self.patterns, statistics, measured)
+
+
+def feature_names(
+    patterns: Iterable[tuple[str, int, Sequence[int]]],
+    statistics: Sequence[str] | None,
+    measured: Sequence[str],
+) -> list[str]:
+    """Names of the features of patterns (name, window, bins), then of statistics of columns."""
+    names = []
+    for name, _, ends in patterns:
+        sides = ("_in", "_out") if name in ("fan", "degree") else ("",)
+        names += [f"{name}{side}[{end}]" for side in sides for end in ends]
+    if statistics is None:
         return names
+    for end in ("source", "target"):
+        for side in ("out", "in"):
+            one = f"{end}_{side}"
+            names += [f"{one}_{name}" for name in statistics if name not in _OF_COLUMNS]
+            for column in measured:
+                of = [name for name in statistics if name in _OF_COLUMNS]
+                names += [f"{one}_{name}({column})" for name in of]
+    return names

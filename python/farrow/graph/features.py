@@ -11,7 +11,8 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
 from farrow.graph._check import matrix_of, whole_of
-from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
+from farrow.graph._form import Form
+from farrow.graph._rows import Accounts, Layout, like, table_of
 from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan, ticks_of
 from farrow.graph._state import read_state, restored, state_of, write_state
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from farrow._native import GraphEngine
     from farrow.graph.cluster import ClusterGraph
     from farrow.graph.cluster._engine import ClusterEngine
 
@@ -177,6 +177,23 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._keep(stream)
         return result
 
+    def preview(self, X: Any) -> Any:
+        """Rows with the features that they would get if they came now; the graph stays as it is.
+
+        What is not decided yet can be looked at: a payment before it is made.
+        """
+        return self._fitted().preview(X)
+
+    def preview_patterns(self, X: Any) -> tuple[Any, pa.Table]:
+        """As ``preview``, with the patterns that the rows would complete, as ``patterns_of``
+        names them.
+
+        Raises:
+            ValueError: without ``evidence=True``.
+        """
+        most = whole_of("evidence_max", self.evidence_max, least=0)
+        return self._fitted().preview_patterns(X, most)
+
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[np.object_]:
         """Names of the columns that ``transform`` returns, once rows have come."""
         stream = self._fitted()
@@ -232,8 +249,8 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-class _Stream:
-    """The graph of one transformer, and the layout of the rows that make it."""
+class _Stream(Form):
+    """The graph of one transformer, and how the rows look that make it."""
 
     def __init__(self, owner: GraphFeatures, rows: Any) -> None:
         found = table_of(rows)
@@ -241,7 +258,7 @@ class _Stream:
         given = owner.statistics_columns
         self.accounts = Accounts()
         self.rows = 0
-        self.layout: Layout | None = None
+        self.layout = None
         self.cluster = owner.cluster
         if found is None:
             matrix = matrix_of(rows)
@@ -266,7 +283,7 @@ class _Stream:
     def _start(self, plan: Plan, numbers: list[int]) -> None:
         self.numbers = numbers
         self.native = plan.engine(numbers)
-        self.engine: GraphEngine | ClusterEngine = self.native
+        self.engine = self.native
         if self.cluster is not None:
             self.engine = self._in_cluster(self.cluster, plan, numbers)
             # Rows without ids of their own are numbered on.
@@ -295,27 +312,14 @@ class _Stream:
         if self.cluster is not None:
             self.engine.close()  # type: ignore[union-attr]
 
-    def state(self) -> dict[str, Any]:
-        """All but the graph, as plain values."""
-        layout = None if self.layout is None else vars(self.layout)
-        names = sorted(self.accounts.numbers.items())
-        kept = ("inputs", "measured", "numbers", "rows")
-        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
-
     @classmethod
     def restored(cls, owner: GraphFeatures, state: Mapping[str, Any]) -> _Stream:
         """The stream of ``state``, with an empty graph."""
         stream = cls.__new__(cls)
-        stream.accounts = Accounts()
-        for name, number in state["names"]:
-            stream.accounts.numbers[name] = number
-            stream.accounts.names[number] = name
-        stream.layout = None if state["layout"] is None else Layout.restored(state["layout"])
-        stream.inputs, stream.measured = list(state["inputs"]), list(state["measured"])
-        stream.rows = state["rows"]
+        stream.take(state)
         stream.cluster = None
         ticks = 1 if stream.layout is None else stream.layout.ticks
-        stream._start(Plan(owner.get_params(deep=False), ticks), list(state["numbers"]))
+        stream._start(Plan(owner.get_params(deep=False), ticks), stream.numbers)
         return stream
 
     def learn(self, rows: Any) -> None:
@@ -347,55 +351,7 @@ class _Stream:
             result = like(self._joined(table[0], features), table[1])
         return result, self._evidence(found)
 
-    def _evidence(self, found: Any) -> pa.Table:
-        kinds, sizes, triggers, accounts, edges, dropped = found
-        if self.accounts.names:
-            names = self.accounts.names
-            accounts = pa.array(
-                [[names.get(one, str(one)) for one in each] for each in accounts],
-                pa.list_(pa.string()),
-            )
-        else:
-            accounts = pa.array(accounts, pa.list_(pa.int64()))
-        table = pa.table(
-            {
-                "pattern": pa.array(range(len(kinds)), pa.int64()),
-                "kind": pa.array(kinds, pa.string()),
-                "size": pa.array(sizes, pa.int32()),
-                "trigger": pa.array(triggers, pa.int64()),
-                "edges": pa.array(edges, pa.list_(pa.int64())),
-                "accounts": accounts,
-            }
-        )
-        return table.replace_schema_metadata({"dropped": str(dropped)})
-
-    def _table(self, rows: Any) -> tuple[pa.Table, str] | None:
-        found = table_of(rows)
-        if (found is None) != (self.layout is None):
-            before = "arrays" if self.layout is None else "tables"
-            raise TypeError(f"X is a {type(rows).__name__}, but {before} came before")
-        if found is not None and list(found[0].column_names) != self.inputs:
-            raise ValueError(f"X has the columns {found[0].column_names}, not {self.inputs}")
-        return found
-
-    def _matrix(self, rows: Any) -> npt.NDArray[np.float64]:
-        matrix = matrix_of(rows)
-        if matrix.shape[1] != len(self.inputs):
-            raise ValueError(f"X has {matrix.shape[1]} columns, but {len(self.inputs)} came before")
-        return matrix
-
-    def _columns(self, table: pa.Table) -> Rows:
-        assert self.layout is not None
-        measured = self.measured if self.has_statistics else []
-        return Rows(table, self.layout, measured, self.accounts, self.rows)
-
     def _count(self, table: pa.Table) -> None:
         self.rows += table.num_rows
         if self.accounts.names:
             self.accounts.forget(self.engine, self.engine.stats()["accounts"])
-
-    def _joined(self, table: pa.Table, features: npt.NDArray[np.float64]) -> pa.Table:
-        columns = np.asfortranarray(features)
-        for number, name in enumerate(self.names):
-            table = table.append_column(name, pa.array(columns[:, number]))
-        return table

@@ -280,6 +280,52 @@ impl GraphFeatures {
         Ok((cells, evidence))
     }
 
+    /// The features that rows would get if they came now, and up to `most` of the patterns that
+    /// they would complete. The graph stays as it is. With None no patterns are named.
+    ///
+    /// ```
+    /// # use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
+    /// # let fan = Bins { window: 10, bins: vec![2] };
+    /// # let mut features = GraphFeatures::new(Settings { fan: Some(fan), ..Settings::default() })?;
+    /// # let first = Edges { ids: &[0], sources: &[1], targets: &[9], times: &[1], columns: &[] };
+    /// features.learn(&first)?;
+    /// let next = Edges { ids: &[1], sources: &[2], targets: &[9], times: &[2], columns: &[] };
+    /// let (seen, _) = features.preview(&next, None)?;
+    /// assert_eq!(features.stats().edges, 1);
+    /// assert_eq!(features.transform(&next)?, seen);
+    /// # Ok::<(), farrow_graph::GraphError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`], and settings that do not keep ids where patterns are wanted.
+    pub fn preview(
+        &mut self,
+        edges: &Edges<'_>,
+        most: Option<usize>,
+    ) -> Result<(Vec<f64>, Evidence), GraphError> {
+        if most.is_some() && !self.settings.keeps_ids {
+            return Err(GraphError::NoIds);
+        }
+        let mut cells = self.room(edges)?;
+        // Now, so that no row changes how the graph keeps times.
+        self.make_room(edges, edges.ids.len())?;
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.preview(),
+            Graph::Wide(core) => core.preview(),
+        }
+        let (rows, cut_short) = (self.rows, self.cut_short);
+        let (stride, share) = (self.settings.width(), Share::WHOLE);
+        let done = self.run(edges, Output { cells: &mut cells, stride, offset: 0, share }, most);
+        (self.rows, self.cut_short) = (rows, cut_short);
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.rewind(),
+            Graph::Wide(core) => core.rewind(),
+        }
+        done.map(|evidence| (cells, evidence))
+    }
+
     /// Room for the features of rows that fit.
     fn room(&self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
         let values = self.rows_of(edges)?.len().saturating_mul(self.settings.width());

@@ -120,6 +120,26 @@ impl Accounts {
         self.index.find(hash(key), |&at| self.all[at as usize].key == key).copied()
     }
 
+    /// How many have appeared so far.
+    pub(crate) fn appeared(&self) -> u64 {
+        self.appeared
+    }
+
+    /// Where the order of first appearance is kept: forgets those that appeared since there were
+    /// so many. They have no edges.
+    pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
+        let Accounts { all, index, orders, .. } = self;
+        let Some(orders) = orders else { return };
+        for (at, account) in (0u32..).zip(all.iter()).skip(numbered) {
+            if let Ok(found) = index.find_entry(hash(account.key), |&one| one == at) {
+                found.remove();
+            }
+        }
+        all.truncate(numbered);
+        orders.truncate(numbered);
+        self.appeared = appeared;
+    }
+
     /// Forgets an account without edges.
     pub(crate) fn forget(&mut self, at: u32) {
         let Accounts { all, index, free, .. } = self;

@@ -38,6 +38,16 @@ struct Boundary<T> {
     /// and before this number of arrival.
     next: u64,
 }
+/// Where a graph was before edges came that are to go again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark<T> {
+    next: u64,
+    newest: T,
+    disorder: Option<u64>,
+    numbered: usize,
+    appeared: u64,
+}
+
 /// A graph is made anew when it has room for so many times its edges,
 const SPARSE: usize = 8;
 /// and for more than these.
@@ -187,6 +197,29 @@ impl<T: Stamp> Dynamic<T> {
         }
         self.newest = self.newest.max(time);
         number
+    }
+
+    /// Where the graph is, for `rewind`.
+    pub(crate) fn mark(&self) -> Mark<T> {
+        Mark {
+            next: self.next(),
+            newest: self.newest,
+            disorder: self.disorder,
+            numbered: self.accounts.numbered(),
+            appeared: self.accounts.appeared(),
+        }
+    }
+
+    /// Takes back all edges that came since, as if they never had; none has been removed.
+    pub(crate) fn rewind(&mut self, mark: Mark<T>) {
+        for number in (mark.next..self.next()).rev() {
+            self.remove(number);
+        }
+        // Records of removed edges leave by themselves at the old end: all of them, if no edge is left.
+        self.head = self.head.min(mark.next);
+        self.records.truncate((mark.next - self.head) as usize);
+        (self.newest, self.disorder) = (mark.newest, mark.disorder);
+        self.accounts.rewind(mark.numbered, mark.appeared);
     }
 
     /// Takes edges out.

@@ -121,6 +121,23 @@ fn named(evidence: Evidence) -> Named {
 }
 
 impl GraphEngine {
+    /// Rows with their features behind them.
+    fn joined<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: &PyReadonlyArray2<'py, f64>,
+        features: &[f64],
+    ) -> PyResult<Matrix<'py>> {
+        let view = matrix.as_array();
+        let width = self.width();
+        let mut cells = Vec::with_capacity(view.nrows() * (view.ncols() + width));
+        for (number, row) in view.rows().into_iter().enumerate() {
+            cells.extend(row.iter());
+            cells.extend(&features[number * width..(number + 1) * width]);
+        }
+        PyArray1::from_vec(py, cells).reshape([view.nrows(), view.ncols() + width])
+    }
+
     fn lock(&self) -> MutexGuard<'_, GraphFeatures> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,15 +253,37 @@ impl GraphEngine {
         let rows = Rows::new(&matrix, self)?;
         let run = || rows.with(|edges| self.lock().patterns(edges, most));
         let (features, evidence) = py.detach(run).map_err(raise)?;
-        let view = matrix.as_array();
+        Ok((self.joined(py, &matrix, &features)?, named(evidence)))
+    }
+
+    /// As `patterns` for rows that would come; the graph stays as it is.
+    fn preview<'py>(
+        &self,
+        py: Python<'py>,
+        matrix: PyReadonlyArray2<'py, f64>,
+        most: Option<usize>,
+    ) -> PyResult<(Matrix<'py>, Named)> {
+        let rows = Rows::new(&matrix, self)?;
+        let run = || rows.with(|edges| self.lock().preview(edges, most));
+        let (features, evidence) = py.detach(run).map_err(raise)?;
+        Ok((self.joined(py, &matrix, &features)?, named(evidence)))
+    }
+
+    /// As `patterns_columns` for rows that would come; the graph stays as it is.
+    fn preview_columns<'py>(
+        &self,
+        py: Python<'py>,
+        ends: [PyReadonlyArray1<'py, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'py, f64>>,
+        most: Option<usize>,
+    ) -> PyResult<(Matrix<'py>, Named)> {
         let width = self.width();
-        let mut cells = Vec::with_capacity(view.nrows() * (view.ncols() + width));
-        for (number, row) in view.rows().into_iter().enumerate() {
-            cells.extend(row.iter());
-            cells.extend(&features[number * width..(number + 1) * width]);
-        }
-        let shape = [view.nrows(), view.ncols() + width];
-        Ok((PyArray1::from_vec(py, cells).reshape(shape)?, named(evidence)))
+        let count = ends[0].as_slice()?.len();
+        let (cells, evidence) = with_columns(&ends, &measured, |edges| {
+            py.detach(|| self.lock().preview(edges, most)).map_err(raise)
+        })?;
+        let features = PyArray1::from_vec(py, cells).reshape([count, width])?;
+        Ok((features, named(evidence)))
     }
 
     /// Features of rows in columns of their own, one array of `width` values a row.

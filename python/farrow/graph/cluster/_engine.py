@@ -192,6 +192,16 @@ class ClusterEngine:
         self._logged(self._batch(ends, measured))
         return self._run(lambda: self._engine.patterns_columns(ends, measured, most))
 
+    def preview(self, matrix: npt.NDArray[np.float64], most: int | None) -> tuple[Any, Any]:
+        """The rows with the features that they would get now; nothing is kept or logged."""
+        self._check()
+        return self._engine.preview(matrix, most)
+
+    def preview_columns(self, ends: Any, measured: Any, most: int | None) -> tuple[Any, Any]:
+        """As ``preview``; the features alone."""
+        self._check()
+        return self._engine.preview_columns(ends, measured, most)
+
     def _batch(self, ends: Any, measured: Any) -> Batch:
         return Batch(list(ends), list(measured), not self._manifest.parameters["is_causal"])
 

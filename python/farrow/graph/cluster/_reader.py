@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 import farrow
+from farrow.graph._form import Form
+from farrow.graph._settings import STATISTICS, feature_names
 from farrow.graph.cluster import DaysLost
 from farrow.graph.cluster._objects import Entry, Manifest, engine_of, entries, logged, newest
 from farrow.graph.cluster._segments import opened
@@ -214,6 +216,39 @@ class GraphReader:
         names = ("id", "source", "target", "timestamp")
         rows = pa.table(dict(zip(names, batch.ends, strict=True)))
         return rows, features
+
+    def preview(self, X: Any) -> Any:
+        """Rows with the features that they would get if they came now.
+
+        Rows look as those of the graph do, and what comes back is of the same kind.  ``refresh``
+        first to see all that was written.  The graph stays as it is, so any number of processes, on
+        any nodes, can look at payments before they are made.
+
+        Raises:
+            TypeError, ValueError: as ``GraphFeatures.transform``.
+        """
+        return self._form().preview(X)
+
+    def preview_patterns(self, X: Any, most: int = 1000) -> tuple[Any, pa.Table]:
+        """As ``preview``, with up to ``most`` patterns that the rows would complete, as
+        ``GraphFeatures.patterns_of`` names them.
+
+        Raises:
+            ValueError: the graph does not keep ids: ``GraphFeatures(evidence=True)``.
+        """
+        return self._form().preview_patterns(X, most)
+
+    def _form(self) -> Form:
+        """How this graph's rows look."""
+        form, kept = Form(), self._manifest
+        form.take(kept.stream)
+        form.engine = self._engine
+        form.rows = self._engine.next_number()
+        statistics = kept.parameters["statistics"]
+        made = None if statistics is None else [STATISTICS[code] for code in statistics[2]]
+        form.has_statistics = made is not None
+        form.names = feature_names(kept.parameters["patterns"], made, form.measured)
+        return form
 
     def edges_of(
         self, account: int, *, start: int | None = None, end: int | None = None

@@ -1,0 +1,169 @@
+//! Rows that are looked at and taken back: they get what `transform` would give them, and leave no
+//! trace.
+//!
+//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::{Bins, Edges, Evidence, GraphError, GraphFeatures, Mode, Settings};
+use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, show, shrink};
+use oracle::random::{Random, Size, stream};
+use std::sync::Arc;
+
+/// What a preview is, in these tests.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Preview,
+    /// The canary: rows that stay.
+    Learn,
+}
+
+/// Has all spans that are over in segments.
+fn seal(engine: &mut GraphFeatures) {
+    while let Some(frozen) = engine.freeze() {
+        engine.attach(Arc::new(frozen.plan().unwrap().build().unwrap())).unwrap();
+    }
+}
+
+fn result(engine: &GraphFeatures, cells: Vec<f64>) -> Result {
+    let stats = engine.stats();
+    Result { cells, edges: stats.edges, accounts: stats.accounts, now: stats.now }
+}
+
+/// Runs a stream; before each call its rows and some that never come are looked at. Gives what
+/// calls left, and what they were said to leave.
+fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f64>>) {
+    let mut random = Random::new(seed);
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let (mut results, mut seen) = (Vec::new(), Vec::new());
+    for one in &stream.calls {
+        let others = stream.calls[random.size(0, stream.calls.len() - 1)].rows();
+        let none = one.rows().part(0..0);
+        let rows = if matches!(one, Call::Transform(_)) { one.rows() } else { &none };
+        for (looked, is_own) in [(others, false), (rows, true)] {
+            let kept = |engine: &GraphFeatures| {
+                // A plain graph gives small numbers again, and may have more of them in store.
+                let numbered = engine.settings().segment.map(|_| engine.accounts(0));
+                let stats = engine.stats();
+                (stats.now, stats.edges, stats.accounts, stats.rows, numbered)
+            };
+            let before = kept(&engine);
+            let found = looked.with(|edges| match way {
+                Way::Preview => engine.preview(edges, None).unwrap().0,
+                Way::Learn => engine.transform(edges).unwrap(),
+            });
+            if way == Way::Preview {
+                assert_eq!(kept(&engine), before, "seed {seed}");
+            }
+            if is_own {
+                seen.push(found);
+            }
+        }
+        let cells = call(&mut engine, one);
+        results.push(result(&engine, cells));
+        seal(&mut engine);
+    }
+    (results, seen)
+}
+
+/// The same without any preview.
+fn alone(stream: &Stream) -> Vec<Result> {
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let calls = stream.calls.iter().map(|one| {
+        let cells = call(&mut engine, one);
+        let result = result(&engine, cells);
+        seal(&mut engine);
+        result
+    });
+    calls.collect()
+}
+
+fn bits(results: &[Result]) -> Vec<Vec<u64>> {
+    results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
+}
+
+/// What is wrong, if anything.
+fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
+    let want = alone(stream);
+    let (got, seen) = by_previews(stream, seed, way);
+    if bits(&got) != bits(&want) || got != want {
+        return Some(difference(stream, &got, &want).unwrap_or("a trace is left".into()));
+    }
+    let said: Vec<Result> =
+        (want.iter().zip(seen)).map(|(want, cells)| Result { cells, ..want.clone() }).collect();
+    difference(stream, &said, &want).map(|text| format!("preview: {text}"))
+}
+
+fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool) {
+    let mut stream = stream(mode, size, seed);
+    if with_segments {
+        stream.settings.edges_max = None;
+        stream.settings.segment = Some(if seed.is_multiple_of(5) { 1 } else { 7 });
+    }
+    let Some(first) = fault(&stream, seed, Way::Preview) else { return };
+    let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
+    let is_bad = |one: &Stream| fault(one, seed, Way::Preview).is_some();
+    let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
+    let last = fault(&stream, seed, Way::Preview).unwrap_or(first);
+    panic!("seed {seed}: {last}\n{}", show(&stream));
+}
+
+fn all_agree(mode: Mode, with_segments: bool) {
+    let [small, medium, large] = amounts();
+    for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
+        (0..count / 3).for_each(|seed| agree(mode, size, seed, with_segments));
+    }
+}
+
+#[test]
+fn causal_previews_say_what_comes_and_leave_no_trace() {
+    all_agree(Mode::Causal, false);
+}
+
+#[test]
+fn previews_of_a_batch_say_what_comes_and_leave_no_trace() {
+    all_agree(Mode::Batch, false);
+}
+
+#[test]
+fn previews_of_a_graph_with_segments_leave_no_trace() {
+    all_agree(Mode::Causal, true);
+    all_agree(Mode::Batch, true);
+}
+
+/// The canary: rows that stay must be told apart from rows that go again.
+#[test]
+fn rows_that_stay_are_seen() {
+    let is_seen = (0..100)
+        .any(|seed| fault(&stream(Mode::Causal, Size::Small, seed), seed, Way::Learn).is_some());
+    assert!(is_seen);
+}
+
+#[test]
+fn plain_engines_are_the_same() {
+    let stream = stream(Mode::Causal, Size::Medium, 1);
+    assert_eq!(bits(&alone(&stream)), bits(&by_engine(&stream)));
+}
+
+#[test]
+fn a_preview_names_the_patterns() {
+    let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    let settings = Settings { fan, keeps_ids: true, ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings.clone()).unwrap();
+    let row = |ids, sources, times| Edges { ids, sources, targets: &[9], times, columns: &[] };
+    engine.learn(&row(&[0], &[1], &[1])).unwrap();
+    let next = row(&[1], &[2], &[2]);
+    let (_, seen) = engine.preview(&next, Some(5)).unwrap();
+    assert_eq!((seen.patterns.len(), seen.patterns[0].edges.as_slice()), (1, &[0, 1][..]));
+    let again = engine.patterns(&next, 5).unwrap().1;
+    assert_eq!(seen, again);
+    assert_eq!(engine.preview(&next, Some(0)).unwrap().1.patterns, []);
+
+    let mut without = GraphFeatures::new(Settings { keeps_ids: false, ..settings }).unwrap();
+    assert!(matches!(without.preview(&next, Some(1)), Err(GraphError::NoIds)));
+    assert_eq!(without.preview(&next, None).unwrap().1, Evidence::default());
+    let columns: &[&[f64]] = &[&[1.0]];
+    assert!(without.preview(&Edges { columns, ..next }, None).is_err());
+    assert_eq!(without.stats().rows, 0);
+}

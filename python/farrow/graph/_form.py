@@ -1,0 +1,126 @@
+"""How the rows of a stream look, and what an engine makes of them in their own kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from farrow.graph._check import matrix_of
+from farrow.graph._rows import Accounts, Layout, Rows, like, table_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from farrow._native import GraphEngine
+    from farrow.graph.cluster._engine import ClusterEngine
+
+
+class Form:
+    """Arrays of so many columns, or tables with columns of these names.
+
+    Attributes:
+        engine: what computes.
+        accounts: numbers of accounts that are named by strings.
+        rows: that came so far: rows without ids are numbered on.
+        layout: which column is what; None for arrays.
+        inputs: names of the columns of rows.
+        measured: those of which statistics are made.
+        numbers: where these are, as the engine counts.
+        names: of the features.
+        has_statistics: whether any are made.
+    """
+
+    engine: GraphEngine | ClusterEngine
+    accounts: Accounts
+    rows: int
+    layout: Layout | None
+    inputs: list[str]
+    measured: list[str]
+    numbers: list[int]
+    names: list[str]
+    has_statistics: bool
+
+    def state(self) -> dict[str, Any]:
+        """All but the engine, as plain values."""
+        layout = None if self.layout is None else vars(self.layout)
+        names = sorted(self.accounts.numbers.items())
+        kept = ("inputs", "measured", "numbers", "rows")
+        return {"layout": layout, "names": names, **{name: getattr(self, name) for name in kept}}
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Become what ``state`` gave; of a cluster's graph names and rows are not kept."""
+        self.accounts = Accounts()
+        for name, number in state.get("names", ()):
+            self.accounts.numbers[name] = number
+            self.accounts.names[number] = name
+        self.layout = None if state["layout"] is None else Layout.restored(state["layout"])
+        self.inputs, self.measured = list(state["inputs"]), list(state["measured"])
+        self.numbers, self.rows = list(state["numbers"]), state.get("rows", 0)
+
+    def preview(self, rows: Any) -> Any:
+        """Rows with the features that they would get now."""
+        return self._previewed(rows, None)[0]
+
+    def preview_patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
+        """As ``preview``, with the patterns that they would complete."""
+        result, found = self._previewed(rows, most)
+        return result, self._evidence(found)
+
+    def _previewed(self, rows: Any, most: int | None) -> tuple[Any, Any]:
+        table = self._table(rows)
+        if table is None:
+            return self.engine.preview(self._matrix(rows), most)
+        columns = self._columns(table[0])
+        features, found = self.engine.preview_columns(columns.ends, columns.measured, most)
+        return like(self._joined(table[0], features), table[1]), found
+
+    def _evidence(self, found: Any) -> pa.Table:
+        kinds, sizes, triggers, accounts, edges, dropped = found
+        if self.accounts.names:
+            names = self.accounts.names
+            accounts = pa.array(
+                [[names.get(one, str(one)) for one in each] for each in accounts],
+                pa.list_(pa.string()),
+            )
+        else:
+            accounts = pa.array(accounts, pa.list_(pa.int64()))
+        table = pa.table(
+            {
+                "pattern": pa.array(range(len(kinds)), pa.int64()),
+                "kind": pa.array(kinds, pa.string()),
+                "size": pa.array(sizes, pa.int32()),
+                "trigger": pa.array(triggers, pa.int64()),
+                "edges": pa.array(edges, pa.list_(pa.int64())),
+                "accounts": accounts,
+            }
+        )
+        return table.replace_schema_metadata({"dropped": str(dropped)})
+
+    def _table(self, rows: Any) -> tuple[pa.Table, str] | None:
+        found = table_of(rows)
+        if (found is None) != (self.layout is None):
+            before = "arrays" if self.layout is None else "tables"
+            raise TypeError(f"X is a {type(rows).__name__}, but {before} came before")
+        if found is not None and list(found[0].column_names) != self.inputs:
+            raise ValueError(f"X has the columns {found[0].column_names}, not {self.inputs}")
+        return found
+
+    def _matrix(self, rows: Any) -> npt.NDArray[np.float64]:
+        matrix = matrix_of(rows)
+        if matrix.shape[1] != len(self.inputs):
+            raise ValueError(f"X has {matrix.shape[1]} columns, but {len(self.inputs)} came before")
+        return matrix
+
+    def _columns(self, table: pa.Table) -> Rows:
+        assert self.layout is not None
+        measured = self.measured if self.has_statistics else []
+        return Rows(table, self.layout, measured, self.accounts, self.rows)
+
+    def _joined(self, table: pa.Table, features: npt.NDArray[np.float64]) -> pa.Table:
+        columns = np.asfortranarray(features)
+        for number, name in enumerate(self.names):
+            table = table.append_column(name, pa.array(columns[:, number]))
+        return table
