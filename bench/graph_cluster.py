@@ -330,9 +330,9 @@ def main() -> int:
         rates = [BATCH / statistics.median(one.samples) for one, _ in found]
         samples += [one for one, _ in found]
         notes.append(
-            f"readers of one graph, scatter-gather 72 h, previews: one {rates[0]:,.0f} rows a second,"
-            f" two {rates[1]:,.0f} ({rates[1] / rates[0]:.2f}); {found[0][1] / 1e6:,.0f} MB of its own"
-            " each, Python and its libraries among them"
+            f"readers of one graph, scatter-gather 72 h, previews: one {rates[0]:,.0f} rows a"
+            f" second, two {rates[1]:,.0f} ({rates[1] / rates[0]:.2f});"
+            f" {found[0][1] / 1e6:,.0f} MB of its own each, Python and its libraries among them"
         )
     document = document_of(HERE.parent, samples, notes, options.quick)
     leave(document, "graph-cluster", "\n".join(lines) + "\n", Path(options.output))
