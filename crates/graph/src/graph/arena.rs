@@ -102,7 +102,9 @@ impl<T: Stamp> Arena<T> {
             }
             _ => len,
         };
-        live.copy_within(at..len, at + 1);
+        if at < len {
+            live.copy_within(at..len, at + 1);
+        }
         live[at] = entry;
         list.packed += 1;
     }

@@ -168,6 +168,10 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         window: u64,
         ends: &[(Side, Side)],
     ) {
+        if self.triggers.len() == 1 {
+            // There is nothing to overlap.
+            return;
+        }
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));
         let Some(oldest) = triggers.clone().map(|one| one.time).min() else { return };
         for &(end, side) in ends {
