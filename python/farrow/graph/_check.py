@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _INT64_MAX = (1 << 63) - 1
+_FLOAT64 = np.dtype(np.float64)
 
 
 def whole_of(name: str, value: Any, *, least: int | None = None, most: int | None = None) -> int:
@@ -51,7 +52,8 @@ def bins_of(name: str, value: Any) -> list[int]:
 
 def matrix_of(rows: Any) -> npt.NDArray[np.float64]:
     """Rows as a two-dimensional array of float64, without a copy where it is one."""
-    if type(rows) is np.ndarray and rows.dtype == np.float64:
+    # Rows that come one by one are asked this each: the native float64 is one object.
+    if type(rows) is np.ndarray and rows.dtype is _FLOAT64:
         array = rows
     else:
         try:
