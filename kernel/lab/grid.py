@@ -25,12 +25,15 @@ THESIS_MEDIANS_US = {0: 9.8, 2: 13.2, 4: 21.1, 6: 70.4, 8: 303.0, 10: 1141.0}
 # What is unmapped at a time in the grid by order: four blocks of the largest.
 ORDER_BYTES = 16 * MIB
 SAMPLES_MIN = 128
-# Each cell is measured in so many rounds over all cells, so that what the host does meanwhile falls
-# on all of them. The largest are measured once: they take half a minute, and have samples enough.
-ROUNDS = 4
-ONCE_BYTES = 256 * MIB
+# What the host does meanwhile lasts from milliseconds to minutes, and may halve or double a call.
+# So each cell is measured in many rounds over all cells, spread over several guests; and where
+# there are two runs to compare, they take turns cell by cell.
+GUESTS = 4
+ROUNDS = 2 * GUESTS
+# The largest take up to half a minute, and have samples enough.
+ROUNDS_OF = {256 * MIB: GUESTS, GIB: GUESTS // 2}
 # Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
-TRACED_TIMES = {64 * MIB: 4, 256 * MIB: 1, 1 * GIB: 1}
+TRACED_TIMES = {64 * MIB: 2, 256 * MIB: 1, 1 * GIB: 1}
 # In the table of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
 # Several times what an idle machine of two cores takes.
@@ -51,7 +54,7 @@ class Cell:
     mapped_bytes: int
     order: int
     invalidate: bool
-    # In each round.
+    # In each of its rounds.
     times: int
     rounds: int = ROUNDS
 
@@ -77,10 +80,16 @@ class Cell:
         """Calls of the maintenance in an unmap."""
         return self.mapped_bytes // self.block_bytes
 
-    def plan(self) -> str:
+    def turn(self, number: int) -> int | None:
+        """Which of its rounds the numbered one of the grid is; None if it rests."""
+        every = ROUNDS // self.rounds
+        return None if number % every else number // every
+
+    def plan(self, run: int) -> str:
+        """A step of a guest's plan; what it leaves is named after the run and the cell."""
         word = "traced" if self.is_traced else "cell"
         numbers = (self.mapped_bytes, self.times, self.order, int(self.invalidate))
-        return f"{word} {self.name} {self.program} {' '.join(map(str, numbers))}"
+        return f"{word} {run}.{self.name} {self.program} {' '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ def cells() -> list[Cell]:
     each = SAMPLES_MIN // ROUNDS
     for size in SIZES:
         times = -(-each // (size // PAGE_BYTES))
-        rounds = ROUNDS if size < ONCE_BYTES else 1
+        rounds = ROUNDS_OF.get(size, ROUNDS)
         for name in ("read_all", "write_all"):
             made.append(Cell("size", name, size, 0, False, times, rounds))
     for order in ORDERS:
@@ -124,7 +133,8 @@ def cells() -> list[Cell]:
         # Large blocks make the faults cheap; what unmap takes down is single pages all the same.
         order = 10 if size >= ORDER_BYTES else 0
         times = TRACED_TIMES.get(size, each)
-        made.append(Cell("traced", "write_all", size, order, False, times))
+        rounds = GUESTS if size in ROUNDS_OF else ROUNDS
+        made.append(Cell("traced", "write_all", size, order, False, times, rounds))
     # What ftrace says of the calls that the module times itself.
     made.append(Cell("maintain", "write_all", MIB, 0, False, 1))
     return made
@@ -135,29 +145,57 @@ def quick(chosen: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in chosen if cell.mapped_bytes <= 16 * MIB]
 
 
-def measure(laboratory: Laboratory, module: Path, chosen: Sequence[Cell], raw: Path) -> None:
-    """Runs cells in one guest; ``raw`` gets the files that it brings back, as they are."""
+def plan(chosen: Sequence[Cell], runs: int, guest: int) -> list[str]:
+    """The steps of one guest: all runs of each cell that is due, first and last in turn."""
+    rounds = ROUNDS // GUESTS
+    steps = []
+    for number in range(guest * rounds, (guest + 1) * rounds):
+        for cell in chosen:
+            turn = cell.turn(number)
+            if turn is not None:
+                order = range(1, runs + 1) if turn % 2 == 0 else range(runs, 0, -1)
+                steps += [cell.plan(run) for run in order]
+    return steps
+
+
+def measure(
+    laboratory: Laboratory,
+    module: Path,
+    chosen: Sequence[Cell],
+    folders: Sequence[Path],
+    guest: int,
+) -> None:
+    """One guest's part of all runs; a run's folder gets what the guest brings back of it, as it is,
+    after what earlier ones brought."""
     largest = max(cell.mapped_bytes for cell in chosen)
-    plan = ["load", f'echo {largest} >"$parameters/max_bytes"']
-    for number in range(ROUNDS):
-        plan += [cell.plan() for cell in chosen if number < cell.rounds]
-    done, steps = 0, len(plan) - 2
+    steps = plan(chosen, len(folders), guest)
+    head = ["load", f'echo {largest} >"$parameters/max_bytes"']
+    done = 0
 
     def on_line(line: str) -> None:
         nonlocal done
         if line.startswith("lab: ok: ") and "kernel" not in line:
             done += 1
-            if done % 50 == 0:
-                say(f"{laboratory.architecture.name}: {done} of {steps} steps")
+            if done % 100 == 0:
+                say(f"{laboratory.architecture.name}: {done} of {len(steps)} steps")
 
     # One CPU: a second would compete with the first for the cores of a small host.
-    outcome = laboratory.boot(module, "\n".join(plan) + "\n", SECONDS_MAX, on_line=on_line)
+    outcome = laboratory.boot(
+        module, "\n".join([*head, *steps]) + "\n", SECONDS_MAX, on_line=on_line
+    )
     outcome.check()
     name = laboratory.architecture.name
-    raw.mkdir(parents=True, exist_ok=True)
-    for file, data in outcome.files.items():
-        (raw / file).write_bytes(data)
-    say(f"{name}: {len(chosen)} cells in {outcome.seconds:.0f} s")
+    for number, folder in enumerate(folders, 1):
+        raw = folder / "raw" / name
+        raw.mkdir(parents=True, exist_ok=True)
+        for file, data in outcome.files.items():
+            run, _, rest = file.partition(".")
+            if run == str(number):
+                with (raw / rest).open("ab") as target:
+                    target.write(data)
+            elif not run.isdigit():
+                (raw / f"guest-{guest + 1}-{file}").write_bytes(data)
+    say(f"{name}: guest {guest + 1} of {GUESTS}: {len(steps)} steps in {outcome.seconds:.0f} s")
 
 
 def read(architecture: str, cell: Cell, raw: Path) -> list[Series]:

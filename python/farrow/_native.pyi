@@ -879,7 +879,8 @@ class LabArena:
         """Time something, without the lock of the interpreter.
 
         Args:
-            work: "publish", "refresh", "write" (and publish), "copy", "load" or "store".
+            work: "publish", "publish again" (and store to each line), "refresh", "write" (and
+                publish), "copy", "load" or "store".
             method: one of ``lab_methods()[work]``; loads and stores have none.
             state: of the lines before: "uncached", "cached" or "dirty".
             nbytes: of a range.
@@ -898,7 +899,9 @@ class LabArena:
         """
 
 def lab_methods() -> dict[str, Any]:
-    """What this CPU can do, by kind of work, with "line_bytes", and "clock_ns" of a sample."""
+    """What this CPU can do, by kind of work, with "line_bytes", "clock_ns" of a sample, and
+    "publish_again_bytes_max": up to there the next store counts where a way to publish is chosen.
+    """
 
 def lab_fit(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
     """The model "fixed + line * lines" of points (lines, nanoseconds).
@@ -912,12 +915,12 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
     """What Farrow publishes, refreshes and writes by on this machine.
 
     Args:
-        measure: measure it anew, in about a fifth of a second; else that of this process.
+        measure: measure it anew, in a fifth of a second at most; else that of this process.
         keep: write it to the file of this user, for processes to come.
 
     Returns:
         "origin" ("file", "measured", "default"), "measured_seconds", "machine", "path", "kept",
         "copy" and "copy_from_bytes" (stores past the cache on coherent memory, and from which
         length on), and "steps": for each size in "bytes" the ways to "publish", "refresh" and
-        "write", with their nanoseconds.
+        "write", with their nanoseconds; these are None where there was one way only.
     """

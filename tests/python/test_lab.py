@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from farrow import _native
 from farrow.cli import main
-from farrow.lab import _analyse, _measure, _plan, _report, analyse
+from farrow.lab import _analyse, _measure, _pairs, _plan, _report, analyse
 
 if TYPE_CHECKING:
     from conftest import Node
@@ -57,6 +58,12 @@ def test_a_run_leaves_samples_figures_and_a_page(output: Path) -> None:
         if row["part"] == "patterns"
     }
     assert {("private", 1, 1, 1), ("region", 8, 4096, 2), ("region", 2, 2, 1)} <= shapes
+    assert set(samples.filter(pc.field("part") == "region")["work"].to_pylist()) == {
+        "publish", "refresh", "write",
+    }  # fmt: skip
+    again = samples.filter(pc.field("work") == "publish again")
+    assert max(again["nbytes"].to_pylist()) == methods["publish_again_bytes_max"]
+    assert set(again["method"].to_pylist()) == set(methods["publish"])
 
     figures = json.loads((output / "figures.json").read_text())
     sizes = [choice["nbytes"] for choice in figures["choices"] if choice["work"] == "refresh"]
@@ -64,16 +71,22 @@ def test_a_run_leaves_samples_figures_and_a_page(output: Path) -> None:
     assert max(sizes) == 64 << 10
     for choice in figures["choices"]:
         assert choice["ratio"] >= 1
-        assert choice["picked"] in methods[choice["work"]]
+        work = choice["work"].removesuffix(" again")
+        assert choice["picked"] in methods[work]
+        is_small = choice["nbytes"] <= methods["publish_again_bytes_max"]
+        is_decided = choice["threads"] == 1 and not (choice["work"] == "publish" and is_small)
+        assert choice["is_decided"] is is_decided
         assert choice["picked"] == _analyse.picked_way(
             figures["profile"], choice["work"], choice["nbytes"]
         )
+    found_threads = {(choice["work"], choice["threads"]) for choice in figures["choices"]}
+    assert {("publish again", 1), ("publish", 2), ("refresh", 2), ("write", 2)} <= found_threads
     assert all(model["line_ns"] >= 0 for model in figures["models"])
     assert {cost["p50"] <= cost["p99"] for cost in figures["costs"]} == {True}
 
     page = (output / "report.html").read_text()
-    assert "picked / best" in page
-    assert "<svg" in page
+    for part in ("picked / best", "2 MiB pages", "time in region / private", "<svg"):
+        assert part in page
     assert "http" not in page.split("<style>")[0]
     assert "<script" not in page
 
@@ -92,7 +105,7 @@ def test_the_command_prints_choices_and_says_what_is_missing(
 
 def test_pictures_are_drawn(tmp_path: Path, output: Path) -> None:
     pytest.importorskip("matplotlib")
-    for name in ("cost.png", "patterns.png"):
+    for name in ("cost.png", "samples.png", "threads.png", "pages.png", "patterns.png"):
         assert (output / name).read_bytes().startswith(b"\x89PNG")
 
 
@@ -212,6 +225,40 @@ def test_figures_are_those_of_the_samples() -> None:
     assert _analyse.histogram([]) == []
 
 
+def test_what_was_measured_twice_is_beside_each_other() -> None:
+    line, pattern = (
+        ("lines", "refresh", "fast", "cached", 4096),
+        ("patterns", "load", "", "uncached"),
+    )
+    samples = [
+        (_plan.Series(*line), [[100.0]]),
+        (_plan.Series(*line, pages="huge"), [[80.0]]),
+        (_plan.Series("lines", "refresh", "slow", "cached", 4096), [[300.0]]),
+        (_plan.Series("lines", "refresh", "fast", "dirty", 4096), [[500.0]]),
+        (_plan.Series("region", *line[1:], memory="region"), [[150.0]]),
+        (_plan.Series("threads", *line[1:], threads=2), [[400.0]]),
+        (_plan.Series("threads", "refresh", "slow", "cached", 4096, threads=2), [[200.0]]),
+        (_plan.Series(*pattern, 4096), [[1000.0]]),
+        (_plan.Series(*pattern, 4096, pages="huge"), [[500.0]]),
+        (_plan.Series(*pattern, 4096, memory="region"), [[2000.0]]),
+    ]
+    profile = {"steps": [{"bytes": 64, "refresh": "fast"}]}
+    run = _measure.Run(_plan.Settings(), {"line_bytes": 64}, profile, samples, {}, "")
+    figures = analyse(run)
+    assert [pair.ratio for pair in _pairs.with_huge_pages(figures)] == [0.8]
+    assert [pair.ratio for pair in _pairs.in_region(figures)] == [1.5]
+    (pair,) = _pairs.compared_by(figures, "private", "private, huge pages")
+    assert (pair.words, pair.ratio) == (("load", "64 bit", "sequential"), 0.5)
+    speeds = _pairs.pattern_speeds(figures)["load", 8, 8, 1]
+    assert speeds["private"] == 2 * speeds["region"] == speeds["private, huge pages"] / 2
+    by_threads = {(choice.pages, choice.threads): choice for choice in figures.choices}
+    assert by_threads["small", 1].ratio == 1
+    assert (by_threads["small", 2].best, by_threads["small", 2].ratio) == ("slow", 2)
+    # The profile looks at one thread: it is not judged by two.
+    assert figures.worst is not None
+    assert figures.worst.ratio == 1
+
+
 def test_names_in_the_page_are_escaped() -> None:
     run = _measure.Run(
         _plan.Settings(),
@@ -247,7 +294,9 @@ def test_the_profile_is_kept_and_told(
     for step in profile["steps"]:
         for work in ("publish", "refresh", "write"):
             assert step[work] in methods[work]
-            assert step[f"{work}_ns"] > 0
+            # Of a large size that has one way left, nothing is measured.
+            ns = step[f"{work}_ns"]
+            assert ns is None if step["bytes"] > 256 << 10 and not ns else ns > 0
     monkeypatch.setenv("FARROW_PROFILE", "off")
     assert _native.lab_profile(measure=True, keep=True)["kept"] is False
     main(["doctor"])

@@ -7,7 +7,7 @@ use crate::plain;
 use farrow_memory::cache::{self, Method};
 use farrow_memory::copy::{self, StreamMethod};
 use farrow_memory::lab::{self, Arena, Job, LabError, Pages, Pattern, State, Work};
-use farrow_memory::profile::{Origin, Profile, WriteWay, file};
+use farrow_memory::profile::{Origin, PUBLISH_AGAIN_BYTES_MAX, Profile, WriteWay, file};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::sync::{AtomicUsize, Ordering};
 use farrow_memory::{Access, Address, FabricError, Geometry, Length, Region, Section, page_bytes};
@@ -143,6 +143,7 @@ impl LabArena {
 fn work_of(work: &str, method: &str, pattern: Pattern) -> PyResult<Work> {
     let found = match work {
         "publish" => Method::of_name(method).map(Work::Publish),
+        "publish again" => Method::of_name(method).map(Work::PublishAgain),
         "refresh" => Method::of_name(method).map(Work::Refresh),
         "write" => WriteWay::of_key(method).map(Work::Write),
         "copy" => StreamMethod::of_key(method).map(Work::Copy),
@@ -165,6 +166,7 @@ pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let facts = json!({
         "line_bytes": cache::line_bytes(),
         "clock_ns": lab::clock_ns(),
+        "publish_again_bytes_max": PUBLISH_AGAIN_BYTES_MAX.0,
         "publish": names(all),
         "refresh": names(refresh),
         "write": write,

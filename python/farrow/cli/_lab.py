@@ -129,7 +129,11 @@ def _say(
         print_json(
             {
                 "choices": [
-                    {**dataclasses.asdict(choice), "ratio": choice.ratio}
+                    {
+                        **dataclasses.asdict(choice),
+                        "ratio": choice.ratio,
+                        "is_decided": choice.is_decided,
+                    }
                     for choice in figures.choices
                 ],
                 "models": [dataclasses.asdict(model) for model in figures.models],
@@ -145,7 +149,7 @@ def _say(
                 human_ns(choice.best_ns), choice.picked, human_ns(choice.picked_ns),
                 f"{choice.ratio:.2f}",
             )
-            for choice in figures.choices
+            for choice in figures.decided
         ]  # fmt: skip
         heads = ("", ">size", "", "best", ">", "picked", ">", ">picked / best")
         out.print(grid(heads, rows))
@@ -158,10 +162,10 @@ def _say(
         ]  # fmt: skip
         out.print(grid(("", "by", "lines", "", ">a call", ">a line", ">error"), models))
         worst = figures.worst
-        over = sum(choice.ratio > 1.1 for choice in figures.choices)
+        over = sum(choice.ratio > 1.1 for choice in figures.decided)
         if worst is not None:
             out.print(
-                f"Picked ways over the best: {over} of {len(figures.choices)} by more than 10 %;"
+                f"Picked ways over the best: {over} of {len(figures.decided)} by more than 10 %;"
                 f" worst {worst.ratio:.2f} ({worst.work}, {human_bytes(worst.nbytes)})."
             )
         if not has_pictures:

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from farrow import _native
+from farrow.lab._plan import TYPICAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Cost", "Figures", "Model", "analyse", "histogram", "picked_way"]
 
 GIB = 1 << 30
-# The state of the lines when Farrow does it: what is published was stored to, what is refreshed
-# was read before.
-TYPICAL = {"publish": "dirty", "refresh": "cached", "write": "uncached", "copy": "uncached"}
 # What a profile decides between nodes; a copy for readers on the same node is no such case.
-DECIDED = ("publish", "refresh", "write")
+DECIDED = ("publish again", "publish", "refresh", "write")
 _BINS_PER_DECADE = 20
 
 
@@ -75,6 +73,13 @@ class Choice:
     best_ns: float
     picked: str
     picked_ns: float
+    threads: int = 1
+
+    @property
+    def is_decided(self) -> bool:
+        """Is the way chosen by this?  Publishing small ranges is by ``publish again``."""
+        again_max: int = _native.lab_methods()["publish_again_bytes_max"]
+        return self.threads == 1 and (self.work != "publish" or self.nbytes > again_max)
 
     @property
     def ratio(self) -> float:
@@ -84,23 +89,29 @@ class Choice:
 
 @dataclasses.dataclass
 class Figures:
-    """All figures of a run."""
+    """All figures of a run.  Choices include those that the profile does not look at: what its ways
+    cost where several threads use them, and publishing small ranges without the next store."""
 
     costs: list[Cost]
     models: list[Model]
     choices: list[Choice]
 
     @property
+    def decided(self) -> list[Choice]:
+        """The choices by which a profile is judged."""
+        return [choice for choice in self.choices if choice.is_decided]
+
+    @property
     def worst(self) -> Choice | None:
-        """The choice that is furthest from the best way."""
-        return max(self.choices, key=lambda choice: choice.ratio, default=None)
+        """The one of them that is furthest from the best way."""
+        return max(self.decided, key=lambda choice: choice.ratio, default=None)
 
 
 def analyse(run: Run) -> Figures:
     """Make figures of all samples of a run."""
     costs = [_cost(series, rounds) for series, rounds in run.samples]
     lines = [cost for cost in costs if cost.series.part == "lines"]
-    return Figures(costs, _models(lines, run.machine["line_bytes"]), _choices(run, lines))
+    return Figures(costs, _models(lines, run.machine["line_bytes"]), _choices(run, costs))
 
 
 def picked_way(profile: dict[str, Any], work: str, nbytes: int) -> str:
@@ -110,6 +121,7 @@ def picked_way(profile: dict[str, Any], work: str, nbytes: int) -> str:
         return profile["copy"] if limit is not None and nbytes >= limit else "memcpy"
     steps = profile["steps"]
     # The nearest size, by ratio, as crates/memory/src/profile has it.
+    work = "publish" if work == "publish again" else work
     step = max((one for one in steps if one["bytes"] <= 2 * nbytes), key=lambda one: one["bytes"],
                default=steps[0])  # fmt: skip
     return str(step[work])
@@ -160,16 +172,19 @@ def _models(costs: Iterable[Cost], line_bytes: int) -> list[Model]:
 def _choices(run: Run, costs: Iterable[Cost]) -> list[Choice]:
     """By the lower quartiles of all rounds, in each of which the ways took turns: what other
     programs on the machine took away is in the upper half, and may not decide."""
-    tables: dict[tuple[str, str, int], dict[str, float]] = {}
+    tables: dict[tuple[str, str, int, int], dict[str, float]] = {}
     for cost in costs:
         one = cost.series
-        if one.work in DECIDED and one.state == TYPICAL[one.work]:
-            ways = tables.setdefault((one.work, one.pages, one.nbytes), {})
+        # With one thread the part about threads measures the same as the one about lines.
+        is_compared = one.part == "lines" or (one.part == "threads" and one.threads > 1)
+        if is_compared and one.work in DECIDED and one.state == TYPICAL[one.work]:
+            ways = tables.setdefault((one.work, one.pages, one.nbytes, one.threads), {})
             ways[one.method] = cost.p25
     choices = []
-    for (work, pages, nbytes), ways in tables.items():
+    for (work, pages, nbytes, threads), ways in tables.items():
         picked = picked_way(run.profile, work, nbytes)
         best = min(ways, key=lambda way: ways[way])
         if picked in ways:
-            choices.append(Choice(work, pages, nbytes, best, ways[best], picked, ways[picked]))
+            numbers = (best, ways[best], picked, ways[picked])
+            choices.append(Choice(work, pages, nbytes, *numbers, threads))
     return choices

@@ -68,7 +68,7 @@ def samples_table(run: Run) -> pa.Table:
 def _document(run: Run, figures: Figures) -> dict[str, object]:
     line = run.machine["line_bytes"]
     return {
-        "format": 1,
+        "format": 2,
         "machine": run.machine,
         "profile": run.profile,
         "settings": dataclasses.asdict(run.settings),
@@ -87,10 +87,14 @@ def _document(run: Run, figures: Figures) -> dict[str, object]:
         ],
         "models": [dataclasses.asdict(model) for model in figures.models],
         "choices": [
-            {**dataclasses.asdict(choice), "ratio": _short(choice.ratio)}
+            {
+                **dataclasses.asdict(choice),
+                "ratio": _short(choice.ratio),
+                "is_decided": choice.is_decided,
+            }
             for choice in figures.choices
         ],
-        "choices_over_1.1": sum(choice.ratio > 1.1 for choice in figures.choices),
+        "decided_over_1.1": sum(choice.ratio > 1.1 for choice in figures.decided),
     }
 
 

@@ -11,7 +11,7 @@ from farrow import _native
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Group", "Series", "Settings", "groups", "memory_needed"]
+__all__ = ["TYPICAL", "Group", "Series", "Settings", "groups", "memory_needed"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 _STRIDES = (64, 256, 4096)
@@ -22,7 +22,16 @@ _SERIAL = "clflush"
 # What is written comes from a buffer that the caches hold in part, as a program's data does.
 _SOURCE_BYTES_MAX = 4 * MIB
 _STATES = ("uncached", "cached", "dirty")
-PARTS = ("lines", "threads", "patterns")
+PARTS = ("lines", "threads", "patterns", "huge patterns", "region")
+# The state of the lines when Farrow does it: what is published was stored to, what is refreshed
+# was read before, what is written is seldom in the cache, since its memory was another object's.
+TYPICAL = {
+    "publish": "dirty",
+    "publish again": "dirty",
+    "refresh": "cached",
+    "write": "uncached",
+    "copy": "uncached",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +51,8 @@ class Settings:
     threads: tuple[int, ...] = ()
     """Numbers of threads; empty: 1, 2, 4, ... up to the cores."""
     parts: tuple[str, ...] = PARTS
-    """What is measured: cost by size, by threads, access patterns."""
+    """What is measured: cost by size and by threads, access patterns in private memory and in a
+    region, patterns in huge pages, cost in a region."""
     memory_dir: str = "/dev/shm"
     """A tmpfs: where the region that stands for another node's lies."""
 
@@ -82,9 +92,10 @@ class Series:
     """One thing that is timed, over and over."""
 
     part: str
-    """``lines``, ``threads`` or ``patterns``."""
+    """``lines``, ``threads``, ``region`` (lines in another node's) or ``patterns``."""
     work: str
-    """``publish``, ``refresh``, ``write``, ``copy``, ``load`` or ``store``."""
+    """``publish``, ``publish again`` (and store to each line), ``refresh``, ``write``, ``copy``,
+    ``load`` or ``store``."""
     method: str
     """The instruction; empty for loads and stores."""
     state: str
@@ -128,10 +139,12 @@ def groups(settings: Settings) -> Iterator[Group]:
             yield from _lines(settings, pages)
         if "threads" in settings.parts:
             yield from _threads(settings, pages)
-        if "patterns" in settings.parts and pages == "small":
-            yield from _patterns(settings, "private")
+        if ("patterns" if pages == "small" else "huge patterns") in settings.parts:
+            yield from _patterns(settings, "private", pages)
+    if "region" in settings.parts:
+        yield from _region(settings)
     if "patterns" in settings.parts:
-        yield from _patterns(settings, "region")
+        yield from _patterns(settings, "region", "small")
 
 
 def arena_bytes(settings: Settings, memory: str) -> int:
@@ -149,22 +162,27 @@ def memory_needed(settings: Settings) -> int:
     return arena + _SOURCE_BYTES_MAX + 64 * MIB
 
 
-def _lines(settings: Settings, pages: str) -> Iterator[Group]:
+def _ways(work: str, nbytes: int) -> list[str]:
+    """What this CPU can do it by, without what would take too long for this size."""
     methods = _native.lab_methods()
+    names: list[str] = methods["publish" if work == "publish again" else work]
+    return [name for name in names if name != _SERIAL or nbytes <= _SERIAL_BYTES_MAX]
+
+
+def _lines(settings: Settings, pages: str) -> Iterator[Group]:
+    again_max = _native.lab_methods()["publish_again_bytes_max"]
     for nbytes in settings.sizes:
         for work, states in (
             ("publish", _STATES),
+            ("publish again", ("dirty",) if nbytes <= again_max else ()),
             ("refresh", _STATES),
-            # What is written is seldom in the cache before: its memory was another object's.
             ("write", ("uncached",)),
             ("copy", ("uncached",)),
         ):
-            usable = [
-                name for name in methods[work] if name != _SERIAL or nbytes <= _SERIAL_BYTES_MAX
-            ]
             for state in states:
                 series = (
-                    Series("lines", work, name, state, nbytes, pages=pages) for name in usable
+                    Series("lines", work, name, state, nbytes, pages=pages)
+                    for name in _ways(work, nbytes)
                 )
                 yield Group("private", pages, tuple(series))
 
@@ -174,19 +192,33 @@ def _thread_sizes(settings: Settings) -> list[int]:
 
 
 def _threads(settings: Settings, pages: str) -> Iterator[Group]:
-    """Each thread on ranges of its own."""
-    methods = _native.lab_methods()
+    """Each thread on ranges of its own.  Ways and numbers take turns: both are compared."""
     for nbytes in _thread_sizes(settings):
-        for work, state in (("publish", "dirty"), ("refresh", "cached"), ("write", "uncached")):
-            for method in (name for name in methods[work] if name != _SERIAL):
-                series = (
-                    Series("threads", work, method, state, nbytes, pages=pages, threads=threads)
-                    for threads in settings.thread_counts
-                )
-                yield Group("private", pages, tuple(series))
+        for work in ("publish", "refresh", "write"):
+            series = (
+                Series("threads", work, way, TYPICAL[work], nbytes, pages=pages, threads=threads)
+                for way in _ways(work, nbytes)
+                if way != _SERIAL
+                for threads in settings.thread_counts
+            )
+            yield Group("private", pages, tuple(series))
 
 
-def _patterns(settings: Settings, memory: str) -> Iterator[Group]:
+def _region(settings: Settings) -> Iterator[Group]:
+    """Publish, refresh and write in another node's memory, by one thread."""
+    for nbytes in settings.sizes:
+        if nbytes > settings.pattern_bytes:
+            break
+        for work in ("publish", "refresh", "write"):
+            series = (
+                Series("region", work, way, TYPICAL[work], nbytes, memory="region")
+                for way in _ways(work, nbytes)
+                if way != _SERIAL
+            )
+            yield Group("region", "small", tuple(series))
+
+
+def _patterns(settings: Settings, memory: str, pages: str) -> Iterator[Group]:
     """Loads and stores after a refresh: nothing of the range is in a cache."""
     shapes = [(width, width) for width in _WIDTHS] + [(8, stride) for stride in _STRIDES]
     # Stores come first: private memory that was never written is one page of zeros, in the cache.
@@ -195,8 +227,8 @@ def _patterns(settings: Settings, memory: str) -> Iterator[Group]:
             series = (
                 Series(
                     "patterns", work, "", "uncached", settings.pattern_bytes,
-                    memory=memory, threads=threads, width=width, stride=stride,
+                    memory=memory, pages=pages, threads=threads, width=width, stride=stride,
                 )
                 for threads in settings.thread_counts
             )  # fmt: skip
-            yield Group(memory, "small", tuple(series))
+            yield Group(memory, pages, tuple(series))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from farrow.cli._output import human_bytes
+from farrow.lab._pairs import pattern_speeds, with_huge_pages
+from farrow.lab._plan import TYPICAL
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from typing import Any
 
@@ -30,8 +35,15 @@ def draw(run: Run, figures: Figures, folder: Path) -> list[Path] | None:
     from matplotlib import pyplot
 
     made = []
-    for name, sketch in (("cost.png", _costs), ("patterns.png", _patterns)):
-        figure = sketch(pyplot, figures)
+    sketches: tuple[tuple[str, Callable[[Any], Any]], ...] = (
+        ("cost.png", lambda plots: _costs(plots, figures)),
+        ("samples.png", lambda plots: _samples(plots, run)),
+        ("threads.png", lambda plots: _threads(plots, figures)),
+        ("pages.png", lambda plots: _pages(plots, figures)),
+        ("patterns.png", lambda plots: _patterns(plots, figures)),
+    )
+    for name, sketch in sketches:
+        figure = sketch(pyplot)
         figure.suptitle(run.machine["processor"], x=0.01, ha="left", fontsize=9)
         figure.savefig(folder / name, dpi=120)
         pyplot.close(figure)
@@ -66,22 +78,94 @@ def _costs(pyplot: Any, figures: Figures) -> Any:
     return figure
 
 
+def _samples(pyplot: Any, run: Run) -> Any:
+    """How single samples lie, at three sizes; what is above p99 is left out."""
+    figure, axes = pyplot.subplots(3, 3, figsize=(13, 9), layout="constrained")
+    for row, work in zip(axes, ("publish", "refresh", "write"), strict=True):
+        for axis, nbytes in zip(row, (64, 4096, 1 << 20), strict=True):
+            names: list[str] = []
+            for series, rounds in run.samples:
+                wanted = ("lines", work, TYPICAL[work], "small", nbytes)
+                one = (series.part, series.work, series.state, series.pages, series.nbytes)
+                values = sorted(value for taken in rounds for value in taken)
+                if one == wanted and values:
+                    kept = values[: max(1, len(values) * 99 // 100)]
+                    colour = _COLOURS[len(names) % len(_COLOURS)]
+                    axis.hist(kept, bins=60, color=colour, alpha=0.55, label=series.method)
+                    names.append(series.method)
+            axis.set_title(
+                f"{work}, lines {TYPICAL[work]}, {human_bytes(nbytes)}", loc="left", fontsize=10
+            )
+            axis.set_xlabel("nanoseconds")
+            axis.spines[["top", "right"]].set_visible(False)
+            if names:
+                axis.set_xscale("log")
+                axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _threads(pyplot: Any, figures: Figures) -> Any:
+    """Bytes of all threads a second, by their number."""
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4.5), layout="constrained")
+    for axis, work in zip(axes, ("publish", "refresh", "write"), strict=True):
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for cost in figures.costs:
+            one = cost.series
+            if (one.part, one.work, one.pages) == ("threads", work, "small"):
+                name = f"{one.method}, {human_bytes(one.nbytes)}"
+                lines.setdefault(name, []).append((one.threads, cost.gib_per_s))
+        for number, (name, points) in enumerate(lines.items()):
+            counts, speeds = zip(*sorted(points), strict=True)
+            colour = _COLOURS[number % len(_COLOURS)]
+            style = ("-", "--", ":")[number // len(_COLOURS) % 3]
+            axis.plot(counts, speeds, style, marker=".", color=colour, label=name)
+            axis.set_xticks(counts)
+        axis.set_title(work, loc="left", fontsize=10, fontweight="bold")
+        axis.set_xlabel("threads, each on ranges of its own")
+        axis.set_ylabel("GiB/s of all")
+        axis.set_ylim(bottom=0)
+        axis.spines[["top", "right"]].set_visible(False)
+        if lines:
+            axis.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def _pages(pyplot: Any, figures: Figures) -> Any:
+    """Time in huge pages over that in small ones."""
+    lines: dict[str, list[tuple[str, float]]] = {}
+    for pair in with_huge_pages(figures):
+        work, method, size = pair.words
+        lines.setdefault(f"{work}, {method}", []).append((size, pair.ratio))
+    figure, axis = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
+    sizes = list(dict.fromkeys(human_bytes(cost.series.nbytes) for cost in figures.costs))
+    for number, (name, points) in enumerate(lines.items()):
+        places = [sizes.index(size) for size, _ in points]
+        ratios = [ratio for _, ratio in points]
+        axis.plot(places, ratios, marker=".", color=_COLOURS[number % len(_COLOURS)], label=name)
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set_xticks(range(len(sizes)), sizes, rotation=35, ha="right", fontsize=8)
+    axis.set_ylabel("time in 2 MiB pages / in 4 KiB pages")
+    axis.spines[["top", "right"]].set_visible(False)
+    if lines:
+        axis.legend(frameon=False, fontsize=8)
+    return figure
+
+
 def _patterns(pyplot: Any, figures: Figures) -> Any:
-    """Bandwidth of access patterns, private memory beside a region."""
-    found: dict[str, dict[str, float]] = {}
-    for cost in figures.costs:
-        one = cost.series
-        if one.part == "patterns":
-            order = "sequential" if one.stride == one.width else f"every {one.stride} B"
-            name = f"{one.work}, {8 * one.width} bit, {order}, {one.threads} threads"
-            found.setdefault(name, {})[one.memory] = cost.gib_per_s
-    height = max(4.0, 0.22 * len(found))
+    """Bandwidth of access patterns: private memory, by the size of its pages, and a region."""
+    found = pattern_speeds(figures)
+    height = max(4.0, 0.3 * len(found))
     figure, axis = pyplot.subplots(figsize=(9, height), layout="constrained")
-    for shift, memory in ((-0.2, "private"), (0.2, "region")):
-        values = [speeds.get(memory, 0.0) for speeds in found.values()]
-        places = [place + shift for place in range(len(found))]
-        axis.barh(places, values, 0.38, label=memory, color=_COLOURS[int(shift > 0)])
-    axis.set_yticks(range(len(found)), list(found), fontsize=7)
+    for number, name in enumerate(("private", "private, huge pages", "region")):
+        values = [speeds.get(name, 0.0) for speeds in found.values()]
+        places = [index + 0.27 * (number - 1) for index in range(len(found))]
+        axis.barh(places, values, 0.25, label=name, color=_COLOURS[number])
+    names = [
+        f"{work}, {8 * width} bit, {'sequential' if stride == width else f'every {stride} B'}, "
+        f"{threads} threads"
+        for work, width, stride, threads in found
+    ]
+    axis.set_yticks(range(len(found)), names, fontsize=7)
     axis.invert_yaxis()
     axis.set_xscale("log")
     axis.set_xlabel("GiB/s of the elements touched")

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 from farrow import _charts, _page
 from farrow.cli._output import human_bytes, human_ns
-from farrow.lab._analyse import DECIDED, TYPICAL, histogram
+from farrow.lab._analyse import DECIDED, histogram
+from farrow.lab._pairs import compared_by, in_region, pattern_speeds, with_huge_pages
+from farrow.lab._plan import TYPICAL
 
 if TYPE_CHECKING:
-    from farrow.lab._analyse import Figures
+    from collections.abc import Iterable, Sequence
+
+    from farrow.lab._analyse import Choice, Figures
     from farrow.lab._measure import Run
+    from farrow.lab._pairs import Pair
 
 __all__ = ["page"]
 
@@ -23,22 +28,27 @@ _PAGES = {"small": "4 KiB pages", "huge": "2 MiB pages"}
 def page(run: Run, figures: Figures) -> str:
     """The page as HTML text."""
     worst = figures.worst
-    over = [choice for choice in figures.choices if choice.ratio > 1.1]
+    over = [choice for choice in figures.decided if choice.ratio > 1.1]
     tiles = [
         ("cache line", f"{run.machine['line_bytes']} B"),
         ("cores", str(run.machine["cores"])),
         ("series", f"{len(figures.costs):,}"),
         ("samples", f"{sum(cost.count for cost in figures.costs):,}"),
         ("picked over best, worst", f"{worst.ratio:.2f}" if worst else "-"),
-        ("choices over 1.1", f"{len(over)} of {len(figures.choices)}"),
+        ("choices over 1.1", f"{len(over)} of {len(figures.decided)}"),
     ]
     sections = [
         _page.tiles(tiles),
         _facts(run),
         "<h2>The best way, and the one Farrow takes</h2>"
-        "<p>For each size: publish of lines that were stored to, refresh of lines that are cached,"
-        " write of bytes from elsewhere with their publish. Lower quartiles over rounds in which"
-        " all ways took turns.</p>" + _choices(figures),
+        "<p>For each size: publish of lines that were stored to, up to a page with the next store"
+        " to each, since those are control words; refresh of lines that are cached; write of bytes"
+        " from elsewhere with their publish. Lower quartiles over rounds in which all ways took"
+        " turns.</p>" + _choices(figures.decided),
+        "<details><summary>What the profile does not look at: several threads at a time, each on"
+        " ranges of its own; publish of small ranges without the next store</summary>"
+        + _choices(choice for choice in figures.choices if not choice.is_decided)
+        + "</details>",
         "<h2>Cost by size</h2><p>Median of a call, fences included.</p>" + _by_size(figures),
         "<h2>A call and a line</h2><p>Least squares of relative errors over all sizes.</p>"
         + _models(figures),
@@ -46,10 +56,16 @@ def page(run: Run, figures: Figures) -> str:
         + _histograms(run, figures),
         "<h2>Threads</h2><p>Each on ranges of its own; bytes of all of them.</p>"
         + _threads(figures),
+        "<h2>Huge pages</h2><p>The same in pages of 4 KiB and of 2 MiB, which are contiguous"
+        " memory: by the way that is best in small ones; and sequential and strided access."
+        f" {html.escape(_huge_said(run))}</p>" + _huge(figures),
+        "<h2>In another node's memory</h2>"
+        f"<p>Private memory of this process against {html.escape(run.region)}.</p>"
+        + _region(figures),
         "<h2>Access patterns</h2>"
         f"<p>{html.escape(human_bytes(run.settings.pattern_bytes))} for each thread, refreshed"
-        f" before; private memory against {html.escape(run.region)}. Bandwidth of the elements that"
-        " are touched.</p>" + _patterns(figures),
+        f" before; private memory, by the size of its pages, against {html.escape(run.region)}."
+        " Bandwidth of the elements that are touched.</p>" + _patterns(figures),
         "<h2>All figures</h2>" + _all(figures, run.machine["line_bytes"]),
     ]
     return _page.document("Farrow: what coherence costs here", sections)
@@ -68,23 +84,18 @@ def _facts(run: Run) -> str:
     )
 
 
-def _choices(figures: Figures) -> str:
+def _choices(choices: Iterable[Choice]) -> str:
     rows = [
         (
-            choice.work,
-            human_bytes(choice.nbytes),
-            _PAGES[choice.pages],
-            choice.best,
-            human_ns(choice.best_ns),
-            choice.picked,
-            human_ns(choice.picked_ns),
+            choice.work, human_bytes(choice.nbytes), _PAGES[choice.pages], str(choice.threads),
+            choice.best, human_ns(choice.best_ns), choice.picked, human_ns(choice.picked_ns),
             f"{choice.ratio:.2f}",
         )
         for choice in sorted(
-            figures.choices, key=lambda one: (DECIDED.index(one.work), one.pages, one.nbytes)
+            choices, key=lambda one: (DECIDED.index(one.work), one.threads, one.pages, one.nbytes)
         )
-    ]
-    heads = ("", "size", "pages", "best", ">", "picked", ">", ">picked / best")
+    ]  # fmt: skip
+    heads = ("", "size", "pages", ">threads", "best", ">", "picked", ">", ">picked / best")
     return _page.table(heads, rows, marked=lambda row: float(row[-1]) > 1.1)
 
 
@@ -147,23 +158,43 @@ def _threads(figures: Figures) -> str:
     return _page.table(("", "by", "each", "pages", ">threads", ">median", ">GiB/s"), rows)
 
 
+def _huge_said(run: Run) -> str:
+    """Whether the kernel did give huge pages: asked for is not had."""
+    had = run.huge_bytes.get("private huge")
+    if had is None:
+        return "The kernel does not say how much did lie in huge pages."
+    return f"{human_bytes(had)} of the memory asked for did lie in huge pages."
+
+
+def _huge(figures: Figures) -> str:
+    pairs = with_huge_pages(figures)
+    heads = ("", "by", ">size", ">4 KiB pages", ">2 MiB pages", ">time with huge / without")
+    return _pairs(heads, pairs) + _pairs(
+        ("", "element", "order", ">4 KiB pages", ">2 MiB pages", ">time with huge / without"),
+        compared_by(figures, "private", "private, huge pages"),
+    )
+
+
+def _region(figures: Figures) -> str:
+    heads = ("", "by", ">size", ">private", ">region", ">time in region / private")
+    return _pairs(heads, in_region(figures))
+
+
+def _pairs(heads: Sequence[str], pairs: Iterable[Pair]) -> str:
+    return _page.table(heads, [pair.cells for pair in pairs])
+
+
 def _patterns(figures: Figures) -> str:
-    speeds: dict[tuple[str, int, int, int], dict[str, float]] = {}
-    for cost in figures.costs:
-        one = cost.series
-        if one.part == "patterns":
-            key = (one.work, one.width, one.stride, one.threads)
-            speeds.setdefault(key, {})[one.memory] = cost.gib_per_s
-    rows = [
-        (
-            work, f"{8 * width} bit", "sequential" if stride == width else f"every {stride} B",
-            str(threads), f"{found['private']:.3g}", f"{found['region']:.3g}",
-            f"{found['region'] / found['private']:.2f}",
-        )
-        for (work, width, stride, threads), found in speeds.items()
-        if {"private", "region"} <= found.keys()
-    ]  # fmt: skip
-    heads = ("", "element", "order", ">threads", ">private GiB/s", ">region GiB/s", ">ratio")
+    places = ("private", "private, huge pages", "region")
+    rows = []
+    for (work, width, stride, threads), found in pattern_speeds(figures).items():
+        if {"private", "region"} <= found.keys():
+            order = "sequential" if stride == width else f"every {stride} B"
+            speeds = (f"{found[place]:.3g}" if place in found else "-" for place in places)
+            ratio = f"{found['region'] / found['private']:.2f}"
+            rows.append((work, f"{8 * width} bit", order, str(threads), *speeds, ratio))
+    heads = ("", "element", "order", ">threads", ">private GiB/s", ">in huge pages GiB/s",
+             ">region GiB/s", ">region / private")  # fmt: skip
     return _page.table(heads, rows)
 
 

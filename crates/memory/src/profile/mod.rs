@@ -3,7 +3,7 @@
 //!
 //! All ways in a profile are correct everywhere; they differ in what they cost, and by how much
 //! depends on the CPU: on one machine `clflush` takes forty times as long as `clflushopt`, on another
-//! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], 25 to 90 ms) when a
+//! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], some 10 ms) when a
 //! region is first made or mapped, kept in a file of the user ([`file`]) and loaded from there the
 //! next time (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
 //!
@@ -20,6 +20,10 @@ use crate::units::Length;
 
 pub mod file;
 mod measure;
+
+/// Up to this size a way to publish is chosen by what publishing and the writer's next store to each
+/// line take together.
+pub const PUBLISH_AGAIN_BYTES_MAX: Length = Length(measure::PUBLISH_AGAIN_BYTES_MAX);
 
 /// Sizes at which is measured: 64 B to 4 MiB, each four times the one before. A larger range is
 /// treated as the largest.
@@ -176,7 +180,7 @@ impl Profile {
     }
 
     /// Measures this machine: two to nine rounds over all ways and sizes, as many as fit in
-    /// `budget`, the least of each counting. Without memory to measure in, [`Profile::unmeasured`].
+    /// `budget`, the least of each counting; of large sizes one or two. Without memory to measure in, [`Profile::unmeasured`].
     #[must_use]
     pub fn measure(budget: Duration) -> Self {
         measure::measure(budget).unwrap_or_else(|error| {
