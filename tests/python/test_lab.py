@@ -57,7 +57,11 @@ def test_a_run_leaves_samples_figures_and_a_page(output: Path) -> None:
         for row in patterns
         if row["part"] == "patterns"
     }
-    assert {("private", 1, 1, 1), ("region", 8, 4096, 2), ("region", 2, 2, 1)} <= shapes
+    for shape in (("private", 1, 1, 1), ("region", 8, 4096, 2), ("region", 2, 2, 1)):
+        assert shape in shapes
+    assert {(place, width, 64, 1) for place in ("private", "region") for width in (1, 2, 4, 8)} <= (
+        shapes
+    )
     assert set(samples.filter(pc.field("part") == "region")["work"].to_pylist()) == {
         "publish", "refresh", "write",
     }  # fmt: skip

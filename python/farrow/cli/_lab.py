@@ -30,7 +30,7 @@ def add_parsers(commands: Any) -> None:
         help="publish, refresh and access patterns; a report, and whether the best way is picked",
     )
     one.add_argument("-o", "--output", default="farrow-lab", metavar="DIR", help="(farrow-lab)")
-    one.add_argument("--quick", action="store_true", help="some 20 seconds, up to 16 MiB")
+    one.add_argument("--quick", action="store_true", help="some 30 seconds, up to 16 MiB")
     one.add_argument("--size-max", metavar="SIZE", help="largest range (1 GiB; quick: 16 MiB)")
     one.add_argument(
         "--pattern-bytes", metavar="SIZE", help="of access patterns, a thread (256 MiB; quick: 8)"

@@ -58,7 +58,7 @@ class Settings:
 
     @classmethod
     def quick(cls) -> Settings:
-        """Some twenty seconds."""
+        """Some thirty seconds."""
         return cls(
             size_max=16 * MIB, pattern_bytes=8 * MIB, rounds=3, seconds=0.015, samples_max=300
         )
@@ -220,9 +220,10 @@ def _region(settings: Settings) -> Iterator[Group]:
 
 def _patterns(settings: Settings, memory: str, pages: str) -> Iterator[Group]:
     """Loads and stores after a refresh: nothing of the range is in a cache."""
-    shapes = [(width, width) for width in _WIDTHS] + [(8, stride) for stride in _STRIDES]
-    # Stores come first: private memory that was never written is one page of zeros, in the cache.
-    for work in ("store", "load"):
+    shapes = [(width, width) for width in _WIDTHS]
+    # A line is the stride at which the width of what is read of it should no longer matter.
+    shapes += [(width, _STRIDES[0]) for width in _WIDTHS] + [(8, more) for more in _STRIDES[1:]]
+    for work in ("load", "store"):
         for width, stride in shapes:
             series = (
                 Series(
