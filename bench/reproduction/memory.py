@@ -126,8 +126,9 @@ class Strided(Experiment):
     title = "Sequential and strided access"
     about = (
         "Loads and stores of elements of 8 to 64 bits one after another and every 64 bytes, and of"
-        " 64 bits every 256 and 4096 bytes, by 1 and more threads; private memory against another node's. Nothing"
-        " of the range is in a cache at first. Bandwidth of the elements that are touched."
+        " 64 bits every 256 and 4096 bytes, by 1 and more threads; private memory against another"
+        " node's. Nothing of the range is in a cache at first. Bandwidth of the elements that are"
+        " touched."
     )
     seconds_max = (45.0, 180.0)
     views = (
