@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from harness.tasks import Sample
 
-__all__ = ["BATCH", "Cells", "Experiment", "Room", "View", "factor", "middle", "number", "p99_ms",
-           "rate"]  # fmt: skip
+__all__ = ["BATCH", "CYCLES", "SCATTER", "TITLES", "Cells", "Experiment", "Room", "View", "factor",
+           "middle", "number", "p99_ms", "rate"]  # fmt: skip
 
 # Rows of a call, as the thesis has it.
 BATCH = 2048
+SCATTER, CYCLES = "scatter-gather", "temp-cycle"
+# Of patterns, for readers.
+TITLES = {SCATTER: "scatter-gather", CYCLES: "temporal cycles"}
 _PREFIXES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 

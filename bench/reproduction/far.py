@@ -8,7 +8,19 @@ import graph
 import network
 from harness.tasks import Sample
 
-from reproduction.experiment import BATCH, Cells, Experiment, Room, View, factor, number, rate
+from reproduction.experiment import (
+    BATCH,
+    CYCLES,
+    SCATTER,
+    TITLES,
+    Cells,
+    Experiment,
+    Room,
+    View,
+    factor,
+    number,
+    rate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Caches", "Network", "WhatIf"]
 
-PRIVATE, MAPPED = "private memory", "segments in memory"
-SCATTER, CYCLES = "scatter-gather", "temp-cycle"
+PRIVATE, MAPPED, GRPC = "private memory", "segments in memory", "gRPC"
 _WINDOWS = ((SCATTER, 6), (CYCLES, 24))
+_DESIGNS = {"thesis": "the thesis' design", "ours": "our design"}
 # Over hours nearly all that is looked at is in the cache, whatever the link.
-_LINKED = (*_WINDOWS, (SCATTER, 72))
+_TASKS = {f"{TITLES[one]} {hours} h": (one, hours) for one, hours in (*_WINDOWS, (SCATTER, 72))}
 
 
 def _stream(room: Room) -> Path:
@@ -48,9 +60,9 @@ def _calls(answer: dict[str, Any]) -> dict[str, float]:
     hits = counters["hits"] + counters["negative_hits"]
     batches = max(1, len(answer["network"]["times"]))
     return {
-        "hits": 100 * hits / max(1, hits + counters["misses"]),
-        "calls": counters["calls"] / batches,
-        "kB": counters["bytes"] / 1e3 / batches,
+        "hits, %": 100 * hits / max(1, hits + counters["misses"]),
+        "calls a batch": counters["calls"] / batches,
+        "kB a batch": counters["bytes"] / 1e3 / batches,
     }
 
 
@@ -70,8 +82,8 @@ class Network(Experiment):
     views = (
         View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
-        View(f"{SCATTER}, calls", "Scatter-gather: the network", "each batch", chart="", digits=1),
-        View(f"{CYCLES}, calls", "Temporal cycles: the network", "each batch", chart="", digits=1),
+        View(f"{SCATTER}, calls", "Scatter-gather: the network", "", chart="", digits=1),
+        View(f"{CYCLES}, calls", "Temporal cycles: the network", "", chart="", digits=1),
         View("a hit", "A hit alone", "ns", digits=0),
     )
 
@@ -85,34 +97,28 @@ class Network(Experiment):
                 for design in ("thesis", "ours"):
                     way = f"{design}, {end}"
                     answer = network.run(program, "compare", str(path), *work, *network.WAYS[way])
-                    for place, key in (
-                        (PRIVATE, "private"),
-                        (MAPPED, "mapped"),
-                        (design, "network"),
-                    ):
-                        times = answer[key]["times"]
-                        name = place if key == "network" else f"{place} ({design}'s run)"
-                        yield Sample(end, name, pattern, "s", times)
+                    for place, key in ((PRIVATE, "private"), (MAPPED, "mapped"), (GRPC, "network")):
+                        yield Sample(way, place, pattern, "s", answer[key]["times"])
                     for what, value in _calls(answer).items():
                         yield Sample(way, what, f"{pattern}, calls", what, [value])
                     replay = answer["replay"]
                     if design == "thesis" and replay:
                         for one in ("thesis", "ours"):
-                            yield Sample(pattern, one, "a hit", "ns", [replay[f"{one}_ns"]])
+                            yield Sample(TITLES[pattern], one, "a hit", "ns", [replay[f"{one}_ns"]])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
         """Time over the network by time with segments in memory, in the same run of the program."""
 
         def over(design: str, end: str) -> str | None:
             texts = []
-            for pattern, what in ((SCATTER, "scatter-gather"), (CYCLES, "cycles")):
-                near = cells.get(pattern, end, f"{MAPPED} ({design}'s run)", rate)
-                found = factor(near, cells.get(pattern, end, design, rate), 1)
+            for pattern, _ in _WINDOWS:
+                near, far = (
+                    cells.get(pattern, f"{design}, {end}", place, rate) for place in (MAPPED, GRPC)
+                )
+                found = factor(near, far, 1)
                 if found is not None:
-                    texts.append(f"{what} {found}")
-            return (
-                f"{', '.join(texts)} ({design}' design)".replace("ours'", "our") if texts else None
-            )
+                    texts.append(f"{TITLES[pattern]} {found}")
+            return f"{', '.join(texts)} ({_DESIGNS[design]})" if texts else None
 
         def both(end: str) -> str | None:
             return "; ".join(filter(None, (over("thesis", end), over("ours", end)))) or None
@@ -154,8 +160,8 @@ class Caches(Experiment):
                 way = f"{design}, {policy.upper() if policy != 'random' else policy}"
                 yield Sample(size, way, "speed", "s", answer["network"]["times"])
                 found = _calls(answer)
-                yield Sample(size, way, "hits", "%", [found["hits"]])
-                yield Sample(size, way, "calls", "calls", [found["calls"]])
+                yield Sample(size, way, "hits", "%", [found["hits, %"]])
+                yield Sample(size, way, "calls", "calls", [found["calls a batch"]])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
         """From the smallest to the largest."""
@@ -202,8 +208,7 @@ class WhatIf(Experiment):
     def run(self, room: Room) -> Iterator[Sample]:
         """Both base lines and a longer window, all links."""
         program, path = network.binary(), _stream(room)
-        for pattern, hours in _LINKED:
-            task = f"{pattern} {hours} h"
+        for task, (pattern, hours) in _TASKS.items():
             work = _work(pattern, hours, room.pick(0.5, 4.0))
             answer = network.run(program, "whatif", str(path), *work)
             local = answer["local_rows_per_second"]
@@ -222,18 +227,18 @@ class WhatIf(Experiment):
         """Latencies put in, and what they make of scatter-gather."""
 
         def of(link: str) -> str | None:
-            texts = []
-            for pattern, hours in _LINKED:
-                slower = cells.get("slower", link, f"{pattern} {hours} h")
-                if slower is not None:
-                    texts.append(f"{pattern} {hours} h {slower:.2f} times the time")
-            return ", ".join(texts) or None
+            texts = [
+                f"{slower:.2f} ({task})"
+                for task in _TASKS
+                if (slower := cells.get("slower", link, task)) is not None
+            ]
+            return f"takes {', '.join(texts)} times as long" if texts else None
 
         checks = [
             found
             for link in cells.cases("check")
-            for pattern, hours in _LINKED
-            if (found := cells.get("check", link, f"{pattern} {hours} h")) is not None
+            for task in _TASKS
+            if (found := cells.get("check", link, task)) is not None
         ]
         spread = (
             f"{min(checks):.2f} to {max(checks):.2f} of the run with delays" if checks else None

@@ -129,7 +129,8 @@ def _section(one: Outcome) -> str:
     ]
     if charts:
         parts.append(_page.figures(charts))
-    parts += [_table(view, found) for view, found in shown]
+    tables = "".join(_table(view, found) for view, found in shown)
+    parts.append(f"<div class=tables>{tables}</div>")
     parts += [f"<p class=small>{html.escape(note)}</p>" for note in one.notes]
     parts.append(f"<p class=small>{human_seconds(one.seconds)}</p>")
     return "\n".join(parts)
@@ -159,8 +160,9 @@ def _table(view: View, found: dict[str, dict[str, float]]) -> str:
         (case, *(_text(values.get(peer), view.digits) for peer in peers))
         for case, values in found.items()
     ]
-    title = f"<p><b>{html.escape(view.title)}</b>, {html.escape(view.unit)}</p>"
-    return title + _page.table(("", *(f">{peer}" for peer in peers)), rows)
+    unit = f", {html.escape(view.unit)}" if view.unit else ""
+    table = _page.table(("", *(f">{peer}" for peer in peers)), rows)
+    return f"<div><p class=small><b>{html.escape(view.title)}</b>{unit}</p>{table}</div>"
 
 
 def _text(value: float | None, digits: int) -> str:
@@ -178,4 +180,5 @@ def _short(value: float) -> str:
 
 _STYLE = """
 .failure { color: var(--mark); font-weight: 600; }
+.tables { display: flex; flex-wrap: wrap; gap: .2rem 2.2rem; }
 """

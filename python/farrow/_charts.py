@@ -17,7 +17,7 @@ __all__ = ["COLOURS", "bars", "curves", "histograms", "svg", "text"]
 
 # As many classes k0, k1, ... has the style sheet.
 COLOURS = 6
-_LEFT, _BOTTOM, _TOP, _RIGHT = 48, 30, 10, 8
+_LEFT, _BOTTOM, _TOP, _RIGHT = 48, 30, 10, 22
 # Of bars: height with the gap below, width of a letter of a label, and letters that fit.
 _BAR, _LETTER, _LABEL_MAX = 11, 6, 32
 # Bars of lengths that differ by more cannot be compared by eye from zero on.
@@ -118,7 +118,7 @@ def bars(
     # The shortest bar must be seen, too.
     span = None if high / low <= _LINEAR_MAX else _decades([low / 2, high], 10.0)
     left = 8 + min(_LABEL_MAX, max(len(group) for group in groups)) * _LETTER
-    across = width - left - _RIGHT - 30
+    across = width - left - _RIGHT - 16
 
     def place(value: float) -> float:
         return left + across * (value / high if span is None else _share(value, span))

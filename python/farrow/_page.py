@@ -106,7 +106,7 @@ figure { margin: 0; background: var(--card); border: 1px solid var(--rule); bord
   padding: .6rem .7rem; min-width: 0; }
 figcaption { display: flex; justify-content: space-between; align-items: baseline; gap: .5rem; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr));
-  gap: .8rem; margin-bottom: .8rem; }
+  gap: .8rem; margin-bottom: .8rem; align-items: start; }
 svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--soft); font: 10.5px system-ui, sans-serif; }
 .grid { stroke: var(--rule); }
