@@ -38,10 +38,11 @@ ALONE, OWN, OTHER = "one process", "own node", "other node"
 _WORK_MAX = 1_000_000
 _LONG_CYCLES_MAX = (10_000, 100_000)
 _LONG_HOURS = 72
-# Rows come in a burst at first and straggle at the end: a stream that is measured from its 85th
-# percentile on must be so much longer than the window before.
-_DAYS_PER_WINDOW = 1.28
-_HOURS_MAX = 720
+# Where the measured rows begin, as a share of all, by the days of the stream: on a Friday and on a
+# Wednesday, since a window of hours that holds a Sunday has half as many rows; and of the longer
+# stream after more than a month.
+_FROM = {10: 0.85, 38: 0.92}
+_MEASURED = 0.05
 # Of a full run, where there is memory: some 72 M rows.
 _COPIES = 6
 # Of memory for each row: the stream, while it is made; then a graph, segments, and the file.
@@ -56,6 +57,7 @@ def _measured(
     hours: int,
     chosen: Mapping[str, Any],
     room: Room,
+    days: int,
     seconds: float,
 ) -> Iterator[tuple[Run, float, dict[str, Any]]]:
     """Each way in turn on the same rows: the run, rows added a second, and the graph's numbers.
@@ -64,9 +66,9 @@ def _measured(
         ValueError: two ways found different features.
     """
     times = rows[:, 3]
-    first_measured = int(len(rows) * 0.85)
+    first_measured = int(len(rows) * _FROM[days])
     # Figures are of whole batches.
-    last = first_measured + int(len(rows) * 0.1) // BATCH * BATCH
+    last = first_measured + int(len(rows) * _MEASURED) // BATCH * BATCH
     oldest = int(np.searchsorted(times, times[first_measured] - hours * 3600 - DAY))
     is_long = pattern == CYCLES and hours > _LONG_HOURS
     most = int(room.pick(*_LONG_CYCLES_MAX)) if is_long else _WORK_MAX
@@ -137,7 +139,7 @@ class Windows(Experiment):
         if fit < copies:
             room.note(f"memory for {max(fit, 1)} copies instead of {copies}")
             copies = max(fit, 1)
-        days = round(_HOURS_MAX / 24 * _DAYS_PER_WINDOW)
+        days = max(_FROM)
         stream = room.stream(rows, days, copies)
         times = f", {copies} copies of {rows:,}" if copies > 1 else ""
         room.note(f"{len(stream):,} rows of {days} days{times}")
@@ -153,7 +155,7 @@ class Windows(Experiment):
                     for way, cluster in ways(name, nodes.sockets[0], nodes.names[1]).items()
                     if way in (ALONE, OTHER)
                 }
-                for found in _measured(stream, pattern, hours, both, room, seconds):
+                for found in _measured(stream, pattern, hours, both, room, days, seconds):
                     yield from _samples(found[0], f"{hours} h", *found[1:])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
@@ -193,7 +195,7 @@ class Placement(Experiment):
                 hours = int(number(case))
                 chosen = ways(f"{pattern}-{hours}", nodes.sockets[0], nodes.names[1])
                 seconds = room.pick(1.5, 10.0)
-                for run, *_ in _measured(stream, pattern, hours, chosen, room, seconds):
+                for run, *_ in _measured(stream, pattern, hours, chosen, room, 10, seconds):
                     yield Sample(case, run.name, pattern, "s", run.calls)
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
@@ -248,7 +250,7 @@ class Enlarged(Experiment):
                         if way in (ALONE, OTHER)
                     }
                     seconds = room.pick(1.0, 8.0)
-                    for found in _measured(stream, pattern, hours, both, room, seconds):
+                    for found in _measured(stream, pattern, hours, both, room, 10, seconds):
                         yield from _samples(found[0], f"{copies} x", *found[1:])
 
     def ours(self, cells: Cells) -> Mapping[str, str | None]:
