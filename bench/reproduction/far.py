@@ -77,6 +77,7 @@ class Network(Experiment):
         " and over rows fetched from a second process by gRPC on loopback: as the thesis designed"
         " it, and in the best way we know (calls for many rows, fetched ahead, no copies). All find"
         " the same. All hits: a second pass over the same rows, with a cache that has them all."
+        " Segments in memory are this process's own; what another node's cost stands above."
     )
     seconds_max = (120.0, 480.0)
     views = (

@@ -36,14 +36,15 @@ def table(
     """Plain cells; a column whose head begins with ``>`` is aligned right, a ``marked`` row stands
     out."""
     right = [head.startswith(">") for head in heads]
-    top = "".join(f"<th>{html.escape(head.lstrip('>'))}</th>" for head in heads)
+
+    def cell(kind: str, place: int, words: str) -> str:
+        style = " class=right" if place < len(right) and right[place] else ""
+        return f"<{kind}{style}>{html.escape(words)}</{kind}>"
+
+    top = "".join(cell("th", place, head.lstrip(">")) for place, head in enumerate(heads))
     body = []
     for row in rows:
-        cells = "".join(
-            f"<td{' class=right' if place < len(right) and right[place] else ''}>"
-            f"{html.escape(cell)}</td>"
-            for place, cell in enumerate(row)
-        )
+        cells = "".join(cell("td", place, words) for place, words in enumerate(row))
         mark = " class=mark" if marked is not None and marked(row) else ""
         body.append(f"<tr{mark}>{cells}</tr>")
     return f"<table>{f'<tr>{top}</tr>' if heads else ''}{''.join(body)}</table>"
@@ -99,7 +100,7 @@ table { border-collapse: collapse; margin: .5rem 0; font-variant-numeric: tabula
 th, td { text-align: left; vertical-align: top; padding: .12rem 1rem .12rem 0;
   font-size: .85rem; }
 th { color: var(--soft); font-weight: 500; }
-.right { text-align: right; }
+td.right, th.right { text-align: right; }
 .mark td { color: var(--mark); font-weight: 600; }
 summary { cursor: pointer; color: var(--soft); }
 figure { margin: 0; background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
