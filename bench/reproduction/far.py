@@ -79,7 +79,7 @@ class Network(Experiment):
         " the same. All hits: a second pass over the same rows, with a cache that has them all."
         " Segments in memory are this process's own; what another node's cost stands above."
     )
-    seconds_max = (120.0, 480.0)
+    seconds_max = (120.0, 420.0)
     views = (
         View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
@@ -136,7 +136,7 @@ class Caches(Experiment):
         "Scatter-gather over 24 hours with our design of the base line, by the bytes that the cache"
         " may hold and by what makes room; and the thesis' design beside it."
     )
-    seconds_max = (60.0, 360.0)
+    seconds_max = (60.0, 300.0)
     views = (
         View("speed", "Throughput", "rows a second", rate, "curves", "bytes of the cache"),
         View("hits", "Hits", "of a hundred", chart="curves", across="bytes of the cache", digits=1),
@@ -198,7 +198,7 @@ class WhatIf(Experiment):
         " and misses do not overlap, so real links are faster. Each sum is checked by a run that"
         " waits that long at each miss."
     )
-    seconds_max = (90.0, 300.0)
+    seconds_max = (120.0, 270.0)
     views = (
         View("speed", "Throughput predicted", "rows a second"),
         View("slower", "Time, of that in memory here", "times", digits=2),

@@ -59,7 +59,7 @@ class Initialisation(Experiment):
         " on memory that is coherent and, where nodes are told that it is coherent only inside each"
         " of them (node-local), with lines published and refreshed."
     )
-    seconds_max = (60.0, 240.0)
+    seconds_max = (90.0, 240.0)
     views = (
         View("coherent", "Coherent memory", "ms", _ms, digits=4),
         View("node-local", "Declared node-local", "ms", _ms, digits=4),
@@ -130,7 +130,7 @@ class Strided(Experiment):
         " node's. Nothing of the range is in a cache at first. Bandwidth of the elements that are"
         " touched."
     )
-    seconds_max = (45.0, 180.0)
+    seconds_max = (45.0, 150.0)
     views = (
         View("load", "Loads", "GiB/s", _gib_per_s, digits=2),
         View("store", "Stores", "GiB/s", _gib_per_s, digits=2),
@@ -193,7 +193,7 @@ class Descriptor(Experiment):
         " (found and rebuilt in place, nothing sent), by a copy of all bytes out of that node's"
         " memory, and as an Arrow stream by Flight over loopback."
     )
-    seconds_max = (45.0, 180.0)
+    seconds_max = (45.0, 150.0)
     views = (
         View("time", "Until the first value", "ms", _ms, "curves", "bytes of the table", 3),
         View(

@@ -121,7 +121,7 @@ class Windows(Experiment):
         " looked at a given number of edges ends there; below the tables stands how many did: where"
         " that is many, a rate is that of a bounded search."
     )
-    seconds_max = (150.0, 1500.0)
+    seconds_max = (150.0, 1260.0)
     views = (
         View(SCATTER, "Scatter-gather", "rows a second", rate, "curves", "window, hours"),
         View(CYCLES, "Temporal cycles", "rows a second", rate, "curves", "window, hours"),
@@ -180,7 +180,7 @@ class Placement(Experiment):
         " with a second process that takes half of each batch. Nodes of one machine: what is"
         " measured is what segments in shared memory cost, not a slower link (that is below)."
     )
-    seconds_max = (90.0, 420.0)
+    seconds_max = (120.0, 360.0)
     views = (
         View(SCATTER, "Scatter-gather", "rows a second", rate),
         View(CYCLES, "Temporal cycles", "rows a second", rate),
@@ -227,7 +227,7 @@ class Enlarged(Experiment):
         " statistics of an account stay what they are while the graph grows. Windows are those of"
         f" its base line, 6 hours for scatter-gather and 24 for cycles; batches of {BATCH}."
     )
-    seconds_max = (80.0, 480.0)
+    seconds_max = (80.0, 420.0)
     views = (
         View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate, "curves", "copies"),
         View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate, "curves", "copies"),
