@@ -70,7 +70,11 @@ def measured(experiment: Experiment, folder: Path, is_quick: bool, seconds_max: 
     began = time.monotonic()
     failure = None
     with target.open("wb") as out, log.open("wb") as errors:
-        process = subprocess.Popen(command, stdout=out, stderr=errors, start_new_session=True)
+        # What it leaves when it is killed goes with the folder.
+        process = subprocess.Popen(
+            command, stdout=out, stderr=errors, start_new_session=True,
+            env={**os.environ, "TMPDIR": str(folder)},
+        )  # fmt: skip
         try:
             code = process.wait(seconds_max)
             if code != 0:
@@ -150,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes = [f"{name}: left out by --only" for name in by_name if name not in names]
     load = os.getloadavg()
     outcomes = []
-    with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="farrow-bench-", ignore_cleanup_errors=True) as folder:
         for name in names:
             experiment = by_name[name]
             print(f"{experiment.title} ...", file=sys.stderr, flush=True)
