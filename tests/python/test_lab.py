@@ -176,15 +176,13 @@ def test_an_arena_keeps_to_its_buffer() -> None:
         _native.LabArena.private(1 << 50, huge=True)
 
 
-def test_parts_are_left_out_and_memory_is_written_before_it_is_read() -> None:
+def test_parts_are_left_out() -> None:
     settings = _plan.Settings(parts=("patterns",), pattern_bytes=1 << 20, threads=(1, 2))
     assert _plan.memory_needed(settings) < _plan.memory_needed(_plan.Settings(threads=(1, 2)))
     for memory in ("private", "region"):
         groups = [one for one in _plan.groups(settings) if one.memory == memory]
         works = [series.work for group in groups for series in group.series]
         assert {series.part for group in groups for series in group.series} == {"patterns"}
-        # Private memory that was never written would be one page of zeros, in the cache.
-        assert works == sorted(works, reverse=True)
         assert set(works) == {"store", "load"}
 
 
