@@ -176,9 +176,10 @@ class Placement(Experiment):
     title = "Local against remote memory"
     about = (
         "The thesis compares a graph in local memory with one in ThymesisFlow's. Here the days but"
-        " the newest lie in this process, in its own node's memory, in another node's, and there"
-        " with a second process that takes half of each batch. Nodes of one machine: what is"
-        " measured is what segments in shared memory cost, not a slower link (that is below)."
+        " the newest lie in this process, there as segments, in its own node's memory, in another"
+        " node's, and there with a second process that takes half of each batch. Nodes of one"
+        " machine: what is measured is what segments in shared memory cost, not a slower link (that"
+        " is below)."
     )
     seconds_max = (120.0, 360.0)
     views = (
