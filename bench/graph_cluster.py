@@ -170,11 +170,13 @@ def same(one: list[npt.NDArray[Any]], other: list[npt.NDArray[Any]]) -> bool:
     return all(np.array_equal(*pair) for pair in zip(one, other, strict=False))
 
 
-def ways(graph: str, own: str, other: str) -> dict[str, ClusterGraph | str | None]:
+def ways(
+    graph: str, own: str, other: str, segment: int = DAY
+) -> dict[str, ClusterGraph | str | None]:
     """Where the older part of a graph may be."""
 
     def at(name: str, placement: str, workers: int = 0) -> ClusterGraph:
-        return ClusterGraph(name, own, segment=DAY, placement=placement, workers=workers)
+        return ClusterGraph(name, own, segment=segment, placement=placement, workers=workers)
 
     return {
         "one process": None,

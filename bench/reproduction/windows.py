@@ -116,7 +116,8 @@ class Windows(Experiment):
     about = (
         "The thesis extends windows from 6 hours (scatter-gather) and 24 hours (cycles) to 72, 240"
         " and 720. Here one stream of more than a month runs through a graph that is all in one"
-        " process, and through one whose days but the newest are segments in another node's memory."
+        " process, and through one that lies in segments in another node's memory, but for its newest"
+        " edges. A segment spans a day, or a tenth of the window where that is longer."
         f" Batches of {BATCH}, one thread, causal mode; both must find the same. A search that has"
         " looked at a given number of edges ends there; below the tables stands how many did: where"
         " that is many, a rate is that of a bounded search."
@@ -152,7 +153,9 @@ class Windows(Experiment):
                 name = f"{pattern}-{hours}"
                 both = {
                     way: cluster
-                    for way, cluster in ways(name, nodes.sockets[0], nodes.names[1]).items()
+                    for way, cluster in ways(
+                        name, nodes.sockets[0], nodes.names[1], max(DAY, hours * 3600 // 10)
+                    ).items()
                     if way in (ALONE, OTHER)
                 }
                 for found in _measured(stream, pattern, hours, both, room, days, seconds):

@@ -39,7 +39,9 @@ class ClusterGraph:
         name: of the graph in the cluster.
         address: of the node whose client this process is, as ``farrow.connect`` takes it.
         segment: how long a span of time a segment covers: a text like "1d", or an integer in the
-            unit of the timestamps.
+            unit of the timestamps. An account's edges are looked up segment by segment, so a tenth
+            of the window is a good length for long windows; the newest span, up to this length,
+            stays in the memory of the process that ingests.
         placement: where segments lie: "local" (this client's node), "round-robin", "most-free",
             or the name of a node.
         workers: processes that share the work of each batch with this one: a number of them,
