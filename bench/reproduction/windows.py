@@ -116,8 +116,8 @@ class Windows(Experiment):
     about = (
         "The thesis extends windows from 6 hours (scatter-gather) and 24 hours (cycles) to 72, 240"
         " and 720. Here one stream of more than a month runs through a graph that is all in one"
-        " process, and through one that lies in segments in another node's memory, but for its newest"
-        " edges. A segment spans a day, or a tenth of the window where that is longer."
+        " process, and through one that lies in segments in another node's memory but for its"
+        " newest edges. A segment spans a day, or a tenth of the window where that is longer."
         f" Batches of {BATCH}, one thread, causal mode; both must find the same. A search that has"
         " looked at a given number of edges ends there; below the tables stands how many did: where"
         " that is many, a rate is that of a bounded search."
