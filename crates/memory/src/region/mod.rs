@@ -270,6 +270,17 @@ impl Region {
         Ok(Address(self.window.pointer(span.offset.0).addr()))
     }
 
+    /// A pointer to the first byte of a span, by which it may be read as long as the region is
+    /// mapped.
+    ///
+    /// # Errors
+    /// [`BoundsError`] if it does not lie in the region.
+    #[inline]
+    pub fn pointer_of(&self, span: Span) -> Result<*const u8, BoundsError> {
+        self.check(span)?;
+        Ok(self.window.pointer(span.offset.0))
+    }
+
     /// Words to read, which another process may be writing.
     ///
     /// # Errors
