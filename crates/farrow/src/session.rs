@@ -395,7 +395,8 @@ impl Session {
             let pages = span.outward(page_bytes()).unwrap_or(span);
             self.region.alias(pages)?.write(offset, bytes)?;
         }
-        self.region.publish(span)?;
+        // A seal follows, by a release store or by a message.
+        self.region.publish_if_node_local(span)?;
         Ok(())
     }
 

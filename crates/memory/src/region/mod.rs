@@ -408,6 +408,16 @@ impl Region {
         if self.is_remote { self.publish(span) } else { Ok(()) }
     }
 
+    /// Publishes what other nodes read, on a node-local region. Elsewhere nothing, not even a fence:
+    /// for stores that a release store, or a message, follows.
+    ///
+    /// # Errors
+    /// As [`Region::publish`].
+    #[inline]
+    pub fn publish_if_node_local(&self, span: Span) -> Result<(), BoundsError> {
+        if self.is_node_local { self.publish(span) } else { Ok(()) }
+    }
+
     /// Refreshes what the home writes, where the home is on another node of a node-local region.
     /// Elsewhere nothing, not even a fence.
     ///
