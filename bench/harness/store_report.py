@@ -28,6 +28,9 @@ _ROUNDING_BYTES = 24
 _BANDWIDTH_BYTES_MIN = 1_000_000
 _P99 = 0.99
 
+# What two processes do beside one where they share nothing.
+_COMPUTE = ("compute 1 process", "compute 2 processes")
+
 _Figures = dict[tuple[str, str], "Sample"]
 
 
@@ -149,7 +152,18 @@ def _scaling(table: _Figures) -> Row:
     row = Row("rate of 2 clients over 1", "x", ours, 0, factors)
     if ours is not None:
         row.goal, row.met = "1.8 or more", ours >= 1.8
+        one, two = (table.get((case, "farrow")) for case in _COMPUTE)
+        if one is not None and two is not None:
+            least, most = _spread(one.samples, two.samples)
+            middle = median(two.samples) / median(one.samples)
+            row.goal += f"; pure compute in turn: {middle:.2f} ({least:.2f} to {most:.2f})"
     return row
+
+
+def _spread(one: Sequence[float], two: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest ratio of two samples that were taken one after the other."""
+    ratios = [after / before for before, after in zip(one, two, strict=False)]
+    return min(ratios), max(ratios)
 
 
 def _memory(table: _Figures) -> Row:

@@ -40,6 +40,8 @@ KINDS = {
     "idle": "s/s",
     "rate 1 client": "1/s",
     "rate 2 clients": "1/s",
+    "compute 1 process": "1/s",
+    "compute 2 processes": "1/s",
 }
 # Pages of a fresh region are made ready in the background; a store in use has them.
 _READY_SECONDS_MAX = 30.0
@@ -62,7 +64,7 @@ class StorePlan:
     latency: int = 5_000
     many_bulk: int = 1_000
     many_rounds: int = 10
-    rate_rounds: int = 3
+    rate_rounds: int = 5
     rate_seconds: float = 0.7
     rate_pairs_max: int = 60_000
     fill: int = 100_000
@@ -250,29 +252,42 @@ def _manies(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> 
 
 
 def _rates(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:
-    """Pairs of put and get of 1 kB in a second, by one process and by two together."""
+    """Pairs of put and get of 1 kB in a second, by one process and by two together.
+
+    With Farrow in turn with pure compute by the same processes: what a second processor of
+    this machine adds at these moments, at best.
+    """
     drivers = [run.driver(), run.driver()]
-    for clients in (1, 2):
-        samples = []
-        for _ in range(plan.rate_rounds):
-            start = drivers[0].call("now") + _START_SECONDS
-            for driver in drivers[:clients]:
-                driver.ask(
-                    "rate",
-                    start_at=start,
-                    seconds=plan.rate_seconds,
-                    pairs_max=plan.rate_pairs_max,
-                    size=SMALL_BYTES,
-                )
-            found = [driver.answer("rate") for driver in drivers[:clients]]
-            if any(item["late"] > 0 for item in found):
-                say(f"{run.peer}: a client of {clients} started late; the round is left out", True)
-                continue
-            # Each over its own time: that is the rate while all were at work.
-            samples.append(sum(it["pairs"] / (it["ended"] - it["began"]) for it in found))
-        if samples:
-            word = "1 client" if clients == 1 else f"{clients} clients"
-            yield _sample(f"rate {word}", samples, SMALL_BYTES)
+    works = ("rate", "compute") if run.peer == "farrow" else ("rate",)
+    cases = [(work, count) for work in works for count in (1, 2)]
+    samples: dict[tuple[str, int], list[float]] = {case: [] for case in cases}
+    for _ in range(plan.rate_rounds):
+        for work, count in cases:
+            rate = _together(drivers[:count], work, plan)
+            if rate is None:
+                say(f"{run.peer}: a client of {count} started late; the round is left out", True)
+            else:
+                samples[work, count].append(rate)
+    for (work, count), found in samples.items():
+        if found:
+            noun = "client" if work == "rate" else "process"
+            word = noun if count == 1 else f"{noun}{'es' if work == 'compute' else 's'}"
+            yield _sample(f"{work} {count} {word}", found, SMALL_BYTES if work == "rate" else 0)
+
+
+def _together(drivers: list[Driver], work: str, plan: StorePlan) -> float | None:
+    """What all do in a second, from a common start on; None if one of them started late."""
+    start = drivers[0].call("now") + _START_SECONDS
+    asked: dict[str, Any] = {"start_at": start, "seconds": plan.rate_seconds}
+    if work == "rate":
+        asked |= {"pairs_max": plan.rate_pairs_max, "size": SMALL_BYTES}
+    for driver in drivers:
+        driver.ask(work, **asked)
+    found = [driver.answer(work) for driver in drivers]
+    if any(item["late"] > 0 for item in found):
+        return None
+    # Each over its own time: that is the rate while all were at work.
+    return float(sum(it["pairs"] / (it["ended"] - it["began"]) for it in found))
 
 
 def _idle(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) -> _Found:

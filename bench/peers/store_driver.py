@@ -219,6 +219,20 @@ class StoreDriver:
         self._store.delete(tokens)
         return {"pairs": len(tokens), "began": began, "ended": ended, "late": max(late, 0.0)}
 
+    def compute(self, start_at: float, seconds: float) -> Any:
+        """Rounds of arithmetic from a common start on: no system call, no memory to share."""
+        late = _clock() - start_at
+        while _clock() < start_at:
+            time.sleep(0.001)
+        rounds, number = 0, 1
+        began = _clock()
+        end = began + seconds
+        while _clock() < end:
+            for _ in range(200):
+                number = (number * 3 + 1) & 0xFFFFFFFF
+            rounds += 1
+        return {"pairs": rounds, "began": began, "ended": _clock(), "late": max(late, 0.0)}
+
     def now(self) -> float:
         """The machine's clock."""
         return _clock()

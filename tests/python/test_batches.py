@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
+from conftest import wait_until
 
 
 def test_put_many_with_names_is_all_or_none(client: farrow.Client) -> None:
@@ -42,6 +43,47 @@ def test_get_many_waits_for_what_is_missing(client: farrow.Client) -> None:
         b"3",
     ]
     later.join()
+
+
+def test_get_many_of_all_kinds_keeps_their_order(client: farrow.Client) -> None:
+    plain = [bytes([number]) * (number * 7) for number in range(150)]
+    references = client.put_many(plain)
+    targets: list[farrow.ObjectRef | str] = list(references)
+    # Long, of other kinds, under a name, and one twice.
+    targets.insert(0, client.put(b"x" * 200_000))
+    targets.insert(77, client.put(pa.table({"n": [1, 2]})))
+    targets.insert(78, client.put(np.arange(5)))
+    client.put(b"named", "name")
+    targets += ["name", references[3]]
+    values = client.get_many(iter(targets))
+    client.delete_many({*references, *targets[:1], *targets[77:79], "name"})
+
+    assert values[0].to_pybytes() == b"x" * 200_000
+    assert values[77] == pa.table({"n": [1, 2]})
+    assert values[78].tolist() == [0, 1, 2, 3, 4]
+    assert [value.to_pybytes() for value in values[-2:]] == [b"named", plain[3]]
+    del values[77:79], values[0], values[-2:]
+    assert [value.to_pybytes() for value in values] == plain
+    assert all(not value.is_mutable for value in values)
+
+
+def test_what_get_many_holds_is_freed_one_by_one(client: farrow.Client) -> None:
+    references = client.put_many([bytes([number]) * 1000 for number in range(100)])
+    values = client.get_many(references)
+    views = [pa.py_buffer(memoryview(value)[10:20]) for value in values[::10]]
+    client.delete_many(references)
+
+    def retiring() -> int:
+        return int(client.stats()["retiring"])
+
+    assert retiring() == 100 * 1024
+    values.clear()
+    wait_until(lambda: retiring() == 10 * 1024, "nine in ten to be freed")
+    assert [view.to_pybytes() for view in views] == [bytes([n]) * 10 for n in range(0, 100, 10)]
+    other = threading.Thread(target=views.clear)
+    other.start()
+    other.join()
+    wait_until(lambda: retiring() == 0, "all to be freed")
 
 
 def test_create_many_reserves_all_names_or_none(client: farrow.Client) -> None:

@@ -91,6 +91,18 @@ def test_more_pairs_in_a_second_are_better() -> None:
     assert row("rate of 2 clients over 1", *samples).met is False
 
 
+def test_what_a_second_process_adds_at_best_stands_beside_the_goal() -> None:
+    samples = [
+        sample("rate 1 client", "farrow", 1000.0, unit="1/s"),
+        sample("rate 2 clients", "farrow", 1500.0, unit="1/s"),
+        sample("compute 1 process", "farrow", 10.0, 10.0, 20.0, unit="1/s"),
+        sample("compute 2 processes", "farrow", 15.0, 19.0, 20.0, unit="1/s"),
+    ]
+    found = row("rate of 2 clients over 1", *samples)
+    assert found.met is False
+    assert found.goal == "1.8 or more; pure compute in turn: 1.90 (1.00 to 1.90)"
+
+
 @pytest.mark.parametrize("peer", ["ipc_shm", "farrow"])
 def test_every_measurement_of_a_peer_gives_samples(peer: str) -> None:
     said: list[str] = []
@@ -102,6 +114,7 @@ def test_every_measurement_of_a_peer_gives_samples(peer: str) -> None:
     wanted |= {"table put", "table get", "memory per object"}
     if peer == "farrow":
         wanted |= {"put 1 kB", "get 1 kB", "put_many 1 kB each", "get_many 1 kB each", "idle"}
+        wanted |= {"compute 1 process", "compute 2 processes"}
     assert wanted <= cases, said
 
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, SealItem, WireError};
+use farrow_memory::{Length, Span};
 use farrow_store::ObjectId;
 
 use crate::background;
@@ -11,7 +12,7 @@ use crate::error::Error;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
-use crate::put::{Value, Written, abandon, settle, write};
+use crate::put::{Value, Written, abandon, settle, write, write_plain};
 use crate::seal;
 use crate::session::Session;
 use crate::writer::Writer;
@@ -43,53 +44,105 @@ fn take_back(session: &Arc<Session>, ids: &[ObjectId]) {
     let _ = crate::client::delete(session, &targets);
 }
 
+/// One object of a batch, written.
+enum Made {
+    /// Plain bytes without a name, of which there are many: the block and the bytes.
+    Plain(Span, Length),
+    Whole(Box<Written>),
+}
+
+impl Made {
+    fn written(self) -> Written {
+        match self {
+            Self::Plain(primary, size) => Written::small_bytes(primary, size),
+            Self::Whole(written) => *written,
+        }
+    }
+}
+
 fn put_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<ObjectId>, Error> {
-    let mut written: Vec<Written> = Vec::with_capacity(values.len());
+    let made = write_batch(session, values)?;
+    let sealer = local::Sealer::new(session);
+    let mut own: Vec<Option<ObjectId>> = Vec::with_capacity(made.len());
+    let mut left: Vec<Written> = Vec::new();
+    for one in made {
+        let id = match &one {
+            Made::Plain(primary, size) => sealer.bytes(*primary, *size),
+            Made::Whole(written) => sealer.item(&written.item),
+        };
+        own.push(id);
+        if id.is_none() {
+            left.push(one.written());
+        }
+    }
+    if left.is_empty() {
+        return Ok(own.into_iter().flatten().collect());
+    }
+    seal_left(session, own, left)
+}
+
+/// Puts all bytes in their places.
+fn write_batch(
+    session: &Arc<Session>,
+    values: &[(Value<'_>, ObjectOptions<'_>)],
+) -> Result<Vec<Made>, Error> {
+    let mut made: Vec<Made> = Vec::with_capacity(values.len());
     let mut small = Gather::neighbours(session);
     let done = values
         .iter()
         .try_for_each(|(value, options)| {
-            written.push(write(session, value, options, &mut small)?);
+            made.push(match write_plain(session, value, options, &mut small)? {
+                Some((primary, size)) => Made::Plain(primary, size),
+                None => Made::Whole(Box::new(write(session, value, options, &mut small)?)),
+            });
             Ok(())
         })
         .and_then(|()| small.flush());
-    if let Err(error) = done {
-        written.iter().for_each(|one| abandon(session, one, false));
-        return Err(error);
+    match done {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            made.into_iter().for_each(|one| abandon(session, &one.written(), false));
+            Err(error)
+        }
     }
-    let own: Vec<Option<ObjectId>> =
-        written.iter().map(|one| local::seal(session, &one.item)).collect();
-    let is_left =
-        |(one, own): (&Written, &Option<ObjectId>)| own.is_none().then(|| one.item.clone());
-    let items: Vec<SealItem> = written.iter().zip(&own).filter_map(is_left).collect();
+}
+
+/// Seals by one message what this client cannot seal by itself: where `own` has no id, in order.
+fn seal_left(
+    session: &Arc<Session>,
+    own: Vec<Option<ObjectId>>,
+    left: Vec<Written>,
+) -> Result<Vec<ObjectId>, Error> {
+    let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
     let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
-    let mut results = match items.is_empty() {
-        true => Vec::new().into_iter(),
-        false => match seal::many(session, items) {
-            Ok(results) => results.into_iter(),
-            Err(error) => {
-                let is_unknown = seal::is_unknown(session, &error);
-                let left = written.iter().zip(&own).filter(|(_, own)| own.is_none());
-                left.for_each(|(one, _)| abandon(session, one, is_unknown));
-                take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
-                return Err(error);
-            }
-        },
+    let results = match seal::many(session, items) {
+        Ok(results) => results,
+        Err(error) => {
+            let is_unknown = seal::is_unknown(session, &error);
+            left.iter().for_each(|one| abandon(session, one, is_unknown));
+            take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
+            return Err(error);
+        }
     };
+    let mut results = left.into_iter().zip(results);
     let mut ids = Vec::with_capacity(own.len());
     let mut first_error = None;
-    for (one, own) in written.into_iter().zip(own) {
-        if let Some(id) = own {
-            ids.push(id);
-            continue;
-        }
-        let missing = || Err(WireError::Closing);
-        let result = results.next().unwrap_or_else(missing).map_err(Error::from);
-        settle(session, &one, &result);
-        background::take_down(one.retired);
+    for own in own {
+        let result = match own {
+            Some(id) => Ok(id),
+            None => match results.next() {
+                Some((one, result)) => {
+                    let result = result.map_err(Error::from);
+                    settle(session, &one, &result);
+                    background::take_down(one.retired);
+                    result
+                }
+                None => Err(WireError::Closing.into()),
+            },
+        };
         match result {
             Ok(id) => ids.push(id),
             Err(error) => drop(first_error.get_or_insert(error)),

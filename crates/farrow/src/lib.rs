@@ -29,6 +29,7 @@ mod error;
 mod extents;
 mod gather;
 mod get;
+mod held_bytes;
 mod huge;
 mod local;
 mod namespaces;
@@ -55,6 +56,7 @@ pub use farrow_cluster::wire::{
 };
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
+pub use held_bytes::{BatchBytes, Gotten};
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, Until};
 pub use object::{Hold, Object, ObjectBytes};
 pub use options::{CONNECT_TIMEOUT, ConnectOptions, ObjectOptions, SpawnCommand};

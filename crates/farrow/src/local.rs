@@ -4,12 +4,12 @@
 //! hears of them when it looks. What they lie in stays in this client's books as granted: the
 //! node says what is still so when the client comes back to it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use farrow_cluster::link::confused;
 use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem};
 use farrow_memory::{Length, Span};
-use farrow_store::{EntryTable, Held, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_store::{EntryTable, Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
 
 use crate::error::Error;
 use crate::session::{Session, lock, span, wall_clock_ns};
@@ -48,19 +48,68 @@ impl Local {
 
 /// Seals what was written and published. None: the node has to be asked to do it.
 pub(crate) fn seal(session: &Session, item: &SealItem) -> Option<ObjectId> {
-    try_seal(session, item, false).map(|(id, _)| id)
+    Sealer::new(session).item(item)
 }
 
 /// As [`seal`], and holds the object from its first moment on.
 pub(crate) fn seal_held(session: &Session, item: &SealItem) -> Option<(ObjectId, Held)> {
-    try_seal(session, item, true).and_then(|(id, held)| Some((id, held?)))
+    let sealer = Sealer::new(session);
+    let (id, held) = sealer.seal(&request(item)?, Some(&session.holds))?;
+    Some((id, held?))
 }
 
-fn try_seal(session: &Session, item: &SealItem, is_held: bool) -> Option<(ObjectId, Option<Held>)> {
-    if item.name.is_some() || !item.extra.is_empty() || session.is_cut_off() {
+/// Seals several objects at one time.
+pub(crate) struct Sealer<'a> {
+    session: &'a Session,
+    now_ns: u64,
+    is_possible: bool,
+}
+
+impl<'a> Sealer<'a> {
+    pub(crate) fn new(session: &'a Session) -> Self {
+        let is_possible = !session.is_cut_off();
+        Self { session, now_ns: wall_clock_ns(), is_possible }
+    }
+
+    /// As [`seal`].
+    pub(crate) fn item(&self, item: &SealItem) -> Option<ObjectId> {
+        self.seal(&request(item)?, None).map(|(id, _)| id)
+    }
+
+    /// The same for the first `size` bytes of a block, without a name.
+    pub(crate) fn bytes(&self, primary: Span, size: Length) -> Option<ObjectId> {
+        self.seal(&SealRequest::bytes(primary, size, None), None).map(|(id, _)| id)
+    }
+
+    fn seal(
+        &self,
+        request: &SealRequest<'_>,
+        holds: Option<&Arc<HoldTable>>,
+    ) -> Option<(ObjectId, Option<Held>)> {
+        let Self { session, now_ns, is_possible: true } = *self else {
+            return None;
+        };
+        loop {
+            let more = match session.local.entries.seal(request, now_ns, holds) {
+                Ok(Some(sealed)) => return Some(sealed),
+                Ok(None) => add_pages(session),
+                Err(StoreError::HoldsExhausted { slots, .. }) => session.add_hold_block(slots),
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = more {
+                tracing::debug!(%error, "left to the node to seal");
+                return None;
+            }
+        }
+    }
+}
+
+/// What a client asks of itself. None: it has a name or several blocks.
+fn request(item: &SealItem) -> Option<SealRequest<'static>> {
+    if item.name.is_some() || !item.extra.is_empty() {
         return None;
     }
-    let request = SealRequest {
+    Some(SealRequest {
         kind: ObjectKind::from_u8(item.kind)?,
         primary: span(item.primary),
         descriptor: span(item.descriptor),
@@ -72,20 +121,7 @@ fn try_seal(session: &Session, item: &SealItem, is_held: bool) -> Option<(Object
         metadata_crc: item.metadata_crc,
         name: None,
         is_reserved: false,
-    };
-    let holds = is_held.then_some(&session.holds);
-    loop {
-        let more = match session.local.entries.seal(&request, wall_clock_ns(), holds) {
-            Ok(Some(sealed)) => return Some(sealed),
-            Ok(None) => add_pages(session),
-            Err(StoreError::HoldsExhausted { slots, .. }) => session.add_hold_block(slots),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = more {
-            tracing::debug!(%error, "left to the node to seal");
-            return None;
-        }
-    }
+    })
 }
 
 fn add_pages(session: &Session) -> Result<(), Error> {

@@ -82,6 +82,11 @@ impl Written {
         let retired = Retired::default();
         Self { item, primary, is_small, pool_pages: Vec::new(), retired }
     }
+
+    /// What [`write_plain`] wrote.
+    pub(crate) fn small_bytes(primary: Span, size: Length) -> Self {
+        Self::new(SealItem::bytes(wire_span(primary), size.0), primary, true)
+    }
 }
 
 /// Blocks that an object refers to in place, found while its buffers are walked.
@@ -198,6 +203,30 @@ pub(crate) fn write(
     }
     written.pool_pages = pool_pages;
     Ok(written)
+}
+
+/// As [`write`], for small plain bytes with neither name nor metadata: the block and the bytes of
+/// it. None: they are none of these.
+pub(crate) fn write_plain(
+    session: &Session,
+    value: &Value<'_>,
+    options: &ObjectOptions<'_>,
+    small: &mut Gather<'_>,
+) -> Result<Option<(Span, Length)>, Error> {
+    let Value::Bytes(bytes) = value else {
+        return Ok(None);
+    };
+    let size = bytes.len() as u64;
+    let is_bare = options.name.is_none() && options.metadata.is_none() && options.wait.is_zero();
+    if !is_bare || size > SMALL_BYTES_MAX {
+        return Ok(None);
+    }
+    let primary = session.arena.take(session, size)?;
+    if let Err(error) = small.write(primary.offset, bytes) {
+        session.arena.untake(session, primary);
+        return Err(error);
+    }
+    Ok(Some((primary, Length(size))))
 }
 
 fn plan_of(session: &Session, value: &Value<'_>) -> Result<(Plan, InPlace), Error> {

@@ -315,7 +315,7 @@ impl Session {
         loop {
             match self.reader.hold(&self.holds, target.store()) {
                 Ok(Some(held)) => {
-                    self.uses.touch(held.entry().id.slot(), now_ns, USE_GRAIN_NS);
+                    self.touch(held.entry().id, now_ns);
                     return Ok(Some(held));
                 }
                 Ok(None) => return Ok(None),
@@ -323,6 +323,11 @@ impl Session {
                 Err(error) => return Err(named(error)),
             }
         }
+    }
+
+    /// Notes that an object is used.
+    pub(crate) fn touch(&self, id: ObjectId, now_ns: u64) {
+        self.uses.touch(id.slot(), now_ns, USE_GRAIN_NS);
     }
 
     /// Holds an object that this client has just sealed and goes on using, and lets the node
@@ -390,7 +395,8 @@ impl Session {
             let pages = span.outward(page_bytes()).unwrap_or(span);
             self.region.alias(pages)?.write(offset, bytes)?;
         }
-        self.region.publish(span)?;
+        // A seal follows, by a release store or by a message.
+        self.region.publish_if_node_local(span)?;
         Ok(())
     }
 

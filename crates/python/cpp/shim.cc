@@ -120,6 +120,20 @@ class Kept final : public Base {
   void (*const release_)(void*);
 };
 
+// The same, of an owner of two words.
+class KeptSmall final : public arrow::Buffer {
+ public:
+  KeptSmall(const fs_bytes& from, void (*release)(uint64_t*))
+      : arrow::Buffer(from.data, from.size),
+        owner_{from.owner[0], from.owner[1]},
+        release_(release) {}
+  ~KeptSmall() override { release_(owner_); }
+
+ private:
+  uint64_t owner_[2];
+  void (*const release_)(uint64_t*);
+};
+
 template <typename T, typename Wrap>
 PyObject* Wrapped(const arrow::Result<T>& result, Wrap wrap) {
   if (!result.ok()) {
@@ -265,6 +279,22 @@ PyObject* fs_wrap_buffer(uint8_t* data, int64_t size, bool is_mutable, void* own
     }
     return capi.wrap_buffer(buffer);
   });
+}
+
+int64_t fs_wrap_all(const fs_bytes* items, int64_t count, void (*release)(uint64_t*),
+                    PyObject** out) {
+  int64_t taken = 0;
+  Guarded(0, [&] {
+    error_text.clear();
+    for (int64_t i = 0; i < count; ++i) {
+      Ptr<arrow::Buffer> buffer = std::make_shared<KeptSmall>(items[i], release);
+      taken = i + 1;
+      out[i] = capi.wrap_buffer(buffer);
+      if (out[i] == nullptr) break;
+    }
+    return 0;
+  });
+  return taken;
 }
 
 PyObject* fs_wrap_pool(FarrowPool* pool) {

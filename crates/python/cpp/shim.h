@@ -42,6 +42,19 @@ PyObject* fs_wrap_array(ArrowSchema* schema, ArrowArray* array);
 PyObject* fs_wrap_buffer(uint8_t* data, int64_t size, bool is_mutable, void* owner,
                          void (*release)(void*));
 
+// Bytes and what keeps them: two words that only the releasing function understands.
+struct fs_bytes {
+  const uint8_t* data;
+  int64_t size;
+  uint64_t owner[2];
+};
+
+// A read-only pyarrow.Buffer over each of `count` items, into `out`. Returns how many items were
+// taken over: of those `release` runs once for each owner, on any thread. `out` ends early, with
+// NULL, after an error.
+int64_t fs_wrap_all(const fs_bytes* items, int64_t count, void (*release)(uint64_t*),
+                    PyObject** out);
+
 // A new pyarrow.MemoryPool over `pool`. The C++ pool behind it is never freed: every buffer
 // keeps a bare pointer to it.
 PyObject* fs_wrap_pool(FarrowPool* pool);

@@ -250,12 +250,8 @@ impl Client {
     ) -> PyResult<Bound<'py, PyList>> {
         let targets = crate::reference::targets(targets)?;
         let timeout = duration(timeout)?;
-        let objects = py.detach(|| self.client.get_many(&targets, timeout)).map_err(raise)?;
-        let values = PyList::empty(py);
-        for object in objects {
-            values.append(outgoing::build(py, object)?)?;
-        }
-        Ok(values)
+        let found = py.detach(|| self.client.get_batch(&targets, timeout)).map_err(raise)?;
+        outgoing::build_all(py, found)
     }
 
     /// Space for an object of bytes, to be written in place and sealed.

@@ -70,9 +70,9 @@ pub enum Incoming {
     /// Bytes-like.
     Bytes(Pinned),
     /// A numpy array: type and shape, and the items.
-    NdArray(NdArray, Buffer),
-    /// Anything of Arrow.
-    Arrow(Imported),
+    NdArray(Box<(NdArray, Buffer)>),
+    /// Anything of Arrow. Boxed: of bytes there may be many in a row.
+    Arrow(Box<Imported>),
 }
 
 impl Incoming {
@@ -80,7 +80,7 @@ impl Incoming {
     pub fn value(&self) -> Value<'_> {
         match self {
             Incoming::Bytes(bytes) => Value::Bytes(bytes.bytes()),
-            Incoming::NdArray(shape, data) => Value::NdArray { shape, data },
+            Incoming::NdArray(array) => Value::NdArray { shape: &array.0, data: &array.1 },
             Incoming::Arrow(imported) => imported.value(),
         }
     }
@@ -110,13 +110,13 @@ impl Incoming {
 fn array(from: (FFI_ArrowArray, FFI_ArrowSchema), is_batch: bool) -> PyResult<Incoming> {
     // SAFETY: a library that speaks the Arrow PyCapsule interface made the structures.
     let imported = unsafe { convert::import_array(from.0, &from.1, is_batch) };
-    Ok(Incoming::Arrow(imported.map_err(raise)?))
+    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 fn stream(from: FFI_ArrowArrayStream, kind: StreamKind) -> PyResult<Incoming> {
     // SAFETY: as in `array`.
     let imported = unsafe { convert::import_stream(from, kind) };
-    Ok(Incoming::Arrow(imported.map_err(raise)?))
+    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 /// numpy, capsules, then the buffer protocol.
@@ -295,12 +295,13 @@ impl Numpy {
         let order = if fortran { Order::F } else { Order::C };
         let shape = NdArray { dtype, item_bytes, shape, order };
         let Some(address) = NonNull::new(address as *mut u8).filter(|_| size > 0) else {
-            return Ok(Incoming::NdArray(shape, Buffer::from_vec(Vec::<u128>::new())));
+            let none = Buffer::from_vec(Vec::<u128>::new());
+            return Ok(Incoming::NdArray(Box::new((shape, none))));
         };
         let keep = Arc::new(Pinned::new(&keep, address.as_ptr(), size));
         // SAFETY: the array is kept, and with it its items; see `Pinned::bytes` for writers.
         let data = unsafe { foreign_buffer(address, size, keep) };
-        Ok(Incoming::NdArray(shape, data))
+        Ok(Incoming::NdArray(Box::new((shape, data))))
     }
 
     /// An array over a pyarrow buffer.

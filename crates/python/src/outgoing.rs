@@ -4,9 +4,10 @@ use crate::errors::raise;
 use crate::incoming::Numpy;
 use crate::shim;
 use arrow_buffer::Buffer;
-use farrow::{Object, ObjectBytes, ObjectKind};
+use farrow::{Gotten, Object, ObjectBytes, ObjectKind};
 use farrow_capi::convert;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 /// The Python value of a held object.
 pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
@@ -28,6 +29,36 @@ pub fn build(py: Python<'_>, object: Object) -> PyResult<Bound<'_, PyAny>> {
             }
         }
     }
+}
+
+/// The Python values of many objects, in their order.
+pub fn build_all(py: Python<'_>, all: Vec<Gotten>) -> PyResult<Bound<'_, PyList>> {
+    let mut bytes = Vec::with_capacity(all.len());
+    // Where the others belong, in order.
+    let mut others = Vec::new();
+    for (index, one) in all.into_iter().enumerate() {
+        match one {
+            Gotten::Bytes(one) => {
+                let (data, size) = one.place().map_err(raise)?;
+                bytes.push((data, size, one));
+            }
+            Gotten::Object(object) => others.push((index, object)),
+        }
+    }
+    // SAFETY: the bytes stay mapped and unchanged while their owner is kept; nobody writes through
+    // a read-only buffer.
+    let buffers = unsafe { shim::wrap_all(py, bytes)? };
+    if others.is_empty() {
+        return PyList::new(py, buffers);
+    }
+    let mut buffers = buffers.into_iter();
+    let mut values = Vec::with_capacity(buffers.len() + others.len());
+    for (index, object) in others {
+        values.extend(buffers.by_ref().take(index - values.len()));
+        values.push(build(py, object)?);
+    }
+    values.extend(buffers);
+    PyList::new(py, values)
 }
 
 fn arrow_buffer(py: Python<'_>, data: Buffer) -> PyResult<Bound<'_, PyAny>> {

@@ -6,6 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// Targets for which room is made ahead, whatever an iterable says of its length.
+const ROOM_MAX: usize = 1 << 16;
+
 /// Names one sealed object; see `_native.pyi`.
 #[pyclass(frozen, module = "farrow", name = "ObjectRef")]
 #[derive(Clone, Debug)]
@@ -99,7 +102,12 @@ pub fn targets(values: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
     if values.is_instance_of::<PyString>() || values.is_instance_of::<PyBytes>() {
         return Err(unsupported("expected a sequence of references, got one name or id"));
     }
-    values.try_iter()?.map(|value| target(&value?)).collect()
+    let count = values.len().unwrap_or_default().min(ROOM_MAX);
+    let mut targets = Vec::with_capacity(count);
+    for value in values.try_iter()? {
+        targets.push(target(&value?)?);
+    }
+    Ok(targets)
 }
 
 /// One target, or the targets of an iterable.

@@ -8,6 +8,7 @@ use pyo3::ffi::{self, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -48,6 +49,12 @@ unsafe extern "C" {
         owner: *mut c_void,
         release: unsafe extern "C" fn(*mut c_void),
     ) -> *mut PyObject;
+    fn fs_wrap_all(
+        items: *const RawBytes,
+        count: i64,
+        release: unsafe extern "C" fn(*mut u64),
+        out: *mut *mut PyObject,
+    ) -> i64;
     fn fs_wrap_pool(pool: *mut c_void) -> *mut PyObject;
 }
 
@@ -242,6 +249,50 @@ pub unsafe fn wrap_shared<T: Send + Sync + 'static>(
     // SAFETY: as in `wrap_buffer`; nobody writes through a buffer that is not mutable.
     let made = unsafe { fs_wrap_buffer(data.cast_mut(), size, false, owner, release_shared::<T>) };
     object(py, made)
+}
+
+/// `fs_bytes` in `shim.h`.
+#[repr(C)]
+struct RawBytes {
+    data: *const u8,
+    size: i64,
+    owner: Words,
+}
+
+/// Where an owner lies that C++ keeps without knowing it.
+type Words = [MaybeUninit<u64>; 2];
+
+unsafe extern "C" fn release_words<T>(words: *mut u64) {
+    // SAFETY: the words are an owner that `wrap_all` wrote, and the shim calls this once for each.
+    drop(unsafe { words.cast::<T>().read() });
+}
+
+/// A read-only pyarrow.Buffer for each of the items: an address, a length, and what keeps the bytes.
+///
+/// # Safety
+/// The bytes must stay readable until their owner is dropped.
+pub unsafe fn wrap_all<T: Send + Sync + 'static>(
+    py: Python<'_>,
+    items: Vec<(*const u8, usize, T)>,
+) -> PyResult<Vec<Bound<'_, PyAny>>> {
+    const { assert!(size_of::<T>() <= size_of::<Words>() && align_of::<T>() <= align_of::<u64>()) };
+    let raw = |(data, size, owner)| {
+        let mut words: Words = [MaybeUninit::uninit(); 2];
+        // SAFETY: an owner fits, as was asserted.
+        unsafe { words.as_mut_ptr().cast::<T>().write(owner) };
+        RawBytes { data, size: i64::try_from(size).unwrap_or(0), owner: words }
+    };
+    let mut raw: Vec<RawBytes> = items.into_iter().map(raw).collect();
+    let mut made: Vec<*mut PyObject> = vec![ptr::null_mut(); raw.len()];
+    let count = raw.len() as i64;
+    // SAFETY: there are so many items and places; the caller keeps the bytes good until the owners
+    // are dropped, which the buffers do.
+    let taken = unsafe { fs_wrap_all(raw.as_ptr(), count, release_words::<T>, made.as_mut_ptr()) };
+    for left in raw.iter_mut().skip(usize::try_from(taken).unwrap_or(0)) {
+        // SAFETY: this owner was not taken over, so it is still ours.
+        unsafe { release_words::<T>(left.owner.as_mut_ptr().cast()) };
+    }
+    made.into_iter().map(|one| object(py, one)).collect()
 }
 
 /// A pyarrow.MemoryPool over `pool`, which must be leaked.

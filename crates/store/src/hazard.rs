@@ -33,6 +33,35 @@ pub(crate) fn claim<C: Claim>(reader: &C, claim: u64, expected: u64) -> Result<b
     Ok(false)
 }
 
+/// One of several claims.
+pub(crate) struct Wish<C> {
+    pub(crate) reader: C,
+    /// What is stored.
+    pub(crate) claim: u64,
+    /// The word of what is there.
+    pub(crate) expected: u64,
+    /// Whether it was there: else there is no claim.
+    pub(crate) is_there: bool,
+}
+
+/// As [`claim`] for several: one fence, after all claims and before all looks.
+pub(crate) fn claim_many<C: Claim>(wishes: &mut [Wish<C>]) -> Result<(), C::Error> {
+    let Some(first) = wishes.first() else {
+        return Ok(());
+    };
+    for wish in &*wishes {
+        wish.reader.store(wish.claim)?;
+    }
+    first.reader.fence();
+    for wish in wishes {
+        wish.is_there = wish.reader.life()? == wish.expected;
+        if !wish.is_there {
+            wish.reader.store(0)?;
+        }
+    }
+    Ok(())
+}
+
 /// What the home looks at, once it has said that an object goes.
 pub(crate) trait Claims {
     type Error;

@@ -33,7 +33,7 @@ pub use books::names::{check_name, full_name, own_name};
 pub use books::namespaces::{Namespace, NamespaceOptions};
 pub use books::space::{Run, SpaceAllocator, SpaceError};
 pub use client::entry_table::EntryTable;
-pub use client::hold_table::{Held, HoldTable};
+pub use client::hold_table::{Held, HeldBytes, HoldTable};
 pub use client::reader::{Listed, Place, Reader, Whereabouts};
 pub use client::uses::UseStamps;
 pub use coherence::clean;

@@ -270,6 +270,17 @@ impl Region {
         Ok(Address(self.window.pointer(span.offset.0).addr()))
     }
 
+    /// A pointer to the first byte of a span, by which it may be read as long as the region is
+    /// mapped.
+    ///
+    /// # Errors
+    /// [`BoundsError`] if it does not lie in the region.
+    #[inline]
+    pub fn pointer_of(&self, span: Span) -> Result<*const u8, BoundsError> {
+        self.check(span)?;
+        Ok(self.window.pointer(span.offset.0))
+    }
+
     /// Words to read, which another process may be writing.
     ///
     /// # Errors
@@ -395,6 +406,16 @@ impl Region {
     #[inline]
     pub fn publish_if_remote(&self, span: Span) -> Result<(), BoundsError> {
         if self.is_remote { self.publish(span) } else { Ok(()) }
+    }
+
+    /// Publishes what other nodes read, on a node-local region. Elsewhere nothing, not even a fence:
+    /// for stores that a release store, or a message, follows.
+    ///
+    /// # Errors
+    /// As [`Region::publish`].
+    #[inline]
+    pub fn publish_if_node_local(&self, span: Span) -> Result<(), BoundsError> {
+        if self.is_node_local { self.publish(span) } else { Ok(()) }
     }
 
     /// Refreshes what the home writes, where the home is on another node of a node-local region.

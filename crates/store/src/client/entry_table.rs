@@ -238,9 +238,9 @@ impl EntryTable {
         let (first, rest) = sealed.split_at(1);
         let record = EntryWords(alias.words_mut(span)?);
         seqlock::fill(&record, entry.sequence().with(State::Writing).0, rest)?;
-        self.region.publish(span)?;
+        self.region.publish_if_node_local(span)?;
         record.store_first(first[0])?;
-        self.region.publish(Span::new(span.offset, Length(8)))?;
+        self.region.publish_if_node_local(Span::new(span.offset, Length(8)))?;
         Ok(())
     }
 

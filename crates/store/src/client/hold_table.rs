@@ -19,6 +19,9 @@
 //! in use, in word 0 of a block, is raised before the claim and so before the fence; the same
 //! argument covers it.
 //!
+//! Several objects may be claimed with one fence, after all claims and before all second looks: for
+//! each of them it is the same argument.
+//!
 //! Of an object that a client sealed by itself, the word in question is the life, which the home
 //! alone writes; it is open where the sequence of another is sealed.
 //!
@@ -48,6 +51,10 @@ use crate::format::header::Header;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
 use crate::hazard;
+
+mod batch;
+
+pub use batch::HeldBytes;
 
 /// Locks that readers of different objects spread over. A power of two; some times the cores of a
 /// small machine.
@@ -188,14 +195,17 @@ impl HoldTable {
     /// # Errors
     /// [`StoreError::HoldsExhausted`] if all slots are in use: ask the home for one more block.
     pub fn hold(self: &Arc<Self>, entry: &Entry) -> Result<Option<Held>, StoreError> {
-        let slot = entry.id.slot();
-        let expected = match self.layout.client_entry(slot) {
+        let is_held = self.acquire(entry.id.slot(), self.expected(entry))?;
+        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
+    }
+
+    /// The word that tells of an object's life, while it is there.
+    fn expected(&self, entry: &Entry) -> Sequence {
+        match self.layout.client_entry(entry.id.slot()) {
             // The home says whether it is still there, not the client that wrote the entry.
             Some(_) => Sequence::new(entry.id.generation(), State::Free),
             None => entry.sequence(),
-        };
-        let is_held = self.acquire(slot, expected)?;
-        Ok(is_held.then(|| Held { table: Arc::clone(self), entry: *entry }))
+        }
     }
 
     /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
@@ -232,7 +242,7 @@ impl HoldTable {
     /// Steps 2 to 4 of the reader.
     fn claim(&self, place: &Place, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         let words = ClaimWords { table: self, place, slot };
-        hazard::claim(&words, u64::from(slot.0) + 1, sequence.0)
+        hazard::claim(&words, claim_on(slot), sequence.0)
     }
 
     /// One use less. With the last one the claim goes.
@@ -267,41 +277,22 @@ impl HoldTable {
     /// block over it. The caller holds the lock of a shard, so others are only tried.
     fn take_place(&self) -> Result<Place, StoreError> {
         let mut pool = lock(&self.pool);
-        let Some(place) = pool.free.pop() else {
-            let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
-            let blocks = pool.blocks.len();
-            return others.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| {
-                StoreError::HoldsExhausted {
-                    blocks: blocks as u32,
-                    slots: blocks as u64 * self.layout.hold_slots(),
-                }
-            });
-        };
-        if let Some(counts) = pool.blocks.get_mut(place.number) {
-            counts.in_use += 1;
-            if counts.mark <= place.index {
-                counts.mark = place.index + 1;
-                place.store_word(0, counts.mark)?;
-            }
+        if let Some(place) = pool.take()? {
+            return Ok(place);
         }
-        Ok(place)
+        let mut others = self.shards.iter().filter_map(|shard| shard.try_lock().ok());
+        let blocks = pool.blocks.len();
+        others.find_map(|mut shard| shard.spare.pop()).ok_or_else(|| StoreError::HoldsExhausted {
+            blocks: blocks as u32,
+            slots: blocks as u64 * self.layout.hold_slots(),
+        })
     }
 
-    /// Keep a slot in the shard, or put it back into the pool. A block of which all are back
-    /// needs no scan.
+    /// Keep a slot in the shard, or put it back into the pool.
     fn give_back(&self, shard: &mut Shard, place: Place) {
-        if shard.spare.len() < SPARE_MAX && place.index < MARK_KEPT {
-            shard.spare.push(place);
-            return;
+        if let Some(place) = shard.keep(place) {
+            lock(&self.pool).put(place);
         }
-        let mut pool = lock(&self.pool);
-        if let Some(counts) = pool.blocks.get_mut(place.number) {
-            counts.in_use = counts.in_use.saturating_sub(1);
-            if counts.in_use == 0 && counts.mark > MARK_KEPT && place.store_word(0, 0).is_ok() {
-                counts.mark = 0;
-            }
-        }
-        pool.free.push(place);
     }
 
     /// The word that tells of a slot's life: the sequence of its entry, or the life of a client's.
@@ -321,7 +312,63 @@ impl HoldTable {
     }
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[slot.0 as usize % SHARDS])
+        lock(&self.shards[shard_of(slot)])
+    }
+}
+
+/// Which shard's a slot of the directory is.
+fn shard_of(slot: Slot) -> usize {
+    slot.0 as usize % SHARDS
+}
+
+/// What a claim on a slot of the directory looks like; 0 is none.
+fn claim_on(slot: Slot) -> u64 {
+    u64::from(slot.0) + 1
+}
+
+impl Pool {
+    /// A free slot, with the mark of its block over it.
+    fn take(&mut self) -> Result<Option<Place>, StoreError> {
+        let Some(place) = self.free.pop() else {
+            return Ok(None);
+        };
+        if let Some(counts) = self.blocks.get_mut(place.number) {
+            counts.in_use += 1;
+            if counts.mark <= place.index {
+                counts.mark = place.index + 1;
+                place.store_word(0, counts.mark)?;
+            }
+        }
+        Ok(Some(place))
+    }
+
+    /// A slot that is free again. A block of which all are back needs no scan.
+    fn put(&mut self, place: Place) {
+        if let Some(counts) = self.blocks.get_mut(place.number) {
+            counts.in_use = counts.in_use.saturating_sub(1);
+            if counts.in_use == 0 && counts.mark > MARK_KEPT && place.store_word(0, 0).is_ok() {
+                counts.mark = 0;
+            }
+        }
+        self.free.push(place);
+    }
+}
+
+impl Shard {
+    /// Keeps a slot, if it keeps more at all; else it is returned.
+    fn keep(&mut self, place: Place) -> Option<Place> {
+        if self.spare.len() >= SPARE_MAX || place.index >= MARK_KEPT {
+            return Some(place);
+        }
+        self.spare.push(place);
+        None
+    }
+
+    /// Keeps a slot, or puts it back into the pool.
+    fn give_back(&mut self, pool: &mut Pool, place: Place) {
+        if let Some(place) = self.keep(place) {
+            pool.put(place);
+        }
     }
 }
 

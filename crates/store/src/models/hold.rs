@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 
 use super::{check, must_break};
-use crate::hazard::{self, Claim, Claims};
+use crate::hazard::{self, Claim, Claims, Wish};
 
 const SEALED: u64 = 10;
 const RETIRING: u64 = 11;
@@ -56,6 +56,22 @@ impl Claim for Shared {
     }
 }
 
+impl Claim for &Shared {
+    type Error = Infallible;
+
+    fn store(&self, claim: u64) -> Result<(), Infallible> {
+        Claim::store(*self, claim)
+    }
+
+    fn life(&self) -> Result<u64, Infallible> {
+        Claim::life(*self)
+    }
+
+    fn fence(&self) {
+        Claim::fence(*self);
+    }
+}
+
 impl Claims for Shared {
     type Error = Infallible;
     type Found = bool;
@@ -74,13 +90,25 @@ impl Claims for Shared {
 fn read(shared: &Shared) {
     let Ok(is_held) = hazard::claim(shared, CLAIM, SEALED);
     if is_held {
-        shared.payload.with(|_| ());
-        let order = match shared.mutant {
-            Mutant::RelaxedRelease => Ordering::Relaxed,
-            _ => Ordering::Release,
-        };
-        shared.claim.store(0, order);
+        use_and_let_go(shared);
     }
+}
+
+/// Two objects with one fence.
+fn read_both(both: [&Shared; 2]) {
+    let wish = |reader| Wish { reader, claim: CLAIM, expected: SEALED, is_there: false };
+    let mut wishes = both.map(wish);
+    let Ok(()) = hazard::claim_many(&mut wishes);
+    wishes.iter().filter(|wish| wish.is_there).for_each(|wish| use_and_let_go(wish.reader));
+}
+
+fn use_and_let_go(shared: &Shared) {
+    shared.payload.with(|_| ());
+    let order = match shared.mutant {
+        Mutant::RelaxedRelease => Ordering::Relaxed,
+        _ => Ordering::Release,
+    };
+    shared.claim.store(0, order);
 }
 
 /// Deletes, and frees at the first or the second look if nobody holds it then.
@@ -95,13 +123,17 @@ fn delete(shared: &Shared) {
     }
 }
 
-fn model(mutant: Mutant) {
-    let shared = Arc::new(Shared {
+fn sealed(mutant: Mutant) -> Arc<Shared> {
+    Arc::new(Shared {
         mutant,
         life: AtomicU64::new(SEALED),
         claim: AtomicU64::new(0),
         payload: UnsafeCell::new(()),
-    });
+    })
+}
+
+fn model(mutant: Mutant) {
+    let shared = sealed(mutant);
     let reader = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || read(&shared))
@@ -115,9 +147,34 @@ fn model(mutant: Mutant) {
     }
 }
 
+/// The home deletes the second of two objects that are held together.
+fn model_of_two(mutant: Mutant) {
+    let both = [sealed(mutant), sealed(mutant)];
+    let reader = {
+        let both = both.clone();
+        thread::spawn(move || read_both([&both[0], &both[1]]))
+    };
+    delete(&both[1]);
+    reader.join().expect("the reader");
+    if mutant == Mutant::None {
+        let are_claimed = both.map(|one| matches!(hazard::claims_left(&*one), Ok(true)));
+        assert_eq!(are_claimed, [false, false], "a claim leaks");
+    }
+}
+
 #[test]
 fn what_is_held_is_not_freed() {
     check(|| model(Mutant::None));
+}
+
+#[test]
+fn what_is_held_together_is_not_freed() {
+    check(|| model_of_two(Mutant::None));
+}
+
+#[test]
+fn readers_of_several_without_their_fence_are_caught() {
+    must_break("no fence between claims and looks", || model_of_two(Mutant::ReaderWithoutFence));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of home and readers together, over real mapped memory.
 
 mod accounts;
+mod batch_holds;
 mod cluster;
 mod damage;
 mod events;

@@ -36,6 +36,10 @@ pub(super) struct Shared {
 pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
     let mut random = Random::new(seed);
     while !shared.is_over.load(Ordering::Relaxed) {
+        if random.next().is_multiple_of(3) {
+            read_together(client, shared, &mut random);
+            continue;
+        }
         let name = format!("n{}", random.next() % NAMES);
         // The way of the client, or with time to be overtaken between lookup and claim.
         let held = if random.next().is_multiple_of(2) {
@@ -62,6 +66,26 @@ pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
         }
         drop(held);
         drop(shares);
+        shared.reads.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Hold several names at once, one of them perhaps twice, and look at them while they go one by one.
+fn read_together(client: &Client, shared: &Shared, random: &mut Random) {
+    let names: Vec<String> = (0..4).map(|_| format!("n{}", random.next() % NAMES)).collect();
+    let targets = names.iter().map(|name| Target::Name(name));
+    let more = |_| panic!("the holds are used up");
+    let held = client.reader.hold_bytes(&client.holds, targets, Length(1 << 20), more).unwrap();
+    for index in 0..names.len() {
+        let Some((id, payload)) = held.get(index) else { continue };
+        let words = client.reader.region().words(payload).unwrap();
+        let number = words.load(0, Ordering::Relaxed);
+        thread::yield_now();
+        let is_right = |i| words.load(i, Ordering::Relaxed) == number && number != Some(POISON);
+        if !(0..words.len()).all(is_right) {
+            shared.wrong.fetch_add(1, Ordering::Relaxed);
+        }
+        assert_eq!(held.let_go(index), Some(id));
         shared.reads.fetch_add(1, Ordering::Relaxed);
     }
 }

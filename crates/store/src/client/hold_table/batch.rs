@@ -1,0 +1,247 @@
+//! Many objects of plain bytes, held together: what each claim costs by itself (locks, the fence,
+//! a copy of the entry) is paid once for some of them.
+
+use std::collections::hash_map;
+use std::sync::Arc;
+
+use farrow_memory::sync::{AtomicU64, Ordering};
+use farrow_memory::{Length, Span};
+
+use super::{Claim, ClaimWords, HoldTable, Place, Pool, Shard, claim_on, lock, shard_of};
+use crate::client::reader::Reader;
+use crate::error::StoreError;
+use crate::format::entry::{Entry, Sequence};
+use crate::format::ids::{ObjectId, ObjectKind, RegionUid, Slot, Target};
+use crate::hazard::{self, Wish};
+
+/// Objects claimed under one taking of all locks: enough that the 17 locks are a small part of the
+/// work, and few enough that other threads of the client wait some microseconds only.
+const AT_ONCE: usize = 64;
+
+/// An item of [`HeldBytes`] that is not held: no generation is 0.
+const NOT_HELD: u64 = 0;
+
+/// What is to be claimed, and whether it is.
+#[derive(Debug)]
+struct Wanted {
+    /// Which of the targets.
+    index: usize,
+    slot: Slot,
+    sequence: Sequence,
+    is_held: bool,
+}
+
+/// One target of a batch.
+#[derive(Debug)]
+struct Item {
+    /// Low half of the object's id while it is held.
+    held: AtomicU64,
+    /// The object's bytes.
+    payload: Span,
+}
+
+/// Objects of plain bytes that are held, each until it is let go, all until this is dropped.
+#[derive(Debug)]
+pub struct HeldBytes {
+    table: Arc<HoldTable>,
+    region: RegionUid,
+    items: Vec<Item>,
+}
+
+impl HeldBytes {
+    /// The object of target `index` and where its bytes lie, if it is held here.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<(ObjectId, Span)> {
+        let item = self.items.get(index)?;
+        let lo = item.held.load(Ordering::Acquire);
+        (lo != NOT_HELD).then_some((ObjectId { hi: self.region.0, lo }, item.payload))
+    }
+
+    /// Let go of the object of target `index`; which one it was. None: it was not held, or was let
+    /// go before.
+    pub fn let_go(&self, index: usize) -> Option<ObjectId> {
+        let lo = self.items.get(index)?.held.swap(NOT_HELD, Ordering::AcqRel);
+        if lo == NOT_HELD {
+            return None;
+        }
+        let id = ObjectId { hi: self.region.0, lo };
+        self.table.release(id.slot());
+        Some(id)
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        for index in 0..self.items.len() {
+            let _ = self.let_go(index);
+        }
+    }
+}
+
+impl Reader {
+    /// Find many objects and hold those that are plain bytes of at most `bytes_max`; the others,
+    /// and those that are not there or go at this moment, are left to [`Reader::hold`]. None at all
+    /// on a node-local region, where each object is refreshed by itself.
+    ///
+    /// When the slots for claims are used up, `more` is told how many there are; it adds a block to
+    /// the table, or says that the rest is to be left.
+    ///
+    /// # Errors
+    /// As [`Reader::lookup`]. Nothing is held then.
+    pub fn hold_bytes<'a>(
+        &self,
+        table: &Arc<HoldTable>,
+        targets: impl ExactSizeIterator<Item = Target<'a>>,
+        bytes_max: Length,
+        mut more: impl FnMut(u64) -> bool,
+    ) -> Result<HeldBytes, StoreError> {
+        let items = Vec::with_capacity(targets.len());
+        let mut held = HeldBytes { table: Arc::clone(table), region: self.uid(), items };
+        let mut wanted = Vec::with_capacity(AT_ONCE.min(targets.len()));
+        let mut is_left = self.region().is_node_local();
+        for (index, target) in targets.enumerate() {
+            let found = if is_left { None } else { self.lookup(target)? };
+            let mut payload = Span::default();
+            if let Some(entry) = found.filter(|entry| is_plain(entry, bytes_max)) {
+                let (slot, sequence) = (entry.id.slot(), table.expected(&entry));
+                wanted.push(Wanted { index, slot, sequence, is_held: false });
+                payload = entry.payload();
+            }
+            held.items.push(Item { held: AtomicU64::new(NOT_HELD), payload });
+            if wanted.len() == AT_ONCE {
+                is_left = !held.claim(&mut wanted, &mut more)?;
+            }
+        }
+        held.claim(&mut wanted, &mut more)?;
+        Ok(held)
+    }
+}
+
+fn is_plain(entry: &Entry, bytes_max: Length) -> bool {
+    entry.kind == ObjectKind::Bytes
+        && entry.primary.length <= bytes_max
+        && entry.primary.contains(entry.payload())
+}
+
+impl HeldBytes {
+    /// Claims what is wanted and notes what is held. False: no more claims are to be had.
+    fn claim(
+        &mut self,
+        wanted: &mut Vec<Wanted>,
+        more: &mut impl FnMut(u64) -> bool,
+    ) -> Result<bool, StoreError> {
+        let mut done = 0;
+        let mut result = Ok(true);
+        while let Some(rest) = wanted.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.table.hold_many(rest) {
+                Ok(count) => done += count,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+            if done < wanted.len() && !more(self.table.slots()) {
+                result = Ok(false);
+                break;
+            }
+        }
+        for one in wanted.drain(..).filter(|one| one.is_held) {
+            let id = ObjectId::new(self.region, one.sequence.generation(), one.slot);
+            if let Some(item) = self.items.get(one.index) {
+                item.held.store(id.lo, Ordering::Release);
+            }
+        }
+        result
+    }
+}
+
+impl HoldTable {
+    /// Slots of all blocks.
+    fn slots(&self) -> u64 {
+        lock(&self.pool).blocks.len() as u64 * self.layout.hold_slots()
+    }
+
+    /// Claims all that is wanted, in the reader's steps: all claims, one fence, all looks. So many
+    /// are done when slots run out. What is not there any more is not held.
+    fn hold_many(&self, wanted: &mut [Wanted]) -> Result<usize, StoreError> {
+        if self.is_abandoned.load(Ordering::Acquire) {
+            return Ok(wanted.len());
+        }
+        // In the order in which everybody takes them. Nobody else uses a claim before the look.
+        let mut shards = self.shards.each_ref().map(lock);
+        let mut pool = lock(&self.pool);
+        let mut fresh = Vec::with_capacity(wanted.len());
+        let mut done = 0;
+        for (at, one) in wanted.iter_mut().enumerate() {
+            let shard = &mut shards[shard_of(one.slot)];
+            if let Some(claim) = shard.claims.get_mut(&one.slot.0) {
+                one.is_held = claim.sequence == one.sequence;
+                claim.count += u64::from(one.is_held);
+            } else {
+                let place = match shard.spare.pop() {
+                    Some(place) => Some(place),
+                    None => pool.take()?,
+                };
+                let others = || shards.iter_mut().find_map(|shard| shard.spare.pop());
+                let Some(place) = place.or_else(others) else { break };
+                fresh.push(Fresh { at, slot: one.slot, sequence: one.sequence, place });
+            }
+            done = at + 1;
+        }
+        let mut wishes: Vec<Wish<ClaimWords<'_>>> =
+            fresh.iter().map(|fresh| fresh.wish(self)).collect();
+        let looked = hazard::claim_many(&mut wishes);
+        let are_there: Vec<bool> = wishes.iter().map(|wish| wish.is_there).collect();
+        for (fresh, is_there) in fresh.into_iter().zip(are_there) {
+            let (at, shard) = (fresh.at, &mut *shards[shard_of(fresh.slot)]);
+            // A slot that cannot be cleared is not used again.
+            if looked.is_err() && fresh.place.store(0).is_err() {
+                continue;
+            }
+            let is_held = fresh.settle(shard, &mut pool, is_there && looked.is_ok());
+            if let Some(one) = wanted.get_mut(at) {
+                one.is_held = is_held;
+            }
+        }
+        looked.map(|()| done)
+    }
+}
+
+/// A claim of a batch, before it is in the books.
+struct Fresh {
+    at: usize,
+    slot: Slot,
+    sequence: Sequence,
+    place: Place,
+}
+
+impl Fresh {
+    fn wish<'a>(&'a self, table: &'a HoldTable) -> Wish<ClaimWords<'a>> {
+        let reader = ClaimWords { table, place: &self.place, slot: self.slot };
+        Wish { reader, claim: claim_on(self.slot), expected: self.sequence.0, is_there: false }
+    }
+
+    /// Into the books, or its slot back. Whether it holds.
+    fn settle(self, shard: &mut Shard, pool: &mut Pool, is_there: bool) -> bool {
+        let Self { slot, sequence, place, .. } = self;
+        if is_there {
+            match shard.claims.entry(slot.0) {
+                hash_map::Entry::Vacant(free) => {
+                    free.insert(Claim { sequence, count: 1, place });
+                    return true;
+                }
+                // The object is twice in the batch: one claim counts both.
+                hash_map::Entry::Occupied(mut claim) => {
+                    let is_same = claim.get().sequence == sequence;
+                    claim.get_mut().count += u64::from(is_same);
+                    if place.store(0).is_ok() {
+                        shard.give_back(pool, place);
+                    }
+                    return is_same;
+                }
+            }
+        }
+        shard.give_back(pool, place);
+        false
+    }
+}
