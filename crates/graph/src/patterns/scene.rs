@@ -160,8 +160,8 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         self.graph.ascending(account, side, window, lens).take(most).count() as u64
     }
 
-    /// Reads where searches from these triggers begin, so that the waits for memory overlap: lists
-    /// of their ends, each on the side that edges of its kind come from.
+    /// Reads where searches from these triggers begin, so that the waits for memory overlap. `ends`
+    /// says which end of a trigger, and which of that account's lists.
     pub(crate) fn touch(
         &self,
         places: impl Iterator<Item = u32> + Clone,
