@@ -26,6 +26,13 @@ MEMORY = "256MiB"
 _RUN_NODE = "import sys; from farrow._native import node_main; sys.exit(node_main(sys.argv[1:]))"
 
 
+def pytest_configure() -> None:
+    """What a shell runs in its background ignores SIGINT, and so would all that tests start and
+    stop by it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def wait_until(condition: Callable[[], bool], what: str, limit: float = LIMIT_SECONDS) -> None:
     """Return as soon as the condition holds; fail when it does not within the limit."""
     end = time.monotonic() + limit

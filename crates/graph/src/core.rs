@@ -198,7 +198,11 @@ impl<T: Stamp> Core<T> {
                 self.graph.remove_all(self.queue.gone.iter().copied());
                 self.queue.gone.clear();
             }
-            Mode::Batch => self.evict_in_order_of_arrival(settings),
+            Mode::Batch => {
+                self.evict_in_order_of_arrival(settings);
+                let oldest = self.oldest(settings.horizon());
+                self.hubs.forget(oldest, self.graph.is_ordered());
+            }
         }
         if settings.segment.is_some() {
             self.evict_segments(settings);

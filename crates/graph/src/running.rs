@@ -49,8 +49,10 @@ pub(crate) struct Vertex<T> {
 pub(crate) struct Running<T> {
     /// The account's number outside: small numbers are given again.
     key: i64,
-    /// The last trigger it was moved to.
+    /// The last trigger it was moved to, where each sees what came before it.
     moved: Option<u32>,
+    /// Where the window of that trigger begins: what is older has been taken away.
+    since: T,
     /// What is counted, oldest first. The graph may have dropped some of it.
     entries: VecDeque<Entry<T>>,
     /// A value for each column of each entry.
@@ -64,6 +66,7 @@ impl<T: Stamp> Running<T> {
         Running {
             key,
             moved: None,
+            since: T::default(),
             entries: VecDeque::new(),
             values: VecDeque::new(),
             neighbours: HashMap::default(),
@@ -82,6 +85,7 @@ impl<T: Stamp> Running<T> {
     /// Whether it is of this account, and no trigger after this one has moved it.
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
+            && self.since <= vertex.window.0
             && self.moved.is_none_or(|seq| vertex.lens.has_come(seq))
     }
 
@@ -94,11 +98,12 @@ impl<T: Stamp> Running<T> {
         with_loops: bool,
     ) {
         let Vertex { account, side, window, lens } = vertex;
-        self.moved = lens.own();
+        (self.moved, self.since) = (lens.own(), window.0);
         let last = self.entries.back().copied();
         // What has left the graph goes first: its neighbour's small number may be another's now.
         while let Some(&oldest) = self.entries.front() {
-            if oldest.time >= window.0 && !lens.is_gone(oldest) {
+            let is_gone = lens.is_gone(oldest) || graph.has_dropped(oldest.seq);
+            if oldest.time >= window.0 && !is_gone {
                 break;
             }
             self.take();

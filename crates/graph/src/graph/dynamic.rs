@@ -543,6 +543,14 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         }
     }
 
+    fn has_dropped(&self, seq: u32) -> bool {
+        (self.head as u32).wrapping_sub(seq).cast_signed() > 0
+    }
+
+    fn is_dynamic(&self) -> bool {
+        true
+    }
+
     fn key(&self, account: u32) -> i64 {
         self.accounts.key(account)
     }

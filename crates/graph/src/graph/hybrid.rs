@@ -398,6 +398,14 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         self.dynamic.is_ordered()
     }
 
+    fn has_dropped(&self, seq: u32) -> bool {
+        self.parts.is_empty() && self.dynamic.has_dropped(seq)
+    }
+
+    fn is_dynamic(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     fn key(&self, account: u32) -> i64 {
         self.dynamic.key(account)
     }

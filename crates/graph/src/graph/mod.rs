@@ -29,6 +29,13 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// Whether edges arrived in order of time, all that are alive.
     fn is_ordered(&self) -> bool;
 
+    /// Whether an edge that was there is gone for all that come: true only where edges leave in
+    /// order of arrival.
+    fn has_dropped(&self, seq: u32) -> bool;
+
+    /// Whether all edges are in this process, none of them in a segment.
+    fn is_dynamic(&self) -> bool;
+
     /// The caller's number of an account.
     fn key(&self, account: u32) -> i64;
 

@@ -1,7 +1,7 @@
 //! What is kept of accounts with many edges from one batch to the next.
 //!
-//! Only causal mode on a graph in order of time keeps anything: each trigger then sees what the
-//! one before it saw and a little more. A worker takes a view out, moves it on, and puts it back.
+//! Only a graph in order of time keeps anything: each trigger then sees what the one before it saw
+//! and a little more. A worker takes a view out, moves it on, and puts it back.
 
 use super::scatter_gather::Legs;
 use crate::graph::{Side, Spread, Stamp};

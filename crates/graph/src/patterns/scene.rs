@@ -128,7 +128,7 @@ pub(crate) struct Scene<'a, T, G> {
     pub is_causal: bool,
     /// Filled in batch mode only.
     pub pairs: &'a Pairs,
-    /// Filled in causal mode only.
+    /// Legs are kept in causal mode only.
     pub hubs: &'a Hubs<T>,
 }
 
