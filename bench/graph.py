@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,7 @@ sys.path.insert(0, str(HERE))
 
 import numpy as np  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
-from harness.process import python_of, set_up  # noqa: E402
+from harness.process import Lines, python_of, set_up  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 if TYPE_CHECKING:
@@ -92,49 +90,25 @@ def shared_tasks() -> list[Task]:
     return [one(name, window, "1.6 x") for name, window in hours.items()]
 
 
-class Driver:
+class Driver(Lines):
     """A process of one implementation."""
 
     def __init__(self, peer: str, data: Path) -> None:
         python = python_of("snapml") if peer == "snapml" else sys.executable
         if python is None:
             raise SystemExit(f"{peer} has no environment")
-        self.process = subprocess.Popen(
-            [python, str(HERE / "peers" / "graph_driver.py"), peer, str(data)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__(python, str(HERE / "peers" / "graph_driver.py"), peer, str(data))
 
     def ask(self, task: Task, rows: int, seconds_max: float) -> None:
         """Send a task."""
         fields = ("windows", "counts", "batch", "threads", "work_max")
         message = {name: getattr(task, name) for name in fields}
-        message |= {"from": FROM, "rows": rows, "seconds_max": seconds_max}
-        assert self.process.stdin is not None
-        print(json.dumps(message), file=self.process.stdin, flush=True)
-
-    def answer(self) -> dict[str, Any]:
-        """What became of it."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a driver ended with {self.process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        self.send({**message, "from": FROM, "rows": rows, "seconds_max": seconds_max})
 
     def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
         """The answer to a task."""
         self.ask(task, rows, seconds_max)
         return self.answer()
-
-    def stop(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 def stream(rows: int, path: Path) -> None:
@@ -159,7 +133,7 @@ def measure(
             try:
                 answer = driver.run(task, rows, 3.0 if quick else 12.0)
             finally:
-                driver.stop()
+                driver.close()
             samples[peer] = Sample(task.name, peer, "", "s", answer["times"])
             sums[peer] = answer["sums"]
             cut = {
@@ -196,7 +170,7 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
                         samples[way].samples.extend(one / processes for one in times)
                 finally:
                     for driver in drivers:
-                        driver.stop()
+                        driver.close()
         found = ", ".join(f"{way} {rate(task, one):,.0f} /s" for way, one in samples.items())
         print(f"{task.name}: {found}", file=sys.stderr)
         yield task, samples

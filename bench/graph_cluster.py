@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +28,7 @@ import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
 from cluster import running  # noqa: E402
 from harness.document import document_of, leave  # noqa: E402
+from harness.process import Lines  # noqa: E402
 from harness.tasks import Sample  # noqa: E402
 
 from farrow._native import GraphEngine  # noqa: E402
@@ -217,43 +216,11 @@ def measured(
             yield run, rate, run.features.stats()
 
 
-class Reader:
-    """A process that attaches to a graph and previews batches; ``harness/graph_reader.py``."""
-
-    def __init__(self, graph: str, address: str, batches: Path) -> None:
-        command = [sys.executable, str(HERE / "harness" / "graph_reader.py")]
-        self.process = subprocess.Popen(
-            [*command, graph, address, str(batches)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.answer()
-
-    def ask(self, seconds: float) -> None:
-        """Have it work for so long."""
-        assert self.process.stdin is not None
-        print(seconds, file=self.process.stdin, flush=True)
-
-    def answer(self) -> dict[str, Any]:
-        """What it did."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a reader ended with {self.process.wait()}")
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-    def close(self) -> None:
-        """End it."""
-        self.process.kill()
-        self.process.wait()
-
-
 def readers(
     rows: npt.NDArray[np.float64], nodes: Any, folder: Path, quick: bool
 ) -> Iterator[tuple[Sample, float]]:
-    """One reader and two of one graph, in turn: seconds a batch, and bytes of its own of each."""
+    """One reader and two of one graph (``harness/graph_reader.py``), in turn: seconds a batch, and
+    bytes of its own of each."""
     middle = int(len(rows) * FILLED)
     first = int(np.searchsorted(rows[:, 3], rows[middle, 3] - 73 * 3600))
     cluster = ways("readers", nodes.sockets[0], nodes.names[1])["other node"]
@@ -265,10 +232,14 @@ def readers(
             contextlib.closing(Run("writer", "scatter-gather", 72, cluster))
         )
         writer.fill(rows[first:middle])
+        command = (sys.executable, str(HERE / "harness" / "graph_reader.py"), cluster.name)
         both = [
-            stack.enter_context(contextlib.closing(Reader(cluster.name, nodes.sockets[at], path)))
+            stack.enter_context(contextlib.closing(Lines(*command, nodes.sockets[at], str(path))))
             for at in (0, 1)
         ]
+        # Each says when it has the graph.
+        for one in both:
+            one.answer()
         calls: dict[int, list[float]] = {1: [], 2: []}
         own = 0.0
         for turn in range(3 if quick else 8):
@@ -276,7 +247,7 @@ def readers(
                 # Whoever is alone is so in turn.
                 asked = both if count == 2 else [both[turn % 2]]
                 for one in asked:
-                    one.ask(1.5)
+                    one.send(1.5)
                 for one in asked:
                     found = one.answer()
                     calls[count] += [seconds / count for seconds in found["calls"]]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Driver",
+    "Lines",
     "Memory",
     "PeerError",
     "PeerRun",
@@ -38,6 +39,8 @@ PEERS = Path(__file__).resolve().parent.parent / "peers"
 REPOSITORY = PEERS.parent.parent
 # No single request takes this long on any machine the table fits in.
 _ANSWER_SECONDS_MAX = 180.0
+# Of a graph, the filling counts too.
+_LINE_SECONDS_MAX = 600.0
 _END_SECONDS_MAX = 10.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # The largest environment is Ray's, some 300 MB.
@@ -205,6 +208,44 @@ class Driver:
     def end(self) -> None:
         """End the process."""
         _end(self._process)
+
+
+class Lines:
+    """A process that answers each line of JSON with another one."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def send(self, message: Any) -> None:
+        """Ask without waiting; ``answer`` must follow."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """The answer to what was asked.
+
+        Raises:
+            PeerError: the process ended, or took more than ten minutes.
+        """
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(_LINE_SECONDS_MAX):
+                raise PeerError(f"{self._process.args}: no answer in {_LINE_SECONDS_MAX:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise PeerError(f"{self._process.args} ended with {self._process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 class PeerRun:
