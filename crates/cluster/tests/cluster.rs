@@ -8,11 +8,14 @@ use std::time::{Duration, Instant};
 use common::nodes::{Nodes, wait_for};
 use common::{Daemon, PATIENCE, bytes_of, player};
 use farrow::{Error, Reach, Value};
+use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;
 /// Where nothing is killed: on a busy machine a live node is not to be thought lost.
 const CALM: &[&str] = &["--lease-ms", "20000"];
 const SOON: Duration = Duration::from_secs(20);
+/// Longer than anything here may take on a busy machine.
+const WHILE: Duration = Duration::from_secs(50);
 
 /// Not a test by itself: a child process plays a client.
 #[test]
@@ -166,7 +169,8 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
 
 #[test]
 fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
-    let mut nodes = Nodes::start(3, "64MiB", &[]);
+    // A busy machine may not let a daemon run for some seconds: only what is killed is to be lost.
+    let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "6000"]);
     let clients: Vec<_> = (0..3).map(|number| nodes.client(number)).collect();
     let passed = farrow_memory::sync::AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -225,6 +229,55 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
         nodes.daemons[2].restart();
         others.into_iter().for_each(|other| other.join().unwrap());
     });
+}
+
+/// A daemon that slept for longer than its lease, or was not let run, comes back as a new life: what
+/// its clients waited for at other nodes was forgotten there.
+#[test]
+fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
+    let nodes = Nodes::start(3, "64MiB", &[]);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    let names: Vec<String> = (0..8).map(|number| format!("barrier {number}")).collect();
+    std::thread::scope(|scope| {
+        let mut waits = Vec::new();
+        for (client, name) in
+            [&a, &b].into_iter().flat_map(|client| names.iter().map(move |name| (client, name)))
+        {
+            waits.push(scope.spawn(move || client.barrier(name, 3, WHILE)));
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = Pid::from_raw(nodes.daemons[0].pid() as i32).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
+        wait_for(&b, |roster| roster.find("a").unwrap().reach == Reach::Lost);
+        kill_process(pid, Signal::CONT).unwrap();
+        let began = Instant::now();
+        for wait in waits {
+            let error = wait.join().unwrap().unwrap_err();
+            let is_right = match &error {
+                // Kept by a node that is lost, or was.
+                Error::NodeLost { node, .. } | Error::CutOff { node, .. } => node == "a",
+                // Kept by one that goes on without the other's client.
+                Error::BarrierBroken { who, .. } => {
+                    who.contains("node a") || who.contains("node b")
+                }
+                _ => false,
+            };
+            assert!(is_right, "{error}");
+        }
+        assert!(
+            began.elapsed() < WHILE / 2,
+            "{:?}: nobody waits for the time limit",
+            began.elapsed()
+        );
+    });
+    // It takes part again.
+    nodes.settle(3);
+    for name in &names {
+        std::thread::scope(|scope| {
+            scope.spawn(|| a.barrier(name, 2, SOON).unwrap());
+            b.barrier(name, 2, SOON).unwrap();
+        });
+    }
 }
 
 #[test]

@@ -78,3 +78,26 @@ fn a_barrier_whose_keeper_never_answers_ends_with_its_time() {
     }
     assert!((1..NAMES).contains(&kept_by_b), "{kept_by_b} of {NAMES}");
 }
+
+/// A wait that came to nothing took all others of its client with it, at any node, without a word.
+#[test]
+fn a_wait_that_comes_to_nothing_leaves_the_others_of_its_client_alone() {
+    let mut world = World::founded();
+    world.replies.clear();
+    let arrive = |timeout_ms| SyncAsk::Arrive { parties: 2, timeout_ms };
+    (0..NAMES).for_each(|number| world.request_of_a(ask(number, arrive(60_000))));
+    assert_eq!(replies_of(&mut world, 10), []);
+    (world.lost_questions, world.lost_answers) = (u32::MAX, u32::MAX);
+    (NAMES..2 * NAMES).for_each(|number| world.request_of_a(ask(number, arrive(1_000))));
+    let failed = replies_of(&mut world, 140);
+    assert!(failed.len() == NAMES && failed.iter().all(|(_, body)| body.is_err()), "{failed:?}");
+    (world.lost_questions, world.lost_answers) = (0, 0);
+    assert_eq!(replies_of(&mut world, 60), []);
+    (0..NAMES).for_each(|number| world.request_of_b(false, ask(number, arrive(1_000))));
+    let passed = replies_of(&mut world, 80);
+    assert!(passed.iter().all(|(_, body)| *body == Ok(ReplyBody::Done)), "{passed:?}");
+    assert_eq!(passed.len(), 2 * NAMES);
+    // What was given up is not taken for one that waits.
+    (NAMES..2 * NAMES).for_each(|number| world.request_of_b(false, ask(number, arrive(60_000))));
+    assert_eq!(replies_of(&mut world, 80), []);
+}

@@ -10,6 +10,7 @@ pub mod proxy;
 pub mod views;
 pub mod worker;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,6 +19,9 @@ use farrow::{Client, ConnectOptions, Stats};
 
 /// Waits may take this long on a busy machine before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Of the end of a daemon's log, when a test fails.
+const LOG_BYTES_SHOWN: usize = 16 << 10;
 
 pub struct Daemon {
     pub dir: tempfile::TempDir,
@@ -100,9 +104,18 @@ impl Daemon {
             .args(&self.arguments)
             .args(more)
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(self.log())
             .spawn()
             .unwrap()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+
+    /// What it says, over all its lives; shown if the test fails.
+    fn log(&self) -> File {
+        File::options().create(true).append(true).open(self.log_path()).unwrap()
     }
 
     /// For the next start.
@@ -151,6 +164,12 @@ impl Drop for Daemon {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if std::thread::panicking()
+            && let Ok(log) = std::fs::read(self.log_path())
+        {
+            let end = &log[log.len().saturating_sub(LOG_BYTES_SHOWN)..];
+            eprintln!("{:?}:\n{}", self.arguments, String::from_utf8_lossy(end));
         }
     }
 }

@@ -402,6 +402,7 @@ impl NodeState {
                 cluster.has_news = true;
                 cluster.membership.rejoin(Incarnation(next), now_ms);
                 self.perform_naming(outputs, now_ms, out);
+                self.sync_outcast(now_ms, out);
             }
             Output::Left => cluster.has_left = true,
             Output::Clash(clash) => tracing::error!(%clash, "cluster"),

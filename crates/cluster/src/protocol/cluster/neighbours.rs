@@ -136,6 +136,12 @@ impl NodeState {
             }
             let name = member.name.to_string();
             let known = cluster.neighbours.get_mut(&name);
+            if known.as_ref().is_some_and(|known| {
+                !known.is_lost() && known.member.incarnation != member.incarnation
+            }) {
+                // Its earlier life ended, in a view that was missed.
+                lost.push(name.clone());
+            }
             if let Some(known) = known
                 && known.member.info == member.info
                 && known.mapped().is_some()

@@ -103,6 +103,11 @@ pub enum SyncQuestion {
         /// Names it there.
         client: u64,
     },
+    /// The asking node does not wait any more for what becomes of a request.
+    GivenUp {
+        /// Names the request there.
+        number: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -277,10 +282,6 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
-        if matches!(wait.ask, SyncAsk::Arrive { .. }) {
-            // It may have come there all the same: those that wait for it are told that it goes.
-            self.sync.ended.push(wait.session);
-        }
         let body = Err(WireError::NodeLost { node: wait.keeper, reason });
         out.push(answer_to(wait.session, wait.seq, body));
     }
@@ -313,6 +314,14 @@ impl NodeState {
             SyncQuestion::Left { client } => {
                 let is_gone = |party: &Party| party.node == from && party.client == client;
                 self.break_for(is_gone, "it ended", now_ms, out);
+            }
+            SyncQuestion::GivenUp { number } => {
+                // Should the request itself still be under way, it comes too late.
+                self.sync.table.is_new(from, number);
+                let mut outcomes = Outcomes::new();
+                let waiter = Waiter { node: from.to_owned(), number };
+                self.sync.table.give_up(&waiter, &mut outcomes);
+                self.tell_outcomes(outcomes, now_ms, out);
             }
         }
     }
@@ -350,6 +359,23 @@ impl NodeState {
         self.break_for(|party| lost.contains(&party.node), "its node is lost", now_ms, out);
     }
 
+    /// The others went on without this node: they keep nothing for its clients any more, and theirs
+    /// were told that what this one keeps is lost.
+    pub(super) fn sync_outcast(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let own = self.own_name();
+        let away = self.sync.waits.iter().filter(|(_, wait)| wait.keeper != own);
+        let away: Vec<u64> = away.map(|(number, _)| *number).collect();
+        for number in away {
+            let Some(wait) = self.sync.waits.remove(&number) else { continue };
+            let reason = "the others went on without it while a client waited".to_owned();
+            let body = Err(WireError::CutOff { node: own.clone(), reason });
+            out.push(answer_to(wait.session, wait.seq, body));
+        }
+        self.sync.table.forget(|waiter| waiter.node != own);
+        let why = format!("the others went on without node {own}");
+        self.break_for(|party| party.node != own, &why, now_ms, out);
+    }
+
     pub(super) fn next_sync_deadline_ms(&self) -> Option<u64> {
         let waits = self.sync.waits.values();
         let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
@@ -380,6 +406,10 @@ impl NodeState {
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
+            if let Some(wait) = self.sync.waits.get(&number) {
+                let (keeper, question) = (wait.keeper.clone(), SyncQuestion::GivenUp { number });
+                self.tell_node(&keeper, Question::Sync(question), now_ms, out);
+            }
             self.sync_failed(number, "it did not say what became of a wait".to_owned(), out);
         }
     }

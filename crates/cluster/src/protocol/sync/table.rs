@@ -176,6 +176,21 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// One that waits does so no more. The others need not wait for it either.
+    pub fn give_up(&mut self, waiter: &Waiter, out: &mut Outcomes) {
+        for barrier in self.barriers.values_mut() {
+            let place = barrier.arrived.iter().position(|one| one.waiter == *waiter);
+            if let Some(place) = place {
+                let gone = barrier.arrived.remove(place).party.label();
+                barrier.break_up(&gone, "it gave up", out);
+            }
+        }
+        for flags in self.flags.values_mut() {
+            flags.waits.retain(|wait| wait.waiter != *waiter);
+        }
+        self.forget_unused();
+    }
+
     /// Changes flags; the value after it.
     ///
     /// # Errors
@@ -349,6 +364,27 @@ mod tests {
             assert_eq!(reason, "its time is over: 2 of 3 parties came");
         }
         assert_eq!(table.next_deadline_ms(), None);
+    }
+
+    #[test]
+    fn one_request_that_is_given_up_leaves_the_others_of_its_client_alone() {
+        let mut table = SyncTable::default();
+        let mut out = Vec::new();
+        for (name, number) in [("x", 1), ("y", 2)] {
+            table.arrive(name, 3, waiter(number), party(1), 9, &mut out);
+            table.arrive(name, 3, waiter(number + 10), party(2), 9, &mut out);
+        }
+        table.wait_flags("f", 1, waiter(3), 9, &mut out);
+        table.give_up(&waiter(3), &mut out);
+        assert_eq!(out, []);
+        table.give_up(&waiter(1), &mut out);
+        let told = Told::Broken { who: "process 1 of node a".into(), reason: "it gave up".into() };
+        assert_eq!(out, [(waiter(11), told)]);
+        out.clear();
+        assert_eq!(table.set_flags("f", 1, 0, &mut out), Ok(1));
+        table.arrive("y", 3, waiter(21), party(3), 9, &mut out);
+        let told: Vec<_> = out.iter().map(|(to, told)| (to.number, told)).collect();
+        assert_eq!(told, [2, 12, 21].map(|number| (number, &Told::Released)));
     }
 
     #[test]
