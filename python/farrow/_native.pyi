@@ -916,7 +916,7 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
 
     Args:
         measure: measure it anew, in a fifth of a second at most; else that of this process.
-        keep: write it to the file of this user, for processes to come.
+        keep: with `measure`, write it to the file of this user in place of what that says.
 
     Returns:
         "origin" ("file", "measured", "default"), "measured_seconds", "machine", "path", "kept",

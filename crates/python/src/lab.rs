@@ -188,12 +188,12 @@ pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<
     let facts = py.detach(|| {
         let path = file::path();
         let profile = if measure {
-            Arc::new(Profile::measure(PROFILE_BUDGET))
+            let keep = path.as_deref().filter(|_| keep);
+            Arc::new(Profile::measure(PROFILE_BUDGET, keep))
         } else {
             Profile::of_machine()
         };
-        let is_kept =
-            keep && path.as_deref().is_some_and(|path| file::store(path, profile.as_ref()));
+        let is_kept = path.as_deref().is_some_and(|path| file::load(path).is_some());
         as_json(&profile, path, is_kept)
     });
     plain::to_python(py, &facts)

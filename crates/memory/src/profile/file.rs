@@ -1,29 +1,28 @@
-//! A profile as a file of the user: a few lines of TOML that this module writes and reads itself.
+//! What was measured of a machine, as a file of the user: a few lines of TOML that this module writes
+//! and reads itself.
 //!
 //! It is a cache: what is not exactly what this version writes for this machine (another machine,
 //! another kernel, another version, cut short, edited) is as good as no file, and is replaced by
 //! what is then measured. Nothing about it is ever an error. A file that somebody forged can make
-//! Farrow slower; it cannot name a way that would be wrong, since [`Profile::new`] has the say.
+//! Farrow slower; it cannot name a way that would be wrong, since it has to name those of this CPU.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Origin, Profile, STEPS, Step, WriteWay, step_bytes};
-use crate::cache::{self, Method};
-use crate::copy::StreamMethod;
-use crate::survey;
-use crate::units::Length;
+use super::Findings;
+use crate::{cache, survey};
 
 /// Raised with every change to the format, to the sizes, or to how is measured.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Four times what is written.
 const FILE_BYTES_MAX: u64 = 8 << 10;
 
-const HEADER: &str = "# How Farrow best uses the caches of this machine. Measured; if you delete \
-                      this file it is measured again.\n";
+const HEADER: &str = "# How Farrow best uses the caches of this machine. Nanoseconds of each way \
+                      for 64 B, 256 B and so on to 4 MiB, 0 where not measured. If you delete this \
+                      file it is measured again.\n";
 
 /// Where the profile of this machine lies: `$FARROW_PROFILE`, else in the user's folder for caches.
 /// `None` if there is no such folder, or for `FARROW_PROFILE=off`.
@@ -57,22 +56,22 @@ pub fn machine() -> String {
     text.chars().filter(|c| c.is_ascii_graphic() || *c == ' ').filter(|c| *c != '"').collect()
 }
 
-/// The profile of this machine in a file, if it is one.
+/// What was found of this machine, if a file says so.
 #[must_use]
-pub fn load(path: &Path) -> Option<Profile> {
+pub fn load(path: &Path) -> Option<Findings> {
     let file = fs::File::open(path).ok()?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let profile = decode(&text, &machine());
-    if profile.is_none() {
+    let found = decode(&text, &machine());
+    if found.is_none() {
         tracing::debug!(path = %path.display(), "not a profile of this machine");
     }
-    profile
+    found
 }
 
-/// Keeps a profile for the processes to come; says whether it could.
-pub fn store(path: &Path, profile: &Profile) -> bool {
-    let stored = replace(path, &encode(profile, &machine()));
+/// Keeps what was found for the processes to come; says whether it could.
+pub fn store(path: &Path, found: &Findings) -> bool {
+    let stored = replace(path, &encode(found, &machine()));
     if let Err(error) = &stored {
         tracing::debug!(path = %path.display(), %error, "profile not kept");
     }
@@ -96,29 +95,20 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     written
 }
 
-fn encode(profile: &Profile, machine: &str) -> String {
+fn encode(found: &Findings, machine: &str) -> String {
     let mut text = String::from(HEADER);
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "version = {VERSION}\nmachine = \"{machine}\"");
-    let _ = writeln!(text, "stream = \"{}\"", profile.stream.key());
-    let _ = writeln!(text, "stream_bytes_min = {}", profile.stream_bytes_min.0);
-    for (bytes, step) in profile.steps() {
-        let _ = write!(text, "step.{} = {{ ", bytes.0);
-        let parts = [
-            ("publish", step.publish.0.as_str(), step.publish.1),
-            ("refresh", step.refresh.0.as_str(), step.refresh.1),
-            ("write", step.write.0.key(), step.write.1),
-        ];
-        let parts = parts
-            .map(|(what, way, ns)| format!("{what} = \"{way}\", {what}_ns = {}", ns.unwrap_or(0)));
-        let _ = writeln!(text, "{} }}", parts.join(", "));
+    let _ = writeln!(text, "version = {VERSION}\nmachine = \"{machine}\"\nruns = {}", found.runs);
+    for (key, row) in keys(found).iter().zip(found.rows()) {
+        let row: Vec<String> = row.iter().map(|ns| format!("{:.1}", ns.unwrap_or(0.0))).collect();
+        let _ = writeln!(text, "{key} = [{}]", row.join(", "));
     }
     let _ = writeln!(text, "checksum = \"{:016x}\"", hash(text.as_bytes()));
     text
 }
 
-/// The profile in a text that `encode` made for this machine.
-fn decode(text: &str, machine: &str) -> Option<Profile> {
+/// What a text says that `encode` made for this machine.
+fn decode(text: &str, machine: &str) -> Option<Findings> {
     let (body, checksum) = text.rsplit_once("checksum = \"")?;
     if checksum != format!("{:016x}\"\n", hash(body.as_bytes())) {
         return None;
@@ -129,27 +119,31 @@ fn decode(text: &str, machine: &str) -> Option<Profile> {
     if !is_ours {
         return None;
     }
-    let stream = lines.next()?.strip_prefix("stream = \"")?.strip_suffix('"')?;
-    let stream = StreamMethod::of_key(stream)?;
-    let bytes_min = lines.next()?.strip_prefix("stream_bytes_min = ")?.parse().ok()?;
-    let mut steps = Vec::with_capacity(STEPS);
-    for index in 0..STEPS {
-        let prefix = format!("step.{} = {{ ", step_bytes(index).0);
-        let parts = lines.next()?.strip_prefix(&prefix)?.strip_suffix(" }")?;
-        let mut parts = parts.split(", ");
-        let mut next = |what: &str| -> Option<(String, Option<u32>)> {
-            let way = parts.next()?.strip_prefix(&format!("{what} = \""))?.strip_suffix('"')?;
-            let ns: u32 = parts.next()?.strip_prefix(&format!("{what}_ns = "))?.parse().ok()?;
-            Some((way.to_owned(), (ns > 0).then_some(ns)))
-        };
-        let method = |(way, ns): (String, _)| Some((Method::of_name(&way)?, ns));
-        let publish = method(next("publish")?)?;
-        let refresh = method(next("refresh")?)?;
-        let (way, ns) = next("write")?;
-        steps.push(Step { publish, refresh, write: (WriteWay::of_key(&way)?, ns) });
+    let mut found = Findings::none();
+    found.runs = lines.next()?.strip_prefix("runs = ")?.parse().ok()?;
+    for (key, row) in keys(&found).iter().zip(found.rows_mut()) {
+        let cells = lines.next()?.strip_prefix(&format!("{key} = ["))?.strip_suffix(']')?;
+        let mut cells = cells.split(", ");
+        for cell in row.iter_mut() {
+            let ns: f64 = cells.next()?.parse().ok()?;
+            if !ns.is_finite() || ns < 0.0 {
+                return None;
+            }
+            *cell = (ns > 0.0).then_some(ns);
+        }
+        cells.next().is_none().then_some(())?;
     }
-    let profile = Profile::new(steps.try_into().ok()?, stream, Length(bytes_min))?;
-    lines.next().is_none().then_some(Profile { origin: Origin::File, ..profile })
+    lines.next().is_none().then_some(found)
+}
+
+/// What each row is called, in order.
+fn keys(found: &Findings) -> Vec<String> {
+    let key = |work: &str, way: &str| format!("{work}.\"{way}\"");
+    let publish = found.publish.ways.iter().map(|way| key("publish", way.as_str()));
+    let refresh = found.refresh.ways.iter().map(|way| key("refresh", way.as_str()));
+    let write = found.write.ways.iter().map(|way| key("write", way.key()));
+    let copies = found.copies.ways.iter().map(|way| key("copy", way.key()));
+    publish.chain(refresh).chain(write).chain(copies).collect()
 }
 
 /// FNV-1a, 64 bits: against accidents, not against people.
@@ -161,60 +155,70 @@ fn hash(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
 
-    fn same_choices(one: &Profile, other: &Profile) -> bool {
-        one.steps == other.steps && one.copy_plan() == other.copy_plan()
+    use super::super::costs::Costs;
+    use super::super::{Origin, Profile, WriteWay};
+    use super::*;
+    use crate::cache::Method;
+    use crate::copy::StreamMethod;
+
+    /// All ways of this CPU, each with times of its own.
+    fn some() -> Findings {
+        let mut found = Findings::none();
+        found.runs = 3;
+        for (number, row) in (1..).zip(found.rows_mut()) {
+            for (step, cell) in (1..).zip(row) {
+                *cell = (step < 8).then_some(f64::from(number * 10 * step) + 0.5);
+            }
+        }
+        found
     }
 
     /// Every x86-64 CPU has these.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_golden_file_is_read_and_written() {
-        let way = WriteWay::Stream(StreamMethod::Sse2);
-        let mut profile =
-            Profile::uniform(Method::Clflush, Method::Clflush, way).expect("of every CPU");
-        profile.stream = StreamMethod::Sse2;
-        profile.steps[8].publish.1 = Some(9_000_000);
-        let text = encode(&profile, "x86_64 golden line 64");
+        let mut found = Findings::none();
+        found.runs = 3;
+        found.publish = Costs::new(vec![Method::Clflush]);
+        found.refresh = Costs::new(vec![Method::Clflush]);
+        found.write = Costs::new(vec![WriteWay::Stream(StreamMethod::Sse2)]);
+        found.publish.least[0][8] = Some(9_000_000.0);
+        found.copies.least[0][0] = Some(12.25);
+        let text = encode(&found, "x86_64 golden line 64");
         let mut golden = String::from(HEADER);
-        golden += "version = 2\nmachine = \"x86_64 golden line 64\"\nstream = \"sse2\"\n";
-        golden += "stream_bytes_min = 1048576\n";
-        for (bytes, ns) in [
-            (64, 0),
-            (256, 0),
-            (1024, 0),
-            (4096, 0),
-            (16_384, 0),
-            (65_536, 0),
-            (262_144, 0),
-            (1_048_576, 0),
-            (4_194_304, 9_000_000),
-        ] {
-            golden += &format!(
-                "step.{bytes} = {{ publish = \"clflush\", publish_ns = {ns}, refresh = \
-                 \"clflush\", refresh_ns = 0, write = \"sse2\", write_ns = 0 }}\n"
-            );
-        }
-        golden += "checksum = \"cf3850b8d639198a\"\n";
+        golden += "version = 3\nmachine = \"x86_64 golden line 64\"\nruns = 3\n";
+        golden += "publish.\"clflush\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9000000.0]\n";
+        golden += "refresh.\"clflush\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
+        golden += "write.\"sse2\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
+        golden += "copy.\"memcpy\" = [12.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
+        golden += "checksum = \"795ce88f0ca294d4\"\n";
         assert_eq!(text, golden);
-        let read = decode(&golden, "x86_64 golden line 64").expect("the golden file");
-        assert!(same_choices(&read, &profile));
-        assert_eq!(read.origin(), Origin::File);
     }
 
     #[test]
     fn what_was_measured_comes_back() {
-        let profile = Profile::measure(Duration::ZERO);
-        let text = encode(&profile, "here");
-        assert!((text.len() as u64) < FILE_BYTES_MAX / 2);
-        assert!(same_choices(&decode(&text, "here").unwrap(), &profile));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("profile.toml");
+        let profile = Profile::measure(Duration::ZERO, Some(&path));
+        let found = load(&path).unwrap();
+        assert!(fs::metadata(&path).unwrap().len() < FILE_BYTES_MAX / 2);
+        let loaded = found.profile(Origin::File);
+        let ways = |profile: &Profile| {
+            let ways = profile.steps().map(|(_, one)| (one.publish.0, one.refresh.0, one.write.0));
+            ways.collect::<Vec<_>>()
+        };
+        assert_eq!(ways(&loaded), ways(&profile));
+        assert_eq!(loaded.copy_plan(), profile.copy_plan());
+        assert_eq!((found.runs, loaded.origin()), (1, Origin::File));
+        let found = some();
+        assert_eq!(decode(&encode(&found, "here"), "here"), Some(found));
     }
 
     #[test]
     fn a_damaged_file_is_no_profile() {
-        let text = encode(&Profile::unmeasured(), "here");
+        let text = encode(&some(), "here");
         assert!(decode(&text, "here").is_some());
         for end in 0..text.len() {
             assert!(decode(&text[..end], "here").is_none(), "cut at {end}");
@@ -232,7 +236,7 @@ mod tests {
     /// The checksum is right, the rest is not what this machine, or this version, says.
     #[test]
     fn a_foreign_file_is_no_profile() {
-        let text = encode(&Profile::unmeasured(), "here");
+        let text = encode(&some(), "here");
         let sealed = |from: &str, to: &str| {
             let (body, _) = text.rsplit_once("checksum").unwrap();
             assert!(body.contains(from), "{from}");
@@ -240,25 +244,27 @@ mod tests {
             format!("{body}checksum = \"{:016x}\"\n", hash(body.as_bytes()))
         };
         let publish = cache::publish_method().as_str();
-        assert!(decode(&sealed("version = 2", "version = 2"), "here").is_some());
-        for (from, to) in [
-            ("version = 2", "version = 1"),
-            ("\"here\"", "\"there\""),
-            ("step.256 ", "step.512 "),
-            ("stream_bytes_min = 1048576", "stream_bytes_min = -1"),
-            ("publish_ns = 0", "publish_ns = x"),
-            (&format!("publish = \"{publish}\""), "publish = \"wbinvd\""),
-            ("refresh = \"", "refresh = \"no "),
-        ] {
-            assert!(decode(&sealed(from, to), "here").is_none(), "{from} -> {to}");
-        }
         let foreign = ["clwb", "dc cvac", "dcbst"]
             .into_iter()
             .find(|name| !Method::of_name(name).is_some_and(Method::is_available))
             .unwrap();
-        let of_another =
-            sealed(&format!("publish = \"{publish}\""), &format!("publish = \"{foreign}\""));
-        assert!(decode(&of_another, "here").is_none());
+        assert!(decode(&sealed("version = 3", "version = 3"), "here").is_some());
+        let known = format!("publish.\"{publish}\"");
+        for (from, to) in [
+            ("version = 3", "version = 2"),
+            ("\"here\"", "\"there\""),
+            ("runs = 3", "runs = -1"),
+            (&known[..], "publish.\"wbinvd\""),
+            (&known, &format!("publish.\"{foreign}\"")),
+            (&known, &format!("refresh.\"{publish}\"")),
+            ("= [10.5, ", "= [-10.5, "),
+            ("= [10.5, ", "= [NaN, "),
+            ("= [10.5, ", "= [inf, "),
+            ("= [10.5, ", "= ["),
+            ("= [10.5, ", "= [10.5, 10.5, "),
+        ] {
+            assert!(decode(&sealed(from, to), "here").is_none(), "{from} -> {to}");
+        }
     }
 
     #[test]
@@ -266,17 +272,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a").join("profile.toml");
         assert!(load(&path).is_none());
-        let profile = Profile::unmeasured();
-        assert!(store(&path, &profile));
-        assert!(same_choices(&load(&path).unwrap(), &profile));
+        let found = some();
+        assert!(store(&path, &found));
+        assert_eq!(load(&path), Some(found.clone()));
         for bad in [&b""[..], b"\xff\xfe", &[b'x'; 20_000]] {
             fs::write(&path, bad).unwrap();
             assert!(load(&path).is_none());
-            assert!(store(&path, &profile) && load(&path).is_some());
+            assert!(store(&path, &found) && load(&path).is_some());
         }
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         // A file where the folder should be: not kept, no harm.
-        assert!(!store(&path.join("b").join("profile.toml"), &profile));
+        assert!(!store(&path.join("b").join("profile.toml"), &found));
         assert!(load(folder.path()).is_none());
     }
 

@@ -4,26 +4,30 @@
 //! All ways in a profile are correct everywhere; they differ in what they cost, and by how much
 //! depends on the CPU: on one machine `clflush` takes forty times as long as `clflushopt`, on another
 //! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], some 10 ms) when a
-//! region is first made or mapped, kept in a file of the user ([`file`]) and loaded from there the
-//! next time (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
+//! region is first made or mapped, and kept in a file of the user ([`file`]). The next processes add
+//! what they find, until eight have; from then on it is loaded from there (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
 //!
 //! Writing back whole caches (`wbinvd`, `wbnoinvd`) is not among the ways: the instructions are for
 //! ring 0, so a process cannot use them at all.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::cache::{self, Method};
 use crate::copy::{self, CopyPlan, StreamMethod};
 use crate::units::Length;
 
+mod costs;
 pub mod file;
 mod measure;
 
+pub use costs::Findings;
+
 /// Up to this size a way to publish is chosen by what publishing and the writer's next store to each
 /// line take together.
-pub const PUBLISH_AGAIN_BYTES_MAX: Length = Length(measure::PUBLISH_AGAIN_BYTES_MAX);
+pub const PUBLISH_AGAIN_BYTES_MAX: Length = Length(costs::PUBLISH_AGAIN_BYTES_MAX);
 
 /// Sizes at which is measured: 64 B to 4 MiB, each four times the one before. A larger range is
 /// treated as the largest.
@@ -180,29 +184,27 @@ impl Profile {
     }
 
     /// Measures this machine: two to nine rounds over all ways and sizes, as many as fit in
-    /// `budget`, the least of each counting; of large sizes one or two. Without memory to measure in, [`Profile::unmeasured`].
+    /// `budget`, the least of each counting; of large sizes one or two. Without memory to measure in,
+    /// [`Profile::unmeasured`]. With a path it is kept there, in place of what was found before.
     #[must_use]
-    pub fn measure(budget: Duration) -> Self {
-        measure::measure(budget).unwrap_or_else(|error| {
-            tracing::debug!(%error, "profile not measured");
-            Self::unmeasured()
-        })
+    pub fn measure(budget: Duration, keep: Option<&Path>) -> Self {
+        measured(budget, None, keep)
     }
 
-    /// That of this machine: loaded, or else measured and kept in the user's file. At most once a
-    /// process.
+    /// That of this machine: loaded, or else measured, and kept in the user's file with what was
+    /// found before. At most once a process.
     #[must_use]
     pub fn of_machine() -> Arc<Self> {
         static MEASURED: OnceLock<Arc<Profile>> = OnceLock::new();
-        if let Some(loaded) = loaded() {
-            return Arc::clone(loaded);
+        let loaded = loaded();
+        if let Some((found, profile)) = loaded
+            && found.is_settled()
+        {
+            return Arc::clone(profile);
         }
         Arc::clone(MEASURED.get_or_init(|| {
-            let profile = Self::measure(measure::BUDGET);
-            if let Some(path) = file::path() {
-                file::store(&path, &profile);
-            }
-            Arc::new(profile)
+            let before = loaded.map(|(found, _)| found);
+            Arc::new(measured(measure::BUDGET, before, file::path().as_deref()))
         }))
     }
 
@@ -212,7 +214,7 @@ impl Profile {
     pub fn known() -> Arc<Self> {
         static UNMEASURED: OnceLock<Arc<Profile>> = OnceLock::new();
         match loaded() {
-            Some(loaded) => Arc::clone(loaded),
+            Some((_, profile)) => Arc::clone(profile),
             None => Arc::clone(UNMEASURED.get_or_init(|| Arc::new(Self::unmeasured()))),
         }
     }
@@ -262,10 +264,34 @@ impl Profile {
     }
 }
 
+/// Measures; what others found before counts too.
+fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) -> Profile {
+    let begin = Instant::now();
+    let mut found = match measure::measure(budget) {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::debug!(%error, "profile not measured");
+            return before.map_or_else(Profile::unmeasured, |found| found.profile(Origin::File));
+        }
+    };
+    if let Some(before) = before {
+        found.merge(before);
+    }
+    if let Some(path) = keep {
+        file::store(path, &found);
+    }
+    found.profile(Origin::Measured(begin.elapsed()))
+}
+
 /// The file's, looked for once.
-fn loaded() -> Option<&'static Arc<Profile>> {
-    static LOADED: OnceLock<Option<Arc<Profile>>> = OnceLock::new();
-    LOADED.get_or_init(|| file::load(&file::path()?).map(Arc::new)).as_ref()
+fn loaded() -> Option<&'static (Findings, Arc<Profile>)> {
+    static LOADED: OnceLock<Option<(Findings, Arc<Profile>)>> = OnceLock::new();
+    let load = || {
+        let found = file::load(&file::path()?)?;
+        let profile = found.profile(Origin::File);
+        Some((found, Arc::new(profile)))
+    };
+    LOADED.get_or_init(load).as_ref()
 }
 
 /// At which size a step is measured.

@@ -1,0 +1,329 @@
+//! What the ways took, and which of them a profile picks.
+//!
+//! Findings of several processes are put together, the least of each way counting: one that measured
+//! while its neighbours were busy does not decide for ever.
+
+use super::{Origin, Profile, STEPS, Step, WriteWay, step_bytes, step_of};
+use crate::cache::{self, Method};
+use crate::copy::{self, StreamMethod};
+use crate::units::Length;
+
+/// Larger ranges are measured once or twice: each sample is a mean over thousands of lines, and
+/// takes as long as all smaller ones together.
+pub(super) const REPEATED_BYTES_MAX: u64 = 256 << 10;
+
+/// A way this much slower than the best of its size is not measured at larger sizes: all ways cost
+/// more with each line, and `clflush` over megabytes would take longer than all the rest.
+const HOPELESS: f64 = 1.5;
+
+/// Up to this size what is published is mostly control words, to which their writer will store again.
+/// So that store counts too: `clflushopt` alone is as quick as `clwb`, but takes the line away.
+pub(super) const PUBLISH_AGAIN_BYTES_MAX: u64 = 4096;
+
+/// A way is only left for one that takes a twentieth less: half of what a picked way may lose to the
+/// best one, so that the other half is there for noise.
+const MARGIN: f64 = 1.0 / 1.05;
+
+/// So many processes measure, each some 10 ms: then what a busy moment took from a way has been
+/// given back to it.
+const RUNS: u32 = 8;
+
+/// Where plain copies end on coherent memory: at the first of these sizes in whose step stores past
+/// the cache do not take a tenth more. Below a megabyte readers find plain stores in their caches,
+/// which is worth more than the copy itself.
+pub(super) const COPY_BYTES: [Length; 2] = [copy::STREAM_BYTES_MIN, Length(2 << 20)];
+const COPY_SLACK: f64 = 1.1;
+
+/// The least nanoseconds of one way, by step; none where it was not measured.
+pub(super) type Row = [Option<f64>; STEPS];
+
+/// The least nanoseconds of each way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Costs<T> {
+    pub(super) ways: Vec<T>,
+    pub(super) least: Vec<Row>,
+}
+
+impl<T: Copy + PartialEq> Costs<T> {
+    pub(super) fn new(ways: Vec<T>) -> Self {
+        let least = vec![[None; STEPS]; ways.len()];
+        Self { ways, least }
+    }
+
+    /// Ways that are worth a measurement at a step, by their place.
+    pub(super) fn candidates(&self, step: usize) -> Vec<(usize, T)> {
+        if self.is_settled(step) {
+            return Vec::new();
+        }
+        let all = self.ways.iter().copied().enumerate();
+        all.filter(|(index, _)| !self.is_hopeless(*index, step)).collect()
+    }
+
+    /// A way took so long at a step.
+    pub(super) fn took(&mut self, index: usize, step: usize, ns: f64) {
+        if let Some(cell) = self.least.get_mut(index).and_then(|row| row.get_mut(step)) {
+            *cell = Some(cell.map_or(ns, |least: f64| least.min(ns)));
+        }
+    }
+
+    /// What others found, of the same ways.
+    fn merge(&mut self, others: &Self) {
+        for (index, row) in others.least.iter().enumerate() {
+            for (step, ns) in row.iter().enumerate() {
+                if let Some(ns) = ns {
+                    self.took(index, step, *ns);
+                }
+            }
+        }
+    }
+
+    /// Was it far behind at a smaller size? Only where publishing is measured by itself.
+    fn is_hopeless(&self, index: usize, step: usize) -> bool {
+        (0..step).any(|smaller| {
+            let best = self.at(smaller).map(|(_, ns)| ns).fold(f64::INFINITY, f64::min);
+            let own = self.least.get(index).and_then(|row| row.get(smaller).copied().flatten());
+            let is_measured = best.is_finite() && step_bytes(smaller).0 > PUBLISH_AGAIN_BYTES_MAX;
+            is_measured && own.is_none_or(|own| own > HOPELESS * best)
+        })
+    }
+
+    /// Would another round at a large size be spent on what is known? It is, where one way is left,
+    /// or where the ways rank as at the size before.
+    fn is_settled(&self, step: usize) -> bool {
+        if step_bytes(step).0 <= REPEATED_BYTES_MAX {
+            return false;
+        }
+        let has_rivals =
+            (0..self.ways.len()).filter(|way| !self.is_hopeless(*way, step)).count() > 1;
+        let way_at = |step| pick(self.at(step)).map(|(way, _)| way);
+        let known = way_at(step);
+        (self.ways.len() > 1 && !has_rivals) || (known.is_some() && known == way_at(step - 1))
+    }
+
+    /// All ways with what they take at a step.
+    fn at(&self, step: usize) -> impl Iterator<Item = (T, f64)> + '_ {
+        let cells = self.least.iter().map(move |row| row.get(step).copied().flatten());
+        self.ways.iter().copied().zip(cells).filter_map(|(way, ns)| ns.map(|ns| (way, ns)))
+    }
+}
+
+/// The first way, unless another one is clearly quicker: ways are listed by what else speaks for
+/// them, such as that a line stays in the cache of who wrote it.
+fn pick<T>(costs: impl Iterator<Item = (T, f64)>) -> Option<(T, f64)> {
+    costs.reduce(|best, other| if other.1 < MARGIN * best.1 { other } else { best })
+}
+
+/// All that was measured of a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings {
+    /// How many times, each by a process of its own.
+    pub(super) runs: u32,
+    pub(super) publish: Costs<Method>,
+    pub(super) refresh: Costs<Method>,
+    pub(super) write: Costs<WriteWay>,
+    pub(super) copies: Costs<StreamMethod>,
+}
+
+impl Findings {
+    /// Nothing yet.
+    pub(super) fn none() -> Self {
+        let methods = cache::methods_available();
+        let refresh = methods.iter().copied().filter(|method| method.can_refresh()).collect();
+        Self {
+            runs: 0,
+            publish: Costs::new(methods),
+            refresh: Costs::new(refresh_first(refresh)),
+            write: Costs::new(WriteWay::all()),
+            copies: Costs::new(vec![StreamMethod::Memcpy]),
+        }
+    }
+
+    /// The times of each way, in a lasting order.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Row> {
+        let (publish, refresh) = (&self.publish.least, &self.refresh.least);
+        publish.iter().chain(refresh).chain(&self.write.least).chain(&self.copies.least)
+    }
+
+    /// The same, to change them.
+    pub(super) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
+        let (publish, refresh) = (&mut self.publish.least, &mut self.refresh.least);
+        let (write, copies) = (&mut self.write.least, &mut self.copies.least);
+        publish.iter_mut().chain(refresh).chain(write).chain(copies)
+    }
+
+    /// Has it been measured often enough?
+    pub(super) fn is_settled(&self) -> bool {
+        self.runs >= RUNS
+    }
+
+    /// What others found, on the same machine.
+    pub(super) fn merge(&mut self, others: &Self) {
+        self.runs = self.runs.saturating_add(others.runs);
+        self.publish.merge(&others.publish);
+        self.refresh.merge(&others.refresh);
+        self.write.merge(&others.write);
+        self.copies.merge(&others.copies);
+    }
+
+    /// What is cheapest by them.
+    #[must_use]
+    pub(super) fn profile(&self, origin: Origin) -> Profile {
+        let fallback = Profile::unmeasured();
+        let steps = std::array::from_fn(|index| {
+            let known = fallback.step(step_bytes(index));
+            Step {
+                publish: picked(&self.publish, index, known.publish),
+                refresh: picked(&self.refresh, index, known.refresh),
+                write: picked(&self.write, index, known.write),
+            }
+        });
+        let stream = pick_stream(&self.write);
+        let stream_bytes_min = stream_from(&self.copies, &self.write, stream);
+        Profile { steps, stream, stream_bytes_min, origin }
+    }
+}
+
+/// The way at a step; where it had no rival and was not measured, that of the step before.
+fn picked<T: Copy + PartialEq>(
+    costs: &Costs<T>,
+    step: usize,
+    fallback: (T, Option<u32>),
+) -> (T, Option<u32>) {
+    match pick(costs.at(step)) {
+        Some((way, ns)) => (way, Some(ns.round().max(1.0) as u32)),
+        None => (0..step)
+            .rev()
+            .find_map(|smaller| pick(costs.at(smaller)))
+            .map_or(fallback, |(way, _)| (way, None)),
+    }
+}
+
+/// The usual instruction before those that are mostly slower.
+fn refresh_first(mut methods: Vec<Method>) -> Vec<Method> {
+    methods.sort_by_key(|method| *method != cache::refresh_method());
+    methods
+}
+
+/// The stores past the cache that are quickest at the largest size, the widest first: on one machine
+/// AVX-512 wins up to a megabyte and loses to AVX2 beyond.
+fn pick_stream(write: &Costs<WriteWay>) -> StreamMethod {
+    let streams = write.at(STEPS - 1).filter_map(|(way, ns)| match way {
+        WriteWay::Stream(method) => Some((method, ns)),
+        WriteWay::CopyThenPublish(_) => None,
+    });
+    pick(streams).map_or_else(copy::stream_method, |(method, _)| method)
+}
+
+/// From which length on copies on coherent memory go past the cache.
+fn stream_from(
+    copies: &Costs<StreamMethod>,
+    write: &Costs<WriteWay>,
+    stream: StreamMethod,
+) -> Length {
+    let is_good = |bytes: &Length| {
+        let step = step_of(*bytes);
+        // Nothing but the ends is published after stores past the cache: it is the same copy.
+        let streamed = write.at(step).find(|(way, _)| *way == WriteWay::Stream(stream));
+        match (copies.at(step).next(), streamed) {
+            (Some((_, plain)), Some((_, streamed))) => streamed <= COPY_SLACK * plain,
+            _ => true,
+        }
+    };
+    COPY_BYTES.into_iter().find(is_good).unwrap_or(Length(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_busy_moment_took_is_given_back_by_another() {
+        let mut busy = Findings::none();
+        let mut quiet = Findings::none();
+        for (findings, ns) in [(&mut busy, 900.0), (&mut quiet, 90.0)] {
+            findings.runs = 1;
+            for index in 0..findings.write.ways.len() {
+                // The first way was the one that was disturbed.
+                findings.write.took(index, 2, if index == 0 { ns } else { 100.0 });
+            }
+        }
+        let way = |findings: &Findings| findings.profile(Origin::File).step(Length(1024)).write;
+        assert_ne!(way(&busy).0, busy.write.ways[0]);
+        assert_eq!(way(&quiet), (quiet.write.ways[0], Some(90)));
+        busy.merge(&quiet);
+        assert_eq!(way(&busy), way(&quiet));
+        assert_eq!(busy.runs, 2);
+        assert!(!busy.is_settled());
+        (0..RUNS).for_each(|_| busy.merge(&quiet));
+        assert!(busy.is_settled());
+    }
+
+    #[test]
+    fn a_little_quicker_is_no_reason() {
+        let ways = |costs: &[(&'static str, f64)]| pick(costs.iter().copied());
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 96.0)]), Some(("keeps", 100.0)));
+        assert_eq!(ways(&[("keeps", 100.0), ("drops", 94.0)]), Some(("drops", 94.0)));
+        assert_eq!(ways(&[("a", 100.0), ("b", 50.0), ("c", 49.0)]), Some(("b", 50.0)));
+        assert_eq!(ways(&[]), None);
+    }
+
+    #[test]
+    fn a_hopeless_way_is_left_out_of_larger_sizes() {
+        let mut costs = Costs::new(vec!["quick", "slow"]);
+        costs.least[0][4] = Some(10.0);
+        costs.least[1][4] = Some(14.0);
+        assert!(!costs.is_hopeless(1, 5));
+        costs.least[1][4] = Some(16.0);
+        assert!(costs.is_hopeless(1, 5) && !costs.is_hopeless(1, 4));
+        assert!(!costs.is_hopeless(0, 8));
+    }
+
+    #[test]
+    fn a_large_size_is_measured_again_only_if_it_says_something_new() {
+        let mut costs = Costs::new(vec!["first", "second"]);
+        costs.least[0][6] = Some(10.0);
+        costs.least[1][6] = Some(12.0);
+        assert!(!costs.is_settled(7), "not measured yet");
+        costs.least[0][7] = Some(40.0);
+        costs.least[1][7] = Some(48.0);
+        assert!(costs.is_settled(7), "ranked as before");
+        costs.least[1][7] = Some(20.0);
+        assert!(!costs.is_settled(7), "ranked anew");
+        assert!(!costs.is_settled(6), "small sizes are measured in each round");
+        costs.least[1][6] = Some(16.0);
+        costs.least[0][8] = None;
+        assert!(costs.is_settled(8), "no rival is left");
+        assert_eq!(picked(&costs, 8, ("other", None)), ("second", None), "as at the size before");
+        assert_eq!(picked(&Costs::new(vec!["none"]), 8, ("other", None)), ("other", None));
+    }
+
+    #[test]
+    fn copies_take_the_stores_that_are_quickest_at_the_largest_size() {
+        let ways = [StreamMethod::Avx512, StreamMethod::Avx2].map(WriteWay::Stream);
+        let plain = WriteWay::CopyThenPublish(cache::publish_method());
+        let mut write = Costs::new(vec![ways[0], ways[1], plain]);
+        assert_eq!(pick_stream(&write), copy::stream_method(), "nothing is known");
+        write.least = vec![[Some(100.0); STEPS], [Some(96.0); STEPS], [Some(10.0); STEPS]];
+        assert_eq!(pick_stream(&write), StreamMethod::Avx512);
+        write.least[1][STEPS - 1] = Some(85.0);
+        assert_eq!(pick_stream(&write), StreamMethod::Avx2);
+    }
+
+    #[test]
+    fn plain_copies_end_where_streams_hold_up() {
+        let way = WriteWay::Stream(StreamMethod::Sse2);
+        let mut copies = Costs::new(vec![StreamMethod::Memcpy]);
+        let mut write = Costs::new(vec![way]);
+        let found = stream_from(&copies, &write, StreamMethod::Sse2);
+        assert_eq!(found, copy::STREAM_BYTES_MIN, "nothing is known");
+        copies.least[0] = [Some(100.0); STEPS];
+        for (at_first, at_second, expected) in
+            [(105.0, 50.0, 1 << 20), (120.0, 50.0, 2 << 20), (120.0, 120.0, u64::MAX)]
+        {
+            write.least[0][7] = Some(at_first);
+            write.least[0][8] = Some(at_second);
+            let found = stream_from(&copies, &write, StreamMethod::Sse2);
+            assert_eq!(found, Length(expected), "{at_first} {at_second}");
+        }
+    }
+}
