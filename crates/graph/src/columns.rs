@@ -135,6 +135,13 @@ impl<T: Stamp> Values<T> for Measured<'_, T> {
         newest.or_else(sealed).unwrap_or(f64::NAN)
     }
 
+    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+        match self.given.get(column) {
+            Some(Some(_)) => into.extend(entries.iter().map(|one| self.value(column, *one))),
+            _ => into.extend(entries.iter().map(|one| self.graph.time(one.time) as f64)),
+        }
+    }
+
     fn is_recent(&self, entry: Entry<T>) -> bool {
         let number = self.graph.number(entry.seq);
         if number >= self.columns.recent {

@@ -2,7 +2,9 @@
 
 use crate::columns::{Columns, Measured};
 use crate::features::Edges;
-use crate::graph::{About, Adjacency, Dynamic, Floor, Hybrid, Lens, Mark, Record, Side, Stamp};
+use crate::graph::{
+    About, Adjacency, Dynamic, Floor, Hybrid, Lens, Mark, Record, Side, Spread, Stamp,
+};
 use crate::patterns::{
     Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
@@ -10,6 +12,7 @@ use crate::queue::Queue;
 use crate::running::Vertex;
 use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
+use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -60,6 +63,8 @@ pub(crate) struct Core<T> {
     pub(crate) expired: Vec<About>,
     /// What was there before rows came that are to go again.
     before: Option<Before<T>>,
+    /// Statistics of accounts of the call, and where each account's begin.
+    described: (HashMap<i64, usize, Spread>, Vec<f64>),
 }
 
 /// All that rows change before something is evicted.
@@ -96,6 +101,7 @@ impl<T: Stamp> Core<T> {
             ends: Vec::new(),
             expired: Vec::new(),
             before: None,
+            described: Default::default(),
         }
     }
 
@@ -407,10 +413,14 @@ impl<T: Stamp> Core<T> {
         let measured = Measured::new(&self.graph, &self.columns, statistics);
         let whole = T::always();
         // In batch mode all rows of an account get the same.
-        let mut known: hashbrown::HashMap<i64, usize, _> =
-            hashbrown::HashMap::with_hasher(crate::graph::Spread);
-        let mut kept: Vec<f64> = Vec::new();
+        let (mut known, mut kept) = std::mem::take(&mut self.described);
+        known.clear();
+        kept.clear();
         for (row, &place) in places.iter().enumerate() {
+            if row % CHUNK == 0 {
+                let chunk = &places[row..(row + CHUNK).min(places.len())];
+                self.touch(chunk, first, statistics.window);
+            }
             if !share.has(row) {
                 cells[row * stride + offset..][..4 * width].fill(0.0);
                 continue;
@@ -449,6 +459,22 @@ impl<T: Stamp> Core<T> {
                 }
             }
         }
+        self.described = (known, kept);
+    }
+
+    /// Reads where the lists of both ends of these triggers lie, so that the waits overlap.
+    fn touch(&self, places: &[u32], first: u64, window: u64) {
+        let scene = Scene {
+            graph: &self.graph,
+            triggers: &self.triggers,
+            first: first as u32,
+            is_causal: false,
+            pairs: &self.pairs,
+            hubs: &self.hubs,
+        };
+        let sides = [Side::Out, Side::In];
+        let ends = sides.map(|end| sides.map(|side| (end, side))).concat();
+        scene.touch(places.iter().copied(), window, &ends);
     }
 
     /// A found pattern in the caller's terms.

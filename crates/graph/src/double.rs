@@ -63,6 +63,15 @@ impl Add for Double {
     }
 }
 
+impl Add<f64> for Double {
+    type Output = Double;
+
+    fn add(self, other: f64) -> Double {
+        let sum = Double::of_sum(self.high, other);
+        Double::of_ordered(sum.high, sum.low + self.low)
+    }
+}
+
 impl Neg for Double {
     type Output = Double;
 

@@ -13,9 +13,14 @@ use std::collections::VecDeque;
 pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
 
 /// How the values of edges are found.
-pub(crate) trait Values<T>: Sync {
+pub(crate) trait Values<T: Copy>: Sync {
     /// The value of an edge in one of the measured columns.
     fn value(&self, column: usize, entry: Entry<T>) -> f64;
+
+    /// The values of some edges.
+    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+        into.extend(entries.iter().map(|one| self.value(column, *one)));
+    }
 
     /// Whether the moments still count this edge (specification, E3).
     fn is_recent(&self, entry: Entry<T>) -> bool;
@@ -25,7 +30,7 @@ pub(crate) trait Values<T>: Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoValues;
 
-impl<T> Values<T> for NoValues {
+impl<T: Copy> Values<T> for NoValues {
     fn value(&self, _: usize, _: Entry<T>) -> f64 {
         0.0
     }

@@ -1,7 +1,7 @@
 //! Statistics of an account's edges (specification, E).
 
 use crate::graph::{Adjacency, Entry, Side, Spread, Stamp};
-use crate::moments::Moments;
+use crate::moments::{self, Moments};
 use crate::patterns::Table;
 use crate::running::{self, Running, Values, Vertex};
 use crate::settings::{Measure, Statistics};
@@ -17,6 +17,9 @@ const MIN: usize = 5;
 const MAX: usize = 6;
 const MEDIAN: usize = 7;
 
+/// The neighbours of so few edges are compared with each other.
+const FEW: usize = 12;
+
 /// So many accounts are looked through for those that are over.
 const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
@@ -25,6 +28,8 @@ pub(crate) struct Scratch<T> {
     entries: Vec<Entry<T>>,
     neighbours: Table<()>,
     values: Vec<f64>,
+    /// Those that the moments count.
+    recent: Vec<f64>,
     figures: Vec<[f64; 8]>,
     running: HashMap<(u32, bool), Running<T>, Spread>,
     /// So many are looked through for those that are over.
@@ -37,6 +42,7 @@ impl<T> Default for Scratch<T> {
             entries: Vec::new(),
             neighbours: Table::default(),
             values: Vec::new(),
+            recent: Vec::new(),
             figures: Vec::new(),
             running: HashMap::default(),
             running_max: RUNNING_MIN,
@@ -68,9 +74,13 @@ impl<'a> Wanted<'a> {
         self.measures & 1 << MEDIAN != 0
     }
 
-    /// Whether nothing is asked that needs all values at hand.
+    /// Whether something is asked that needs all values at hand.
+    fn wants_values(&self) -> bool {
+        self.measures & (1 << MIN | 1 << MAX | 1 << MEDIAN) != 0
+    }
+
     fn is_running(&self) -> bool {
-        self.is_causal && self.measures & (1 << MIN | 1 << MAX | 1 << MEDIAN) == 0
+        self.is_causal && !self.wants_values()
     }
 
     /// Writes what is wanted, in its order.
@@ -110,10 +120,8 @@ impl<T: Stamp> Scratch<T> {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
         let Scratch { entries, neighbours, .. } = self;
-        neighbours.clear();
-        for one in entries.iter() {
-            neighbours.entry(one.other);
-        }
+        let others = count_others(entries, neighbours);
+        let edges = entries.len();
         let is_inside =
             |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
         entries.extend(graph.loops(account).filter(is_inside));
@@ -121,12 +129,18 @@ impl<T: Stamp> Scratch<T> {
             out.fill(0.0);
             return;
         }
+        // The newer ones of a list are recent where the oldest is, if they came in order.
+        let (list, loops) = entries.split_at(edges);
+        let is_recent = wanted.is_causal
+            || graph.is_ordered()
+                && list.first().is_none_or(|one| values.is_recent(*one))
+                && loops.first().is_none_or(|one| values.is_recent(*one));
         let is_looped = entries.last().is_some_and(|one| one.other == account);
-        let (degree, fan) = (entries.len(), neighbours.len() + usize::from(is_looped));
+        let (degree, fan) = (entries.len(), others + usize::from(is_looped));
         let columns = wanted.statistics.columns.len();
         let mut figures = std::mem::take(&mut self.figures);
         figures.clear();
-        figures.extend((0..columns).map(|column| self.column(values, column, wanted)));
+        figures.extend((0..columns).map(|column| self.column(values, column, wanted, is_recent)));
         wanted.write(degree, fan, &figures, out);
         self.figures = figures;
     }
@@ -165,10 +179,17 @@ impl<T: Stamp> Scratch<T> {
     }
 
     /// Mean, sum, min, max, median, variance, skewness, kurtosis.
-    fn column(&mut self, source: &impl Values<T>, column: usize, wanted: Wanted<'_>) -> [f64; 8] {
-        let Scratch { entries, values, .. } = self;
+    /// `is_recent`: all of its values count for the moments.
+    fn column(
+        &mut self,
+        source: &impl Values<T>,
+        column: usize,
+        wanted: Wanted<'_>,
+        is_recent: bool,
+    ) -> [f64; 8] {
+        let Scratch { entries, values, recent, .. } = self;
         if let [entry] = entries.as_slice()
-            && (wanted.is_causal || source.is_recent(*entry))
+            && is_recent
         {
             let value = source.value(column, *entry);
             if value.is_finite() {
@@ -176,16 +197,29 @@ impl<T: Stamp> Scratch<T> {
             }
         }
         values.clear();
-        let mut moments = Moments::default();
-        for &entry in entries.iter() {
-            let value = source.value(column, entry);
-            values.push(value);
-            if wanted.is_causal || source.is_recent(entry) {
+        let mut figures = if wanted.is_causal {
+            // The same to the last digit, whether carried on or not.
+            let mut moments = Moments::default();
+            for &entry in entries.iter() {
+                let value = source.value(column, entry);
+                values.push(value);
                 moments.add(value);
             }
-        }
-        let mut figures = placed(moments.figures(wanted.cutoff()));
-        if !values.is_empty() {
+            placed(moments.figures(wanted.cutoff()))
+        } else {
+            source.values(column, entries, values);
+            let counted = if is_recent {
+                &*values
+            } else {
+                recent.clear();
+                let pairs = entries.iter().zip(values.iter());
+                let pairs = pairs.filter(|(one, _)| source.is_recent(**one));
+                recent.extend(pairs.map(|(_, value)| value));
+                &*recent
+            };
+            placed(moments::figures_of(counted, wanted.cutoff()))
+        };
+        if wanted.wants_values() && !values.is_empty() {
             figures[2] = values.iter().copied().fold(f64::INFINITY, f64::min);
             figures[3] = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if wanted.wants_median() {
@@ -198,6 +232,21 @@ impl<T: Stamp> Scratch<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.running.values().map(Running::bytes).sum::<usize>() + self.neighbours.bytes()
     }
+}
+
+/// How many accounts are at the other ends.
+fn count_others<T>(entries: &[Entry<T>], seen: &mut Table<()>) -> usize {
+    if entries.len() <= FEW {
+        let is_first = |&(at, one): &(usize, &Entry<T>)| {
+            entries[..at].iter().all(|before| before.other != one.other)
+        };
+        return entries.iter().enumerate().filter(is_first).count();
+    }
+    seen.clear_for(entries.len());
+    for one in entries {
+        seen.entry(one.other);
+    }
+    seen.len()
 }
 
 fn median(values: &mut [f64]) -> f64 {

@@ -37,6 +37,15 @@ impl<V: Copy + Default> Table<V> {
         }
     }
 
+    /// The same, with room for so many accounts.
+    pub(crate) fn clear_for(&mut self, most: usize) {
+        self.clear();
+        self.mask = (2 * most + 2).next_power_of_two().max(SLOTS_MIN) - 1;
+        if self.slots.len() <= self.mask {
+            self.slots.resize(self.mask + 1, Slot::default());
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -128,6 +137,7 @@ mod tests {
             assert_eq!(table.len(), 1000);
             table.clear();
             assert_eq!((table.len(), table.get(64)), (0, None));
+            table.clear_for(1000 * round as usize);
         }
     }
 }
