@@ -40,6 +40,17 @@ impl Double {
         Double { high, low: ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2 }
     }
 
+    /// The difference, exactly.
+    pub(crate) fn of_difference(a: f64, b: f64) -> Double {
+        Double::of_sum(a, -b)
+    }
+
+    /// `self - other` as the float next to it, or nearly.
+    pub(crate) fn minus(self, other: Double) -> f64 {
+        let sum = Double::of_sum(self.high, -other.high);
+        sum.high + (sum.low + (self.low - other.low))
+    }
+
     /// The nearest float.
     pub(crate) fn value(self) -> f64 {
         self.high
@@ -60,15 +71,6 @@ impl Add for Double {
         let low = Double::of_sum(self.low, other.low);
         let sum = Double::of_ordered(high.high, high.low + low.high);
         Double::of_ordered(sum.high, sum.low + low.low)
-    }
-}
-
-impl Add<f64> for Double {
-    type Output = Double;
-
-    fn add(self, other: f64) -> Double {
-        let sum = Double::of_sum(self.high, other);
-        Double::of_ordered(sum.high, sum.low + self.low)
     }
 }
 
@@ -110,9 +112,39 @@ impl Div<f64> for Double {
     }
 }
 
+/// A running sum: what the floats lose is added up beside it (Neumaier 1974), so that one addition
+/// does not wait for all of the one before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sum {
+    high: f64,
+    lost: f64,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, value: Double) {
+        let sum = Double::of_sum(self.high, value.high);
+        self.high = sum.high;
+        self.lost += sum.low + value.low;
+    }
+
+    pub(crate) fn total(self) -> Double {
+        Double::of_sum(self.high, self.lost)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Double;
+    use super::{Double, Sum};
+
+    #[test]
+    fn a_running_sum_loses_nothing() {
+        let mut sum = Sum::default();
+        let values = (0..1000).map(|n| 1e16 / f64::from(n % 7 + 1));
+        values.clone().for_each(|value| sum.add(Double::from(value)));
+        sum.add(Double::from(1.0));
+        values.for_each(|value| sum.add(Double::from(-value)));
+        assert_eq!(sum.total().value(), 1.0);
+    }
 
     #[test]
     fn what_is_added_and_taken_again_leaves_nothing() {

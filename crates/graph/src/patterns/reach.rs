@@ -50,12 +50,20 @@ pub(crate) struct Reach<T> {
     /// Rank, number of the step that led here, account. Accounts of one rank come in order of
     /// discovery: their numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// Accounts that the edges looked at last have led to.
+    pub fresh: Vec<u32>,
     pub work: u64,
 }
 
 impl<T> Default for Reach<T> {
     fn default() -> Reach<T> {
-        Reach { labels: Table::default(), steps: Vec::new(), heap: BinaryHeap::new(), work: 0 }
+        Reach {
+            labels: Table::default(),
+            steps: Vec::new(),
+            heap: BinaryHeap::new(),
+            fresh: Vec::new(),
+            work: 0,
+        }
     }
 }
 
@@ -73,6 +81,7 @@ impl<T: Copy> Reach<T> {
         self.labels.clear();
         self.steps.clear();
         self.heap.clear();
+        self.fresh.clear();
         self.work = 0;
         let (label, _) = self.labels.entry(ends.origin);
         label.rank = 0;
@@ -118,6 +127,7 @@ impl<T: Copy> Reach<T> {
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
             self.heap.push(Reverse((rank, at, entry.other)));
+            self.fresh.push(entry.other);
         }
     }
 
@@ -139,6 +149,7 @@ impl<T: Copy> Reach<T> {
         self.labels.bytes()
             + self.steps.capacity() * size_of::<Step<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
+            + self.fresh.capacity() * size_of::<u32>()
     }
 }
 

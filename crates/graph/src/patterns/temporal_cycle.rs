@@ -8,6 +8,9 @@ use crate::graph::{Adjacency, Entry, Side, Stamp};
 
 pub(crate) type Scratch<T> = Searches<T, Frame<T>>;
 
+/// Lists of so many accounts are read together when they are found: of more, few are looked at soon.
+const TOUCHED_MAX: usize = 16;
+
 /// An account of the path, and the step taken from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<T> {
@@ -109,6 +112,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 for one in self.scene.graph.descending(account, Side::In, span_to, lens) {
                     towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
                 }
+                self.touch(towards, Side::In);
             } else {
                 let account = next_from.1;
                 known_from = None;
@@ -117,8 +121,18 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 for one in self.scene.graph.ascending(account, Side::Out, span_from, lens) {
                     away.note(self.from_target, account, one, one.time.offset());
                 }
+                self.touch(away, Side::Out);
             }
         }
+    }
+
+    /// Reads where the lists of accounts that were just found lie, so that the waits overlap.
+    fn touch(&self, reach: &mut Reach<T>, side: Side) {
+        if reach.fresh.len() <= TOUCHED_MAX {
+            let lists = reach.fresh.iter().map(|&account| (account, side));
+            self.scene.graph.touch(lists, self.window);
+        }
+        reach.fresh.clear();
     }
 
     /// Ends the search towards the source, among the hops that the other one has seen alone. Says
