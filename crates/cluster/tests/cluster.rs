@@ -298,6 +298,49 @@ fn flags_wake_clients_of_other_nodes() {
     }
 }
 
+/// Each name is kept by one node of the view: a node that joins takes over its share, with what is
+/// set and who waits.
+#[test]
+fn flags_and_barriers_outlive_a_change_of_nodes() {
+    let mut nodes = Nodes::start(3, "64MiB", CALM);
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    // Others take over what this one kept, and later it comes back.
+    b.shut_down_node().unwrap();
+    assert!(nodes.daemons[1].wait_end().success());
+    drop(b);
+    nodes.settle(2);
+    let names: Vec<String> = (0..12).map(|number| format!("name {number}")).collect();
+    let c = nodes.client(2);
+    for name in &names {
+        assert_eq!(a.set_flags(name, 0b101, 0).unwrap(), 0b101);
+        assert_eq!(c.set_flags(name, 0, 0b1).unwrap(), 0b100);
+    }
+    std::thread::scope(|scope| {
+        let mut waits = Vec::new();
+        for (client, name) in
+            [&a, &c].into_iter().flat_map(|one| names.iter().map(move |n| (one, n)))
+        {
+            waits.push(scope.spawn(move || client.barrier(name, 3, WHILE).map(|()| 0)));
+            waits.push(scope.spawn(move || client.wait_flags(name, 0b1100, WHILE)));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        nodes.daemons[1].restart();
+        nodes.settle(3);
+        let b = nodes.client(1);
+        for name in &names {
+            assert_eq!(b.wait_flags(name, 0b100, SOON).unwrap(), 0b100, "{name}");
+            assert_eq!(b.set_flags(name, 0b1000, 0).unwrap(), 0b1100, "{name}");
+        }
+        for name in &names {
+            b.barrier(name, 3, SOON).unwrap();
+        }
+        for wait in waits {
+            let value = wait.join().unwrap().unwrap();
+            assert!([0, 0b1100].contains(&value), "{value:#b}");
+        }
+    });
+}
+
 #[test]
 fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "30000"]);

@@ -515,7 +515,9 @@ impl NodeState {
             (Asked::Sync(number), Err(_) | Ok(Answer::No(_))) => {
                 self.sync_unanswered(number, now_ms);
             }
-            (Asked::Told { node, question, until_ms }, Err(_)) if now_ms < until_ms => {
+            (Asked::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
+                if now_ms < until_ms =>
+            {
                 cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
             }
             (Asked::Naming | Asked::Told { .. } | Asked::Await(_) | Asked::Sync(_), _) => {}
@@ -558,10 +560,10 @@ impl NodeState {
                 self.handle_naming(&member, message, now_ms, out);
                 Some(Answer::Done)
             }
-            Question::Sync(question) => {
-                self.sync_asked(from, question, now_ms, out);
-                Some(Answer::Done)
-            }
+            Question::Sync(question) => Some(match self.sync_asked(from, question, now_ms, out) {
+                Ok(()) => Answer::Done,
+                Err(reason) => Answer::No(reason),
+            }),
             Question::Watch { pid, start_time } => {
                 out.push(Action::Peer(PeerAction::WatchProcess { token, pid, start_time }));
                 None

@@ -1,5 +1,7 @@
 //! Barriers and flags of clients, on any node. Each name is kept by one node, the same for all that
-//! have the same view; where it is not this one, requests go there and outcomes come back.
+//! have the same view; where it is not this one, requests go there and outcomes come back. A node
+//! that does not keep a name, by its own view, takes no request for it. When a view gives a name to
+//! another node the flags go there, and who waits asks there.
 
 mod table;
 
@@ -65,6 +67,15 @@ impl SyncAsk {
         }
     }
 
+    /// The same with the time that is left.
+    fn within(&self, left_ms: u64) -> Self {
+        let mut ask = self.clone();
+        if let Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } = &mut ask {
+            *timeout_ms = left_ms;
+        }
+        ask
+    }
+
     fn timeout_ms(&self) -> u64 {
         match self {
             Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
@@ -108,6 +119,15 @@ pub enum SyncQuestion {
         /// Names the request there.
         number: u64,
     },
+    /// Flags that the asking node kept: the asked one keeps them now.
+    Flags {
+        /// Told again, it has the same one.
+        number: u64,
+        /// The name, in full.
+        name: String,
+        /// All of them.
+        value: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -136,6 +156,31 @@ pub(super) struct Sync {
     ended: Vec<SessionId>,
 }
 
+impl Sync {
+    fn add(&mut self, wait: Wait) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.waits.insert(number, wait);
+        number
+    }
+
+    /// The number of a wait, a new one if another node keeps its name now: what the earlier one
+    /// still has to say is about the old number.
+    fn kept_by(&mut self, number: u64, keeper: &str) -> u64 {
+        match self.waits.get(&number) {
+            Some(wait) if wait.keeper != keeper => self.renumber(number, keeper),
+            _ => number,
+        }
+    }
+
+    fn renumber(&mut self, number: u64, keeper: &str) -> u64 {
+        match self.waits.remove(&number) {
+            Some(wait) => self.add(Wait { keeper: keeper.to_owned(), ..wait }),
+            None => number,
+        }
+    }
+}
+
 impl NodeState {
     /// A client's barrier or flags.
     pub(super) fn sync(
@@ -154,43 +199,32 @@ impl NodeState {
             return Ok(());
         };
         let pid = state.peer.pid;
-        let keeper = self.registrar_name(&name);
-        let number = self.sync.next_number;
-        self.sync.next_number += 1;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let (kept_name, kept_ask) = (name.clone(), ask.clone());
-        let keeper_name = keeper.clone();
-        let wait = Wait {
-            session,
-            seq,
-            name: kept_name,
-            ask: kept_ask,
-            pid,
-            keeper: keeper_name,
-            deadline_ms,
-            again_at_ms: None,
+        let keeper = self.registrar_name(&name);
+        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms: None };
+        let number = self.sync.add(wait);
+        self.ask_keeper(number, now_ms, out);
+        Ok(())
+    }
+
+    /// Asks the node that keeps the name of a wait, by the view as it is now.
+    fn ask_keeper(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.get_mut(&number) else {
+            return;
         };
-        self.sync.waits.insert(number, wait);
+        wait.again_at_ms = None;
+        let (client, pid) = (wait.session.0, wait.pid);
+        let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(now_ms);
+        let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
+        let keeper = self.registrar_name(&name);
+        let number = self.sync.kept_by(number, &keeper);
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.keepers.entry(session).or_default().insert(keeper.clone());
         }
         let own = self.own_name();
         if keeper == own {
-            self.do_sync(&own, &name, &ask, (number, session.0, pid), now_ms, out);
-            return Ok(());
+            return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
         }
-        self.ask_keeper(number, out);
-        Ok(())
-    }
-
-    /// Asks the node that keeps the name of a wait.
-    fn ask_keeper(&mut self, number: u64, out: &mut Vec<Action>) {
-        let Some(wait) = self.sync.waits.get_mut(&number) else {
-            return;
-        };
-        wait.again_at_ms = None;
-        let (keeper, client, pid) = (wait.keeper.clone(), wait.session.0, wait.pid);
-        let (name, ask) = (wait.name.clone(), wait.ask.clone());
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
         if !self.ask_node(&keeper, &question, Asked::Sync(number), out) {
             let reason = "it keeps that name, and is not known any more".to_owned();
@@ -249,7 +283,7 @@ impl NodeState {
         let own = self.own_name();
         for (Waiter { node, number }, told) in outcomes {
             if node == own {
-                self.sync_told(number, told, out);
+                self.sync_told(number, told, now_ms, out);
             } else {
                 let question = Question::Sync(SyncQuestion::Told { number, told });
                 self.tell_node(&node, question, now_ms, out);
@@ -258,12 +292,21 @@ impl NodeState {
     }
 
     /// What became of a client's request.
-    fn sync_told(&mut self, number: u64, told: Told, out: &mut Vec<Action>) {
+    fn sync_told(&mut self, number: u64, told: Told, now_ms: u64, out: &mut Vec<Action>) {
+        if told == Told::Moved {
+            // A new number: should the name come back to that node, this one is known there.
+            if let Some(keeper) = self.sync.waits.get(&number).map(|wait| wait.keeper.clone()) {
+                let number = self.sync.renumber(number, &keeper);
+                self.sync_unanswered(number, now_ms);
+            }
+            return;
+        }
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
         let name = own_name(&wait.name).to_owned();
         let body = match told {
+            Told::Moved => return,
             Told::Released => Ok(ReplyBody::Done),
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
             Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
@@ -287,15 +330,21 @@ impl NodeState {
     }
 
     /// Another node asks, or tells.
+    ///
+    /// # Errors
+    ///
+    /// Another node keeps that name, by the view of this one: so the other's view, or this one's, is
+    /// about to change.
     pub(super) fn sync_asked(
         &mut self,
         from: &str,
         question: SyncQuestion,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) {
+    ) -> Result<(), String> {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
+                self.check_kept(&name)?;
                 if !self.sync.table.is_new(from, number) {
                     // It was asked before, and what becomes of it is told until it is heard.
                 } else if !self.may(from, ask.right(), &name) {
@@ -308,7 +357,7 @@ impl NodeState {
             SyncQuestion::Told { number, told } => {
                 // Only who was asked may tell.
                 if self.sync.waits.get(&number).is_some_and(|wait| wait.keeper == from) {
-                    self.sync_told(number, told, out);
+                    self.sync_told(number, told, now_ms, out);
                 }
             }
             SyncQuestion::Left { client } => {
@@ -323,6 +372,49 @@ impl NodeState {
                 self.sync.table.give_up(&waiter, &mut outcomes);
                 self.tell_outcomes(outcomes, now_ms, out);
             }
+            SyncQuestion::Flags { number, name, value } => {
+                self.check_kept(&name)?;
+                let is_good = name.len() <= NAME_BYTES_MAX as usize
+                    && self.may(from, Rights::WRITE, &name)
+                    && self.sync.table.is_new(from, number);
+                if is_good {
+                    let mut outcomes = Outcomes::new();
+                    if let Err(error) = self.sync.table.set_flags(&name, value, 0, &mut outcomes) {
+                        tracing::warn!(from, name, error, "flags of another node are not taken");
+                    }
+                    self.tell_outcomes(outcomes, now_ms, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_kept(&self, name: &str) -> Result<(), String> {
+        let (keeper, own) = (self.registrar_name(name), self.own_name());
+        if keeper == own {
+            return Ok(());
+        }
+        Err(format!("{name:?} is kept by {keeper:?}, not by {own:?}"))
+    }
+
+    /// There is a new view: what other nodes keep by it goes there.
+    pub(super) fn sync_view(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let own = self.own_name();
+        let names: Vec<String> = self.sync.table.names().map(str::to_owned).collect();
+        for name in names {
+            let keeper = self.registrar_name(&name);
+            if keeper == own {
+                continue;
+            }
+            let mut outcomes = Outcomes::new();
+            let value = self.sync.table.move_away(&name, &mut outcomes);
+            if value != 0 {
+                let number = self.sync.next_number;
+                self.sync.next_number += 1;
+                let question = Question::Sync(SyncQuestion::Flags { number, name, value });
+                self.tell_node(&keeper, question, now_ms, out);
+            }
+            self.tell_outcomes(outcomes, now_ms, out);
         }
     }
 
@@ -402,7 +494,7 @@ impl NodeState {
         let again = self.sync.waits.iter();
         let again = again.filter(|(_, wait)| wait.again_at_ms.is_some_and(|at| at <= now_ms));
         let again: Vec<u64> = again.map(|(number, _)| *number).collect();
-        again.into_iter().for_each(|number| self.ask_keeper(number, out));
+        again.into_iter().for_each(|number| self.ask_keeper(number, now_ms, out));
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {

@@ -68,6 +68,8 @@ pub enum Told {
     Refused(String),
     /// The keeper's rules do not let that node do it.
     NotGranted,
+    /// Another node keeps the name now: the request is to be made there.
+    Moved,
 }
 
 #[derive(Debug)]
@@ -244,6 +246,21 @@ impl SyncTable {
         Ok(self.flags.entry(name.to_owned()).or_default())
     }
 
+    /// Names of all that is kept; some twice.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.barriers.keys().chain(self.flags.keys()).map(String::as_str)
+    }
+
+    /// Another node keeps a name now: the flags that it has to know.
+    pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> u64 {
+        let barrier = self.barriers.remove(name).unwrap_or_default();
+        let flags = self.flags.remove(name).unwrap_or_default();
+        let waiters = barrier.arrived.into_iter().map(|one| one.waiter);
+        let waiters = waiters.chain(flags.waits.into_iter().map(|wait| wait.waiter));
+        out.extend(waiters.map(|waiter| (waiter, Told::Moved)));
+        flags.value
+    }
+
     /// Nobody listens for the outcome any more.
     pub fn forget(&mut self, is_gone: impl Fn(&Waiter) -> bool) {
         for flags in self.flags.values_mut() {
@@ -403,6 +420,20 @@ mod tests {
         table.forget(|waiter| waiter.node == "b");
         assert!(table.is_new("b", 7));
         assert!(!table.is_new("c", 7));
+    }
+
+    #[test]
+    fn what_moves_away_is_told_to_all_that_wait() {
+        let mut table = SyncTable::default();
+        arrive(&mut table, 3, 1, 9);
+        arrive(&mut table, 3, 2, 9);
+        let mut out = Vec::new();
+        table.wait_flags("b", 0b100, waiter(3), 9, &mut out);
+        assert_eq!(table.set_flags("b", 0b11, 0, &mut out), Ok(0b11));
+        assert_eq!(table.move_away("b", &mut out), 0b11);
+        assert_eq!(out, [1, 2, 3].map(|number| (waiter(number), Told::Moved)));
+        assert_eq!(table.names().count(), 0);
+        assert_eq!(table.move_away("b", &mut Vec::new()), 0);
     }
 
     #[test]
