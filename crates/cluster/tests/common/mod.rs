@@ -11,6 +11,7 @@ pub mod views;
 pub mod worker;
 
 use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub struct Daemon {
     /// A command that starts it, in a place that it prepares.
     before: Vec<String>,
     child: Option<Child>,
+    /// What it says, over all its lives; shown if the test fails. In no folder: tests count files.
+    log: File,
 }
 
 impl Daemon {
@@ -54,7 +57,14 @@ impl Daemon {
         let socket = dir.path().join("n.sock");
         let arguments = words.iter().map(|word| (*word).to_owned()).collect();
         let before = Vec::new();
-        let mut daemon = Self { dir, socket, arguments, before, child: None };
+        let mut daemon = Self {
+            dir,
+            socket,
+            arguments,
+            before,
+            child: None,
+            log: tempfile::tempfile().unwrap(),
+        };
         daemon.restart();
         daemon
     }
@@ -72,7 +82,14 @@ impl Daemon {
         }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
         let before = before.iter().map(|word| (*word).to_owned()).collect();
-        let mut daemon = Self { dir, socket, arguments, before, child: None };
+        let mut daemon = Self {
+            dir,
+            socket,
+            arguments,
+            before,
+            child: None,
+            log: tempfile::tempfile().unwrap(),
+        };
         daemon.restart();
         daemon
     }
@@ -104,18 +121,9 @@ impl Daemon {
             .args(&self.arguments)
             .args(more)
             .stdin(Stdio::null())
-            .stderr(self.log())
+            .stderr(self.log.try_clone().unwrap())
             .spawn()
             .unwrap()
-    }
-
-    fn log_path(&self) -> PathBuf {
-        self.dir.path().join("log")
-    }
-
-    /// What it says, over all its lives; shown if the test fails.
-    fn log(&self) -> File {
-        File::options().create(true).append(true).open(self.log_path()).unwrap()
     }
 
     /// For the next start.
@@ -165,8 +173,10 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
+        let mut log = Vec::new();
         if std::thread::panicking()
-            && let Ok(log) = std::fs::read(self.log_path())
+            && self.log.rewind().is_ok()
+            && self.log.read_to_end(&mut log).is_ok()
         {
             let end = &log[log.len().saturating_sub(LOG_BYTES_SHOWN)..];
             eprintln!("{:?}:\n{}", self.arguments, String::from_utf8_lossy(end));
