@@ -374,14 +374,19 @@ class Client:
             BarrierBroken: a party ended, one of those that passed the last time included, or its
                 time is over; all that wait are told who it was.
             NodeLost: the node that keeps the barrier is lost.
+            CutOff: the other nodes went on without this client's while it waited.
         """
     def set_flags(self, name: str, bits: int, *, clear: int = 0) -> int:
         """Set flags, 64 of each name, after those of ``clear`` were cleared.
 
-        They are kept in the private memory of one node, and all clear at first.
+        They are kept in the private memory of one node, and all clear at first.  When nodes join, or
+        come back, they go where the name is kept then; with a node that ends those it kept are lost.
 
         Returns:
             All flags of that name.
+
+        Raises:
+            NodeLost: the node that keeps them is lost.
         """
     def wait_flags(self, name: str, bits: int, *, timeout: float = 60.0) -> int:
         """Wait until all flags of ``bits`` are set.  Nobody polls.
@@ -391,6 +396,8 @@ class Client:
 
         Raises:
             Timeout: they were not within ``timeout`` seconds.
+            NodeLost: the node that keeps them is lost.
+            CutOff: the other nodes went on without this client's while it waited.
         """
     def list(
         self,
