@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::nodes::{Nodes, wait_for};
 use common::{Daemon, PATIENCE, bytes_of, player};
-use farrow::{Error, Reach, Value};
+use farrow::{Client, Error, Reach, Value};
 use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;
@@ -237,7 +237,11 @@ fn a_barrier_releases_clients_of_all_nodes_or_names_who_does_not_come() {
 fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
     let nodes = Nodes::start(3, "64MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
-    let names: Vec<String> = (0..8).map(|number| format!("barrier {number}")).collect();
+    let names: Vec<String> = (0..24).map(|number| format!("barrier {number}")).collect();
+    let kept = |client: &Client| -> Vec<u64> {
+        names.iter().map(|name| client.set_flags(name, 0, 0).unwrap()).collect()
+    };
+    names.iter().for_each(|name| assert_eq!(b.set_flags(name, 1, 0).unwrap(), 1));
     std::thread::scope(|scope| {
         let mut waits = Vec::new();
         for (client, name) in
@@ -270,8 +274,11 @@ fn waits_end_with_an_error_when_the_others_went_on_without_a_node() {
             began.elapsed()
         );
     });
-    // It takes part again.
+    // It takes part again. What it kept was lost to the others, and does not come back.
     nodes.settle(3);
+    let flags = kept(&b);
+    assert_eq!(kept(&a), flags);
+    assert!(flags.contains(&0) && flags.contains(&1), "{flags:?}");
     for name in &names {
         std::thread::scope(|scope| {
             scope.spawn(|| a.barrier(name, 2, SOON).unwrap());

@@ -464,6 +464,7 @@ impl NodeState {
             out.push(answer_to(wait.session, wait.seq, body));
         }
         self.sync.table.forget(|waiter| waiter.node != own);
+        self.sync.table.forget_flags();
         let why = format!("the others went on without node {own}");
         self.break_for(|party| party.node != own, &why, now_ms, out);
     }

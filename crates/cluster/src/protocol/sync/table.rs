@@ -270,6 +270,12 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// All flags are clear; who waits for some goes on to.
+    pub fn forget_flags(&mut self) {
+        self.flags.values_mut().for_each(|flags| flags.value = 0);
+        self.forget_unused();
+    }
+
     /// When [`Self::tick`] has something to do.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         let barriers = self.barriers.values().flat_map(|one| &one.arrived);
