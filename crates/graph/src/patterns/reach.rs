@@ -24,13 +24,24 @@ pub(crate) struct Step<T> {
     pub next: u32,
 }
 
+/// All steps of one account to one neighbour.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run<T> {
+    /// Time of the last of them.
+    pub latest: T,
+    /// The first.
+    pub first: u32,
+    pub to: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Label {
     /// First step towards the origin.
     pub head: u32,
-    /// Best rank so far: the smaller, the better.
+    /// Best rank so far: the smaller, the better. Where the runs lie, once they are made.
     pub rank: u64,
     pub is_on_path: bool,
+    pub has_runs: bool,
     pub is_done: bool,
     /// The account whose edges were looked at last when this one was seen.
     pub seen_from: u32,
@@ -38,7 +49,14 @@ pub(crate) struct Label {
 
 impl Default for Label {
     fn default() -> Label {
-        Label { head: NONE, rank: u64::MAX, is_on_path: false, is_done: false, seen_from: NONE }
+        Label {
+            head: NONE,
+            rank: u64::MAX,
+            is_on_path: false,
+            has_runs: false,
+            is_done: false,
+            seen_from: NONE,
+        }
     }
 }
 
@@ -47,6 +65,7 @@ impl Default for Label {
 pub(crate) struct Reach<T> {
     pub labels: Table<Label>,
     pub steps: Vec<Step<T>>,
+    pub runs: Vec<Run<T>>,
     /// Rank, number of the step that led here, account. Accounts of one rank come in order of
     /// discovery: their numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
@@ -60,6 +79,7 @@ impl<T> Default for Reach<T> {
         Reach {
             labels: Table::default(),
             steps: Vec::new(),
+            runs: Vec::new(),
             heap: BinaryHeap::new(),
             fresh: Vec::new(),
             work: 0,
@@ -80,6 +100,7 @@ impl<T: Copy> Reach<T> {
     pub(crate) fn start(&mut self, ends: Ends) {
         self.labels.clear();
         self.steps.clear();
+        self.runs.clear();
         self.heap.clear();
         self.fresh.clear();
         self.work = 0;
@@ -139,6 +160,34 @@ impl<T: Copy> Reach<T> {
         self.steps.get(at as usize)
     }
 
+    /// The runs of an account, those first that end last; for when both searches are over. A path
+    /// that has come to it at some time needs to look at no run that ends before.
+    pub(crate) fn runs_of(&mut self, account: u32) -> std::ops::Range<u32>
+    where
+        T: Ord,
+    {
+        let Some(label) = self.labels.get_mut(account) else { return 0..0 };
+        if label.has_runs {
+            return (label.rank >> 32) as u32..label.rank as u32;
+        }
+        let from = self.runs.len();
+        let mut cursor = label.head;
+        while let Some(step) = self.steps.get(cursor as usize) {
+            match self.runs.get_mut(from..).and_then(<[_]>::last_mut) {
+                Some(run) if run.to == step.to => run.latest = step.time,
+                _ => self.runs.push(Run { latest: step.time, first: cursor, to: step.to }),
+            }
+            cursor = step.next;
+            self.work += 1;
+        }
+        let runs = from as u32..self.runs.len() as u32;
+        (label.has_runs, label.rank) = (true, u64::from(runs.start) << 32 | u64::from(runs.end));
+        if let Some(made) = self.runs.get_mut(from..) {
+            made.sort_by(|one, other| other.latest.cmp(&one.latest));
+        }
+        runs
+    }
+
     pub(crate) fn set_on_path(&mut self, account: u32, is_on_path: bool) {
         if let Some(label) = self.labels.get_mut(account) {
             label.is_on_path = is_on_path;
@@ -148,6 +197,7 @@ impl<T: Copy> Reach<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.labels.bytes()
             + self.steps.capacity() * size_of::<Step<T>>()
+            + self.runs.capacity() * size_of::<Run<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
             + self.fresh.capacity() * size_of::<u32>()
     }

@@ -17,8 +17,9 @@ pub(crate) struct Frame<T> {
     account: u32,
     /// No step from here may be earlier.
     bound: T,
-    /// The next step to try.
+    /// The next run to try, and where they end.
     cursor: u32,
+    end: u32,
     /// The step taken: the first of its run that the bound allows.
     taken: u32,
 }
@@ -162,8 +163,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     fn walk(&self, reach: &mut Reach<T>, path: &mut Vec<Frame<T>>, credits: &mut Credits) -> bool {
         let (start, goal) = (self.from_target.origin, self.to_source.origin);
         path.clear();
-        let cursor = reach.head(start);
-        path.push(Frame { account: start, bound: self.window.0, cursor, taken: NONE });
+        path.push(Frame::new(reach, start, self.window.0));
         reach.set_on_path(start, true);
         while let Some(frame) = path.last_mut() {
             if reach.work > self.search.work_max {
@@ -179,7 +179,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
             } else if !reach.labels.get(to).is_some_and(|label| label.is_on_path) {
                 let bound = T::from_offset(reach.steps[taken as usize].time.offset() + 1);
                 reach.set_on_path(to, true);
-                path.push(Frame { account: to, bound, cursor: reach.head(to), taken: NONE });
+                path.push(Frame::new(reach, to, bound));
             }
         }
         true
@@ -219,23 +219,27 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     }
 }
 
+impl<T: Stamp> Frame<T> {
+    fn new(reach: &mut Reach<T>, account: u32, bound: T) -> Frame<T> {
+        let runs = reach.runs_of(account);
+        Frame { account, bound, cursor: runs.start, end: runs.end, taken: NONE }
+    }
+}
+
 /// Takes the next neighbour of a frame: the first step of its run that the bound allows.
 fn choose<T: Stamp>(reach: &mut Reach<T>, frame: &mut Frame<T>) -> Option<(u32, u32)> {
-    while let Some(&first) = reach.step(frame.cursor) {
-        let mut found = None;
-        while let Some(step) =
-            reach.steps.get(frame.cursor as usize).filter(|one| one.to == first.to)
-        {
-            reach.work += 1;
-            if found.is_none() && step.time >= frame.bound {
-                found = Some(frame.cursor);
-            }
-            frame.cursor = step.next;
-        }
-        if let Some(taken) = found {
-            frame.taken = taken;
-            return Some((first.to, taken));
-        }
+    if frame.cursor == frame.end {
+        return None;
     }
-    None
+    reach.work += 1;
+    let run = reach.runs.get(frame.cursor as usize).filter(|run| run.latest >= frame.bound)?;
+    frame.cursor += 1;
+    let (mut taken, to) = (run.first, run.to);
+    // The last one is not too early.
+    while let Some(step) = reach.steps.get(taken as usize).filter(|step| step.time < frame.bound) {
+        reach.work += 1;
+        taken = step.next;
+    }
+    frame.taken = taken;
+    Some((to, taken))
 }
