@@ -379,8 +379,9 @@ class Client:
     def set_flags(self, name: str, bits: int, *, clear: int = 0) -> int:
         """Set flags, 64 of each name, after those of ``clear`` were cleared.
 
-        They are kept in the private memory of one node, and all clear at first.  When nodes join, or
-        come back, they go where the name is kept then; with a node that ends those it kept are lost.
+        They are kept in the private memory of one node, and all clear at first.  When nodes join,
+        or come back, they go where the name is kept then; with a node that ends, those it kept are
+        lost.
 
         Returns:
             All flags of that name.

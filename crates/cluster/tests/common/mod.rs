@@ -53,25 +53,12 @@ impl Daemon {
 
     /// With these words and a socket, and no others.
     pub fn start_with(words: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-        let socket = dir.path().join("n.sock");
         let arguments = words.iter().map(|word| (*word).to_owned()).collect();
-        let before = Vec::new();
-        let mut daemon = Self {
-            dir,
-            socket,
-            arguments,
-            before,
-            child: None,
-            log: tempfile::tempfile().unwrap(),
-        };
-        daemon.restart();
-        daemon
+        Self::started(folder(), arguments, &[])
     }
 
     fn start_in(memory: &str, more: &[&str], is_tmpfs: bool, before: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-        let socket = dir.path().join("n.sock");
+        let dir = folder();
         let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
         if is_tmpfs {
             arguments.extend(["--memory-dir".to_owned(), dir.path().to_str().unwrap().to_owned()]);
@@ -81,15 +68,14 @@ impl Daemon {
             arguments.extend(["--evict".to_owned(), "none".to_owned()]);
         }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
+        Self::started(dir, arguments, before)
+    }
+
+    fn started(dir: tempfile::TempDir, arguments: Vec<String>, before: &[&str]) -> Self {
+        let socket = dir.path().join("n.sock");
         let before = before.iter().map(|word| (*word).to_owned()).collect();
-        let mut daemon = Self {
-            dir,
-            socket,
-            arguments,
-            before,
-            child: None,
-            log: tempfile::tempfile().unwrap(),
-        };
+        let log = tempfile::tempfile().unwrap();
+        let mut daemon = Self { dir, socket, arguments, before, child: None, log };
         daemon.restart();
         daemon
     }
@@ -182,6 +168,10 @@ impl Drop for Daemon {
             eprintln!("{:?}:\n{}", self.arguments, String::from_utf8_lossy(end));
         }
     }
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap()
 }
 
 /// Connects as soon as the daemon listens.

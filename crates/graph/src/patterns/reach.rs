@@ -183,7 +183,7 @@ impl<T: Copy> Reach<T> {
         let runs = from as u32..self.runs.len() as u32;
         (label.has_runs, label.rank) = (true, u64::from(runs.start) << 32 | u64::from(runs.end));
         if let Some(made) = self.runs.get_mut(from..) {
-            made.sort_by(|one, other| other.latest.cmp(&one.latest));
+            made.sort_by_key(|run| Reverse(run.latest));
         }
         runs
     }
