@@ -192,12 +192,7 @@ class Driver:
         Raises:
             PeerError: it failed, died, or took more than three minutes.
         """
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(_ANSWER_SECONDS_MAX):
-                raise PeerError(f"{self._peer}: no answer to {do} in {_ANSWER_SECONDS_MAX:.0f} s")
-        line = self._process.stdout.readline()
+        line = _line(self._process, f"{self._peer}: {do}", _ANSWER_SECONDS_MAX)
         if not line:
             raise PeerError(f"{self._peer} died in {do}: {_tail(self._log)}")
         answer = json.loads(line)
@@ -208,6 +203,16 @@ class Driver:
     def end(self) -> None:
         """End the process."""
         _end(self._process)
+
+
+def _line(process: subprocess.Popen[bytes], what: str, seconds_max: float) -> bytes:
+    """What a process says next; nothing if it ended."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(seconds_max):
+            raise PeerError(f"{what}: no answer in {seconds_max:.0f} s")
+    return process.stdout.readline()
 
 
 class Lines:
@@ -228,12 +233,7 @@ class Lines:
         Raises:
             PeerError: the process ended, or took more than ten minutes.
         """
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(_LINE_SECONDS_MAX):
-                raise PeerError(f"{self._process.args}: no answer in {_LINE_SECONDS_MAX:.0f} s")
-        line = self._process.stdout.readline()
+        line = _line(self._process, str(self._process.args), _LINE_SECONDS_MAX)
         if not line:
             raise PeerError(f"{self._process.args} ended with {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)

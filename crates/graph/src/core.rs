@@ -18,6 +18,9 @@ use std::sync::{Mutex, PoisonError};
 
 /// Triggers, or accounts, that a worker takes at once.
 const CHUNK: usize = 32;
+/// Both ends of a trigger, and both lists of each.
+const LISTS: [(Side, Side); 4] =
+    [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
 /// Where features go: row by row, `stride` values apart, from `offset` on.
 #[derive(Debug)]
 pub(crate) struct Output<'a> {
@@ -354,14 +357,7 @@ impl<T: Stamp> Core<T> {
         if !is_causal && plans.iter().any(|plan| credits_pairs.contains(&plan.kind)) {
             self.pairs.fill(&self.triggers);
         }
-        let scene = Scene {
-            graph: &self.graph,
-            triggers: &self.triggers,
-            first: first as u32,
-            is_causal,
-            pairs: &self.pairs,
-            hubs: &self.hubs,
-        };
+        let scene = self.scene(first, is_causal);
         let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, share);
         match pool {
             None => {
@@ -418,8 +414,8 @@ impl<T: Stamp> Core<T> {
         kept.clear();
         for (row, &place) in places.iter().enumerate() {
             if row % CHUNK == 0 {
-                let chunk = &places[row..(row + CHUNK).min(places.len())];
-                self.touch(chunk, first, statistics.window);
+                let chunk = places[row..].iter().take(CHUNK).copied();
+                self.scene(first, is_causal).touch(chunk, statistics.window, &LISTS);
             }
             if !share.has(row) {
                 cells[row * stride + offset..][..4 * width].fill(0.0);
@@ -462,19 +458,16 @@ impl<T: Stamp> Core<T> {
         self.described = (known, kept);
     }
 
-    /// Reads where the lists of both ends of these triggers lie, so that the waits overlap.
-    fn touch(&self, places: &[u32], first: u64, window: u64) {
-        let scene = Scene {
+    /// What searches of a call see that began with edge number `first`.
+    fn scene(&self, first: u64, is_causal: bool) -> Scene<'_, T, Hybrid<T>> {
+        Scene {
             graph: &self.graph,
             triggers: &self.triggers,
             first: first as u32,
-            is_causal: false,
+            is_causal,
             pairs: &self.pairs,
             hubs: &self.hubs,
-        };
-        let sides = [Side::Out, Side::In];
-        let ends = sides.map(|end| sides.map(|side| (end, side))).concat();
-        scene.touch(places.iter().copied(), window, &ends);
+        }
     }
 
     /// A found pattern in the caller's terms.

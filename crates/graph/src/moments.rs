@@ -77,7 +77,7 @@ impl Moments {
         let sum = (pivot * Double::from(count) + self.sums[0]).value();
         let square = d1 * d1;
         let m2 = (d2 - square).value();
-        if m2 <= 0.0 || m2 < cutoff * mean * mean {
+        if is_nothing(m2, mean, cutoff) {
             return [mean, sum, 0.0, 0.0, 0.0];
         }
         let (d3, d4) = (s3 / count, s4 / count);
@@ -85,7 +85,7 @@ impl Moments {
         let m3 = (d3 - times(3.0, d1 * d2) + times(2.0, square * d1)).value();
         let m4 = (d4 - times(4.0, d1 * d3) + times(6.0, square * d2) - times(3.0, square * square))
             .value();
-        [mean, sum, m2, m3 / (m2 * m2.sqrt()), m4 / (m2 * m2)]
+        shaped(mean, sum, [m2, m3, m4])
     }
 }
 
@@ -111,14 +111,24 @@ pub(crate) fn figures_of(values: &[f64], cutoff: f64) -> [f64; 5] {
         sums[2].add(Double::from(square * square));
     }
     let [m2, m3, m4] = sums.map(|sum| sum.total().value() / count);
-    if m2 <= 0.0 || m2 < cutoff * mean * mean {
+    if is_nothing(m2, mean, cutoff) {
         return [mean, sum, 0.0, 0.0, 0.0];
     }
+    shaped(mean, sum, [m2, m3, m4])
+}
+
+/// Whether a variance is below `cutoff` of the squared mean.
+fn is_nothing(m2: f64, mean: f64, cutoff: f64) -> bool {
+    m2 <= 0.0 || m2 < cutoff * mean * mean
+}
+
+/// Figures of central moments.
+fn shaped(mean: f64, sum: f64, [m2, m3, m4]: [f64; 3]) -> [f64; 5] {
     [mean, sum, m2, m3 / (m2 * m2.sqrt()), m4 / (m2 * m2)]
 }
 
 fn powers(value: f64, pivot: f64) -> [Double; 4] {
-    let distance = Double::from(value) - Double::from(pivot);
+    let distance = Double::of_difference(value, pivot);
     let square = distance * distance;
     [distance, square, square * distance, square * square]
 }

@@ -187,13 +187,13 @@ pub fn lab_fit(points: Vec<(f64, f64)>) -> Option<(f64, f64, f64)> {
 pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<'_, PyAny>> {
     let facts = py.detach(|| {
         let path = file::path();
-        let profile = if measure {
+        let (profile, is_kept) = if measure {
             let keep = path.as_deref().filter(|_| keep);
-            Arc::new(Profile::measure(PROFILE_BUDGET, keep))
+            let (profile, is_kept) = Profile::measure(PROFILE_BUDGET, keep);
+            (Arc::new(profile), is_kept)
         } else {
-            Profile::of_machine()
+            (Profile::of_machine(), false)
         };
-        let is_kept = path.as_deref().is_some_and(|path| file::load(path).is_some());
         as_json(&profile, path, is_kept)
     });
     plain::to_python(py, &facts)

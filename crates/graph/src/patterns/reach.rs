@@ -43,20 +43,11 @@ pub(crate) struct Label {
     pub is_on_path: bool,
     pub has_runs: bool,
     pub is_done: bool,
-    /// The account whose edges were looked at last when this one was seen.
-    pub seen_from: u32,
 }
 
 impl Default for Label {
     fn default() -> Label {
-        Label {
-            head: NONE,
-            rank: u64::MAX,
-            is_on_path: false,
-            has_runs: false,
-            is_done: false,
-            seen_from: NONE,
-        }
+        Label { head: NONE, rank: u64::MAX, is_on_path: false, has_runs: false, is_done: false }
     }
 }
 
@@ -139,7 +130,6 @@ impl<T: Copy> Reach<T> {
         let at = self.steps.len() as u32;
         let (label, _) = self.labels.entry(entry.other);
         let next = std::mem::replace(&mut label.head, at);
-        label.seen_from = account;
         let is_better = rank < label.rank;
         if is_better {
             label.rank = rank;

@@ -62,7 +62,7 @@ pub fn load(path: &Path) -> Option<Findings> {
     let file = fs::File::open(path).ok()?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    let found = decode(&text, &machine());
+    let found = decode(&text, &machine(), Findings::none());
     if found.is_none() {
         tracing::debug!(path = %path.display(), "not a profile of this machine");
     }
@@ -107,8 +107,8 @@ fn encode(found: &Findings, machine: &str) -> String {
     text
 }
 
-/// What a text says that `encode` made for this machine.
-fn decode(text: &str, machine: &str) -> Option<Findings> {
+/// What a text says that `encode` made for this machine, of the ways of `found`.
+fn decode(text: &str, machine: &str, mut found: Findings) -> Option<Findings> {
     let (body, checksum) = text.rsplit_once("checksum = \"")?;
     if checksum != format!("{:016x}\"\n", hash(body.as_bytes())) {
         return None;
@@ -119,7 +119,6 @@ fn decode(text: &str, machine: &str) -> Option<Findings> {
     if !is_ours {
         return None;
     }
-    let mut found = Findings::none();
     found.runs = lines.next()?.strip_prefix("runs = ")?.parse().ok()?;
     for (key, row) in keys(&found).iter().zip(found.rows_mut()) {
         let cells = lines.next()?.strip_prefix(&format!("{key} = ["))?.strip_suffix(']')?;
@@ -163,6 +162,10 @@ mod tests {
     use crate::cache::Method;
     use crate::copy::StreamMethod;
 
+    fn read(text: &str, machine: &str) -> Option<Findings> {
+        decode(text, machine, Findings::none())
+    }
+
     /// All ways of this CPU, each with times of its own.
     fn some() -> Findings {
         let mut found = Findings::none();
@@ -185,23 +188,31 @@ mod tests {
         found.refresh = Costs::new(vec![Method::Clflush]);
         found.write = Costs::new(vec![WriteWay::Stream(StreamMethod::Sse2)]);
         found.publish.least[0][8] = Some(9_000_000.0);
-        found.copies.least[0][0] = Some(12.25);
+        found.copies.least[0][0] = Some(12.5);
         let text = encode(&found, "x86_64 golden line 64");
         let mut golden = String::from(HEADER);
         golden += "version = 3\nmachine = \"x86_64 golden line 64\"\nruns = 3\n";
         golden += "publish.\"clflush\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 9000000.0]\n";
         golden += "refresh.\"clflush\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
         golden += "write.\"sse2\" = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
-        golden += "copy.\"memcpy\" = [12.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
-        golden += "checksum = \"795ce88f0ca294d4\"\n";
+        golden += "copy.\"memcpy\" = [12.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]\n";
+        golden += "checksum = \"85fce2ce0cb78071\"\n";
         assert_eq!(text, golden);
+        let ways = Findings {
+            publish: Costs::new(vec![Method::Clflush]),
+            refresh: Costs::new(vec![Method::Clflush]),
+            write: Costs::new(vec![WriteWay::Stream(StreamMethod::Sse2)]),
+            ..Findings::none()
+        };
+        assert_eq!(decode(&golden, "x86_64 golden line 64", ways), Some(found));
     }
 
     #[test]
     fn what_was_measured_comes_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("profile.toml");
-        let profile = Profile::measure(Duration::ZERO, Some(&path));
+        let (profile, is_kept) = Profile::measure(Duration::ZERO, Some(&path));
+        assert!(is_kept);
         let found = load(&path).unwrap();
         assert!(fs::metadata(&path).unwrap().len() < FILE_BYTES_MAX / 2);
         let loaded = found.profile(Origin::File);
@@ -213,24 +224,24 @@ mod tests {
         assert_eq!(loaded.copy_plan(), profile.copy_plan());
         assert_eq!((found.runs, loaded.origin()), (1, Origin::File));
         let found = some();
-        assert_eq!(decode(&encode(&found, "here"), "here"), Some(found));
+        assert_eq!(read(&encode(&found, "here"), "here"), Some(found));
     }
 
     #[test]
     fn a_damaged_file_is_no_profile() {
         let text = encode(&some(), "here");
-        assert!(decode(&text, "here").is_some());
+        assert!(read(&text, "here").is_some());
         for end in 0..text.len() {
-            assert!(decode(&text[..end], "here").is_none(), "cut at {end}");
+            assert!(read(&text[..end], "here").is_none(), "cut at {end}");
         }
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             if let Ok(damaged) = String::from_utf8(bytes) {
-                assert!(decode(&damaged, "here").is_none(), "flipped at {at}");
+                assert!(read(&damaged, "here").is_none(), "flipped at {at}");
             }
         }
-        assert!(decode(&format!("{text}more"), "here").is_none());
+        assert!(read(&format!("{text}more"), "here").is_none());
     }
 
     /// The checksum is right, the rest is not what this machine, or this version, says.
@@ -248,7 +259,7 @@ mod tests {
             .into_iter()
             .find(|name| !Method::of_name(name).is_some_and(Method::is_available))
             .unwrap();
-        assert!(decode(&sealed("version = 3", "version = 3"), "here").is_some());
+        assert!(read(&sealed("version = 3", "version = 3"), "here").is_some());
         let known = format!("publish.\"{publish}\"");
         for (from, to) in [
             ("version = 3", "version = 2"),
@@ -263,7 +274,7 @@ mod tests {
             ("= [10.5, ", "= ["),
             ("= [10.5, ", "= [10.5, 10.5, "),
         ] {
-            assert!(decode(&sealed(from, to), "here").is_none(), "{from} -> {to}");
+            assert!(read(&sealed(from, to), "here").is_none(), "{from} -> {to}");
         }
     }
 

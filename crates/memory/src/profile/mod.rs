@@ -185,9 +185,10 @@ impl Profile {
 
     /// Measures this machine: two to nine rounds over all ways and sizes, as many as fit in
     /// `budget`, the least of each counting; of large sizes one or two. Without memory to measure in,
-    /// [`Profile::unmeasured`]. With a path it is kept there, in place of what was found before.
+    /// [`Profile::unmeasured`]. With a path it is kept there, in place of what was found before; says
+    /// whether it was.
     #[must_use]
-    pub fn measure(budget: Duration, keep: Option<&Path>) -> Self {
+    pub fn measure(budget: Duration, keep: Option<&Path>) -> (Self, bool) {
         measured(budget, None, keep)
     }
 
@@ -204,7 +205,7 @@ impl Profile {
         }
         Arc::clone(MEASURED.get_or_init(|| {
             let before = loaded.map(|(found, _)| found);
-            Arc::new(measured(measure::BUDGET, before, file::path().as_deref()))
+            Arc::new(measured(measure::BUDGET, before, file::path().as_deref()).0)
         }))
     }
 
@@ -264,23 +265,22 @@ impl Profile {
     }
 }
 
-/// Measures; what others found before counts too.
-fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) -> Profile {
+/// Measures; what others found before counts too. Says whether it was kept.
+fn measured(budget: Duration, before: Option<&Findings>, keep: Option<&Path>) -> (Profile, bool) {
     let begin = Instant::now();
     let mut found = match measure::measure(budget) {
         Ok(found) => found,
         Err(error) => {
             tracing::debug!(%error, "profile not measured");
-            return before.map_or_else(Profile::unmeasured, |found| found.profile(Origin::File));
+            let known = before.map(|found| found.profile(Origin::File));
+            return (known.unwrap_or_else(Profile::unmeasured), false);
         }
     };
     if let Some(before) = before {
         found.merge(before);
     }
-    if let Some(path) = keep {
-        file::store(path, &found);
-    }
-    found.profile(Origin::Measured(begin.elapsed()))
+    let is_kept = keep.is_some_and(|path| file::store(path, &found));
+    (found.profile(Origin::Measured(begin.elapsed())), is_kept)
 }
 
 /// The file's, looked for once.

@@ -157,27 +157,16 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    fn add(&mut self, wait: Wait) -> u64 {
+    fn fresh_number(&mut self) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
-        self.waits.insert(number, wait);
         number
     }
 
-    /// The number of a wait, a new one if another node keeps its name now: what the earlier one
-    /// still has to say is about the old number.
-    fn kept_by(&mut self, number: u64, keeper: &str) -> u64 {
-        match self.waits.get(&number) {
-            Some(wait) if wait.keeper != keeper => self.renumber(number, keeper),
-            _ => number,
-        }
-    }
-
-    fn renumber(&mut self, number: u64, keeper: &str) -> u64 {
-        match self.waits.remove(&number) {
-            Some(wait) => self.add(Wait { keeper: keeper.to_owned(), ..wait }),
-            None => number,
-        }
+    fn add(&mut self, wait: Wait) -> u64 {
+        let number = self.fresh_number();
+        self.waits.insert(number, wait);
+        number
     }
 }
 
@@ -207,7 +196,22 @@ impl NodeState {
         Ok(())
     }
 
-    /// Asks the node that keeps the name of a wait, by the view as it is now.
+    /// Asks again, the node that keeps the name of a wait by the view as it is now.
+    fn ask_again_for(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.remove(&number) else {
+            return;
+        };
+        let keeper = self.registrar_name(&wait.name);
+        let number = if keeper == wait.keeper {
+            self.sync.waits.insert(number, wait);
+            number
+        } else {
+            // What the earlier one still has to say is about the old number.
+            self.sync.add(Wait { keeper, ..wait })
+        };
+        self.ask_keeper(number, now_ms, out);
+    }
+
     fn ask_keeper(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;
@@ -216,8 +220,7 @@ impl NodeState {
         let (client, pid) = (wait.session.0, wait.pid);
         let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(now_ms);
         let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
-        let keeper = self.registrar_name(&name);
-        let number = self.sync.kept_by(number, &keeper);
+        let keeper = wait.keeper.clone();
         if matches!(ask, SyncAsk::Arrive { .. }) {
             self.sync.keepers.entry(session).or_default().insert(keeper.clone());
         }
@@ -293,20 +296,16 @@ impl NodeState {
 
     /// What became of a client's request.
     fn sync_told(&mut self, number: u64, told: Told, now_ms: u64, out: &mut Vec<Action>) {
-        if told == Told::Moved {
-            // A new number: should the name come back to that node, this one is known there.
-            if let Some(keeper) = self.sync.waits.get(&number).map(|wait| wait.keeper.clone()) {
-                let number = self.sync.renumber(number, &keeper);
-                self.sync_unanswered(number, now_ms);
-            }
-            return;
-        }
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
         let name = own_name(&wait.name).to_owned();
         let body = match told {
-            Told::Moved => return,
+            Told::Moved => {
+                // A new number: should the name come back to that node, this one is known there.
+                let number = self.sync.add(wait);
+                return self.sync_unanswered(number, now_ms);
+            }
             Told::Released => Ok(ReplyBody::Done),
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
             Told::Broken { who, reason } => Err(WireError::BarrierBroken { name, who, reason }),
@@ -322,11 +321,22 @@ impl NodeState {
 
     /// The node that keeps a name will not take a request.
     pub(super) fn sync_failed(&mut self, number: u64, reason: String, out: &mut Vec<Action>) {
-        let Some(wait) = self.sync.waits.remove(&number) else {
-            return;
-        };
-        let body = Err(WireError::NodeLost { node: wait.keeper, reason });
-        out.push(answer_to(wait.session, wait.seq, body));
+        self.end_wait(
+            number,
+            |wait| WireError::NodeLost { node: wait.keeper.clone(), reason },
+            out,
+        );
+    }
+
+    fn end_wait(
+        &mut self,
+        number: u64,
+        why: impl FnOnce(&Wait) -> WireError,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(wait) = self.sync.waits.remove(&number) {
+            out.push(answer_to(wait.session, wait.seq, Err(why(&wait))));
+        }
     }
 
     /// Another node asks, or tells.
@@ -409,8 +419,7 @@ impl NodeState {
             let mut outcomes = Outcomes::new();
             let value = self.sync.table.move_away(&name, &mut outcomes);
             if value != 0 {
-                let number = self.sync.next_number;
-                self.sync.next_number += 1;
+                let number = self.sync.fresh_number();
                 let question = Question::Sync(SyncQuestion::Flags { number, name, value });
                 self.tell_node(&keeper, question, now_ms, out);
             }
@@ -458,10 +467,9 @@ impl NodeState {
         let away = self.sync.waits.iter().filter(|(_, wait)| wait.keeper != own);
         let away: Vec<u64> = away.map(|(number, _)| *number).collect();
         for number in away {
-            let Some(wait) = self.sync.waits.remove(&number) else { continue };
             let reason = "the others went on without it while a client waited".to_owned();
-            let body = Err(WireError::CutOff { node: own.clone(), reason });
-            out.push(answer_to(wait.session, wait.seq, body));
+            let error = WireError::CutOff { node: own.clone(), reason };
+            self.end_wait(number, |_| error, out);
         }
         self.sync.table.forget(|waiter| waiter.node != own);
         self.sync.table.forget_flags();
@@ -495,7 +503,7 @@ impl NodeState {
         let again = self.sync.waits.iter();
         let again = again.filter(|(_, wait)| wait.again_at_ms.is_some_and(|at| at <= now_ms));
         let again: Vec<u64> = again.map(|(number, _)| *number).collect();
-        again.into_iter().for_each(|number| self.ask_keeper(number, now_ms, out));
+        again.into_iter().for_each(|number| self.ask_again_for(number, now_ms, out));
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
