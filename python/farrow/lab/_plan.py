@@ -19,8 +19,6 @@ _WIDTHS = (1, 2, 4, 8)
 # `clflush` waits for each line: beyond this it says nothing new, and takes seconds.
 _SERIAL_BYTES_MAX = 16 * MIB
 _SERIAL = "clflush"
-# What is written comes from a buffer that the caches hold in part, as a program's data does.
-_SOURCE_BYTES_MAX = 4 * MIB
 _STATES = ("uncached", "cached", "dirty")
 PARTS = ("lines", "threads", "patterns", "huge patterns", "region")
 # The state of the lines when Farrow does it: what is published was stored to, what is refreshed
@@ -117,7 +115,7 @@ class Series:
             "state": self.state,
             "nbytes": self.nbytes,
             "threads": self.threads,
-            "source": min(self.nbytes, _SOURCE_BYTES_MAX),
+            "source": min(self.nbytes, _native.lab_methods()["source_bytes"]),
             "width": self.width,
             "stride": self.stride,
         }
@@ -159,7 +157,8 @@ def arena_bytes(settings: Settings, memory: str) -> int:
 def memory_needed(settings: Settings) -> int:
     """Most bytes in use at a time: one arena, what is written, and the samples."""
     arena = max(arena_bytes(settings, "private"), arena_bytes(settings, "region"))
-    return arena + _SOURCE_BYTES_MAX + 64 * MIB
+    source: int = _native.lab_methods()["source_bytes"]
+    return arena + source + 64 * MIB
 
 
 def _ways(work: str, nbytes: int) -> list[str]:

@@ -1,4 +1,4 @@
-//! Copies into a region: by the cache when small, past it when large, by all cores when huge.
+//! Copies and fills of a region: by the cache when small, past it when large, by all cores when huge.
 //!
 //! A store past the cache (non-temporal) does not first fetch the line it overwrites, which is a
 //! third of the traffic of a plain copy, and leaves nothing to write back. It pays only once the
@@ -119,6 +119,12 @@ impl CopyPlan {
         Self { threads_max: NonZeroUsize::MIN, ..self }
     }
 
+    /// By what so many bytes are stored.
+    fn method_for(&self, length: Length) -> StreamMethod {
+        let is_streamed = length >= self.stream_bytes_min && stream::is_available(self.method);
+        if is_streamed { self.method } else { StreamMethod::Memcpy }
+    }
+
     /// A plain copy.
     #[must_use]
     pub fn plain() -> Self {
@@ -165,14 +171,31 @@ impl CopyReport {
 /// reads or writes until the return.
 pub unsafe fn copy_into(into: *mut u8, from: &[u8], plan: CopyPlan) -> CopyReport {
     let length = Length::from(from.len());
-    let is_streamed = length >= plan.stream_bytes_min && stream::is_available(plan.method);
-    let method = if is_streamed { plan.method } else { StreamMethod::Memcpy };
+    let method = plan.method_for(length);
     let threads = if length >= plan.parallel_bytes_min {
         // SAFETY: passed on to the caller.
         unsafe { parallel::copy(into, from, method, plan.threads_max) }
     } else {
         // SAFETY: passed on to the caller; the method was checked.
         unsafe { copy_part(into, from, method) };
+        1
+    };
+    CopyReport { is_nontemporal: method != StreamMethod::Memcpy, threads }
+}
+
+/// Sets all of `length` bytes to `value`, as [`copy_into`] would copy them: by the same plan, ended
+/// by the same fence.
+///
+/// # Safety
+/// `into` is writable for `length`, and nobody else reads or writes there until the return.
+pub unsafe fn fill_into(into: *mut u8, length: Length, value: u8, plan: CopyPlan) -> CopyReport {
+    let method = plan.method_for(length);
+    let threads = if length >= plan.parallel_bytes_min {
+        // SAFETY: passed on to the caller.
+        unsafe { parallel::fill(into, length.as_usize(), value, method, plan.threads_max) }
+    } else {
+        // SAFETY: passed on to the caller; the method was checked.
+        unsafe { fill_part(into, length.as_usize(), value, method) };
         1
     };
     CopyReport { is_nontemporal: method != StreamMethod::Memcpy, threads }
@@ -193,12 +216,46 @@ pub fn copy_slice(into: &mut [u8], from: &[u8], plan: CopyPlan) -> CopyReport {
 /// # Safety
 /// As [`copy_into`], and this CPU has the method.
 unsafe fn copy_part(into: *mut u8, from: &[u8], method: StreamMethod) {
-    if method == StreamMethod::Memcpy {
-        // SAFETY: by the caller's contract.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
-    } else {
-        // SAFETY: by the caller's contract.
-        unsafe { stream::copy(into, from, method) };
+    // SAFETY: by the caller's contract.
+    unsafe { copy_unfenced(into, from, method) };
+    end_part(method);
+}
+
+/// Copies in this thread one piece of many, after the last of which the caller has
+/// [`end_part`] wait for their stores.
+///
+/// # Safety
+/// As [`copy_into`], and this CPU has the method.
+pub(crate) unsafe fn copy_unfenced(into: *mut u8, from: &[u8], method: StreamMethod) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        match method {
+            StreamMethod::Memcpy => {
+                std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len());
+            }
+            _ => stream::copy(into, from, method),
+        }
+    }
+}
+
+/// Fills in this thread.
+///
+/// # Safety
+/// As [`fill_into`], and this CPU has the method.
+unsafe fn fill_part(into: *mut u8, length: usize, value: u8, method: StreamMethod) {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        match method {
+            StreamMethod::Memcpy => into.write_bytes(value, length),
+            _ => stream::fill(into, length, value, method),
+        }
+    }
+    end_part(method);
+}
+
+/// Orders stores past the cache before all that follows.
+pub(crate) fn end_part(method: StreamMethod) {
+    if method != StreamMethod::Memcpy {
         crate::cache::publish_fence();
     }
 }
@@ -233,6 +290,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn every_method_fills_every_phase() {
+        for method in methods_available() {
+            let plan = CopyPlan { stream_bytes_min: Length(0), method, ..CopyPlan::plain() };
+            for length in [0_usize, 1, 15, 63, 64, 65, 127, 128, 129, 1000, 4096, 5003] {
+                for phase in [0, 1, 8, 31, 33, 63] {
+                    let mut target = vec![0xEE; length + 128];
+                    // SAFETY: inside of the vector, which is ours.
+                    let report = unsafe {
+                        let start = target.as_mut_ptr().add(phase);
+                        fill_into(start, Length::from(length), 0x5A, plan)
+                    };
+                    assert_eq!(report.is_nontemporal, method.is_streaming());
+                    let (before, rest) = target.split_at(phase);
+                    let (filled, after) = rest.split_at(length);
+                    assert!(filled.iter().all(|byte| *byte == 0x5A), "{method:?} {length}");
+                    assert!(before.iter().chain(after).all(|byte| *byte == 0xEE), "{method:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn threads_share_a_large_fill() {
+        let mut target = vec![0; (9 << 20) + 177];
+        let plan = CopyPlan {
+            parallel_bytes_min: Length(1 << 20),
+            threads_max: NonZeroUsize::new(3).unwrap(),
+            ..CopyPlan::automatic()
+        };
+        let length = Length::from(target.len() - 100);
+        // SAFETY: inside of the vector, which is ours.
+        let report = unsafe { fill_into(target.as_mut_ptr().add(77), length, 0x5A, plan) };
+        assert!(report.threads >= 1 && report.threads <= 3);
+        let ends =
+            target.iter().position(|byte| *byte != 0).zip(target.iter().rposition(|b| *b != 0));
+        assert_eq!(ends, Some((77, target.len() - 24)));
+        assert!(target[77..target.len() - 23].iter().all(|byte| *byte == 0x5A));
     }
 
     #[test]

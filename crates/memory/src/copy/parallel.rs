@@ -6,7 +6,7 @@
 use std::num::NonZeroUsize;
 use std::thread;
 
-use super::{StreamMethod, copy_part};
+use super::{StreamMethod, copy_part, fill_part};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Parts are handed out one by one, so that a core that others also use gets fewer of them; large
@@ -41,18 +41,47 @@ pub(super) unsafe fn copy(
     method: StreamMethod,
     threads_max: NonZeroUsize,
 ) -> usize {
-    // Parts begin at whole lines, so that only the two ends of the copy are stored by the cache.
-    let phase = into.align_offset(LINE_BYTES_MAX).min(from.len());
-    let parts = (from.len() - phase).div_ceil(PART_BYTES).max(1);
     let target = Target(into);
-    share(parts, threads_max, |index| {
-        let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
-        let end = (phase + (index + 1) * PART_BYTES).min(from.len());
+    share_bytes(into, from.len(), threads_max, |start, end| {
         if let Some(part) = from.get(start..end) {
             // SAFETY: this part was handed to this thread alone, and the caller vouches for the
-            // whole; `share` ends before the call returns.
+            // whole; `share_bytes` ends before the call returns.
             unsafe { copy_part(target.at(start), part, method) };
         }
+    })
+}
+
+/// Fills by up to `threads_max` threads; how many took part.
+///
+/// # Safety
+/// As [`super::fill_into`], and this CPU has the method.
+pub(super) unsafe fn fill(
+    into: *mut u8,
+    length: usize,
+    value: u8,
+    method: StreamMethod,
+    threads_max: NonZeroUsize,
+) -> usize {
+    let target = Target(into);
+    share_bytes(into, length, threads_max, |start, end| {
+        // SAFETY: as in `copy`.
+        unsafe { fill_part(target.at(start), end - start, value, method) };
+    })
+}
+
+/// Has `work` done once for each part, from its first byte to its end, of `length` bytes at `into`.
+/// Parts begin at whole lines, so that only the two ends of all are stored by the cache.
+fn share_bytes(
+    into: *mut u8,
+    length: usize,
+    threads_max: NonZeroUsize,
+    work: impl Fn(usize, usize) + Sync,
+) -> usize {
+    let phase = into.align_offset(LINE_BYTES_MAX).min(length);
+    let parts = (length - phase).div_ceil(PART_BYTES).max(1);
+    share(parts, threads_max, |index| {
+        let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
+        work(start, (phase + (index + 1) * PART_BYTES).min(length));
     })
 }
 

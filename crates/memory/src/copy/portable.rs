@@ -17,3 +17,10 @@ pub(super) unsafe fn copy(into: *mut u8, from: &[u8], _method: StreamMethod) {
     // SAFETY: by the caller's contract.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len()) };
 }
+
+/// # Safety
+/// As [`super::fill_into`].
+pub(super) unsafe fn fill(into: *mut u8, length: usize, value: u8, _method: StreamMethod) {
+    // SAFETY: by the caller's contract.
+    unsafe { into.write_bytes(value, length) };
+}

@@ -1,8 +1,9 @@
 //! Streaming stores of x86-64. The caller ends them with `sfence`.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
-    _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_set1_epi8, _mm_stream_si128,
+    _mm256_loadu_si256, _mm256_set1_epi8, _mm256_stream_si256, _mm512_loadu_si512,
+    _mm512_set1_epi32, _mm512_stream_si512,
 };
 
 use super::StreamMethod;
@@ -47,6 +48,62 @@ pub(super) unsafe fn copy(into: *mut u8, from: &[u8], method: StreamMethod) {
             _ => stream_sse2(start, lines),
         }
         std::ptr::copy_nonoverlapping(tail.as_ptr(), start.add(lines.len()), tail.len());
+    }
+}
+
+/// Fills whole lines past the cache and the ends by plain stores.
+///
+/// # Safety
+/// As [`super::fill_into`], and this CPU has the method.
+pub(super) unsafe fn fill(into: *mut u8, length: usize, value: u8, method: StreamMethod) {
+    let head = into.align_offset(LINE_BYTES).min(length);
+    let tail = (length - head) % LINE_BYTES;
+    let lines = length - head - tail;
+    // SAFETY: the three parts follow each other in the caller's range; the second starts at a line
+    // and is whole lines; the caller checked the method.
+    unsafe {
+        into.write_bytes(value, head);
+        let start = into.add(head);
+        match method {
+            StreamMethod::Avx512 => fill_avx512(start, lines, value),
+            StreamMethod::Avx2 => fill_avx2(start, lines, value),
+            _ => fill_sse2(start, lines, value),
+        }
+        start.add(lines).write_bytes(value, tail);
+    }
+}
+
+/// # Safety
+/// `into` is aligned to a line and writable for `length`, which is whole lines; AVX-512F.
+#[target_feature(enable = "avx512f")]
+unsafe fn fill_avx512(into: *mut u8, length: usize, value: u8) {
+    let value = _mm512_set1_epi32(i32::from_ne_bytes([value; 4]));
+    for offset in (0..length).step_by(LINE_BYTES) {
+        // SAFETY: an aligned line of the target.
+        unsafe { _mm512_stream_si512(into.wrapping_add(offset).cast::<__m512i>(), value) };
+    }
+}
+
+/// # Safety
+/// As [`fill_avx512`], with AVX.
+#[target_feature(enable = "avx")]
+unsafe fn fill_avx2(into: *mut u8, length: usize, value: u8) {
+    let value = _mm256_set1_epi8(i8::from_ne_bytes([value]));
+    for offset in (0..length).step_by(32) {
+        // SAFETY: an aligned half of a line of the target.
+        unsafe { _mm256_stream_si256(into.wrapping_add(offset).cast::<__m256i>(), value) };
+    }
+}
+
+/// # Safety
+/// As [`fill_avx512`], with nothing that x86-64 lacks.
+unsafe fn fill_sse2(into: *mut u8, length: usize, value: u8) {
+    // SAFETY: every x86-64 CPU has SSE2; aligned quarters of lines of the target.
+    unsafe {
+        let value = _mm_set1_epi8(i8::from_ne_bytes([value]));
+        for offset in (0..length).step_by(16) {
+            _mm_stream_si128(into.wrapping_add(offset).cast::<__m128i>(), value);
+        }
     }
 }
 

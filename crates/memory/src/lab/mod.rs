@@ -14,6 +14,7 @@ use crate::cache::Method;
 use crate::copy::StreamMethod;
 use crate::error::{AccessError, MapError};
 use crate::profile::WriteWay;
+use crate::sync::{Ordering, fence};
 use crate::units::Length;
 
 mod arena;
@@ -32,6 +33,10 @@ pub const SAMPLES_MAX: u32 = 1_000_000;
 /// More threads than this are a mistake, not a machine.
 pub const THREADS_MAX: usize = 1024;
 
+/// What is written comes from a buffer of this size, or of the range if that is less: caches hold it
+/// in part, as they do a program's data.
+pub const SOURCE_BYTES_USUAL: Length = Length(4 << 20);
+
 /// What a job times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
@@ -45,6 +50,8 @@ pub enum Work {
     Write(WriteWay),
     /// Writing bytes from elsewhere, for readers on this node.
     Copy(StreamMethod),
+    /// Setting all bytes to one value, for readers on this node.
+    Fill(StreamMethod),
     /// Loading one element of each stride.
     Load(Pattern),
     /// Storing one element of each stride.
@@ -147,7 +154,8 @@ pub enum LabError {
     Access(#[from] AccessError),
 }
 
-/// Nanoseconds that looking at the clock twice takes; taken off every sample.
+/// Nanoseconds that looking at the clock twice takes, with the fence between; taken off every
+/// sample.
 #[must_use]
 pub fn clock_ns() -> u64 {
     // Asked by every job: finding it out takes as long as a thousand short samples.
@@ -156,6 +164,7 @@ pub fn clock_ns() -> u64 {
         let mut least = u64::MAX;
         for _ in 0..1000 {
             let begin = Instant::now();
+            fence(Ordering::SeqCst);
             least = least.min(begin.elapsed().as_nanos() as u64);
         }
         least

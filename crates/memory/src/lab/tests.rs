@@ -71,6 +71,21 @@ fn every_way_writes_its_source() {
 }
 
 #[test]
+fn every_way_fills() {
+    let mut arena = arena();
+    for method in copy::methods_available() {
+        let before = arena.as_slice().to_vec();
+        let clear = Work::Copy(StreamMethod::Memcpy);
+        arena.run(&job(clear, State::Dirty, 10_000)).unwrap();
+        let one = Job { batch: 1, samples: 1, ..job(Work::Fill(method), State::Uncached, 10_000) };
+        arena.run(&one).unwrap();
+        assert!(arena.as_slice()[..10_000].iter().all(|byte| *byte == 0x5a), "{method:?}");
+        let step = 10_000usize.next_multiple_of(cache::line_bytes() as usize);
+        assert!(arena.as_slice()[6 * step..] == before[6 * step..], "{method:?}");
+    }
+}
+
+#[test]
 fn a_pattern_touches_one_element_of_each_stride() {
     let mut arena = arena();
     for (width, stride) in [(1, 1), (1, 64), (2, 128), (4, 64), (8, 4096)] {

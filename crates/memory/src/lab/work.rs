@@ -10,11 +10,14 @@ use super::{Job, LabError, Pattern, SAMPLES_MAX, State, THREADS_MAX, Work, clock
 use crate::cache::{self, Method};
 use crate::copy::{self, CopyPlan, CopyReport, StreamMethod};
 use crate::profile::WriteWay;
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering, fence};
 use crate::units::{Length, Offset, Span};
 
 /// A waiting thread spins this often before it lets others run.
 const SPINS_MAX: u32 = 2000;
+
+/// What [`Work::Fill`] leaves.
+const FILLED_WITH: u8 = 0x5A;
 
 /// Can the job be run in an arena of this length?
 pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
@@ -36,8 +39,10 @@ pub(super) fn check(job: &Job, arena: Length) -> Result<(), LabError> {
         Work::Write(WriteWay::Stream(method)) => {
             method.is_streaming().then_some(()).ok_or(method.key())
         }
-        Work::Copy(StreamMethod::Memcpy) => Ok(()),
-        Work::Copy(method) => method.is_streaming().then_some(()).ok_or(method.key()),
+        Work::Copy(StreamMethod::Memcpy) | Work::Fill(StreamMethod::Memcpy) => Ok(()),
+        Work::Copy(method) | Work::Fill(method) => {
+            method.is_streaming().then_some(()).ok_or(method.key())
+        }
         Work::Load(pattern) | Work::Store(pattern) => return check_pattern(pattern, job, arena),
     };
     is_possible.map_err(|method| LabError::NotAvailable { method })?;
@@ -150,6 +155,9 @@ unsafe fn samples(job: &Job, start: *mut u8, part: u64, source: &[u8], gate: &Ga
                 // SAFETY: as above; nobody else reads or writes it.
                 unsafe { work(job.work, at(index), range, source) };
             }
+            // What is still in the CPU's buffers is work too: without this, ways that leave more
+            // there would look cheaper, by more or less from run to run.
+            fence(Ordering::SeqCst);
             begin.elapsed().as_nanos() as u64
         })
         .collect()
@@ -210,6 +218,10 @@ unsafe fn work(work: Work, start: *mut u8, length: usize, source: &[u8]) {
                 }
             }
             Work::Copy(method) => write(method, start, length, source),
+            Work::Fill(method) => {
+                let plan = CopyPlan { stream_bytes_min: Length(0), method, ..CopyPlan::plain() };
+                copy::fill_into(start, Length::from(length), FILLED_WITH, plan);
+            }
             Work::Load(pattern) => load(pattern, start, length),
             Work::Store(pattern) => store(pattern, start, length),
         }
@@ -228,12 +240,13 @@ unsafe fn publish(method: Method, start: *const u8, length: usize) {
 /// # Safety
 /// As [`work`].
 unsafe fn write(method: StreamMethod, start: *mut u8, length: usize, source: &[u8]) {
-    let plan = CopyPlan { stream_bytes_min: Length(0), method, ..CopyPlan::plain() };
     for offset in (0..length).step_by(source.len().max(1)) {
         let part = source.get(..source.len().min(length - offset)).unwrap_or_default();
         // SAFETY: `part` ends in the range, which is writable; the source is a borrow of ours.
-        unsafe { copy::copy_into(start.wrapping_add(offset), part, plan) };
+        unsafe { copy::copy_unfenced(start.wrapping_add(offset), part, method) };
     }
+    // Once, as for one copy of this length.
+    copy::end_part(method);
 }
 
 /// # Safety

@@ -24,7 +24,7 @@ pub(super) const PUBLISH_AGAIN_BYTES_MAX: u64 = 4096;
 /// best one, so that the other half is there for noise.
 const MARGIN: f64 = 1.0 / 1.05;
 
-/// So many processes measure, each some 10 ms: then what a busy moment took from a way has been
+/// So many processes measure, each some 30 ms: then what a busy moment took from a way has been
 /// given back to it.
 const RUNS: u32 = 8;
 

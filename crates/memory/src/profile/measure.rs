@@ -1,8 +1,10 @@
-//! Measuring a profile within some ten milliseconds.
+//! Measuring a profile within some thirty milliseconds.
 //!
 //! Rounds go over all sizes and ways in turn, so that a neighbour on the machine disturbs all ways
 //! alike, and the least of the rounds counts: what another process took away is not a property of
-//! the machine. That a way is a little quicker is no reason to take it: see `costs::pick`.
+//! the machine. Of the samples of one round it is the lower quartile: ways that wait for memory vary
+//! more than others, and their best moment says little about what they take. That a way is a little
+//! quicker is no reason to take it: see `costs::pick`.
 //!
 //! Nearly all of the time goes to the largest sizes. There a way is left out that is clearly behind
 //! already, a way without a rival is not measured, and a second round is made only if the first one
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::costs::{COPY_BYTES, Costs, Findings, PUBLISH_AGAIN_BYTES_MAX, REPEATED_BYTES_MAX};
 use super::{STEPS, step_bytes, step_of};
 use crate::cache::Method;
-use crate::lab::{Arena, Job, LabError, Pages, State, Work};
+use crate::lab::{Arena, Job, LabError, Pages, SOURCE_BYTES_USUAL, State, Work};
 use crate::units::Length;
 
 /// When no further round is begun, once each size has had its first ones.
@@ -24,15 +26,9 @@ pub(super) const BUDGET: Duration = Duration::from_millis(8);
 const ROUNDS_MIN: u32 = 2;
 const ROUNDS_MAX: u32 = 9;
 
-/// What is written comes from a buffer of this size: half of a second-level cache at most.
-const SOURCE_BYTES: Length = Length(256 << 10);
-
-/// Small ranges are timed together, so that the clock's steps do not decide.
-const BATCH_BYTES: u64 = 8 << 10;
-const BATCH_MAX: u64 = 16;
-/// And several of these are taken at a time: starting a job costs as much.
-const SAMPLES_BYTES: u64 = 8 << 10;
-const SAMPLES_MAX: u64 = 4;
+/// Several samples of small ranges are taken at a time: starting a job costs as much as they.
+const SAMPLES_BYTES: u64 = 32 << 10;
+const SAMPLES_MAX: u64 = 32;
 
 /// Measures.
 pub(super) fn measure(budget: Duration) -> Result<Findings, LabError> {
@@ -80,12 +76,14 @@ fn turn<T: Copy + PartialEq>(
 }
 
 fn once(arena: &mut Arena, range: Length, state: State, work: Work) -> Result<f64, LabError> {
-    let batch = (BATCH_BYTES / range.0).clamp(1, BATCH_MAX);
-    let samples = (SAMPLES_BYTES / (range.0 * batch)).clamp(1, SAMPLES_MAX) as u32;
-    let (batch, threads) = (batch as u32, NonZeroUsize::MIN);
-    let job = Job { work, state, range, batch, samples, threads, source: range.min(SOURCE_BYTES) };
-    let samples = arena.run(&job)?;
-    Ok(samples.into_iter().fold(f64::INFINITY, f64::min))
+    // The first way to write a large range would pay for bringing the source into the caches.
+    let samples_min = if matches!(work, Work::Write(_) | Work::Copy(_)) { 2 } else { 1 };
+    let samples = (SAMPLES_BYTES / range.0).clamp(samples_min, SAMPLES_MAX) as u32;
+    let (threads, source) = (NonZeroUsize::MIN, range.min(SOURCE_BYTES_USUAL));
+    let job = Job { work, state, range, batch: 1, samples, threads, source };
+    let mut samples = arena.run(&job)?;
+    samples.sort_unstable_by(f64::total_cmp);
+    Ok(samples.get(samples.len() / 4).copied().unwrap_or(f64::INFINITY))
 }
 
 #[cfg(test)]

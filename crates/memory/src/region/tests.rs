@@ -65,6 +65,7 @@ fn a_buffer_keeps_its_address_when_sealed() {
     client.make_writable(span).unwrap();
     let address = client.address_of(span).unwrap();
     let bytes = client.writable_slice(span).unwrap();
+    bytes.fill(0xA7);
     bytes.write_at(Offset(span.offset.0 + 5), b"payload").unwrap();
     assert_eq!(Address(bytes.as_mut_ptr().addr()), address);
     assert!(matches!(client.make_read_only(span), Err(MapError::InUse { writers: 1, .. })));
@@ -74,6 +75,8 @@ fn a_buffer_keeps_its_address_when_sealed() {
     let sealed = client.sealed(Span::new(Offset(span.offset.0 + 5), Length(7))).unwrap();
     assert_eq!(sealed.as_ptr().addr(), address.0 + 5);
     assert_eq!(&sealed[..], b"payload");
+    let rest = client.sealed(Span::new(Offset(span.offset.0 + 12), Length(span.length.0 - 12)));
+    assert!(rest.unwrap().iter().all(|byte| *byte == 0xA7));
     assert_eq!(client.counters().mapped_writable_bytes, 0);
 }
 

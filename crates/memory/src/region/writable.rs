@@ -234,6 +234,14 @@ impl WritableBytes {
         }
         Ok(())
     }
+
+    /// Sets every byte to `value`, by the stores that are best for its size: memory that held
+    /// another object before is not zero.
+    pub fn fill(&self, value: u8) {
+        let plan = self.region.profile().copy_plan();
+        // SAFETY: the pinned range. One client alone writes a range before its seal.
+        unsafe { copy::fill_into(self.as_mut_ptr(), self.span.length, value, plan) };
+    }
 }
 
 impl Drop for WritableBytes {
