@@ -348,6 +348,51 @@ fn flags_and_barriers_outlive_a_change_of_nodes() {
     });
 }
 
+/// What a node keeps is handed over before it goes: flags, who waits, and whose end the others are to
+/// hear of.
+#[test]
+fn a_node_that_ends_in_good_order_hands_over_flags_and_barriers() {
+    let mut nodes = Nodes::start(3, "64MiB", CALM);
+    let (a, c) = (nodes.client(0), nodes.client(2));
+    let names: Vec<String> = (0..12).map(|number| format!("name {number}")).collect();
+    for name in &names {
+        assert_eq!(a.set_flags(name, 0b101, 0).unwrap(), 0b101);
+        std::thread::scope(|scope| {
+            scope.spawn(|| a.barrier(name, 2, SOON).unwrap());
+            c.barrier(name, 2, SOON).unwrap();
+        });
+    }
+    std::thread::scope(|scope| {
+        let mut flags = Vec::new();
+        let mut barriers = Vec::new();
+        for name in &names {
+            flags.push(scope.spawn(|| a.wait_flags(name, 0b1100, WHILE)));
+            barriers.push(scope.spawn(|| a.barrier(name, 2, WHILE)));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        nodes.client(1).shut_down_node().unwrap();
+        assert!(nodes.daemons[1].wait_end().success());
+        nodes.settle(2);
+        for name in &names {
+            assert_eq!(c.wait_flags(name, 0b101, SOON).unwrap(), 0b101, "{name}");
+            assert_eq!(c.set_flags(name, 0b1000, 0).unwrap(), 0b1101, "{name}");
+        }
+        for wait in flags {
+            assert_eq!(wait.join().unwrap().unwrap(), 0b1101);
+        }
+        // A member of the last time: nobody waits for it in vain, wherever the barrier is now.
+        let began = Instant::now();
+        drop(c);
+        for wait in barriers {
+            let error = wait.join().unwrap().unwrap_err();
+            let is_right =
+                matches!(&error, Error::BarrierBroken { who, .. } if who.contains("node c"));
+            assert!(is_right, "{error}");
+        }
+        assert!(began.elapsed() < WHILE / 2, "{:?}", began.elapsed());
+    });
+}
+
 #[test]
 fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     let mut nodes = Nodes::start(3, "64MiB", &["--lease-ms", "30000"]);

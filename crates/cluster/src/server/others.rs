@@ -18,7 +18,7 @@ use crate::metrics::cluster::{Kind, Traffic, Way};
 use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
 use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
-use crate::protocol::{Action, PeerIdentity, SessionId, span};
+use crate::protocol::{Action, NodeState, PeerIdentity, SessionId, span};
 use crate::wire::{self, FRAME_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, WireError};
 
 /// Tokens of processes that are watched for other nodes: this bit and a number.
@@ -620,12 +620,21 @@ impl Server {
         guests.into_iter().for_each(|session| self.drop_guest(session, true));
     }
 
-    /// Says to the other nodes that this one goes, and waits until they know, for a limited time.
+    /// Hands over what this node keeps for others, says to them that it goes, and waits until they
+    /// know, each for a limited time.
     pub(super) fn part_from_others(&mut self) {
-        let until = Instant::now() + LEAVE_MAX;
+        let mut actions = Vec::new();
+        self.state.hand_over_cluster(self.now_ms(), &mut actions);
+        self.go_on_until(|state| state.has_handed_over(), actions);
         let mut actions = Vec::new();
         self.state.leave_cluster(self.now_ms(), &mut actions);
-        while !self.state.has_left() && Instant::now() < until {
+        self.go_on_until(|state| state.has_left(), actions);
+    }
+
+    /// Talks to other nodes alone, until something is so, or for [`LEAVE_MAX`].
+    fn go_on_until(&mut self, is_so: impl Fn(&NodeState) -> bool, mut actions: Vec<Action>) {
+        let until = Instant::now() + LEAVE_MAX;
+        while !is_so(&self.state) && Instant::now() < until {
             self.perform(std::mem::take(&mut actions));
             let Some(others) = &self.others else {
                 return;

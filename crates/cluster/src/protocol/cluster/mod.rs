@@ -29,6 +29,7 @@ use super::membership::{
 };
 use super::naming::{self, Naming};
 use super::node::NodeState;
+use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
@@ -343,6 +344,30 @@ impl NodeState {
         self.tell_roster();
     }
 
+    /// Hands over what this node keeps for clients of all nodes: it is about to leave.
+    pub fn hand_over_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.hand_over_sync(now_ms, out);
+    }
+
+    /// Whether all that was handed over was taken.
+    pub fn has_handed_over(&self) -> bool {
+        let Some(cluster) = &self.cluster else {
+            return true;
+        };
+        let is_kept = |question: &Question| {
+            matches!(
+                question,
+                Question::Sync(SyncQuestion::Kept { .. } | SyncQuestion::Told { .. })
+            )
+        };
+        let is_under_way = |about: &Asked| match about {
+            Asked::Told { question, .. } => is_kept(question),
+            _ => false,
+        };
+        !cluster.asked.values().any(is_under_way)
+            && !cluster.untold.iter().any(|one| is_kept(&one.what.1))
+    }
+
     /// Whether nobody has to be told that this node goes.
     pub fn has_left(&self) -> bool {
         self.cluster.as_ref().is_none_or(|cluster| cluster.has_left)
@@ -512,9 +537,8 @@ impl NodeState {
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
             }
-            (Asked::Sync(number), Err(_) | Ok(Answer::No(_))) => {
-                self.sync_unanswered(number, now_ms);
-            }
+            (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
+            (Asked::Sync(number), Ok(Answer::No(_))) => self.sync_refused(number, now_ms),
             (Asked::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
                 if now_ms < until_ms =>
             {
@@ -621,6 +645,15 @@ impl NodeState {
         let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
         let member = view.and_then(|view| view.member(naming::registrar_of(view, full)?));
         member.map_or_else(|| self.own_name(), |member| member.name.to_string())
+    }
+
+    /// The same once this node has left; `None` if it is alone.
+    pub(in crate::protocol) fn registrar_without_own(&self, full: &str) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        let mut view = cluster.membership.view()?.clone();
+        view.members.retain(|member| member.name != cluster.options.name);
+        let member = view.member(naming::registrar_of(&view, full)?);
+        member.map(|member| member.name.to_string())
     }
 
     /// What clients are told of the nodes, and `Nodes` is answered with.

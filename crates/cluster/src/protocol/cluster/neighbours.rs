@@ -165,7 +165,7 @@ impl NodeState {
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.sync_without(&lost, now_ms, out);
-        self.sync_view(now_ms, out);
+        self.sync_view(&lost, now_ms, out);
         self.await_everywhere(out);
         self.tell_roster();
     }
@@ -193,6 +193,13 @@ impl NodeState {
     pub fn is_neighbour(&self, node: &str) -> bool {
         let cluster = self.cluster.as_ref();
         cluster.and_then(|one| one.neighbours.get(node)).is_some_and(|one| !one.is_lost())
+    }
+
+    /// Names of all members but this one.
+    pub(in crate::protocol) fn live_neighbours(&self) -> Vec<String> {
+        let neighbours = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        let live = neighbours.filter(|(_, neighbour)| !neighbour.is_lost());
+        live.map(|(name, _)| name.clone()).collect()
     }
 
     /// The memory of another node, for a client that is to map it too.

@@ -1,17 +1,18 @@
 //! Barriers and flags of clients, on any node. Each name is kept by one node, the same for all that
 //! have the same view; where it is not this one, requests go there and outcomes come back. A node
 //! that does not keep a name, by its own view, takes no request for it. When a view gives a name to
-//! another node the flags go there, and who waits asks there.
+//! another node, flags and members of barriers go there, and who waits asks there. A node that leaves
+//! in good order hands over before it goes, and takes no more requests.
 
 mod table;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
 use serde::{Deserialize, Serialize};
 
-use table::{Outcomes, SyncTable};
-pub use table::{PARTIES_MAX, Party, Told, Waiter};
+pub use table::{Kept, PARTIES_MAX, Party, Told, Waiter};
+use table::{NAMES_MAX, Outcomes, SyncTable};
 
 use super::admission::answer_to;
 use super::convert::limit;
@@ -31,6 +32,9 @@ const GRACE_MS: u64 = 5_000;
 /// A keeper that did not answer is asked again after so long: some round trips, and far below a
 /// lease.
 const AGAIN_MS: u64 = 100;
+
+/// So many clients of other nodes that ended are remembered: more than end while a barrier moves.
+const ENDED_MAX: usize = 4096;
 
 /// What a client wants done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,14 +123,14 @@ pub enum SyncQuestion {
         /// Names the request there.
         number: u64,
     },
-    /// Flags that the asking node kept: the asked one keeps them now.
-    Flags {
+    /// What the asking node kept: the asked one keeps it by the view, or by the next one.
+    Kept {
         /// Told again, it has the same one.
         number: u64,
         /// The name, in full.
         name: String,
-        /// All of them.
-        value: u64,
+        /// What.
+        kept: Kept,
     },
 }
 
@@ -142,6 +146,8 @@ struct Wait {
     deadline_ms: u64,
     /// It did not answer, and is asked again then.
     again_at_ms: Option<u64>,
+    /// It said that it does not hold this request, so nothing is lost if it goes.
+    is_free: bool,
 }
 
 /// What a node keeps for others, and what its own clients wait for.
@@ -150,10 +156,16 @@ pub(super) struct Sync {
     table: SyncTable,
     waits: BTreeMap<u64, Wait>,
     next_number: u64,
-    /// Nodes that keep barriers in which a client took part.
-    keepers: BTreeMap<SessionId, BTreeSet<String>>,
-    /// Clients that ended since the last tick.
+    /// Clients that came to a barrier, wherever it is kept.
+    parties: BTreeSet<SessionId>,
+    /// Of them, those that ended since the last tick.
     ended: Vec<SessionId>,
+    /// Clients of other nodes that ended lately: a barrier that moves may still have them as members.
+    ended_elsewhere: VecDeque<(String, u64)>,
+    /// What other nodes keep until they are gone, and then perhaps this one.
+    inherited: BTreeMap<String, (String, Kept)>,
+    /// Everything was handed over, for this node leaves.
+    is_leaving: bool,
 }
 
 impl Sync {
@@ -190,7 +202,8 @@ impl NodeState {
         let pid = state.peer.pid;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
         let keeper = self.registrar_name(&name);
-        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms: None };
+        let (again_at_ms, is_free) = (None, false);
+        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, is_free };
         let number = self.sync.add(wait);
         self.ask_keeper(number, now_ms, out);
         Ok(())
@@ -216,15 +229,18 @@ impl NodeState {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;
         };
-        wait.again_at_ms = None;
+        (wait.again_at_ms, wait.is_free) = (None, false);
         let (client, pid) = (wait.session.0, wait.pid);
         let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(now_ms);
         let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
         let keeper = wait.keeper.clone();
         if matches!(ask, SyncAsk::Arrive { .. }) {
-            self.sync.keepers.entry(session).or_default().insert(keeper.clone());
+            self.sync.parties.insert(session);
         }
         let own = self.own_name();
+        if keeper == own && self.sync.is_leaving {
+            return self.sync_refused(number, now_ms);
+        }
         if keeper == own {
             return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
         }
@@ -241,6 +257,15 @@ impl NodeState {
         if let Some(wait) = self.sync.waits.get_mut(&number) {
             wait.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
         }
+    }
+
+    /// The node that keeps a name, as it was thought, does not take the request: it is asked again,
+    /// or whoever keeps the name by then.
+    pub(super) fn sync_refused(&mut self, number: u64, now_ms: u64) {
+        if let Some(wait) = self.sync.waits.get_mut(&number) {
+            wait.is_free = true;
+        }
+        self.sync_unanswered(number, now_ms);
     }
 
     /// Numbers of requests begin above all those of earlier lives of this node, so that a keeper
@@ -304,7 +329,7 @@ impl NodeState {
             Told::Moved => {
                 // A new number: should the name come back to that node, this one is known there.
                 let number = self.sync.add(wait);
-                return self.sync_unanswered(number, now_ms);
+                return self.sync_refused(number, now_ms);
             }
             Told::Released => Ok(ReplyBody::Done),
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
@@ -355,6 +380,7 @@ impl NodeState {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
                 self.check_kept(&name)?;
+                self.check_stays()?;
                 if !self.sync.table.is_new(from, number) {
                     // It was asked before, and what becomes of it is told until it is heard.
                 } else if !self.may(from, ask.right(), &name) {
@@ -371,6 +397,9 @@ impl NodeState {
                 }
             }
             SyncQuestion::Left { client } => {
+                let ended = &mut self.sync.ended_elsewhere;
+                ended.truncate(ENDED_MAX - 1);
+                ended.push_front((from.to_owned(), client));
                 let is_gone = |party: &Party| party.node == from && party.client == client;
                 self.break_for(is_gone, "it ended", now_ms, out);
             }
@@ -382,21 +411,97 @@ impl NodeState {
                 self.sync.table.give_up(&waiter, &mut outcomes);
                 self.tell_outcomes(outcomes, now_ms, out);
             }
-            SyncQuestion::Flags { number, name, value } => {
-                self.check_kept(&name)?;
-                let is_good = name.len() <= NAME_BYTES_MAX as usize
-                    && self.may(from, Rights::WRITE, &name)
-                    && self.sync.table.is_new(from, number);
-                if is_good {
-                    let mut outcomes = Outcomes::new();
-                    if let Err(error) = self.sync.table.set_flags(&name, value, 0, &mut outcomes) {
-                        tracing::warn!(from, name, error, "flags of another node are not taken");
+            SyncQuestion::Kept { number, name, kept } => {
+                self.check_stays()?;
+                let keeper = self.registrar_name(&name);
+                if keeper != from {
+                    self.check_kept(&name)?;
+                }
+                let is_good =
+                    name.len() <= NAME_BYTES_MAX as usize && self.may(from, Rights::WRITE, &name);
+                if keeper == from {
+                    let inherited = &mut self.sync.inherited;
+                    limit("names that other nodes hand over", inherited.len() + 1, NAMES_MAX)
+                        .map_err(|error| error.to_string())?;
+                    if is_good && self.sync.table.is_new(from, number) {
+                        inherited.insert(name, (from.to_owned(), kept));
                     }
-                    self.tell_outcomes(outcomes, now_ms, out);
+                } else if is_good && self.sync.table.is_new(from, number) {
+                    self.take_over(&name, kept, now_ms, out);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Keeps from now on what another node kept.
+    fn take_over(&mut self, name: &str, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
+        let mut outcomes = Outcomes::new();
+        if let Err(error) = self.sync.table.take_over(name, kept, &mut outcomes) {
+            tracing::warn!(name, error, "what another node kept is not taken");
+        }
+        self.tell_outcomes(outcomes, now_ms, out);
+        // Who ended or was lost while the name moved was told to the one that had it, or to none.
+        let own = self.own_name();
+        let is_gone = |party: &&Party| {
+            if party.node == own {
+                return !self.sessions.contains_key(&SessionId(party.client));
+            }
+            let mut ended = self.sync.ended_elsewhere.iter();
+            ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
+                || !self.is_neighbour(&party.node)
+        };
+        let members = self.sync.table.members(name);
+        let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();
+        if !gone.is_empty() {
+            self.break_for(|party| gone.contains(party), "it ended", now_ms, out);
+        }
+    }
+
+    /// Hands over what this node keeps, for it is about to leave, and takes no more.
+    pub(super) fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.sync.is_leaving = true;
+        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+        for name in names {
+            if let Some(heir) = self.registrar_without_own(&name) {
+                self.move_to(&heir, &name, now_ms, out);
+            }
+        }
+        for (name, (_, kept)) in std::mem::take(&mut self.sync.inherited) {
+            if let Some(heir) = self.registrar_without_own(&name) {
+                self.tell_kept(&heir, name, kept, now_ms, out);
+            }
+        }
+    }
+
+    /// Another node keeps a name, or is to.
+    fn move_to(&mut self, keeper: &str, name: &str, now_ms: u64, out: &mut Vec<Action>) {
+        let mut outcomes = Outcomes::new();
+        let kept = self.sync.table.move_away(name, &mut outcomes);
+        self.tell_kept(keeper, name.to_owned(), kept, now_ms, out);
+        self.tell_outcomes(outcomes, now_ms, out);
+    }
+
+    fn tell_kept(
+        &mut self,
+        keeper: &str,
+        name: String,
+        kept: Kept,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        if !kept.is_empty() {
+            let number = self.sync.fresh_number();
+            let question = Question::Sync(SyncQuestion::Kept { number, name, kept });
+            self.tell_node(keeper, question, now_ms, out);
+        }
+    }
+
+    fn check_stays(&self) -> Result<(), String> {
+        match self.sync.is_leaving {
+            true => Err(format!("{:?} is leaving", self.own_name())),
+            false => Ok(()),
+        }
     }
 
     fn check_kept(&self, name: &str) -> Result<(), String> {
@@ -407,8 +512,8 @@ impl NodeState {
         Err(format!("{name:?} is kept by {keeper:?}, not by {own:?}"))
     }
 
-    /// There is a new view: what other nodes keep by it goes there.
-    pub(super) fn sync_view(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    /// There is a new view, without the nodes that are lost: what other nodes keep by it goes there.
+    pub(super) fn sync_view(&mut self, lost: &[String], now_ms: u64, out: &mut Vec<Action>) {
         let own = self.own_name();
         let names: Vec<String> = self.sync.table.names().map(str::to_owned).collect();
         for name in names {
@@ -416,14 +521,17 @@ impl NodeState {
             if keeper == own {
                 continue;
             }
-            let mut outcomes = Outcomes::new();
-            let value = self.sync.table.move_away(&name, &mut outcomes);
-            if value != 0 {
-                let number = self.sync.fresh_number();
-                let question = Question::Sync(SyncQuestion::Flags { number, name, value });
-                self.tell_node(&keeper, question, now_ms, out);
+            self.move_to(&keeper, &name, now_ms, out);
+        }
+        for (name, (from, kept)) in std::mem::take(&mut self.sync.inherited) {
+            let keeper = self.registrar_name(&name);
+            if keeper == from && !lost.contains(&from) {
+                self.sync.inherited.insert(name, (from, kept));
+            } else if keeper == own {
+                self.take_over(&name, kept, now_ms, out);
+            } else {
+                self.tell_kept(&keeper, name, kept, now_ms, out);
             }
-            self.tell_outcomes(outcomes, now_ms, out);
         }
     }
 
@@ -442,7 +550,9 @@ impl NodeState {
     /// A client ended, or let go of everything.
     pub(super) fn sync_ended(&mut self, session: SessionId) {
         self.sync.waits.retain(|_, wait| wait.session != session);
-        self.sync.ended.push(session);
+        if self.sync.parties.remove(&session) {
+            self.sync.ended.push(session);
+        }
     }
 
     /// Nodes went: what they kept is not kept any more, and their clients take part no more.
@@ -451,12 +561,13 @@ impl NodeState {
             return;
         }
         let stranded = self.sync.waits.iter();
-        let stranded = stranded.filter(|(_, wait)| lost.contains(&wait.keeper));
+        let stranded = stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && !wait.is_free);
         let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
         for number in stranded {
             self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
         }
         self.sync.table.forget(|waiter| lost.contains(&waiter.node));
+        self.sync.ended_elsewhere.retain(|(node, _)| !lost.contains(node));
         self.break_for(|party| lost.contains(&party.node), "its node is lost", now_ms, out);
     }
 
@@ -473,6 +584,8 @@ impl NodeState {
         }
         self.sync.table.forget(|waiter| waiter.node != own);
         self.sync.table.forget_flags();
+        self.sync.inherited.clear();
+        self.sync.ended_elsewhere.clear();
         let why = format!("the others went on without node {own}");
         self.break_for(|party| party.node != own, &why, now_ms, out);
     }
@@ -487,14 +600,12 @@ impl NodeState {
         for session in std::mem::take(&mut self.sync.ended) {
             // Asked for here only: a tick that has nothing to do makes no text.
             let own = self.own_name();
-            for keeper in self.sync.keepers.remove(&session).unwrap_or_default() {
-                if keeper == own {
-                    let is_gone = |party: &Party| party.node == own && party.client == session.0;
-                    self.break_for(is_gone, "it ended", now_ms, out);
-                } else {
-                    let question = Question::Sync(SyncQuestion::Left { client: session.0 });
-                    self.tell_node(&keeper, question, now_ms, out);
-                }
+            let is_gone = |party: &Party| party.node == own && party.client == session.0;
+            self.break_for(is_gone, "it ended", now_ms, out);
+            // All nodes, for barriers move.
+            for node in self.live_neighbours() {
+                let question = Question::Sync(SyncQuestion::Left { client: session.0 });
+                self.tell_node(&node, question, now_ms, out);
             }
         }
         let mut outcomes = Outcomes::new();

@@ -109,6 +109,22 @@ pub struct SyncTable {
     came: BTreeMap<String, BTreeSet<u64>>,
 }
 
+/// What goes along when another node is to keep a name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The flags.
+    pub flags: u64,
+    /// Who passed the barrier the last time.
+    pub members: Vec<Party>,
+}
+
+impl Kept {
+    /// Nothing that another node would have to know?
+    pub fn is_empty(&self) -> bool {
+        self.flags == 0 && self.members.is_empty()
+    }
+}
+
 /// Who is told what.
 pub type Outcomes = Vec<(Waiter, Told)>;
 
@@ -246,19 +262,42 @@ impl SyncTable {
         Ok(self.flags.entry(name.to_owned()).or_default())
     }
 
+    /// Who passed a barrier the last time.
+    pub fn members(&self, name: &str) -> impl Iterator<Item = &Party> {
+        self.barriers.get(name).into_iter().flat_map(|barrier| &barrier.members)
+    }
+
     /// Names of all that is kept; some twice.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.barriers.keys().chain(self.flags.keys()).map(String::as_str)
     }
 
-    /// Another node keeps a name now: the flags that it has to know.
-    pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> u64 {
+    /// Another node keeps a name now: what it has to know.
+    pub fn move_away(&mut self, name: &str, out: &mut Outcomes) -> Kept {
         let barrier = self.barriers.remove(name).unwrap_or_default();
         let flags = self.flags.remove(name).unwrap_or_default();
         let waiters = barrier.arrived.into_iter().map(|one| one.waiter);
         let waiters = waiters.chain(flags.waits.into_iter().map(|wait| wait.waiter));
         out.extend(waiters.map(|waiter| (waiter, Told::Moved)));
-        flags.value
+        Kept { flags: flags.value, members: barrier.members.into_iter().collect() }
+    }
+
+    /// Takes over what another node kept under a name. Flags that were set here since stay set.
+    ///
+    /// # Errors
+    ///
+    /// Too many names.
+    pub fn take_over(&mut self, name: &str, kept: Kept, out: &mut Outcomes) -> Result<(), String> {
+        self.set_flags(name, kept.flags, 0, out)?;
+        if kept.members.is_empty() {
+            return Ok(());
+        }
+        if self.barriers.len() >= NAMES_MAX && !self.barriers.contains_key(name) {
+            return Err(format!("too many barriers: the limit is {NAMES_MAX}"));
+        }
+        let barrier = self.barriers.entry(name.to_owned()).or_default();
+        barrier.members.extend(kept.members.into_iter().take(PARTIES_MAX as usize));
+        Ok(())
     }
 
     /// Nobody listens for the outcome any more.
@@ -436,10 +475,10 @@ mod tests {
         let mut out = Vec::new();
         table.wait_flags("b", 0b100, waiter(3), 9, &mut out);
         assert_eq!(table.set_flags("b", 0b11, 0, &mut out), Ok(0b11));
-        assert_eq!(table.move_away("b", &mut out), 0b11);
+        assert_eq!(table.move_away("b", &mut out), Kept { flags: 0b11, members: vec![] });
         assert_eq!(out, [1, 2, 3].map(|number| (waiter(number), Told::Moved)));
         assert_eq!(table.names().count(), 0);
-        assert_eq!(table.move_away("b", &mut Vec::new()), 0);
+        assert!(table.move_away("b", &mut Vec::new()).is_empty());
     }
 
     #[test]
