@@ -10,9 +10,8 @@ PROCESSES = 4
 # Several times what an idle machine of two cores takes.
 CHECK_SECONDS_MAX = 240
 STRESS_SECONDS_MAX = 300
-# What a kernel has free differs by so much between two looks at it, with nothing leaked: mostly
-# pages that CPUs and slabs keep for themselves.
-FREE_KIB_MAX = 16 * 1024
+# What a kernel has free differs by less than so much between two looks at it, with nothing leaked.
+FREE_KIB_MAX = 1024
 # Slab objects are checked for use after free and for stores beyond their end.
 APPEND = "slub_debug=FZPU"
 # Must be zero when nobody uses the module.
