@@ -145,21 +145,26 @@ def measure_memory(
     client = nodes.clients[0]
     for place, node in (("own" + suffix, nodes.names[0]), ("other" + suffix, nodes.names[1])):
         source = np.full(large_bytes, 7, np.uint8)
-        parts: list[tuple[float, float, float]] = []
-        for _ in range(1 + repeats):
-            began = time.perf_counter()
-            writer = client.create(large_bytes, "large", node=node)
-            allocated = time.perf_counter()
-            np.copyto(np.frombuffer(writer.buffer, np.uint8), source)
-            written = time.perf_counter()
-            writer.seal()
-            sealed = time.perf_counter()
-            client.delete("large")
-            parts.append((allocated - began, written - allocated, sealed - written))
-        for case, samples in zip(
-            ("allocate", "write", "publish"), zip(*parts[1:], strict=True), strict=True
-        ):
-            yield Sample(f"large {case}", "farrow", place, "s", list(samples), large_bytes)
+        for way in ("stored", "copied"):
+            parts: list[tuple[float, float, float]] = []
+            for _ in range(1 + repeats):
+                began = time.perf_counter()
+                writer = client.create(large_bytes, "large", node=node)
+                allocated = time.perf_counter()
+                if way == "stored":
+                    np.copyto(np.frombuffer(writer.buffer, np.uint8), source)
+                else:
+                    writer.write(source)
+                written = time.perf_counter()
+                writer.seal()
+                sealed = time.perf_counter()
+                client.delete("large")
+                del writer
+                parts.append((allocated - began, written - allocated, sealed - written))
+            for case, samples in zip(
+                ("allocate", "write", "publish"), zip(*parts[1:], strict=True), strict=True
+            ):
+                yield Sample(f"{way} {case}", "farrow", place, "s", list(samples), large_bytes)
         numbers = np.arange(large_bytes // 8, dtype=np.int64)
         private = pa.table({"n": numbers})
         puts, published = [], []

@@ -26,9 +26,9 @@ MIB, GIB = 1 << 20, 1 << 30
 OWN, OTHER = "own node", "another node"
 # What measure_memory calls the parts that the papers took apart, and their names here.
 _PARTS = {
-    "large allocate": "allocate",
-    "large write": "write (the copy)",
-    "large publish": "publish",
+    "copied allocate": "allocate",
+    "copied write": "write (the copy)",
+    "copied publish": "publish",
     "put": "put a table, all parts",
     "first value of a table": "find it, first value",
     "allocate 64 KiB": "allocate 64 KiB",

@@ -149,6 +149,11 @@ void Objects(FarrowClient* client) {
   CHECK(farrow_refresh(client, farrow_writer_data(writer), 10) == FARROW_OK);
   CHECK(farrow_publish(client, &name, 1) == FARROW_INVALID_ARGUMENT);
   CHECK(farrow_writer_size(writer) == 10);
+  CHECK(farrow_writer_write(writer, 3, "written", 7) == FARROW_OK);
+  CHECK(std::memcmp(static_cast<char*>(farrow_writer_data(writer)) + 3, "written", 7) == 0);
+  CHECK(farrow_writer_write(writer, 4, "written", 7) == FARROW_INVALID_ARGUMENT);
+  CHECK(farrow_writer_write(writer, 0, nullptr, 7) == FARROW_INVALID_ARGUMENT);
+  CHECK(farrow_writer_write(nullptr, 0, "written", 7) == FARROW_INVALID_ARGUMENT);
   CHECK(farrow_writer_abort(writer) == FARROW_OK);
   CHECK(farrow_contains(client, nullptr, "kept", &is_sealed) == FARROW_OK && is_sealed == 0);
 }

@@ -81,6 +81,21 @@ class Writer:
         Raises:
             InvalidArgument: the object was sealed or aborted.
         """
+    def write(self, data: Any, at: int | None = None) -> int:
+        """Copy bytes to where the last write ended, or to byte ``at``, as into a file.
+
+        Large ones are copied by all cores and past the caches, without the GIL.  On memory that is
+        coherent only inside a node what is written so needs no more work at the seal; after a use
+        of ``buffer`` all of the object's cache lines do.
+
+        Returns:
+            The number of bytes.
+
+        Raises:
+            InvalidArgument: they do not fit, and nothing was written; the object was sealed or
+                aborted.
+            TypeError: it has no buffer.
+        """
     @property
     def nbytes(self) -> int: ...
     def seal(self) -> ObjectRef:

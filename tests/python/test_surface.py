@@ -35,6 +35,7 @@ def test_surface() -> None:
         "buffer",
         "nbytes",
         "seal",
+        "write",
     }
     assert {name for name in vars(farrow.ObjectRef) if not name.startswith("_")} == {
         "hex",

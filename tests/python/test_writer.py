@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,32 @@ def test_through_arrow_and_numpy(client: farrow.Client) -> None:
         stream.write_table(table)
     sink.close()
     assert pa.ipc.open_stream(client.get(writer.seal())).read_all().equals(table)
+
+
+def test_writes_follow_each_other_like_those_to_a_file(client: farrow.Client) -> None:
+    rows = np.arange(300_000)
+    writer = client.create(rows.nbytes + 100)
+    assert writer.write(b"head") == 4
+    assert writer.write(rows, at=100) == rows.nbytes
+    assert writer.write(memoryview(b"..x..")[2:3], 4) == 1
+    writer.write(pa.py_buffer(b"tail"))
+    refused = f"2400000 B at 101 of an object of {writer.nbytes}"
+    with pytest.raises(farrow.InvalidArgument, match=refused):
+        writer.write(rows, 101)
+    with pytest.raises(TypeError, match="bytes can be written, not str"):
+        writer.write("text")
+    back = client.get(writer.seal()).to_pybytes()
+    assert back[:9] == b"headxtail"
+    assert np.array_equal(np.frombuffer(back[100:], np.int64), rows)
+    with pytest.raises(farrow.InvalidArgument, match="sealed"):
+        writer.write(b"late")
+
+
+def test_what_writes_like_a_file_writes_to_it(client: farrow.Client) -> None:
+    payload = {"rows": list(range(1000))}
+    writer = client.create(len(pickle.dumps(payload)))
+    pickle.dump(payload, writer)
+    assert pickle.loads(client.get(writer.seal())) == payload
 
 
 def test_abort(client: farrow.Client) -> None:

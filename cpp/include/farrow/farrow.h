@@ -111,8 +111,11 @@ FarrowStatus farrow_put_stream(FarrowClient *client, FarrowKind kind,
 
 FarrowStatus farrow_create(FarrowClient *client, uint64_t size, const char *name,
                            FarrowWriter **writer);
-/* Writable until seal or abort. */
+/* Writable until seal or abort. Afterwards seal publishes all of the object. */
 void *farrow_writer_data(const FarrowWriter *writer);
+/* Copy to byte `offset` and publish: large data by all cores and past the caches. */
+FarrowStatus farrow_writer_write(const FarrowWriter *writer, uint64_t offset, const void *data,
+                                 uint64_t size);
 uint64_t farrow_writer_size(const FarrowWriter *writer);
 /* Both give the handle back, also on error. After seal the bytes are read-only everywhere. */
 FarrowStatus farrow_writer_seal(FarrowWriter *writer, FarrowObjectId *id);

@@ -170,6 +170,24 @@ pub unsafe extern "C" fn farrow_writer_data(writer: *const FarrowWriter) -> *mut
 /// See `farrow.h`.
 ///
 /// # Safety
+/// `writer` is NULL or a writer handle; `data` is readable for `size`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_writer_write(
+    writer: *const FarrowWriter,
+    offset: u64,
+    data: *const c_void,
+    size: u64,
+) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promises.
+        let writer = unsafe { writer.as_ref() }.ok_or_else(|| Failure::null("writer"))?;
+        Ok(writer.writer.memory().write_at(offset, bytes(data, size)?)?)
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
 /// `writer` is NULL or a writer handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn farrow_writer_size(writer: *const FarrowWriter) -> u64 {

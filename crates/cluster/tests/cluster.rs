@@ -407,8 +407,7 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
 }
 
 /// Regular files stand for devices that two machines have, each cache-coherent only inside.
-#[test]
-fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
+fn node_local() -> (Nodes, tempfile::TempDir) {
     let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
     let nodes = Nodes::start_each(2, &["--no-prepare", "--lease-ms", "20000"], |number, words| {
         let device = dir.path().join(number.to_string());
@@ -419,13 +418,67 @@ fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_clea
         words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
         Daemon::start_with(&words)
     });
+    (nodes, dir)
+}
+
+fn fabric(client: &farrow::Client) -> farrow::FabricStats {
+    client.stats().unwrap().fabrics["device"].clone()
+}
+
+/// What calls copy is published by them, what they leave out by the seal, and who wrote an object has
+/// nothing of it to refresh.
+#[test]
+fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer() {
+    let (nodes, _dir) = node_local();
+    let (a, b) = (nodes.client(0), nodes.client(1));
+    let far = b.at("a").unwrap();
+    for bytes in [100, 5000, 3 << 20] {
+        let value = bytes_of(7, bytes);
+        let lines = (bytes as u64).next_multiple_of(4096) / 64;
+        for is_copied in [true, false] {
+            let before = fabric(&far);
+            let writer = far.create(bytes as u64, Some("written")).unwrap();
+            let memory = writer.memory();
+            if is_copied {
+                let (head, tail) = value.split_at(bytes / 3);
+                memory.write_at(head.len() as u64, tail).unwrap();
+                memory.write_at(0, head).unwrap();
+            } else {
+                // SAFETY: so many bytes are writable, and nobody else knows them.
+                let all = unsafe { std::slice::from_raw_parts_mut(memory.as_mut_ptr(), bytes) };
+                all.copy_from_slice(&value);
+            }
+            writer.seal().unwrap();
+            let after = fabric(&far);
+            let published = after.published_lines - before.published_lines;
+            assert!(published <= lines + 300, "{bytes} {is_copied}: {published} of {lines}");
+            assert!(is_copied || published >= lines, "{bytes}: {published} of {lines}");
+            let refreshed = after.refreshed_lines - before.refreshed_lines;
+            assert!(refreshed < 100, "{bytes} {is_copied}: {refreshed}");
+            let found = a.get(&"written".into(), NOW).unwrap();
+            assert_eq!(&found.view().unwrap()[..], value, "{bytes} {is_copied}");
+            drop(found);
+            far.delete(&["written".into()]).unwrap();
+        }
+    }
+    // A page that calls did not write to may hold lines of its last use: the seal publishes it.
+    let before = fabric(&far);
+    let writer = far.create(64 << 10, None).unwrap();
+    writer.memory().write_at(4096, &[1; 4096]).unwrap();
+    writer.seal().unwrap();
+    let published = fabric(&far).published_lines - before.published_lines;
+    assert!(published >= 15 * 64, "{published}");
+}
+
+#[test]
+fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
+    let (nodes, _dir) = node_local();
     let (a, b) = (nodes.client(0), nodes.client(1));
     let far = b.at("a").unwrap();
     let value = bytes_of(3, 1 << 20);
     let id = far.put(&Value::Bytes(&value), Some("far")).unwrap();
     let ids: Vec<_> =
         (0..50).map(|n| far.put(&Value::Bytes(&bytes_of(n, 500)), None).unwrap()).collect();
-    let fabric = |client: &farrow::Client| client.stats().unwrap().fabrics["device"].clone();
     let published = fabric(&far);
     assert!(published.published_lines > 0, "{published:?}");
     let before = fabric(&a);

@@ -330,9 +330,14 @@ impl Session {
         self.uses.touch(id.slot(), now_ns, USE_GRAIN_NS);
     }
 
-    /// Holds an object that this client has just sealed and goes on using, and lets the node
-    /// know, which keeps it until then.
-    pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
+    /// Holds an object that this client has just sealed, with this first block, and goes on using,
+    /// and lets the node know, which keeps it until then.
+    pub(crate) fn hold_sealed(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
+        if let Some(entry) = self.lookup(&Target::Id(id))?
+            && entry.primary.offset == primary.offset
+        {
+            self.reader.note_written(&entry);
+        }
         let held = self.hold(&Target::Id(id))?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
         let ids = vec![(id.hi, id.lo)];
@@ -374,17 +379,21 @@ impl Session {
         self.identity.region_uid
     }
 
-    /// Ends all writing through the window to pages that are to be sealed, and makes what was
-    /// written visible. Of large ranges the old page tables are left in `retired`, at an address
+    /// Ends all writing through the window to pages that are to be sealed, and makes visible what
+    /// was written to these parts of them. Of large ranges the old page tables are left in `retired`, at an address
     /// that nobody knows, to be taken down once the caller has its answer.
-    pub(crate) fn protect(&self, pages: Span, retired: &mut Retired) -> Result<(), Error> {
+    pub(crate) fn protect(
+        &self,
+        pages: Span,
+        unpublished: &[Span],
+        retired: &mut Retired,
+    ) -> Result<(), Error> {
         if pages.length.0 <= PROTECT_AT_ONCE_BYTES_MAX {
             self.region.make_read_only(pages)?;
         } else {
             retired.append(self.region.retire_writable(pages)?);
         }
-        self.region.publish(pages)?;
-        Ok(())
+        unpublished.iter().try_for_each(|part| Ok(self.region.publish(*part)?))
     }
 
     /// Writes bytes that lie in pages which others may read, without mapping them writable.

@@ -1,9 +1,14 @@
-//! An object that is being written by hand.
+//! An object that is being written by hand: through a pointer, or by calls that copy.
+//!
+//! What is copied by calls is published as it is written, past the caches where that is quicker, so
+//! that on memory that is coherent only inside a node the seal has no line left to write back. Once a
+//! pointer was given out all lines may be dirty, and all are written back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::wire::SealItem;
-use farrow_memory::{Length, Offset, Retired, Span};
+use farrow_memory::{Length, Offset, Retired, Span, page_bytes};
 use farrow_store::{Held, ObjectId};
 
 use crate::background;
@@ -14,6 +19,13 @@ use crate::put;
 use crate::seal;
 use crate::session::{Session, lock, wire_span};
 
+/// Copies of this length on are made through a mapping of their own, whose page table entries are
+/// made ready part by part: faulting them in one by one would halve the speed.
+const FRESH_BYTES_MIN: u64 = 1 << 20;
+
+/// Parts written by calls that are told apart. With more all is published again at the seal.
+const PARTS_MAX: usize = 1024;
+
 /// Pages of an object in creation. They stay mapped as long as this lives: writable until the
 /// seal, read-only after it, so that a view of them never dangles.
 #[derive(Debug)]
@@ -22,6 +34,55 @@ pub struct WriterMemory {
     pages: Span,
     bytes: u64,
     state: std::sync::Mutex<State>,
+    published: std::sync::Mutex<Published>,
+}
+
+/// What of an object in creation is published.
+#[derive(Debug)]
+enum Published {
+    /// These parts, by their starts in the region; no two touch.
+    Parts(BTreeMap<u64, u64>),
+    /// Nobody knows: somebody may have stored anywhere.
+    Unknown,
+}
+
+impl Published {
+    fn add(&mut self, span: Span) {
+        let Self::Parts(parts) = self else {
+            return;
+        };
+        if span.is_empty() {
+            return;
+        }
+        let (mut start, mut end) = (span.offset.0, span.offset.0 + span.length.0);
+        let near = parts.range(..=end).rev().take_while(|(_, near_end)| **near_end >= start);
+        let near: Vec<(u64, u64)> = near.map(|(start, end)| (*start, *end)).collect();
+        for (near_start, near_end) in near {
+            parts.remove(&near_start);
+            (start, end) = (start.min(near_start), end.max(near_end));
+        }
+        parts.insert(start, end);
+        if parts.len() > PARTS_MAX {
+            *self = Self::Unknown;
+        }
+    }
+
+    /// The rest of these pages.
+    fn missing_of(&self, pages: Span) -> Vec<Span> {
+        let Self::Parts(parts) = self else {
+            return vec![pages];
+        };
+        let stop = pages.offset.0 + pages.length.0;
+        let mut missing = Vec::new();
+        let mut at = pages.offset.0;
+        for (start, end) in parts.iter().map(|(start, end)| (*start, *end)).chain([(stop, stop)]) {
+            if start > at {
+                missing.push(Span::new(Offset(at), Length(start - at)));
+            }
+            at = at.max(end);
+        }
+        missing
+    }
 }
 
 #[derive(Debug)]
@@ -44,8 +105,9 @@ pub struct Writer {
 }
 
 impl WriterMemory {
-    /// First byte.
+    /// First byte. Who has it may store anywhere until the seal, which then publishes all lines.
     pub fn as_mut_ptr(&self) -> *mut u8 {
+        *lock(&self.published) = Published::Unknown;
         let first = Span { offset: self.pages.offset, length: Length(self.bytes) };
         match self.session.region.address_of(first) {
             Ok(address) => std::ptr::with_exposed_provenance_mut(address.0),
@@ -73,7 +135,8 @@ impl WriterMemory {
         self.pages.offset
     }
 
-    /// Copies `from` to `offset` bytes behind the first byte.
+    /// Copies `from` to `offset` bytes behind the first byte, and publishes it: if it is large past
+    /// the caches, and by all cores.
     ///
     /// # Errors
     ///
@@ -89,8 +152,19 @@ impl WriterMemory {
                 if matches!(*state, State::Writing) { "" } else { " that is finished" }
             )));
         }
-        let target = self.session.region.writable_slice(self.pages)?;
-        Ok(target.write_at(Offset(self.pages.offset.0 + offset), from)?)
+        let region = &self.session.region;
+        let span = Span::new(Offset(self.pages.offset.0 + offset), Length::from(from.len()));
+        if span.length.0 >= FRESH_BYTES_MIN {
+            let pages = span.outward(page_bytes()).unwrap_or(self.pages);
+            let alias = region.alias(pages)?;
+            alias.write_fresh(span.offset, from)?;
+            background::unmap(alias);
+        } else {
+            region.writable_slice(self.pages)?.write_at(span.offset, from)?;
+            region.publish_if_node_local(span)?;
+        }
+        lock(&self.published).add(span);
+        Ok(())
     }
 }
 
@@ -137,7 +211,8 @@ impl Writer {
         options: &ObjectOptions<'_>,
     ) -> Result<Self, Error> {
         let state = std::sync::Mutex::new(State::Writing);
-        let memory = WriterMemory { session: Arc::clone(session), pages, bytes, state };
+        let published = std::sync::Mutex::new(Published::Parts(BTreeMap::new()));
+        let memory = WriterMemory { session: Arc::clone(session), pages, bytes, state, published };
         let metadata = options.encoded_metadata();
         if !metadata.is_empty() {
             let target = session.region.writable_slice(pages)?;
@@ -171,7 +246,8 @@ impl Writer {
         let mut state = lock(&memory.state);
         *state = State::Aborted;
         let mut retired = Retired::default();
-        session.protect(memory.pages, &mut retired)?;
+        let unpublished = lock(&memory.published).missing_of(memory.pages);
+        session.protect(memory.pages, &unpublished, &mut retired)?;
         let item = SealItem {
             name: self.name.clone(),
             metadata_bytes: self.metadata_bytes,
@@ -197,7 +273,7 @@ impl Writer {
                 }
                 // Held by its memory, so that views stay good even when it is deleted.
                 *state = State::Unknown;
-                *state = State::Sealed(session.hold_sealed(id)?);
+                *state = State::Sealed(session.hold_sealed(id, memory.pages)?);
                 Ok(id)
             }
             Err(error) => {
@@ -226,5 +302,46 @@ impl Drop for Writer {
         *lock(&self.memory.state) = State::Aborted;
         let session = &self.memory.session;
         session.reservations.give(session, self.name.take().into_iter().collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: u64, end: u64) -> Span {
+        Span::new(Offset(start), Length(end - start))
+    }
+
+    #[test]
+    fn what_calls_did_not_write_is_missing() {
+        let pages = span(100, 200);
+        let mut published = Published::Parts(BTreeMap::new());
+        assert_eq!(published.missing_of(pages), [pages]);
+        published.add(span(120, 130));
+        published.add(span(150, 160));
+        let missing = [span(100, 120), span(130, 150), span(160, 200)];
+        assert_eq!(published.missing_of(pages), missing);
+        // Over the end of one, up to the start of another, and once more.
+        published.add(span(125, 150));
+        published.add(span(125, 150));
+        assert_eq!(published.missing_of(pages), [span(100, 120), span(160, 200)]);
+        published.add(span(160, 200));
+        published.add(span(100, 100));
+        assert_eq!(published.missing_of(pages), [span(100, 120)]);
+        published.add(span(100, 121));
+        assert_eq!(published.missing_of(pages), []);
+    }
+
+    #[test]
+    fn more_parts_than_are_told_apart_are_all_published_again() {
+        let pages = span(0, 10 * PARTS_MAX as u64);
+        let mut published = Published::Parts(BTreeMap::new());
+        for part in 0..PARTS_MAX as u64 {
+            published.add(span(part * 4 + 1, part * 4 + 2));
+        }
+        assert_eq!(published.missing_of(pages).len(), PARTS_MAX + 1);
+        published.add(span(9 * PARTS_MAX as u64, 10 * PARTS_MAX as u64));
+        assert_eq!(published.missing_of(pages), [pages]);
     }
 }

@@ -41,7 +41,7 @@ impl Pinned {
         Pinned { _keep: keep.clone().unbind(), data, size }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         if self.size == 0 || self.data.is_null() {
             return &[];
         }
@@ -207,12 +207,17 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
 }
 
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    bytes_of(object)?.map(Incoming::Bytes).ok_or_else(|| unsupported_object(object))
+}
+
+/// The bytes of anything with a buffer; None: it has none.
+pub fn bytes_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Pinned>> {
     static PY_BUFFER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = object.py();
     if let Ok(view) = object.cast::<PyMemoryView>()
         && !view.getattr(intern!(py, "c_contiguous"))?.is_truthy()?
     {
-        return Incoming::new(&view.call_method0(intern!(py, "tobytes"))?);
+        return bytes_of(&view.call_method0(intern!(py, "tobytes"))?);
     }
     let py_buffer = PY_BUFFER.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("pyarrow")?.getattr("py_buffer")?.unbind())
@@ -220,14 +225,14 @@ fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
     match py_buffer.bind(py).call1((object,)) {
         Ok(buffer) => {
             let (data, size) = shim::buffer_view(&buffer)?;
-            Ok(Incoming::Bytes(Pinned::new(&buffer, data, size)))
+            Ok(Some(Pinned::new(&buffer, data, size)))
         }
-        Err(error) if error.is_instance_of::<PyTypeError>(py) => Err(unsupported_object(object)),
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => Ok(None),
         Err(error)
             if error.is_instance_of::<PyBufferError>(py)
                 || error.is_instance_of::<PyValueError>(py) =>
         {
-            Err(invalid_argument(format!("this buffer cannot be put: {error}")))
+            Err(invalid_argument(format!("this buffer cannot be copied: {error}")))
         }
         Err(error) => Err(error),
     }

@@ -1,11 +1,13 @@
 //! `farrow.Writer`: an object of bytes that is written in place.
 
 use crate::errors::{invalid_argument, raise};
+use crate::incoming::bytes_of;
 use crate::reference::ObjectRef;
 use crate::shim;
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a writer is in its life.
@@ -21,6 +23,8 @@ pub struct Writer {
     state: Mutex<State>,
     view: Mutex<Option<Py<PyMemoryView>>>,
     bytes: u64,
+    /// Where the next write begins that does not say where.
+    position: AtomicU64,
     name: Option<String>,
 }
 
@@ -28,7 +32,8 @@ impl Writer {
     /// A writer that Python owns.
     pub fn new(writer: farrow::Writer, name: Option<String>) -> Writer {
         let bytes = writer.memory().len();
-        Writer { state: Mutex::new(State::Writing(writer)), view: Mutex::new(None), bytes, name }
+        let (state, view) = (Mutex::new(State::Writing(writer)), Mutex::new(None));
+        Writer { state, view, bytes, position: AtomicU64::new(0), name }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -37,6 +42,15 @@ impl Writer {
 
     fn view(&self) -> MutexGuard<'_, Option<Py<PyMemoryView>>> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is being written.
+    fn memory(&self) -> PyResult<Arc<farrow::WriterMemory>> {
+        match &*self.state() {
+            State::Writing(writer) => Ok(Arc::clone(writer.memory())),
+            State::Sealed(_) => Err(invalid_argument("the writer is sealed")),
+            State::Aborted => Err(invalid_argument("the writer is aborted")),
+        }
     }
 
     /// Take the view back from Python, so that a late write is an exception and not a fault.
@@ -60,11 +74,8 @@ impl Writer {
         if let Some(view) = &*self.view() {
             return Ok(view.bind(py).clone());
         }
-        let (data, memory) = match &*self.state() {
-            State::Writing(writer) => (writer.memory().as_mut_ptr(), Arc::clone(writer.memory())),
-            State::Sealed(_) => return Err(invalid_argument("the writer is sealed")),
-            State::Aborted => return Err(invalid_argument("the writer is aborted")),
-        };
+        let memory = self.memory()?;
+        let data = memory.as_mut_ptr();
         let size = usize::try_from(self.bytes).unwrap_or(0);
         // SAFETY: the memory of a writer stays mapped until its last owner is dropped, and the
         // buffer owns it; it is writable until seal or abort, which take the view back.
@@ -74,6 +85,21 @@ impl Writer {
         let view = view.cast_into::<PyMemoryView>()?;
         *self.view() = Some(view.clone().unbind());
         Ok(view)
+    }
+
+    /// Copy bytes to where the last write ended, or to `at`; how many.
+    #[pyo3(signature = (data, at=None))]
+    fn write(&self, data: &Bound<'_, PyAny>, at: Option<u64>) -> PyResult<u64> {
+        let Some(pinned) = bytes_of(data)? else {
+            let name = data.get_type().fully_qualified_name()?;
+            return Err(PyTypeError::new_err(format!("bytes can be written, not {name}")));
+        };
+        let memory = self.memory()?;
+        let start = at.unwrap_or_else(|| self.position.load(Ordering::Relaxed));
+        let length = pinned.bytes().len() as u64;
+        data.py().detach(|| memory.write_at(start, pinned.bytes())).map_err(raise)?;
+        self.position.store(start + length, Ordering::Relaxed);
+        Ok(length)
     }
 
     /// Length of the object in bytes.

@@ -321,7 +321,7 @@ impl PoolCore {
             }
         }
         for span in merged(pages) {
-            if let Err(error) = session.protect(span, retired) {
+            if let Err(error) = session.protect(span, &[span], retired) {
                 self.abort_seal(session, pages);
                 return Err(error);
             }

@@ -261,6 +261,14 @@ impl Reader {
         Ok(true)
     }
 
+    /// Notes that this process wrote and published all of an object: what its node's caches hold of
+    /// it is right, and a hold need not refresh it.
+    pub fn note_written(&self, entry: &Entry) {
+        if self.region.is_node_local() {
+            self.refreshed.insert(entry);
+        }
+    }
+
     /// Where an object is. For who did not find it: one that is about to be evicted, and perhaps
     /// stays, cannot be held for a moment.
     ///
