@@ -68,7 +68,7 @@ impl Draft {
         put::settle(&self.session, &written, &result);
         background::take_down(written.retired);
         let id = result?;
-        let held = self.session.hold_sealed(id, written.primary)?;
+        let held = self.session.hold_sealed(id)?;
         Ok(Some(Kept { session: Arc::clone(&self.session), held: Some(held), id }))
     }
 }

@@ -69,7 +69,7 @@ pub enum Value<'a> {
 /// A written object that only the node's word is missing to.
 pub(crate) struct Written {
     pub(crate) item: SealItem,
-    pub(crate) primary: Span,
+    primary: Span,
     is_small: bool,
     /// Buffers of the pool that become part of it.
     pool_pages: Vec<Span>,
@@ -394,7 +394,7 @@ pub(crate) fn settle(session: &Arc<Session>, written: &Written, result: &Result<
     }
     // Each buffer holds the object until Arrow frees it, so that the table the object was made
     // from stays good whatever happens to the object.
-    match session.hold_sealed(id, written.primary) {
+    match session.hold_sealed(id) {
         Ok(held) => session.pool.commit_seal(&written.pool_pages, &held),
         // The buffers stay read-only and are never used again, which is safe.
         Err(error) => tracing::error!(%error, %id, "a sealed object cannot be held"),

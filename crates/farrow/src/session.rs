@@ -330,14 +330,19 @@ impl Session {
         self.uses.touch(id.slot(), now_ns, USE_GRAIN_NS);
     }
 
-    /// Holds an object that this client has just sealed, with this first block, and goes on using,
-    /// and lets the node know, which keeps it until then.
-    pub(crate) fn hold_sealed(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
+    /// As [`Self::hold_sealed`], for an object of one block all of which this process wrote.
+    pub(crate) fn hold_written(&self, id: ObjectId, primary: Span) -> Result<Held, Error> {
         if let Some(entry) = self.lookup(&Target::Id(id))?
             && entry.primary.offset == primary.offset
         {
             self.reader.note_written(&entry);
         }
+        self.hold_sealed(id)
+    }
+
+    /// Holds an object that this client has just sealed and goes on using, and lets the node
+    /// know, which keeps it until then.
+    pub(crate) fn hold_sealed(&self, id: ObjectId) -> Result<Held, Error> {
         let held = self.hold(&Target::Id(id))?;
         let held = held.ok_or_else(|| Error::NotFound { what: id.to_string() });
         let ids = vec![(id.hi, id.lo)];
@@ -380,8 +385,8 @@ impl Session {
     }
 
     /// Ends all writing through the window to pages that are to be sealed, and makes visible what
-    /// was written to these parts of them. Of large ranges the old page tables are left in `retired`, at an address
-    /// that nobody knows, to be taken down once the caller has its answer.
+    /// was written to these parts of them. Of large ranges the old page tables are left in `retired`,
+    /// at an address that nobody knows, to be taken down once the caller has its answer.
     pub(crate) fn protect(
         &self,
         pages: Span,

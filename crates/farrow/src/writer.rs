@@ -76,8 +76,8 @@ impl Published {
         let mut missing = Vec::new();
         let mut at = pages.offset.0;
         for (start, end) in parts.iter().map(|(start, end)| (*start, *end)).chain([(stop, stop)]) {
-            if start > at {
-                missing.push(Span::new(Offset(at), Length(start - at)));
+            if start.min(stop) > at {
+                missing.push(Span::new(Offset(at), Length(start.min(stop) - at)));
             }
             at = at.max(end);
         }
@@ -246,7 +246,16 @@ impl Writer {
         let mut state = lock(&memory.state);
         *state = State::Aborted;
         let mut retired = Retired::default();
-        let unpublished = lock(&memory.published).missing_of(memory.pages);
+        let (unpublished, is_whole) = {
+            let published = lock(&memory.published);
+            let object = Span::new(memory.pages.offset, Length(memory.bytes));
+            (published.missing_of(memory.pages), published.missing_of(object).is_empty())
+        };
+        // Of what was not written, or not by calls, this node's caches may hold older bytes.
+        let hold = |id| match is_whole {
+            true => session.hold_written(id, memory.pages),
+            false => session.hold_sealed(id),
+        };
         session.protect(memory.pages, &unpublished, &mut retired)?;
         let item = SealItem {
             name: self.name.clone(),
@@ -273,7 +282,7 @@ impl Writer {
                 }
                 // Held by its memory, so that views stay good even when it is deleted.
                 *state = State::Unknown;
-                *state = State::Sealed(session.hold_sealed(id, memory.pages)?);
+                *state = State::Sealed(hold(id)?);
                 Ok(id)
             }
             Err(error) => {
@@ -331,6 +340,9 @@ mod tests {
         assert_eq!(published.missing_of(pages), [span(100, 120)]);
         published.add(span(100, 121));
         assert_eq!(published.missing_of(pages), []);
+        assert_eq!(published.missing_of(span(100, 250)), [span(200, 250)]);
+        assert_eq!(published.missing_of(span(90, 95)), [span(90, 95)]);
+        assert_eq!(published.missing_of(span(90, 195)), [span(90, 100)]);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use crate::errors::{invalid_argument, raise};
 use crate::incoming::bytes_of;
 use crate::reference::ObjectRef;
 use crate::shim;
+use farrow_memory::sync::{AtomicU64, Ordering};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where a writer is in its life.

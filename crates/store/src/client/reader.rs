@@ -261,8 +261,8 @@ impl Reader {
         Ok(true)
     }
 
-    /// Notes that this process wrote and published all of an object: what its node's caches hold of
-    /// it is right, and a hold need not refresh it.
+    /// Notes that this process wrote and published every byte of an object: what its node's caches
+    /// hold of it is right, and a hold need not refresh it.
     pub fn note_written(&self, entry: &Entry) {
         if self.region.is_node_local() {
             self.refreshed.insert(entry);
