@@ -34,9 +34,9 @@ ROUNDS = 2 * GUESTS
 ROUNDS_OF = {256 * MIB: GUESTS, GIB: GUESTS // 2}
 # All samples of one unmap are taken within milliseconds, and the host does one thing meanwhile: so
 # each round has several unmaps, where they are quick.
-UNMAPS_MIN = 3
+UNMAPS_MIN = 2
 # Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
-TRACED_TIMES = {64 * MIB: 3, 256 * MIB: 2, 1 * GIB: 1}
+TRACED_TIMES = {64 * MIB: 3, 256 * MIB: 2, 1 * GIB: 2}
 # In the table of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
 # Several times what an idle machine of two cores takes.
@@ -136,7 +136,8 @@ def cells() -> list[Cell]:
         # Large blocks make the faults cheap; what unmap takes down is single pages all the same.
         order = 10 if size >= ORDER_BYTES else 0
         times = TRACED_TIMES.get(size, each)
-        made.append(Cell("traced", "write_all", size, order, False, times))
+        rounds = GUESTS if size in ROUNDS_OF else ROUNDS
+        made.append(Cell("traced", "write_all", size, order, False, times, rounds))
     # What ftrace says of the calls that the module times itself.
     made.append(Cell("maintain", "write_all", MIB, 0, False, UNMAPS_MIN))
     return made
