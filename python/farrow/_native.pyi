@@ -395,8 +395,8 @@ class Client:
         """Set flags, 64 of each name, after those of ``clear`` were cleared.
 
         They are kept in the private memory of one node, and all clear at first.  When nodes join,
-        or come back, they go where the name is kept then; with a node that ends, those it kept are
-        lost.
+        come back, or leave in good order, they go where the name is kept then; with a node that is
+        killed, those it kept are lost.
 
         Returns:
             All flags of that name.

@@ -13,11 +13,12 @@ use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
+use crate::extents::difference;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::put;
 use crate::seal;
-use crate::session::{Session, lock, wire_span};
+use crate::session::{Session, lock, span, wire_span};
 
 /// Copies of this length on are made through a mapping of their own, whose page table entries are
 /// made ready part by part: faulting them in one by one would halve the speed.
@@ -47,14 +48,14 @@ enum Published {
 }
 
 impl Published {
-    fn add(&mut self, span: Span) {
+    fn add(&mut self, part: Span) {
         let Self::Parts(parts) = self else {
             return;
         };
-        if span.is_empty() {
+        if part.is_empty() {
             return;
         }
-        let (mut start, mut end) = (span.offset.0, span.offset.0 + span.length.0);
+        let (mut start, mut end) = (part.offset.0, part.offset.0 + part.length.0);
         let near = parts.range(..=end).rev().take_while(|(_, near_end)| **near_end >= start);
         let near: Vec<(u64, u64)> = near.map(|(start, end)| (*start, *end)).collect();
         for (near_start, near_end) in near {
@@ -72,16 +73,8 @@ impl Published {
         let Self::Parts(parts) = self else {
             return vec![pages];
         };
-        let stop = pages.offset.0 + pages.length.0;
-        let mut missing = Vec::new();
-        let mut at = pages.offset.0;
-        for (start, end) in parts.iter().map(|(start, end)| (*start, *end)).chain([(stop, stop)]) {
-            if start.min(stop) > at {
-                missing.push(Span::new(Offset(at), Length(start.min(stop) - at)));
-            }
-            at = at.max(end);
-        }
-        missing
+        let parts = parts.iter().map(|(start, end)| Span::new(Offset(*start), Length(end - start)));
+        difference(&[pages], &parts.collect::<Vec<_>>()).into_iter().map(span).collect()
     }
 }
 
@@ -153,17 +146,17 @@ impl WriterMemory {
             )));
         }
         let region = &self.session.region;
-        let span = Span::new(Offset(self.pages.offset.0 + offset), Length::from(from.len()));
-        if span.length.0 >= FRESH_BYTES_MIN {
-            let pages = span.outward(page_bytes()).unwrap_or(self.pages);
+        let target = Span::new(Offset(self.pages.offset.0 + offset), Length::from(from.len()));
+        if target.length.0 >= FRESH_BYTES_MIN {
+            let pages = target.outward(page_bytes()).unwrap_or(self.pages);
             let alias = region.alias(pages)?;
-            alias.write_fresh(span.offset, from)?;
+            alias.write_fresh(target.offset, from)?;
             background::unmap(alias);
         } else {
-            region.writable_slice(self.pages)?.write_at(span.offset, from)?;
-            region.publish_if_node_local(span)?;
+            region.writable_slice(self.pages)?.write_at(target.offset, from)?;
+            region.publish_if_node_local(target)?;
         }
-        lock(&self.published).add(span);
+        lock(&self.published).add(target);
         Ok(())
     }
 }
@@ -318,42 +311,42 @@ impl Drop for Writer {
 mod tests {
     use super::*;
 
-    fn span(start: u64, end: u64) -> Span {
+    fn between(start: u64, end: u64) -> Span {
         Span::new(Offset(start), Length(end - start))
     }
 
     #[test]
     fn what_calls_did_not_write_is_missing() {
-        let pages = span(100, 200);
+        let pages = between(100, 200);
         let mut published = Published::Parts(BTreeMap::new());
         assert_eq!(published.missing_of(pages), [pages]);
-        published.add(span(120, 130));
-        published.add(span(150, 160));
-        let missing = [span(100, 120), span(130, 150), span(160, 200)];
+        published.add(between(120, 130));
+        published.add(between(150, 160));
+        let missing = [between(100, 120), between(130, 150), between(160, 200)];
         assert_eq!(published.missing_of(pages), missing);
         // Over the end of one, up to the start of another, and once more.
-        published.add(span(125, 150));
-        published.add(span(125, 150));
-        assert_eq!(published.missing_of(pages), [span(100, 120), span(160, 200)]);
-        published.add(span(160, 200));
-        published.add(span(100, 100));
-        assert_eq!(published.missing_of(pages), [span(100, 120)]);
-        published.add(span(100, 121));
+        published.add(between(125, 150));
+        published.add(between(125, 150));
+        assert_eq!(published.missing_of(pages), [between(100, 120), between(160, 200)]);
+        published.add(between(160, 200));
+        published.add(between(100, 100));
+        assert_eq!(published.missing_of(pages), [between(100, 120)]);
+        published.add(between(100, 121));
         assert_eq!(published.missing_of(pages), []);
-        assert_eq!(published.missing_of(span(100, 250)), [span(200, 250)]);
-        assert_eq!(published.missing_of(span(90, 95)), [span(90, 95)]);
-        assert_eq!(published.missing_of(span(90, 195)), [span(90, 100)]);
+        assert_eq!(published.missing_of(between(100, 250)), [between(200, 250)]);
+        assert_eq!(published.missing_of(between(90, 95)), [between(90, 95)]);
+        assert_eq!(published.missing_of(between(90, 195)), [between(90, 100)]);
     }
 
     #[test]
     fn more_parts_than_are_told_apart_are_all_published_again() {
-        let pages = span(0, 10 * PARTS_MAX as u64);
+        let pages = between(0, 10 * PARTS_MAX as u64);
         let mut published = Published::Parts(BTreeMap::new());
         for part in 0..PARTS_MAX as u64 {
-            published.add(span(part * 4 + 1, part * 4 + 2));
+            published.add(between(part * 4 + 1, part * 4 + 2));
         }
         assert_eq!(published.missing_of(pages).len(), PARTS_MAX + 1);
-        published.add(span(9 * PARTS_MAX as u64, 10 * PARTS_MAX as u64));
+        published.add(between(9 * PARTS_MAX as u64, 10 * PARTS_MAX as u64));
         assert_eq!(published.missing_of(pages), [pages]);
     }
 }

@@ -624,7 +624,7 @@ impl Server {
     /// know, each for a limited time.
     pub(super) fn part_from_others(&mut self) {
         let mut actions = Vec::new();
-        self.state.hand_over_cluster(self.now_ms(), &mut actions);
+        self.state.hand_over_sync(self.now_ms(), &mut actions);
         self.go_on_until(|state| state.has_handed_over(), actions);
         let mut actions = Vec::new();
         self.state.leave_cluster(self.now_ms(), &mut actions);

@@ -344,28 +344,22 @@ impl NodeState {
         self.tell_roster();
     }
 
-    /// Hands over what this node keeps for clients of all nodes: it is about to leave.
-    pub fn hand_over_cluster(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.hand_over_sync(now_ms, out);
-    }
-
     /// Whether all that was handed over was taken.
     pub fn has_handed_over(&self) -> bool {
         let Some(cluster) = &self.cluster else {
             return true;
         };
-        let is_kept = |question: &Question| {
+        let asked = cluster.asked.values().filter_map(|about| match about {
+            Asked::Told { question, .. } => Some(question),
+            _ => None,
+        });
+        let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
+        !under_way.any(|question| {
             matches!(
                 question,
                 Question::Sync(SyncQuestion::Kept { .. } | SyncQuestion::Told { .. })
             )
-        };
-        let is_under_way = |about: &Asked| match about {
-            Asked::Told { question, .. } => is_kept(question),
-            _ => false,
-        };
-        !cluster.asked.values().any(is_under_way)
-            && !cluster.untold.iter().any(|one| is_kept(&one.what.1))
+        })
     }
 
     /// Whether nobody has to be told that this node goes.

@@ -459,7 +459,7 @@ impl NodeState {
     }
 
     /// Hands over what this node keeps, for it is about to leave, and takes no more.
-    pub(super) fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.sync.is_leaving = true;
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         for name in names {
