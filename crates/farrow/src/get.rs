@@ -75,7 +75,9 @@ impl Client {
     ///
     /// As [`Self::get_many`].
     pub fn get_batch(&self, targets: &[Target], timeout: Duration) -> Result<Vec<Gotten>, Error> {
-        let found = held_bytes::get(self.session(), targets, wall_clock_ns())?;
+        let now_ns = wall_clock_ns();
+        let mut found = held_bytes::get(self.session(), targets, now_ns)?;
+        self.nodes().get_batch(self.session(), targets, now_ns, &mut found)?;
         let is_left =
             |(target, found): (&Target, &Option<_>)| found.is_none().then(|| target.clone());
         let left: Vec<Target> = targets.iter().zip(&found).filter_map(is_left).collect();
@@ -111,8 +113,9 @@ impl Client {
 
     fn get_here_at(&self, target: &Target, now_ns: u64) -> Result<Option<Object>, Error> {
         let own = self.session();
-        let is_possible = !matches!(target, Target::Id(id) if id.region().0 != own.region_uid());
-        if is_possible && let Some(held) = own.hold_here_at(target, now_ns)? {
+        if own.may_have(target)
+            && let Some(held) = own.hold_here_at(target, now_ns)?
+        {
             return Object::new(own, held).map(Some);
         }
         let found = self.nodes().hold_here_at(own, target, now_ns)?;

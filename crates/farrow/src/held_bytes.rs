@@ -81,9 +81,9 @@ pub(crate) fn get(
             false
         }
     };
-    let (holds, all) = (&session.holds, targets.iter().map(Target::store));
-    let held =
-        session.reader.hold_bytes(holds, all, Length(SMALL_BYTES_MAX), more).map_err(named)?;
+    let all: Vec<_> = targets.iter().map(Target::store).collect();
+    let small = Length(SMALL_BYTES_MAX);
+    let held = session.reader.hold_bytes(&session.holds, &all, small, more).map_err(named)?;
     if let Some(error) = failed {
         return Err(error);
     }

@@ -12,6 +12,7 @@ use farrow_store::{Held, Metadata};
 
 use crate::client::{Client, Listed, Target};
 use crate::error::Error;
+use crate::held_bytes::{self, BatchBytes};
 use crate::options::ConnectOptions;
 use crate::session::{Session, lock};
 
@@ -91,22 +92,65 @@ impl Nodes {
         target: &Target,
         now_ns: u64,
     ) -> Result<Option<(Arc<Session>, Held)>, Error> {
-        if self.own.reader.told_number()? == 0 {
-            return Ok(None);
-        }
-        let usable = self.look(|seen| Arc::clone(&seen.usable))?;
-        let own = std::iter::once(&self.own);
-        for session in own.chain(usable.iter()).filter(|one| !std::ptr::eq(&***one, but)) {
-            if let Target::Id(id) = target
-                && id.region().0 != session.region_uid()
-            {
-                continue;
-            }
+        let usable = self.usable()?;
+        for session in self.others(&usable, but).filter(|one| one.may_have(target)) {
             if let Some(held) = session.hold_here_at(target, now_ns)? {
                 return Ok(Some((Arc::clone(session), held)));
             }
         }
         Ok(None)
+    }
+
+    /// Finds and holds small objects of plain bytes, those that are not `found` yet, in the memory
+    /// of nodes at which this client has a place already. Sends no message but for pages of holds.
+    pub(crate) fn get_batch(
+        &self,
+        but: &Session,
+        targets: &[Target],
+        now_ns: u64,
+        found: &mut [Option<BatchBytes>],
+    ) -> Result<(), Error> {
+        let mut left: Vec<usize> =
+            (0..found.len()).filter(|index| matches!(found.get(*index), Some(None))).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let usable = self.usable()?;
+        for session in self.others(&usable, but) {
+            let is_possible = |index: &&usize| {
+                targets.get(**index).is_some_and(|target| session.may_have(target))
+            };
+            let possible: Vec<usize> = left.iter().filter(is_possible).copied().collect();
+            if possible.is_empty() {
+                continue;
+            }
+            let some: Vec<Target> =
+                possible.iter().filter_map(|index| targets.get(*index).cloned()).collect();
+            for (index, one) in possible.into_iter().zip(held_bytes::get(session, &some, now_ns)?) {
+                if let Some(place) = found.get_mut(index) {
+                    *place = one;
+                }
+            }
+            left.retain(|index| matches!(found.get(*index), Some(None)));
+        }
+        Ok(())
+    }
+
+    /// The places at other nodes whose memory can be used; none where there is no cluster.
+    fn usable(&self) -> Result<Arc<[Arc<Session>]>, Error> {
+        if self.own.reader.told_number()? == 0 {
+            return Ok(Arc::default());
+        }
+        self.look(|seen| Arc::clone(&seen.usable))
+    }
+
+    /// The place at the client's own node and these, but for one.
+    fn others<'a>(
+        &'a self,
+        usable: &'a [Arc<Session>],
+        but: &Session,
+    ) -> impl Iterator<Item = &'a Arc<Session>> {
+        std::iter::once(&self.own).chain(usable).filter(move |one| !std::ptr::eq(&***one, but))
     }
 
     /// True where there are no other nodes.

@@ -380,6 +380,11 @@ impl Session {
         (region_uid, slot, nonce)
     }
 
+    /// Whether an object may be here: an id says in whose memory it lies.
+    pub(crate) fn may_have(&self, target: &Target) -> bool {
+        !matches!(target, Target::Id(id) if id.region().0 != self.region_uid())
+    }
+
     pub(crate) fn region_uid(&self) -> u64 {
         self.identity.region_uid
     }

@@ -20,6 +20,28 @@ pub(crate) trait Claim {
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
+    /// As `store`, for one of several claims, which `bring_out` follows.
+    fn store_one(&self, claim: u64) -> Result<(), Self::Error> {
+        self.store(claim)
+    }
+    /// After all claims and before the fence: where the home sees them only once they are published.
+    fn bring_out(_: &[Wish<Self>]) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+    /// After the fence and before all looks: where a look has to be at memory.
+    fn bring_in(_: &[Wish<Self>]) -> Result<(), Self::Error>
+    where
+        Self: Sized,
+    {
+        Ok(())
+    }
+    /// As `life`, for one of several claims, after `bring_in`.
+    fn life_of_one(&self) -> Result<u64, Self::Error> {
+        self.life()
+    }
 }
 
 /// Claim what is there while its word is `expected`. False: it is not, and there is no claim.
@@ -50,11 +72,13 @@ pub(crate) fn claim_many<C: Claim>(wishes: &mut [Wish<C>]) -> Result<(), C::Erro
         return Ok(());
     };
     for wish in &*wishes {
-        wish.reader.store(wish.claim)?;
+        wish.reader.store_one(wish.claim)?;
     }
+    C::bring_out(wishes)?;
     first.reader.fence();
+    C::bring_in(wishes)?;
     for wish in wishes {
-        wish.is_there = wish.reader.life()? == wish.expected;
+        wish.is_there = wish.reader.life_of_one()? == wish.expected;
         if !wish.is_there {
             wish.reader.store(0)?;
         }

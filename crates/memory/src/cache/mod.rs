@@ -157,11 +157,25 @@ pub unsafe fn publish_lines(start: *const u8, length: usize) -> u64 {
 /// # Safety
 /// As [`publish_lines`].
 pub unsafe fn publish_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
+    // SAFETY: passed on to the caller.
+    unsafe { publish_ranges_by(method, std::iter::once((start, length))) }
+}
+
+/// As [`publish_lines_by`] for some ranges, with the fences of one.
+///
+/// # Safety
+/// As [`publish_lines`], of each.
+pub(crate) unsafe fn publish_ranges_by(
+    method: Method,
+    ranges: impl Iterator<Item = (*const u8, usize)>,
+) -> u64 {
     let chosen = chosen();
     let method = if method.is_available() { method } else { chosen.publish };
     isa::fence_before_publish();
     // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
-    let lines = unsafe { each_line(start, length, chosen.line_bytes, method) };
+    let each =
+        ranges.map(|(at, length)| unsafe { each_line(at, length, chosen.line_bytes, method) });
+    let lines = each.sum();
     isa::fence_after_publish();
     lines
 }
@@ -182,11 +196,25 @@ pub unsafe fn refresh_lines(start: *const u8, length: usize) -> u64 {
 /// # Safety
 /// As [`refresh_lines`].
 pub unsafe fn refresh_lines_by(method: Method, start: *const u8, length: usize) -> u64 {
+    // SAFETY: passed on to the caller.
+    unsafe { refresh_ranges_by(method, std::iter::once((start, length))) }
+}
+
+/// As [`refresh_lines_by`] for some ranges, with the fences of one.
+///
+/// # Safety
+/// As [`refresh_lines`], of each.
+pub(crate) unsafe fn refresh_ranges_by(
+    method: Method,
+    ranges: impl Iterator<Item = (*const u8, usize)>,
+) -> u64 {
     let chosen = chosen();
     let method = if method.can_refresh() { method } else { chosen.refresh };
     isa::fence_before_refresh();
     // SAFETY: passed on to the caller; a line never crosses a page; the CPU has the instruction.
-    let lines = unsafe { each_line(start, length, chosen.line_bytes, method) };
+    let each =
+        ranges.map(|(at, length)| unsafe { each_line(at, length, chosen.line_bytes, method) });
+    let lines = each.sum();
     isa::fence_after_refresh();
     lines
 }

@@ -366,7 +366,7 @@ impl Region {
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
             let method = self.profile.step(span.length).publish.0;
-            self.maintain(span, Upkeep::Publish(method));
+            self.maintain(&[span], Upkeep::Publish(method));
         } else {
             fence(Ordering::SeqCst);
         }
@@ -377,7 +377,22 @@ impl Region {
     pub(crate) fn publish_by(&self, method: Method, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        self.maintain(span, Upkeep::Publish(method));
+        self.maintain(&[span], Upkeep::Publish(method));
+        Ok(())
+    }
+
+    /// As [`Region::publish`] for each of some small spans, with the fences of one.
+    ///
+    /// # Errors
+    /// [`BoundsError`] if one does not lie in the region; nothing is published then.
+    pub fn publish_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
+        spans.iter().try_for_each(|span| self.check(*span))?;
+        self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_node_local {
+            self.maintain(spans, Upkeep::Publish(self.profile.step(longest(spans)).publish.0));
+        } else {
+            fence(Ordering::SeqCst);
+        }
         Ok(())
     }
 
@@ -391,7 +406,23 @@ impl Region {
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
             let method = self.profile.step(span.length).refresh.0;
-            self.maintain(span, Upkeep::Refresh(method));
+            self.maintain(&[span], Upkeep::Refresh(method));
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// As [`Region::refresh`] for each of some small spans, with the fences of one: the loads that
+    /// follow wait for memory together.
+    ///
+    /// # Errors
+    /// [`BoundsError`] if one does not lie in the region; nothing is refreshed then.
+    pub fn refresh_all(&self, spans: &[Span]) -> Result<(), BoundsError> {
+        spans.iter().try_for_each(|span| self.check(*span))?;
+        self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
+        if self.is_node_local {
+            self.maintain(spans, Upkeep::Refresh(self.profile.step(longest(spans)).refresh.0));
         } else {
             fence(Ordering::SeqCst);
         }
@@ -438,18 +469,24 @@ impl Region {
         if self.is_node_local { self.refresh(span) } else { Ok(()) }
     }
 
-    /// Acts on the lines of a span that was checked.
+    /// Acts on the lines of spans that were checked.
     #[cold]
-    fn maintain(&self, span: Span, what: Upkeep) {
+    fn maintain(&self, spans: &[Span], what: Upkeep) {
         let begin = Instant::now();
-        let (start, length) = (self.window.pointer(span.offset.0), span.length.as_usize());
+        let ranges = spans
+            .iter()
+            .map(|span| (self.window.pointer(span.offset.0).cast_const(), span.length.as_usize()));
         let count = match (self.fabric.maintenance(), what) {
-            (Some(caches), Upkeep::Publish(_)) => caches.publish(span),
-            (Some(caches), Upkeep::Refresh(_)) => caches.refresh(span),
-            // SAFETY: the span was checked, and all of the region is mapped.
-            (None, Upkeep::Publish(by)) => unsafe { cache::publish_lines_by(by, start, length) },
+            (Some(caches), Upkeep::Publish(_)) => {
+                spans.iter().map(|span| caches.publish(*span)).sum()
+            }
+            (Some(caches), Upkeep::Refresh(_)) => {
+                spans.iter().map(|span| caches.refresh(*span)).sum()
+            }
+            // SAFETY: the spans were checked, and all of the region is mapped.
+            (None, Upkeep::Publish(by)) => unsafe { cache::publish_ranges_by(by, ranges) },
             // SAFETY: as above.
-            (None, Upkeep::Refresh(by)) => unsafe { cache::refresh_lines_by(by, start, length) },
+            (None, Upkeep::Refresh(by)) => unsafe { cache::refresh_ranges_by(by, ranges) },
         };
         let (lines, ns) = match what {
             Upkeep::Publish(_) => (&self.counters.published_lines, &self.counters.publish_ns),
@@ -592,6 +629,10 @@ impl fmt::Debug for Region {
 enum Upkeep {
     Publish(Method),
     Refresh(Method),
+}
+
+fn longest(spans: &[Span]) -> Length {
+    spans.iter().map(|span| span.length).max().unwrap_or_default()
 }
 
 /// Can a region of this length start there?

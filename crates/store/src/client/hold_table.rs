@@ -50,7 +50,7 @@ use crate::format::entry::{Entry, SEQUENCE_WORD, Sequence, State};
 use crate::format::header::Header;
 use crate::format::ids::Slot;
 use crate::format::layout::{ENTRY_BYTES, HOLD_HEADER_WORDS, Layout};
-use crate::hazard;
+use crate::hazard::{self, Wish};
 
 mod batch;
 
@@ -295,20 +295,25 @@ impl HoldTable {
         }
     }
 
-    /// The word that tells of a slot's life: the sequence of its entry, or the life of a client's.
-    fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
-        let number = self.layout.client_entry(slot);
-        let at = match number {
+    /// Where the word lies that tells of a slot's life: the sequence of its entry, or the life of a
+    /// client's.
+    fn life_span(&self, slot: Slot) -> Span {
+        let at = match self.layout.client_entry(slot) {
             Some(number) => self.layout.life(number, 0),
             None => word_of(self.layout.directory, ENTRY_BYTES, slot.0, SEQUENCE_WORD),
         };
-        let span = Span::new(at, Length(8));
-        self.region.refresh_if_remote(span)?;
+        Span::new(at, Length(8))
+    }
+
+    /// That word, of which this node may know an older one on a region that is not coherent.
+    fn sequence(&self, slot: Slot) -> Result<Sequence, StoreError> {
+        let span = self.life_span(slot);
         let words = self.region.words(span)?;
         // Acquire: what is read of the object afterwards is read afterwards.
         let word = words.load(0, Ordering::Acquire);
-        let word = word.ok_or_else(|| StoreError::unreachable_word("directory", at.0))?;
-        Ok(if number.is_some() { life_of(word) } else { Sequence(word) })
+        let word = word.ok_or_else(|| StoreError::unreachable_word("directory", span.offset.0))?;
+        let is_of_client = self.layout.client_entry(slot).is_some();
+        Ok(if is_of_client { life_of(word) } else { Sequence(word) })
     }
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
@@ -387,22 +392,61 @@ impl hazard::Claim for ClaimWords<'_> {
     }
 
     fn life(&self) -> Result<u64, StoreError> {
+        self.table.region.refresh_if_remote(self.table.life_span(self.slot))?;
+        self.life_of_one()
+    }
+
+    fn store_one(&self, claim: u64) -> Result<(), StoreError> {
+        self.place.set_word(self.place.word(), claim)
+    }
+
+    fn bring_out(wishes: &[Wish<Self>]) -> Result<(), StoreError> {
+        let Some(region) = remote(wishes) else { return Ok(()) };
+        let claims = wishes.iter().map(|wish| wish.reader.place.span_of(wish.reader.place.word()));
+        Ok(region.publish_all(&claims.collect::<Vec<_>>())?)
+    }
+
+    fn bring_in(wishes: &[Wish<Self>]) -> Result<(), StoreError> {
+        let Some(region) = remote(wishes) else { return Ok(()) };
+        let lives = wishes.iter().map(|wish| wish.reader.table.life_span(wish.reader.slot));
+        Ok(region.refresh_all(&lives.collect::<Vec<_>>())?)
+    }
+
+    fn life_of_one(&self) -> Result<u64, StoreError> {
         self.table.sequence(self.slot).map(|sequence| sequence.0)
     }
 }
 
+/// The region of these claims, where its home is on another node and memory is not coherent.
+fn remote<'a>(wishes: &[Wish<ClaimWords<'a>>]) -> Option<&'a Region> {
+    let region = &*wishes.first()?.reader.table.region;
+    region.is_remote().then_some(region)
+}
+
 impl Place {
     fn store(&self, value: u64) -> Result<(), StoreError> {
-        self.store_word(HOLD_HEADER_WORDS + self.index, value)
+        self.store_word(self.word(), value)
+    }
+
+    /// Its word in the block.
+    fn word(&self) -> u64 {
+        HOLD_HEADER_WORDS + self.index
+    }
+
+    fn span_of(&self, word: u64) -> Span {
+        Span::new(Offset(self.block.span().offset.0 + word * 8), Length(8))
+    }
+
+    fn set_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
+        if !self.block.words_mut(self.span_of(word))?.store(0, value, Ordering::Release) {
+            return Err(StoreError::unreachable_word("hold block", word));
+        }
+        Ok(())
     }
 
     fn store_word(&self, word: u64, value: u64) -> Result<(), StoreError> {
-        let at = Offset(self.block.span().offset.0 + word * 8);
-        let span = Span::new(at, Length(8));
-        if !self.block.words_mut(span)?.store(0, value, Ordering::Release) {
-            return Err(StoreError::unreachable_word("hold block", word));
-        }
-        Ok(self.block.region().publish_if_remote(span)?)
+        self.set_word(word, value)?;
+        Ok(self.block.region().publish_if_remote(self.span_of(word))?)
     }
 }
 

@@ -27,6 +27,8 @@ use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
 use crate::format::options::NAME_BYTES_MAX;
 use crate::seqlock::{self, Copied, RecordReader};
 
+mod together;
+
 /// How often a lookup starts again when the directory changes under it. Each time, the object it
 /// looked for was away for a moment, so giving up with "not there" is true.
 const ROUNDS_MAX: u32 = 64;
@@ -249,7 +251,7 @@ impl Reader {
             return Ok(false);
         }
         let entry = held.entry();
-        if self.refreshed.contains(entry) {
+        if self.has_refreshed(entry.id.slot(), entry.sequence()) {
             return Ok(false);
         }
         // The list of the others lies in the primary block.
@@ -257,15 +259,23 @@ impl Reader {
         for block in self.blocks(entry)?.into_iter().skip(1) {
             self.region.refresh(block)?;
         }
-        self.refreshed.insert(entry);
+        self.note_refreshed(entry.id.slot(), entry.sequence());
         Ok(true)
+    }
+
+    pub(crate) fn has_refreshed(&self, slot: Slot, sequence: Sequence) -> bool {
+        self.refreshed.contains(slot, sequence)
+    }
+
+    pub(crate) fn note_refreshed(&self, slot: Slot, sequence: Sequence) {
+        self.refreshed.insert(slot, sequence);
     }
 
     /// Notes that this process wrote and published every byte of an object: what its node's caches
     /// hold of it is right, and a hold need not refresh it.
     pub fn note_written(&self, entry: &Entry) {
         if self.region.is_node_local() {
-            self.refreshed.insert(entry);
+            self.note_refreshed(entry.id.slot(), entry.sequence());
         }
     }
 
@@ -618,7 +628,7 @@ impl Reader {
     #[inline]
     fn look_local_once(&self, number: u32) -> Result<LocalLook, StoreError> {
         let layout = self.layout();
-        let life_span = Span::new(layout.life(number, 0), Length(LIFE_BYTES));
+        let life_span = self.life_span_of(number);
         let lives = self.region.words(life_span)?;
         let life_word = || {
             // It lies in the region, as `words` has seen.
@@ -742,6 +752,11 @@ impl Reader {
     ) -> Result<Sequence, StoreError> {
         self.region.refresh_if_remote(Span::new(self.entry_span(slot).offset, Length(8)))?;
         load(directory, slot, 0, order).map(Sequence)
+    }
+
+    /// Where the home says in which life a client's entry is.
+    fn life_span_of(&self, number: u32) -> Span {
+        Span::new(self.layout().life(number, 0), Length(LIFE_BYTES))
     }
 
     fn entry_span(&self, slot: Slot) -> Span {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::format::entry::Entry;
+use crate::format::entry::Sequence;
+use crate::format::ids::Slot;
 
 /// Objects remembered, some 16 B each. When there are more all are forgotten, and refreshed once
 /// more.
@@ -16,16 +17,16 @@ pub(crate) struct Refreshed {
 }
 
 impl Refreshed {
-    pub(crate) fn contains(&self, entry: &Entry) -> bool {
-        self.sequences().get(&entry.id.slot().0) == Some(&entry.sequence().0)
+    pub(crate) fn contains(&self, slot: Slot, sequence: Sequence) -> bool {
+        self.sequences().get(&slot.0) == Some(&sequence.0)
     }
 
-    pub(crate) fn insert(&self, entry: &Entry) {
+    pub(crate) fn insert(&self, slot: Slot, sequence: Sequence) {
         let mut sequences = self.sequences();
         if sequences.len() >= OBJECTS_MAX {
             sequences.clear();
         }
-        sequences.insert(entry.id.slot().0, entry.sequence().0);
+        sequences.insert(slot.0, sequence.0);
     }
 
     /// Right after each statement.

@@ -14,8 +14,8 @@ fn no_more(slots: u64) -> bool {
 }
 
 fn together(client: &Client, ids: &[ObjectId]) -> HeldBytes {
-    let targets = ids.iter().map(|id| Target::Id(*id));
-    client.reader.hold_bytes(&client.holds, targets, ANY_SIZE, no_more).unwrap()
+    let targets: Vec<_> = ids.iter().map(|id| Target::Id(*id)).collect();
+    client.reader.hold_bytes(&client.holds, &targets, ANY_SIZE, no_more).unwrap()
 }
 
 fn are_held(held: &HeldBytes, count: usize) -> Vec<bool> {
@@ -82,8 +82,8 @@ fn what_is_long_or_not_plain_is_left() {
     let other = home.seal(a.slot, &request, 5).unwrap();
     let long = a.put(&mut home, &[1; 300], None).unwrap();
     let short = a.put(&mut home, &[2; 100], None).unwrap();
-    let targets = [other, long, short].into_iter().map(Target::Id);
-    let held = a.reader.hold_bytes(&a.holds, targets, Length(128), no_more).unwrap();
+    let targets = [other, long, short].map(Target::Id);
+    let held = a.reader.hold_bytes(&a.holds, &targets, Length(128), no_more).unwrap();
     assert_eq!(are_held(&held, 3), [false, false, true]);
 }
 
@@ -98,14 +98,14 @@ fn more_slots_are_asked_for_and_without_them_the_rest_is_left() {
     let extent = home.grant(a.slot, Length(4 << 12), Length(4 << 12)).unwrap();
     let ids: Vec<ObjectId> =
         (0..70).map(|n| a.seal_local(part(extent, n * 128, 128), n).unwrap()).collect();
-    let targets = || ids.iter().map(|id| Target::Id(*id));
+    let targets: Vec<_> = ids.iter().map(|id| Target::Id(*id)).collect();
     let table = Arc::new(HoldTable::new(Arc::clone(a.reader.region()), &[]).unwrap());
     let mut asked = Vec::new();
     let none = |slots| {
         asked.push(slots);
         false
     };
-    let held = a.reader.hold_bytes(&table, targets(), ANY_SIZE, none).unwrap();
+    let held = a.reader.hold_bytes(&table, &targets, ANY_SIZE, none).unwrap();
     assert_eq!(are_held(&held, 70), [false; 70]);
     assert_eq!(asked, [0]);
 
@@ -115,7 +115,7 @@ fn more_slots_are_asked_for_and_without_them_the_rest_is_left() {
         asked += 1;
         table.add_block(block).is_ok()
     };
-    let held = a.reader.hold_bytes(&table, targets(), ANY_SIZE, more).unwrap();
+    let held = a.reader.hold_bytes(&table, &targets, ANY_SIZE, more).unwrap();
     assert_eq!((are_held(&held, 70), asked), (vec![true; 70], 1));
     for id in &ids {
         assert!(!home.delete(Target::Id(*id)).unwrap().freed_now);

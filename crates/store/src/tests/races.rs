@@ -73,9 +73,9 @@ pub(super) fn read(client: &Client, shared: &Shared, seed: u64) {
 /// Hold several names at once, one of them perhaps twice, and look at them while they go one by one.
 fn read_together(client: &Client, shared: &Shared, random: &mut Random) {
     let names: Vec<String> = (0..4).map(|_| format!("n{}", random.next() % NAMES)).collect();
-    let targets = names.iter().map(|name| Target::Name(name));
+    let targets: Vec<_> = names.iter().map(|name| Target::Name(name)).collect();
     let more = |_| panic!("the holds are used up");
-    let held = client.reader.hold_bytes(&client.holds, targets, Length(1 << 20), more).unwrap();
+    let held = client.reader.hold_bytes(&client.holds, &targets, Length(1 << 20), more).unwrap();
     for index in 0..names.len() {
         let Some((id, payload)) = held.get(index) else { continue };
         let words = client.reader.region().words(payload).unwrap();

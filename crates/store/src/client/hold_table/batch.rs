@@ -27,7 +27,11 @@ struct Wanted {
     /// Which of the targets.
     index: usize,
     slot: Slot,
+    /// The word of its life.
     sequence: Sequence,
+    /// The word of its entry, and the block: for who has to refresh it.
+    sealed: Sequence,
+    primary: Span,
     is_held: bool,
 }
 
@@ -80,40 +84,61 @@ impl Drop for HeldBytes {
 
 impl Reader {
     /// Find many objects and hold those that are plain bytes of at most `bytes_max`; the others,
-    /// and those that are not there or go at this moment, are left to [`Reader::hold`]. None at all
-    /// on a node-local region, where each object is refreshed by itself.
+    /// and those that are not there or go at this moment, are left to [`Reader::hold`].
     ///
     /// When the slots for claims are used up, `more` is told how many there are; it adds a block to
     /// the table, or says that the rest is to be left.
     ///
     /// # Errors
     /// As [`Reader::lookup`]. Nothing is held then.
-    pub fn hold_bytes<'a>(
+    pub fn hold_bytes(
         &self,
         table: &Arc<HoldTable>,
-        targets: impl ExactSizeIterator<Item = Target<'a>>,
+        targets: &[Target<'_>],
         bytes_max: Length,
         mut more: impl FnMut(u64) -> bool,
     ) -> Result<HeldBytes, StoreError> {
-        let items = Vec::with_capacity(targets.len());
+        let nothing = || Item { held: AtomicU64::new(NOT_HELD), payload: Span::default() };
+        let items = targets.iter().map(|_| nothing()).collect();
         let mut held = HeldBytes { table: Arc::clone(table), region: self.uid(), items };
         let mut wanted = Vec::with_capacity(AT_ONCE.min(targets.len()));
-        let mut is_left = self.region().is_node_local();
-        for (index, target) in targets.enumerate() {
-            let found = if is_left { None } else { self.lookup(target)? };
-            let mut payload = Span::default();
-            if let Some(entry) = found.filter(|entry| is_plain(entry, bytes_max)) {
-                let (slot, sequence) = (entry.id.slot(), table.expected(&entry));
-                wanted.push(Wanted { index, slot, sequence, is_held: false });
-                payload = entry.payload();
-            }
-            held.items.push(Item { held: AtomicU64::new(NOT_HELD), payload });
-            if wanted.len() == AT_ONCE {
-                is_left = !held.claim(&mut wanted, &mut more)?;
+        for (number, some) in targets.chunks(AT_ONCE).enumerate() {
+            self.look_for_many(some, |place, entry| {
+                if !is_plain(entry, bytes_max) {
+                    return;
+                }
+                let (index, slot) = (number * AT_ONCE + place, entry.id.slot());
+                let (sequence, sealed) = (table.expected(entry), entry.sequence());
+                let primary = entry.primary;
+                wanted.push(Wanted { index, slot, sequence, sealed, primary, is_held: false });
+                if let Some(item) = held.items.get_mut(index) {
+                    item.payload = entry.payload();
+                }
+            })?;
+            let has_room = held.claim(&mut wanted, &mut more)?;
+            self.refresh_payloads(&wanted)?;
+            wanted.clear();
+            if !has_room {
+                break;
             }
         }
-        held.claim(&mut wanted, &mut more)?;
         Ok(held)
+    }
+
+    /// As [`Reader::refresh_payload`] of what was just held.
+    fn refresh_payloads(&self, all: &[Wanted]) -> Result<(), StoreError> {
+        if !self.region().is_node_local() {
+            return Ok(());
+        }
+        let is_new = |one: &&Wanted| one.is_held && !self.has_refreshed(one.slot, one.sealed);
+        let new: Vec<&Wanted> = all.iter().filter(is_new).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let blocks: Vec<Span> = new.iter().map(|one| one.primary).collect();
+        self.region().refresh_all(&blocks)?;
+        new.iter().for_each(|one| self.note_refreshed(one.slot, one.sealed));
+        Ok(())
     }
 }
 
@@ -127,7 +152,7 @@ impl HeldBytes {
     /// Claims what is wanted and notes what is held. False: no more claims are to be had.
     fn claim(
         &mut self,
-        wanted: &mut Vec<Wanted>,
+        wanted: &mut [Wanted],
         more: &mut impl FnMut(u64) -> bool,
     ) -> Result<bool, StoreError> {
         let mut done = 0;
@@ -145,7 +170,7 @@ impl HeldBytes {
                 break;
             }
         }
-        for one in wanted.drain(..).filter(|one| one.is_held) {
+        for one in wanted.iter().filter(|one| one.is_held) {
             let id = ObjectId::new(self.region, one.sequence.generation(), one.slot);
             if let Some(item) = self.items.get(one.index) {
                 item.held.store(id.lo, Ordering::Release);

@@ -17,6 +17,8 @@ pub(super) type Outcome<T> = Result<T, String>;
 
 /// Objects that one client holds at a time.
 const HELD_MAX: usize = 4;
+/// All objects are smaller.
+const TOGETHER_BYTES_MAX: Length = Length(1 << 12);
 
 pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -81,7 +83,8 @@ impl<'a> Actor<'a> {
         }
         match self.random.below(26) {
             0..=6 => self.create(),
-            7..=12 => self.read_live(),
+            7..=10 => self.read_live(),
+            11..=12 => self.read_together(),
             13 => self.read_gone(),
             14..=16 => self.delete(),
             17 => self.let_go(),
@@ -193,7 +196,7 @@ impl<'a> Actor<'a> {
             self.region.publish(Span::new(primary.offset, size)).map_err(text)?;
         }
         if let Some(id) = sealed {
-            let known = Known { id, name, is_leaving: false };
+            let known = Known { id, name, checksum: crc, is_leaving: false };
             self.world.registry(|registry| registry.live.push(known));
         }
         Ok(())
@@ -271,6 +274,30 @@ impl<'a> Actor<'a> {
             }
             None => Ok(()),
         }
+    }
+
+    /// The same, of several at once: by id, since a name is looked for by itself. Small bytes must
+    /// be held, and whole to their last moment.
+    fn read_together(&mut self) -> Outcome<()> {
+        let some: Vec<Known> = (0..4).filter_map(|_| self.any_live()).collect();
+        let targets: Vec<Target<'_>> = some.iter().map(|known| Target::Id(known.id)).collect();
+        let (world, node) = (self.world, self.node);
+        let process = self.process()?;
+        let (reader, holds) = (&process.reader, &process.holds);
+        let held = reader.hold_bytes(holds, &targets, TOGETHER_BYTES_MAX, |_| false);
+        let held = held.map_err(text)?;
+        for (index, known) in some.iter().enumerate() {
+            let Some((id, payload)) = held.get(index) else { continue };
+            world.turns.may_pass();
+            let mut bytes = vec![0; payload.length.0 as usize];
+            reader.region().copy_out(payload.offset, &mut bytes).map_err(text)?;
+            // One that the home took over has another id.
+            if crc32c::crc32c(&bytes) != known.checksum {
+                return Err(format!("node {node} holds {id} for {}, with other bytes", known.id));
+            }
+            held.let_go(index);
+        }
+        Ok(())
     }
 
     /// What is being sealed may be found or not. If it is it is whole.

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use farrow_memory::{Access, Counters, Length, Proximity, Region, Span};
+use farrow_memory::{Access, Counters, Length, Offset, Proximity, Region, Span};
 use farrow_testkit::incoherent::{Cluster, Settings};
 
 use super::world::options;
 use crate::tests::support::{Client, World, small};
-use crate::{HoldTable, Home, Layout, Reader, SealRequest, Target, UseStamps};
+use crate::{
+    EntryTable, HoldTable, Home, Layout, ObjectId, Reader, SealRequest, Target, UseStamps,
+};
 
 const BYTES: u64 = 4096;
 
@@ -69,6 +71,58 @@ fn an_object_is_refreshed_once() {
         // A process of the same node that did not do it does it.
         let other = Looker { reader: Reader::open(cluster.map(1, Access::Client)).unwrap(), ..far };
         assert!(other.hold().0 >= payload);
+    }
+}
+
+/// What is got together is fetched together: for all of them as many calls as for one.
+#[test]
+fn objects_that_are_got_together_share_their_waits() {
+    let settings = Settings { line_bytes: 64, acts: 0, seed: 1 };
+    let layout = Layout::new(&options()).unwrap();
+    let cluster = Cluster::new(layout.geometry, 2, settings);
+    let mut home = Home::create(cluster.map(0, Access::Home), &options(), 1).unwrap();
+    let maker = cluster.map(0, Access::Client);
+    let client = home.client_join(1, 1, 0).unwrap().client;
+    let entries = EntryTable::new(Arc::clone(&maker), client, 1).unwrap();
+    entries.add_pages(home.entry_pages(client, 1).unwrap()).unwrap();
+    let page = home.grant(client, Length(BYTES), Length(BYTES)).unwrap();
+    maker.publish(page).unwrap();
+    let seal = |number: u64| {
+        let block = Span::new(Offset(page.offset.0 + number * 128), Length(128));
+        let request = SealRequest::bytes(block, Length(100), None);
+        entries.seal(&request, 5, None).unwrap().unwrap().0
+    };
+    let mut ids: Vec<ObjectId> = (0..20).map(seal).collect();
+    // And two that the home keeps, one of them gone.
+    for size in [64, 128] {
+        let page = home.grant(client, Length(BYTES), Length(BYTES)).unwrap();
+        maker.publish(page).unwrap();
+        let request = SealRequest::bytes(page, Length(size), None);
+        ids.push(home.seal(client, &request, 5).unwrap());
+    }
+    home.delete(Target::Id(ids[20])).unwrap();
+
+    for node in [0, 1] {
+        let looker = Looker::new(&mut home, cluster.map(node, Access::Client));
+        let region = looker.reader.region();
+        let counted = |ids: &[ObjectId]| {
+            let targets: Vec<Target<'_>> = ids.iter().map(|id| Target::Id(*id)).collect();
+            let before = region.counters();
+            let held = looker.reader.hold_bytes(&looker.holds, &targets, Length(BYTES), |_| false);
+            let held = held.unwrap();
+            let after = region.counters();
+            let are_held: Vec<bool> = (0..ids.len()).map(|at| held.get(at).is_some()).collect();
+            let calls = after.refresh_calls - before.refresh_calls;
+            (are_held, calls, after.refreshed_lines - before.refreshed_lines)
+        };
+        let (one, calls_of_one, _) = counted(&ids[..1]);
+        let (all, calls, lines) = counted(&ids);
+        let (again, calls_again, lines_again) = counted(&ids);
+        assert_eq!(one, [true]);
+        assert!(all == again && all.iter().enumerate().all(|(at, is_held)| *is_held == (at != 20)));
+        assert!(calls <= calls_of_one && calls_again < calls, "{calls_of_one}, {calls} calls");
+        // Of each small block both lines, and all of the home's page; the first was refreshed.
+        assert_eq!(lines - lines_again, 19 * 2 + BYTES / 64);
     }
 }
 

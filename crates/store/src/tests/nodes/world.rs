@@ -77,6 +77,8 @@ impl Area {
 pub(super) struct Known {
     pub(super) id: ObjectId,
     pub(super) name: Option<String>,
+    /// Of its bytes.
+    pub(super) checksum: u32,
     /// Somebody has begun to delete it.
     pub(super) is_leaving: bool,
 }

@@ -1,0 +1,117 @@
+//! Many objects looked for at once, by their ids: on a node-local region what is read of each is
+//! fetched together with that of the others, so that it is waited for once.
+
+use farrow_memory::Span;
+use farrow_memory::sync::Ordering;
+
+use super::{EntryWords, Look, Reader};
+use crate::error::StoreError;
+use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
+use crate::format::entry::{ENTRY_WORDS, Entry, Sequence, State};
+use crate::format::ids::{ObjectId, Target};
+use crate::seqlock::{self, Copied};
+
+/// An object that is meant, with its place among the targets.
+type Wanted = (usize, ObjectId);
+
+impl Reader {
+    /// Tells of the sealed objects among `targets`, by their places there. What it does not tell of
+    /// may be there all the same: [`Reader::lookup`] says. Of an object told of without a hold only
+    /// the claim's own look says that the entry was whole; its namespace may be missing.
+    ///
+    /// # Errors
+    /// As [`Reader::lookup`].
+    pub(crate) fn look_for_many(
+        &self,
+        targets: &[Target<'_>],
+        mut tell: impl FnMut(usize, &Entry),
+    ) -> Result<(), StoreError> {
+        let is_node_local = self.region.is_node_local();
+        let (mut of_clients, mut of_home) = (Vec::new(), Vec::new());
+        for (index, target) in targets.iter().enumerate() {
+            match target {
+                Target::Id(id) if is_node_local && id.region() == self.header.uid => {
+                    match self.layout().client_entry(id.slot()) {
+                        Some(_) => of_clients.push((index, *id)),
+                        None => of_home.push((index, *id)),
+                    }
+                }
+                _ => {
+                    if let Some(entry) = self.lookup(*target)? {
+                        tell(index, &entry);
+                    }
+                }
+            }
+        }
+        // A life is fetched before the entry that was written in it, as in a look at one.
+        let lives = of_clients.iter().filter_map(|(_, id)| self.life_span(*id));
+        self.fetch(lives.filter(|_| self.region.is_remote()).collect())?;
+        of_clients.retain(|(_, id)| self.is_alive(*id));
+        let spans = of_clients.iter().filter_map(|(_, id)| self.client_entry_span(*id));
+        let of_home_spans = of_home.iter().map(|(_, id)| self.entry_span(id.slot()));
+        self.fetch(spans.chain(of_home_spans.filter(|_| self.region.is_remote())).collect())?;
+        self.tell_of_clients(&of_clients, &mut tell);
+        self.tell_of_home(&of_home, &mut tell)
+    }
+
+    fn fetch(&self, spans: Vec<Span>) -> Result<(), StoreError> {
+        if spans.is_empty() {
+            return Ok(());
+        }
+        Ok(self.region.refresh_all(&spans)?)
+    }
+
+    fn life_span(&self, id: ObjectId) -> Option<Span> {
+        self.layout().client_entry(id.slot()).map(|number| self.life_span_of(number))
+    }
+
+    fn client_entry_span(&self, id: ObjectId) -> Option<Span> {
+        self.layout().client_entry(id.slot()).map(|number| self.layout().client_entry_span(number))
+    }
+
+    /// Whether a client's entry is in the life that the id names, and was not taken over.
+    fn is_alive(&self, id: ObjectId) -> bool {
+        let words = self.life_span(id).and_then(|span| self.region.words(span).ok());
+        words.is_some_and(|words| {
+            let life = words.load(0, Ordering::Acquire).map(life_of);
+            let to = words.load(FORWARD_WORD as usize, Ordering::Acquire);
+            life.is_some_and(|life| is_open(life) && life.generation() == id.generation())
+                && to == Some(0)
+        })
+    }
+
+    /// Entries of which the life was seen: the claim's look sees whether it has lasted.
+    fn tell_of_clients(&self, all: &[Wanted], tell: &mut impl FnMut(usize, &Entry)) {
+        for (index, id) in all {
+            let words = self.client_entry_span(*id).and_then(|span| self.region.words(span).ok());
+            let first = Sequence::new(id.generation(), State::Sealed).0;
+            let copied =
+                words.and_then(|words| seqlock::copy(&EntryWords(words), |word| word == first));
+            // One that cannot be right may have been fetched in parts of different age.
+            if let Some(Copied::Words(words)) = copied
+                && let Ok(entry) = decode(&words, self.header.uid, id.slot(), self.layout())
+            {
+                tell(*index, &entry);
+            }
+        }
+    }
+
+    fn tell_of_home(
+        &self,
+        all: &[Wanted],
+        tell: &mut impl FnMut(usize, &Entry),
+    ) -> Result<(), StoreError> {
+        let directory = self.region.words(self.layout().directory)?;
+        for (index, id) in all {
+            let entry = directory.slice(id.slot().0 as usize * ENTRY_WORDS, ENTRY_WORDS);
+            let is_slot = id.slot().0 < self.layout().objects_max;
+            if let Some(entry) = entry.filter(|_| is_slot)
+                && let Ok(Look::Sealed(entry)) = self.look_once(entry, id.slot())
+                && entry.id == *id
+            {
+                tell(*index, &entry);
+            }
+        }
+        Ok(())
+    }
+}
