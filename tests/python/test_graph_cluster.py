@@ -69,6 +69,10 @@ def test_segments_on_any_node_change_nothing(nodes: Cluster, mode: str, placemen
     late = 0.05 if placement == "round-robin" else 0.0
     matrix = stream(3000, seed=len(placement), late=late)
     features = GraphFeatures(**SETTINGS, mode=mode, cluster=on(nodes, "a", placement=placement))
+    client = nodes.client("a")
+    if placement == "most-free":
+        for fuller in "ac":
+            client.put(bytes(32 << 20), f"ballast {fuller}", node=fuller)
     for number, (batch, want) in enumerate(
         zip(batches(matrix), plain(matrix, mode=mode), strict=True)
     ):
@@ -77,7 +81,8 @@ def test_segments_on_any_node_change_nothing(nodes: Cluster, mode: str, placemen
     reader = attach("payments", nodes.nodes["b"].socket)
     where = set(reader.segments()["node"].to_pylist())
     wanted = {"local": {"a"}, "c": {"c"}, "round-robin": {"a", "b", "c"}}
-    assert where == wanted.get(placement, where)
+    wanted["most-free"] = {"b"}
+    assert where == wanted[placement]
     stats = features.stats()
     assert stats["segments"] == reader.segments().num_rows >= 5
     # What left the window has left the cluster, too.
@@ -323,8 +328,87 @@ def test_a_lost_node_is_an_error_that_names_the_days(make_cluster: Callable[...,
     # The log's rows, which no segment has, are there.
     assert (reader.stats()["segments"], reader.stats()["edges"] > 0) == (0, True)
     # Who mapped them before goes on: the memory is there for as long as it is mapped.
-    features.transform(stream(1300)[1200:])
+    before = GraphFeatures(**SETTINGS)
+    before.partial_fit(matrix)
+    more = stream(1300)[1200:]
+    assert np.array_equal(features.transform(more), before.transform(more))
     features.close()
+    # A writer that comes next is told as well, and may go on without them; its workers too.
+    again = GraphFeatures(**SETTINGS, cluster=on(cluster, "a"))
+    with pytest.raises(DaysLost, match="lacks the edges of times 0 to 99 on c"):
+        again.transform(stream(1310)[1300:])
+    again = GraphFeatures(**SETTINGS, cluster=on(cluster, "a", without_lost=True, workers=1))
+    assert again.transform(stream(1310)[1300:]).shape[0] == 10
+    again.close()
+    # Where the writer's node is lost nobody takes a graph that is there for a new one.
+    cluster.nodes["a"].kill9()
+    client = cluster.client("b")
+    wait_until(lambda: {one.name: one.reach for one in client.nodes()}["a"] == "lost", "a is lost")
+    for look in (
+        lambda: attach("payments", cluster.nodes["b"].socket),
+        lambda: GraphFeatures(**SETTINGS, cluster=on(cluster, "b")).transform(matrix),
+    ):
+        with pytest.raises(farrow.NodeLost, match=r"graph 'payments' .* may be on (a, c|c, a),"):
+            look()
+
+
+def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from farrow.graph.cluster import _engine
+
+    seen: list[str] = []
+    opened = _engine.opened
+
+    def lost(table: pa.Table) -> Any:
+        seen.append("")
+        if len(seen) == 1:
+            raise farrow.NodeLost("node c is lost")
+        return opened(table)
+
+    monkeypatch.setattr(_engine, "opened", lost)
+    monkeypatch.setattr(_engine, "_RETRY_SECONDS", 0.0)
+    matrix = stream(600)
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    for batch in batches(matrix):
+        assert np.array_equal(features.transform(batch), whole.transform(batch))
+        features._stream.engine.settle(LIMIT_SECONDS)
+    assert len(seen) > 2
+    assert features.stats()["segments"] > 0
+    assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == whole.stats()["edges"]
+    features.close()
+
+
+def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
+    """Not the graph, not its log, and not the graph that ``fit`` would have replaced."""
+    matrix = stream(400)
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    assert np.array_equal(features.transform(matrix[:200]), whole.transform(matrix[:200]))
+    for column in (0, 3, 4):
+        bad = matrix[200:210].copy()
+        bad[5, column] = np.nan
+        for call in (features.fit, features.transform, features.partial_fit):
+            with pytest.raises(ValueError, match=r"(NaN in row 5|row 5 is NaN)"):
+                call(bad)
+    assert np.array_equal(features.transform(matrix[200:300]), whole.transform(matrix[200:300]))
+
+    # What only the engine can refuse was logged before: it leaves the log again.
+    engine = features._stream.engine
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def transform_columns(self, *_: Any) -> Any:
+            raise MemoryError("100 rows on top of 300 edges are more than a graph holds")
+
+    real, engine._engine = engine._engine, Full()
+    with pytest.raises(MemoryError, match="more than a graph holds"):
+        features.transform(matrix[300:])
+    engine._engine = real
+    assert np.array_equal(features.transform(matrix[300:]), whole.transform(matrix[300:]))
+    features.close()
+    assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == whole.stats()["edges"]
 
 
 def test_a_full_node_keeps_nobody_waiting(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

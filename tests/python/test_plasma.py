@@ -91,8 +91,7 @@ def test_what_is_not_there_in_time(store: plasma.PlasmaClient) -> None:
 
 def test_metadata(store: plasma.PlasmaClient) -> None:
     object_id = plasma.ObjectID.from_random()
-    buffer = store.create(object_id, 4, metadata=b"what it is")
-    buffer[:] = b"data"
+    memoryview(store.create(object_id, 4, b"what it is")).cast("B")[:] = b"data"
     store.seal(object_id)
     [metadata] = store.get_metadata([object_id])
     assert metadata is not None
@@ -117,12 +116,42 @@ def test_an_arrow_table_as_a_stream_of_batches(store: plasma.PlasmaClient) -> No
         writer.write_batch(batch)
     object_id = plasma.ObjectID.from_random()
     buffer = store.create(object_id, sizes.size())
-    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(pa.py_buffer(buffer)), batch.schema) as writer:
+    assert isinstance(buffer, plasma.PlasmaBuffer)
+    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(buffer), batch.schema) as writer:
         writer.write_batch(batch)
     del writer
     store.seal(object_id)
     [data] = store.get_buffers([object_id])
     assert pa.ipc.open_stream(data).read_next_batch().equals(batch)
+
+
+def test_a_tensor(store: plasma.PlasmaClient) -> None:
+    data = np.random.default_rng(7).normal(size=(10, 4))
+    tensor = pa.Tensor.from_numpy(data)
+    object_id = plasma.ObjectID.from_random()
+    buffer = store.create(object_id, pa.ipc.get_tensor_size(tensor))
+    pa.ipc.write_tensor(tensor, pa.FixedSizeBufferWriter(buffer))
+    del buffer
+    store.seal(object_id)
+    [buffer] = store.get_buffers([object_id])
+    found = pa.ipc.read_tensor(pa.BufferReader(buffer)).to_numpy()
+    np.testing.assert_array_equal(found, data)
+
+
+def test_what_is_created_is_listed_as_such(store: plasma.PlasmaClient) -> None:
+    object_id = plasma.ObjectID.from_random()
+    np.frombuffer(store.create(object_id, 800, b"of numbers"), np.float64)[:] = 7
+    told = store.list()[object_id]
+    assert (told["state"], told["data_size"], told["metadata_size"]) == ("created", 800, 10)
+    store.seal(object_id)
+    assert store.list()[object_id] == {
+        **told,
+        "state": "sealed",
+        "create_time": pytest.approx(told["create_time"], abs=LIMIT_SECONDS),
+    }
+    store.create(object_id2 := plasma.ObjectID.from_random(), 8)
+    store.abort(object_id2)
+    assert object_id2 not in store.list()
 
 
 def test_list_delete_evict(store: plasma.PlasmaClient) -> None:

@@ -30,6 +30,16 @@ pub enum GraphError {
         /// As in [`crate::Statistics::columns`].
         expected: usize,
     },
+    /// A value of which no statistics can be made: it would stay in the sums of its account.
+    #[error("measured column {column} is {value} in row {row}; it must be finite")]
+    NotFinite {
+        /// Its number among the measured columns.
+        column: usize,
+        /// The row of the call.
+        row: usize,
+        /// As given.
+        value: f64,
+    },
     /// More edges than one graph holds.
     #[error("{added} rows on top of {alive} edges are more than a graph holds ({most})")]
     TooMany {

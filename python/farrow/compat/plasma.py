@@ -127,6 +127,27 @@ class _Parts(NamedTuple):
     metadata: pa.Buffer
 
 
+class _Creation(NamedTuple):
+    """An object that is not sealed yet: what writes it, its sizes, and when it was created."""
+
+    writer: farrow.Writer
+    data_bytes: int
+    metadata_bytes: int
+    made: float
+
+
+def _about(data_bytes: int, metadata_bytes: int, made: float, state: str) -> dict[str, Any]:
+    """What ``list`` says of an object."""
+    return {
+        "data_size": data_bytes,
+        "metadata_size": metadata_bytes,
+        "ref_count": 0,
+        "create_time": made,
+        "construct_duration": 0,
+        "state": state,
+    }
+
+
 def _padded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
@@ -174,7 +195,7 @@ class PlasmaClient:
     def __init__(self, client: farrow.Client) -> None:
         self._client: farrow.Client | None = client
         self._address = client.address
-        self._writers: dict[ObjectID, farrow.Writer] = {}
+        self._writers: dict[ObjectID, _Creation] = {}
         self._subscription: Subscription | None = None
 
     @property
@@ -188,11 +209,12 @@ class PlasmaClient:
         """Path of the node's socket."""
         return self._address
 
-    def create(self, object_id: ObjectID, data_size: int, metadata: bytes = b"") -> memoryview:
+    def create(self, object_id: ObjectID, data_size: int, metadata: bytes = b"") -> pa.Buffer:
         """Space for an object, to be written and then sealed.
 
         Returns:
-            A writable view of ``data_size`` bytes.
+            A mutable buffer of ``data_size`` bytes: for ``memoryview``, ``numpy.frombuffer`` or
+            ``pyarrow.FixedSizeBufferWriter``.
 
         Raises:
             PlasmaObjectExists: there is such an object, sealed or not.
@@ -202,10 +224,10 @@ class PlasmaClient:
         labels = {_DATA_BYTES: str(data_size)} if metadata else None
         size = data_size + len(metadata)
         writer = self._store.create(size, _name(object_id), metadata=labels)
-        buffer = writer.buffer
-        buffer[data_size:] = metadata
-        self._writers[object_id] = writer
-        return buffer[:data_size]
+        view = writer.buffer
+        view[data_size:] = metadata
+        self._writers[object_id] = _Creation(writer, data_size, len(metadata), time.time())
+        return pa.py_buffer(view[:data_size])
 
     def seal(self, object_id: ObjectID) -> None:
         """Make an object that this client created immutable and visible.
@@ -213,10 +235,7 @@ class PlasmaClient:
         Raises:
             PlasmaObjectNotFound: this client is not creating it.
         """
-        writer = self._writers.pop(object_id, None)
-        if writer is None:
-            raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
-        writer.seal()
+        self._created(object_id).seal()
 
     def abort(self, object_id: ObjectID) -> None:
         """Give an object up that this client created and did not seal.
@@ -224,10 +243,14 @@ class PlasmaClient:
         Raises:
             PlasmaObjectNotFound: this client is not creating it.
         """
-        writer = self._writers.pop(object_id, None)
-        if writer is None:
+        self._created(object_id).abort()
+
+    def _created(self, object_id: ObjectID) -> farrow.Writer:
+        """The writer of an object, which is about to end."""
+        creation = self._writers.pop(object_id, None)
+        if creation is None:
             raise PlasmaObjectNotFound(f"{object_id!r} is not in creation here")
-        writer.abort()
+        return creation.writer
 
     def create_and_seal(self, object_id: ObjectID, data: bytes, metadata: bytes = b"") -> None:
         """Create, write and seal at once."""
@@ -294,7 +317,7 @@ class PlasmaClient:
         _check_context(serialization_context)
         object_id = ObjectID.from_random() if object_id is None else object_id
         size, places = _pack(value)
-        buffer = self.create(object_id, size, _PICKLED)
+        buffer = memoryview(self.create(object_id, size, _PICKLED)).cast("B")
         try:
             for at, view in places:
                 buffer[at : at + view.nbytes] = view.cast("B")
@@ -314,8 +337,7 @@ class PlasmaClient:
         """Store bytes as they are; ``get_buffers`` gives them back."""
         object_id = ObjectID.from_random() if object_id is None else object_id
         view = memoryview(value).cast("B")
-        buffer = self.create(object_id, view.nbytes, metadata)
-        buffer[:] = view
+        memoryview(self.create(object_id, view.nbytes, metadata)).cast("B")[:] = view
         self.seal(object_id)
         return object_id
 
@@ -353,22 +375,18 @@ class PlasmaClient:
         return digest.digest()
 
     def list(self) -> dict[ObjectID, dict[str, Any]]:
-        """The sealed objects: for each its size, and when it was made, in seconds since 1970."""
+        """Objects that are sealed, and those that this client has created: for each its size, its
+        state, and when it was made, in seconds since 1970."""
         objects = {}
+        for object_id, (_, data_bytes, metadata_bytes, made) in self._writers.items():
+            objects[object_id] = _about(data_bytes, metadata_bytes, made, "created")
         for row in self._store.list(_PREFIX).to_pylist():
             object_id = _id_of(row["name"])
             if object_id is not None:
                 whole = row["bytes"]
                 data_bytes = int(dict(row["metadata"] or []).get(_DATA_BYTES, whole))
                 made = row["sealed_at"].timestamp()
-                objects[object_id] = {
-                    "data_size": data_bytes,
-                    "metadata_size": whole - data_bytes,
-                    "ref_count": 0,
-                    "create_time": made,
-                    "construct_duration": 0,
-                    "state": "sealed",
-                }
+                objects[object_id] = _about(data_bytes, whole - data_bytes, made, "sealed")
         return objects
 
     def evict(self, num_bytes: int) -> int:
@@ -444,8 +462,8 @@ class PlasmaClient:
 
     def disconnect(self) -> None:
         """Give up what is in creation.  What was got stays readable; the client is of no use."""
-        for writer in self._writers.values():
-            writer.abort()
+        for creation in self._writers.values():
+            creation.writer.abort()
         self._writers.clear()
         if self._subscription is not None:
             self._subscription.close()

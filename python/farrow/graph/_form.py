@@ -106,6 +106,8 @@ class Form:
             raise TypeError(f"X is a {type(rows).__name__}, but {before} came before")
         if found is not None and list(found[0].column_names) != self.inputs:
             raise ValueError(f"X has the columns {found[0].column_names}, not {self.inputs}")
+        if found is not None and self.layout is not None:
+            self.layout.check(found[0])
         return found
 
     def _matrix(self, rows: Any) -> npt.NDArray[np.float64]:

@@ -62,6 +62,9 @@ class Accounts:
 class Layout:
     """Which column of a table is what."""
 
+    # What was saved without them is not checked against them.
+    kinds: Mapping[str, str] = {}
+
     def __init__(self, table: pa.Table, columns: Mapping[str, Any] | None) -> None:
         given = dict(columns or {})
         for role in given:
@@ -83,6 +86,35 @@ class Layout:
             amounts = [field.name for field in fields if field.name not in taken]
         self.amounts = [amounts] if isinstance(amounts, str) else list(amounts)
         self.columns = list(present)
+        self.kinds = self._kinds(table.schema)
+        if self.kinds["source"] != self.kinds["target"]:
+            raise TypeError(
+                f"column {self.names['source']!r} (source) holds {self.kinds['source']}, but "
+                f"{self.names['target']!r} (target) {self.kinds['target']}"
+            )
+
+    def _kinds(self, schema: pa.Schema) -> dict[str, str]:
+        """What the columns hold in which another kind of value would mean something else."""
+        kinds = {}
+        for role in ("source", "target", "timestamp"):
+            kind = schema.field(self.names[role]).type
+            if pa.types.is_timestamp(kind):
+                kinds[role] = "timestamps"
+            else:
+                kinds[role] = "strings" if _is_text(kind) else "numbers"
+        return kinds
+
+    def check(self, table: pa.Table) -> None:
+        """See that a later table's columns hold what those of the first did.
+
+        Raises:
+            TypeError: names the column.
+        """
+        for role, kind in self._kinds(table.schema).items():
+            before = self.kinds.get(role, kind)
+            if kind != before:
+                name = self.names[role]
+                raise TypeError(f"column {name!r} ({role}) holds {kind}, but {before} came before")
 
     @classmethod
     def restored(cls, state: Mapping[str, Any]) -> Layout:
@@ -110,6 +142,21 @@ def _whole(table: pa.Table, name: str, role: str) -> npt.NDArray[np.int64]:
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.int64())
     numbers: npt.NDArray[np.int64] = array.to_numpy(zero_copy_only=False)
     return numbers
+
+
+def _times(table: pa.Table, layout: Layout) -> npt.NDArray[np.int64]:
+    """The timestamps, in the unit of the first table's."""
+    name = layout.names["timestamp"]
+    kind = table.schema.field(name).type
+    if pa.types.is_timestamp(kind) and _TICKS[kind.unit] != layout.ticks:
+        unit = next(unit for unit, ticks in _TICKS.items() if ticks == layout.ticks)
+        at = table.column_names.index(name)
+        try:
+            times = table.column(name).cast(pa.timestamp(unit, kind.tz))
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"column {name!r} (timestamp): {error}") from None
+        table = table.set_column(at, name, times)
+    return _whole(table, name, "timestamp")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -140,7 +187,7 @@ class Rows:
             self._account(table, layout.names[role], role, accounts)
             for role in ("source", "target")
         )
-        times = _whole(table, layout.names["timestamp"], "timestamp")
+        times = _times(table, layout)
         self.ends = [np.ascontiguousarray(one) for one in (ids, source, target, times)]
         self.measured = [_amounts(table, name) for name in measured]
 
@@ -168,6 +215,8 @@ def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
     if table.column_names.count(name) != 1:
         raise ValueError(f"the table has no column {name!r}, or more than one, to measure")
     column = table.column(name)
+    if column.null_count:
+        raise ValueError(f"column {name!r} has {column.null_count} nulls: it cannot be measured")
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     try:
@@ -177,7 +226,11 @@ def _amounts(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], pa.float64())
-    return np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+    values = np.ascontiguousarray(array.to_numpy(zero_copy_only=False))
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values))[0])
+        raise ValueError(f"column {name!r} is {values[row]} in row {row}: it must be finite")
+    return values
 
 
 def table_of(rows: Any) -> tuple[pa.Table, str] | None:

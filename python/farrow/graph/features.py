@@ -134,7 +134,7 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.cluster is not None:
             self.close()
         stream = _Stream(self, X)
-        stream.clear()
+        stream.clear(X)
         return stream
 
     def partial_fit(self, X: Any, y: Any = None) -> GraphFeatures:
@@ -301,9 +301,15 @@ class _Stream(Form):
         manifest = Manifest(stream=stream, parameters=plan.parameters(numbers), segment=length)
         return ClusterEngine(cluster, manifest)
 
-    def clear(self) -> None:
-        """Empty a graph that outlived the process before; others are empty."""
+    def clear(self, rows: Any) -> None:
+        """Empty a graph that outlived the process before, unless ``rows`` are refused; others are
+        empty."""
         if self.cluster is not None:
+            table = self._table(rows)
+            if table is None:
+                self.native.split(self._matrix(rows))
+            else:
+                self._columns(table[0])
             self.engine.clear()  # type: ignore[union-attr]
             self.rows = 0
 

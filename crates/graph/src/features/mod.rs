@@ -363,6 +363,12 @@ impl GraphFeatures {
         if edges.columns.len() != wanted {
             return Err(GraphError::Columns { given: edges.columns.len(), expected: wanted });
         }
+        for (column, values) in edges.columns.iter().enumerate() {
+            if let Some(row) = values.iter().position(|value| !value.is_finite()) {
+                let value = values.get(row).copied().unwrap_or_default();
+                return Err(GraphError::NotFinite { column, row, value });
+            }
+        }
         match u32::try_from(expected) {
             Ok(rows) if expected <= EDGES_MAX => Ok(0..rows),
             _ => Err(GraphError::TooMany { added: expected, alive: 0, most: EDGES_MAX }),

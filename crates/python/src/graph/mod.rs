@@ -82,12 +82,22 @@ impl Rows {
             }
             Ok(numbers)
         };
+        let finite = |&column: &usize| -> PyResult<Vec<f64>> {
+            let values = view.column(column).to_vec();
+            match values.iter().position(|value| !value.is_finite()) {
+                Some(row) => Err(PyValueError::new_err(format!(
+                    "column {column} is {} in row {row}; it must be finite to be measured",
+                    values[row]
+                ))),
+                None => Ok(values),
+            }
+        };
         Ok(Rows {
             ids: whole(0, "edge id", 0.0)?,
             sources: whole(1, "source account", 0.0)?,
             targets: whole(2, "target account", 0.0)?,
             times: whole(3, "timestamp", f64::NEG_INFINITY)?,
-            measured: engine.measured.iter().map(|&at| view.column(at).to_vec()).collect(),
+            measured: engine.measured.iter().map(finite).collect::<PyResult<_>>()?,
         })
     }
 

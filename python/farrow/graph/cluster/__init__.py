@@ -47,6 +47,8 @@ class ClusterGraph:
         workers: processes that share the work of each batch with this one: a number of them,
             each a client of the node at ``address``, or for each the address of its node.
         timeout: seconds that a worker may take for its share of a batch.
+        without_lost: go on without spans of the graph that cannot be reached, instead of
+            :class:`DaysLost`; workers too.
         ray: workers are actors of a Ray cluster (``pip install 'farrow[ray]'``): of the one that
             this process is part of, else of the one that ``ray.init(address="auto")`` finds.
     """
@@ -57,6 +59,7 @@ class ClusterGraph:
     placement: str = "local"
     workers: int | tuple[str | None, ...] = 0
     timeout: float = 60.0
+    without_lost: bool = False
     ray: bool = False
 
     def addresses(self) -> tuple[str | None, ...]:
@@ -92,6 +95,7 @@ def attach(name: str, address: str | None = None, *, without_lost: bool = False)
     Raises:
         farrow.NotFound: there is no such graph.
         DaysLost: segments lie on nodes that cannot be reached.
+        farrow.NodeLost: what names them does, which is on the writer's node.
     """
     from farrow.graph.cluster._reader import GraphReader
 

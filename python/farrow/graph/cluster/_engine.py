@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from farrow._native import GraphFrozen, GraphPlan
+    from farrow._native import GraphFrozen, GraphPlan, GraphSegment
 
 _Result = TypeVar("_Result")
 # After a segment found no room, so long until the next attempt.
@@ -69,6 +69,8 @@ class ClusterEngine:
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
         self._failed: str | None = None
+        # So often the next segment was made and then could not be reached.
+        self._attempts = 0
         found = newest(self._client, config.name)
         if found is None:
             self._manifest = manifest
@@ -91,7 +93,13 @@ class ClusterEngine:
         self._manifest = found
         self._manifest.home = self._client.node
         self._tidy()
-        adopt(self._client, self._config.name, self._engine, found, without_lost=False)
+        adopt(
+            self._client,
+            self._config.name,
+            self._engine,
+            found,
+            without_lost=self._config.without_lost,
+        )
         self._log = replay(self._client, self._config.name, self._engine)
 
     def _tidy(self) -> None:
@@ -160,8 +168,8 @@ class ClusterEngine:
             self._learn([one[part] for one in ends], [one[part] for one in measured])
 
     def _learn(self, ends: Any, measured: Any) -> None:
-        self._logged(Batch(ends, measured))
-        self._run(lambda: self._engine.learn_columns(ends, measured))
+        entry = self._logged(Batch(ends, measured))
+        self._added(entry, lambda: self._engine.learn_columns(ends, measured))
 
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add rows; the rows with their features behind them."""
@@ -172,7 +180,7 @@ class ClusterEngine:
         """Add rows; their features alone."""
         entry = self._logged(self._batch(ends, measured))
         if self._workers is None or entry is None:
-            return self._run(lambda: self._engine.transform_columns(ends, measured))
+            return self._added(entry, lambda: self._engine.transform_columns(ends, measured))
         return self._run(lambda: self._shared(entry, ends, measured))
 
     def _shared(self, entry: Entry, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
@@ -189,8 +197,8 @@ class ClusterEngine:
 
     def patterns_columns(self, ends: Any, measured: Any, most: int) -> tuple[Any, Any]:
         """As ``transform_columns``, with the patterns that were completed."""
-        self._logged(self._batch(ends, measured))
-        return self._run(lambda: self._engine.patterns_columns(ends, measured, most))
+        entry = self._logged(self._batch(ends, measured))
+        return self._added(entry, lambda: self._engine.patterns_columns(ends, measured, most))
 
     def preview(self, matrix: npt.NDArray[np.float64], most: int | None) -> tuple[Any, Any]:
         """The rows with the features that they would get now; nothing is kept or logged."""
@@ -216,6 +224,20 @@ class ClusterEngine:
         entry = log(self._client, self._config.name, self._engine.next_number(), batch)
         self._log.append(entry)
         return entry
+
+    def _added(self, entry: Entry | None, call: Callable[[], _Result]) -> _Result:
+        """Add the rows of an entry. What the engine refuses leaves the graph as it was, so that it
+        leaves the log as well: nobody was told that it is kept."""
+        try:
+            return call()
+        except (ValueError, MemoryError):
+            if entry is not None:
+                self._run(lambda: drop(self._client, [entry.name]))
+                self._log.remove(entry)
+            raise
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            raise
 
     def _run(self, call: Callable[[], _Result]) -> _Result:
         """What changes the graph: if it fails, graph and log may differ."""
@@ -248,12 +270,15 @@ class ClusterEngine:
             pending, self._pending = self._pending, None
             try:
                 name, node = pending.result()
+                # Its node may have been lost since, and the name with it.
+                self._attempts += 1
+                segment = opened(self._client.get(name))
             except (farrow.FarrowError, pa.ArrowException, MemoryError, OSError) as error:
                 # The rows stay in this process and in the log: nothing is lost.
                 self._trouble = (time.monotonic(), f"{type(error).__name__}: {error}")
             else:
-                self._trouble = None
-                self._commit(name, node)
+                self._trouble, self._attempts = None, 0
+                self._commit(name, node, segment)
         if self._trouble and time.monotonic() < self._trouble[0] + _RETRY_SECONDS:
             return
         frozen = self._engine.freeze()
@@ -263,7 +288,9 @@ class ClusterEngine:
     def _seal(self, frozen: GraphFrozen, turn: int) -> tuple[str, str | None]:
         """Build a segment where there is room for it; on a thread of its own."""
         plan: GraphPlan = frozen.plan()
-        name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}"
+        # One that was made before and cannot be reached keeps its name.
+        attempt = f".{self._attempts}" if self._attempts else ""
+        name = f"{root(self._config.name)}segment/{plan.about()['first']:020d}{attempt}"
         failure: Exception | None = None
         for node in nodes(self._client, self._config.placement, turn):
             try:
@@ -274,10 +301,9 @@ class ClusterEngine:
             return name, node
         raise failure or farrow.NodeLost("no node can be reached")
 
-    def _commit(self, name: str, node: str | None) -> None:
+    def _commit(self, name: str, node: str | None, segment: GraphSegment) -> None:
         """Put a segment in the place of its edges, for this process and for all others."""
         kept, client = self._manifest, self._client
-        segment = opened(client.get(name))
         about = segment.about()
         if about["accounts"] > kept.known:
             more = self._engine.accounts(kept.known)[: about["accounts"] - kept.known]

@@ -133,12 +133,23 @@ def engine_of(manifest: Manifest) -> GraphEngine:
 
 
 def newest(client: Client, graph: str) -> Manifest | None:
-    """The manifest that counts; None: there is no such graph."""
+    """The manifest that counts; None: there is no such graph.
+
+    Raises:
+        farrow.NodeLost: it may lie on a node that cannot be reached.
+    """
     prefix = f"{root(graph)}manifest/"
     # It may be replaced while it is looked for.
     for _ in range(100):
         names = names_of(client, prefix)
         if not names:
+            lost = [node.name for node in client.nodes() if node.reach == "lost"]
+            if lost:
+                # To begin it anew would make two of it.
+                raise farrow.NodeLost(
+                    f"graph {graph!r} is on no node that can be reached; it may be on "
+                    f"{', '.join(lost)}, until `farrow nodes forget` says that it is gone"
+                )
             return None
         try:
             return Manifest.of(client.get(names[-1]))

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 class Share:
     """What an actor does: a reader of the graph, on whatever machine Ray put it."""
 
-    def __init__(self, graph: str, address: str | None, share: tuple[int, int]) -> None:
+    def __init__(
+        self, graph: str, address: str | None, share: tuple[int, int], without_lost: bool
+    ) -> None:
         import farrow
         from farrow.graph.cluster._reader import GraphReader
 
-        self._reader = GraphReader(graph, address)
+        self._reader = GraphReader(graph, address, without_lost=without_lost)
         self._client = farrow.connect(address)
         self._share = share
 
@@ -56,7 +58,7 @@ class RayWorkers:
         # One on each machine, as far as there are so many.
         actor = ray.remote(Share).options(num_cpus=1, scheduling_strategy="SPREAD")
         self._actors = [
-            actor.remote(config.name, address, (number + 1, self.count + 1))
+            actor.remote(config.name, address, (number + 1, self.count + 1), config.without_lost)
             for number, address in enumerate(addresses)
         ]
         self._asked: list[Any] = []

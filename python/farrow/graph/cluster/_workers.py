@@ -39,7 +39,12 @@ class Workers:
         try:
             for number, address in enumerate(addresses):
                 share = [number + 1, self.count + 1]
-                task = {"graph": config.name, "address": address, "share": share}
+                task = {
+                    "graph": config.name,
+                    "address": address,
+                    "share": share,
+                    "without_lost": config.without_lost,
+                }
                 self._processes.append(self._start(task))
             for number in range(self.count):
                 self._answer(number, self._timeout)
@@ -110,7 +115,8 @@ def main(task: dict[str, Any]) -> None:
     """Be a worker: names of entries come in, ids of arrays go out, until the input ends."""
     from farrow.graph.cluster._reader import GraphReader
 
-    reader = GraphReader(task["graph"], task["address"])
+    lost = task["without_lost"]
+    reader = GraphReader(task["graph"], task["address"], without_lost=lost)
     client = farrow.connect(task["address"])
     share = (task["share"][0], task["share"][1])
     print(json.dumps({"ready": True}), flush=True)
