@@ -143,7 +143,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
     for _ in range(100):
         names = names_of(client, prefix)
         if not names:
-            lost = [node.name for node in client.nodes() if node.reach == "lost"]
+            lost = [node.name for node in client.nodes() if node.reach != "live"]
             if lost:
                 # To begin it anew would make two of it.
                 raise farrow.NodeLost(
