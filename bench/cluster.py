@@ -178,13 +178,21 @@ def measure_memory(
         yield Sample("put", "farrow", place, "s", puts[1:], large_bytes)
         yield Sample("publish of a put", "farrow", place, "s", published[1:], large_bytes)
         client.put(private, "table", node=node)
-        del private
-        firsts, sums = [], []
+        gets, firsts, peers, sums = [], [], [], []
         for reader in nodes.clients[-1:] * (1 + repeats):
+            # Each begins with caches that a sum over the table has filled.
+            began = time.perf_counter()
+            private["n"][0].as_py()
+            peers.append(time.perf_counter() - began)
+            table = reader.get("table")
+            table["n"].chunk(0).to_numpy().sum()
+            del table
             began = time.perf_counter()
             table = reader.get("table")
+            gotten = time.perf_counter()
             table["n"][0].as_py()
-            firsts.append(time.perf_counter() - began)
+            gets.append(gotten - began)
+            firsts.append(time.perf_counter() - gotten)
             column = table["n"].chunk(0).to_numpy()
             column.sum()
             began = time.perf_counter()
@@ -192,7 +200,11 @@ def measure_memory(
             sums.append(time.perf_counter() - began)
             del column, table
         client.delete("table")
+        del private
+        yield Sample("get a table", "farrow", place, "s", gets[1:], large_bytes)
         yield Sample("first value of a table", "farrow", place, "s", firsts[1:], large_bytes)
+        peer = "first value of a private table"
+        yield Sample(peer, "pyarrow", place, "s", peers[1:], large_bytes)
         yield Sample("sum", "farrow", place, "s", sums[1:], large_bytes)
         pool = client.memory_pool(node=node)
         times = []
@@ -209,6 +221,8 @@ def measure_memory(
                 client.get(ref)
 
         yield Sample("get 1000 x 1 kB", "farrow", place, "s", timed(get_all, 3 * repeats))
+        times = timed(lambda refs=refs: client.get_many(refs), 3 * repeats)
+        yield Sample("get_many of 1000 x 1 kB", "farrow", place, "s", times)
         client.delete_many(refs)
 
 

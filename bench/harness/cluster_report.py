@@ -23,10 +23,13 @@ _PAIRS = (
     ("stored publish", "publish that", ""),
     ("put", "put a table of {size}: one copy, all cores", ""),
     ("publish of a put", "of which publishing lines", ""),
-    ("first value of a table", "get a table of {size}, first value", ""),
+    ("get a table", "get a table of {size}, caches full of its bytes", ""),
+    ("first value of a table", "then its first value", ""),
+    ("first value of a private table", "the same of a private table: pyarrow alone", ""),
     ("sum", "read {size}: sum, cached mappings", "1.13 x own"),
     ("allocate 64 KiB", "allocate 64 KiB, extent granted ahead", "4.99 ms"),
     ("get 1000 x 1 kB", "get 1000 objects of 1 kB, one by one", "5.05 ms, 2.7 x own"),
+    ("get_many of 1000 x 1 kB", "the same by get_many", ""),
 )
 
 
