@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,9 @@ import pytest
 
 import farrow
 from conftest import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_put_many_with_names_is_all_or_none(client: farrow.Client) -> None:
@@ -26,6 +30,40 @@ def test_put_many_with_names_is_all_or_none(client: farrow.Client) -> None:
     assert client.list().num_rows == 0
     with pytest.raises(farrow.NotFound):
         client.delete_many(["a"])
+
+
+def test_what_sends_no_message_and_what_sends_one(client: farrow.Client) -> None:
+    """Counted by the node, once the client has memory and pages for holds ahead of need."""
+
+    def requests() -> int:
+        return int(client.stats()["requests"])
+
+    def messages(act: Callable[[], object]) -> int:
+        own = -requests() + requests()
+        before = requests()
+        kept = act()
+        count = requests() - before - own
+        del kept
+        return count
+
+    value, many = b"x" * 1000, [b"x" * 1000] * 200
+    names = [f"name {number}" for number in range(200)]
+    refs = client.put_many(many)
+    warm = [client.get_many(refs), [client.put(value) for _ in range(300)]]
+    client.create_many([1000] * 200)
+    del warm
+    assert messages(lambda: [client.get(ref) for ref in refs]) == 0
+    assert messages(lambda: client.get_many(refs)) == 0
+    assert messages(lambda: [client.contains(ref) for ref in refs]) == 0
+    # Where pages of its own are full the client asks for more.
+    assert messages(lambda: [client.put(value) for _ in range(50)]) <= 1
+    assert messages(lambda: client.put_many(many)) <= 1
+    assert messages(lambda: client.put(value, "a name")) == 1
+    assert messages(lambda: client.get("a name")) == 0
+    assert messages(lambda: client.put_many(many, names)) == 1
+    assert messages(lambda: client.get_many(names)) == 0
+    assert messages(lambda: client.create_many([1000] * 200)) <= 1
+    assert messages(lambda: client.delete_many(names)) == 1
 
 
 def test_get_many_waits_for_what_is_missing(client: farrow.Client) -> None:
