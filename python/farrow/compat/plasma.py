@@ -378,8 +378,8 @@ class PlasmaClient:
         """Objects that are sealed, and those that this client has created: for each its size, its
         state, and when it was made, in seconds since 1970."""
         objects = {}
-        for object_id, (_, data_bytes, metadata_bytes, made) in self._writers.items():
-            objects[object_id] = _about(data_bytes, metadata_bytes, made, "created")
+        for created, (_, data_bytes, metadata_bytes, made) in self._writers.items():
+            objects[created] = _about(data_bytes, metadata_bytes, made, "created")
         for row in self._store.list(_PREFIX).to_pylist():
             object_id = _id_of(row["name"])
             if object_id is not None:
