@@ -13,8 +13,9 @@ subscription outlives the node, whose successor goes on where it was.  One for t
 another node, ``client.subscribe(prefix, node="b")``, ends with ``NodeLost`` when that node is lost;
 it takes a seat there, of which the clients of one node have 64.
 
-Objects that a client seals without a name, and without a message to the node, are told of only
-when they go.
+A client seals a small object without a name by itself, without a message to the node, and such an
+object is told of only when it goes.  While somebody subscribes to all sealed objects, with no prefix,
+clients leave that to the node, which costs each `put` a message, and nothing is sealed untold.
 """
 
 from __future__ import annotations

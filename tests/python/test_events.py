@@ -9,10 +9,11 @@ import sys
 import threading
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import LIMIT_SECONDS
+from conftest import LIMIT_SECONDS, wait_until
 from farrow.events import Deleted, Gap, Sealed
 
 
@@ -38,6 +39,30 @@ def test_an_iterator(client: farrow.Client) -> None:
     assert list(events) == []
     with pytest.raises(farrow.InvalidArgument):
         events.next()
+
+
+def test_whoever_asks_for_all_hears_of_all(node: Any, client: farrow.Client) -> None:
+    """Also of what clients seal without a message while nobody asks."""
+    other = farrow.connect(node.socket)
+
+    def messages() -> int:
+        before = int(client.stats()["requests"])
+        other.put(b"small")
+        return int(client.stats()["requests"]) - before - 1
+
+    wait_until(lambda: messages() == 0, "puts without a message")
+    with client.subscribe("n/"), client.subscribe(kinds=["deleted"]):
+        assert messages() == 0
+    with client.subscribe() as events:
+        ids = [other.put(b"x" * size).id for size in (0, 10, 1000, 3 << 20)]
+        ids += [ref.id for ref in other.put_many([b"y"] * 50)]
+        with other.create(5000) as writer:
+            writer.write(bytes(5000))
+        ids += [writer.seal().id, other.put(pa.table({"n": [1, 2]})).id, other.put(b"", "n").id]
+        seen = [events.next(LIMIT_SECONDS) for _ in ids]
+        assert [event.id for event in seen if isinstance(event, Sealed)] == ids
+        assert messages() == 1
+    wait_until(lambda: messages() == 0, "puts without a message again")
 
 
 def test_what_is_asked_for(client: farrow.Client) -> None:

@@ -4,6 +4,7 @@
 //! stands between another one and its answer, and so that an event loop can wait for the socket.
 
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -100,6 +101,12 @@ impl Listener {
             }
             listener.wait(None, left)?;
         }
+    }
+
+    /// Ends the connection for the daemon; the socket stays open for whoever waits on it.
+    pub fn hang_up(&self) {
+        // One that is gone already needs no end.
+        let _ = self.stream.shutdown(Shutdown::Both);
     }
 
     /// True while a question was not answered.

@@ -192,6 +192,9 @@ fn who_may_not_read_there_hears_of_nothing() {
     let refused = far.next(PATIENCE);
     assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
     on_b.grant(&":a:none".parse().unwrap()).unwrap();
-    let refused = subscribe(&at_b, "").next(PATIENCE);
+    // Who asks for all has to be known to the node from the first moment, so it is refused then.
+    let refused = at_b.subscribe(SubscribeOptions::default());
+    assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
+    let refused = subscribe(&at_b, "n").next(PATIENCE);
     assert!(matches!(refused, Err(Error::NotGranted { .. })), "{refused:?}");
 }

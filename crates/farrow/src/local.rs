@@ -67,7 +67,9 @@ pub(crate) struct Sealer<'a> {
 
 impl<'a> Sealer<'a> {
     pub(crate) fn new(session: &'a Session) -> Self {
-        let is_possible = !session.is_cut_off();
+        // Who wants to hear of all objects hears of them from the node.
+        let is_watched = session.reader.is_watched().unwrap_or(true);
+        let is_possible = !session.is_cut_off() && !is_watched;
         Self { session, now_ns: wall_clock_ns(), is_possible }
     }
 

@@ -99,7 +99,7 @@ impl Subscription {
             reason: error.to_string(),
         })?;
         let first = if is_from_oldest { session.events_from } else { u64::MAX };
-        Ok(Self {
+        let mut made = Self {
             cursor: session.reader.events(first)?,
             session: Arc::clone(session),
             prefix,
@@ -107,12 +107,47 @@ impl Subscription {
             listener: None,
             lost_at: None,
             waker: Arc::new(waker),
-        })
+        };
+        made.want_all()?;
+        Ok(made)
+    }
+
+    /// Has the node know that somebody wants to hear of all objects: from here on they are
+    /// announced, even those that clients could seal without a message. A node that is away hears
+    /// of it when it is asked for the first event.
+    fn want_all(&mut self) -> Result<(), Error> {
+        let is_of_all = self.prefix.is_empty() && EventKind::Sealed.is_in(self.kinds);
+        if !is_of_all {
+            return Ok(());
+        }
+        let deadline = Instant::now() + self.session.timeout;
+        match self.ask(0) {
+            Ok(()) => {}
+            Err(LinkError::Closed { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(listener) = self.listener.as_ref().filter(|one| one.is_watching()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waited_ms = crate::client::millis(self.session.timeout);
+                let what = "the node to take a subscription".to_owned();
+                return Err(Error::Timeout { what, waited_ms });
+            }
+            listener.wait(None, left)?;
+            self.take_answer()?;
+        }
+        Ok(())
     }
 
     /// Ends this subscription from another thread.
     pub fn closer(&self) -> Closer {
         Closer(Arc::clone(&self.waker))
+    }
+
+    /// After [`Closer::close`], when no thread waits: the node need not wait for this to be dropped
+    /// to know that nobody wants its events.
+    pub fn hang_up(&self) {
+        self.listener.iter().for_each(Listener::hang_up);
     }
 
     /// The next event that is there already. Sends no message and does not wait.
@@ -168,6 +203,7 @@ impl Subscription {
                 return Ok(Next::Interrupted);
             }
             if self.is_closed()? {
+                self.hang_up();
                 return Ok(Next::Closed);
             }
         }
@@ -180,7 +216,7 @@ impl Subscription {
     ///
     /// As [`Self::next`].
     pub fn arm(&mut self) -> Result<Armed<'_>, Error> {
-        match self.ask() {
+        match self.ask(WAIT_MS_MAX) {
             Ok(()) => self.lost_at = None,
             Err(error) => {
                 self.listener = None;
@@ -202,12 +238,12 @@ impl Subscription {
         })
     }
 
-    fn ask(&mut self) -> Result<(), LinkError> {
+    fn ask(&mut self, timeout_ms: u64) -> Result<(), LinkError> {
         let watch = Watch {
             after: self.cursor.position(),
             prefix: self.prefix.clone(),
             kinds: self.kinds,
-            timeout_ms: WAIT_MS_MAX,
+            timeout_ms,
         };
         if let Some(listener) = &mut self.listener {
             return listener.watch(watch);

@@ -107,6 +107,10 @@ impl EventStream {
     /// End it, from any thread.
     fn close(&self) {
         self.closer.close();
+        // A thread that waits hangs up when it hears of it.
+        if let Ok(stream) = self.stream() {
+            stream.hang_up();
+        }
     }
 }
 

@@ -164,7 +164,7 @@ impl NodeState {
             data_file_offset: fabric.read_fd(farrow_memory::Section::Data).1,
             memory: fabric.describe(),
         };
-        let watches = Watches::new(home.events_head());
+        let watches = Watches::new(home.events_head(), home.watched().unwrap_or_default());
         let rules = Self::kept_rules(&home);
         Self {
             home,
@@ -231,6 +231,7 @@ impl NodeState {
         self.admission.forget(id);
         self.spills.forget(id);
         self.watches.forget(id);
+        self.show_fewer_watched();
         self.sync_ended(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));

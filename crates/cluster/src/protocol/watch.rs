@@ -1,7 +1,7 @@
 //! Who waits for events is told when there are some. The events themselves are read in the region,
 //! so a subscriber that is slow or many are no burden: one short message each, once for each wait.
 
-use farrow_store::{ClientSlot, NAME_BYTES_MAX, NamespaceId, Seen};
+use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, StoreError};
 
 use super::convert::{limit, store_error};
 use super::node::NodeState;
@@ -12,6 +12,9 @@ use crate::wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 /// So many events are looked through for one request; a client that has not seen more of them is
 /// told to look by itself.
 const LOOK_EVENTS_MAX: u64 = 256;
+
+/// Subscribers find the successor of a node within so long, or not at all.
+const WATCHERS_RETURN_MS: u64 = 30_000;
 
 impl NodeState {
     /// The first message of a connection that only waits for events. It has no place of its own,
@@ -56,6 +59,10 @@ impl NodeState {
         // What happened up to now is for those who waited before.
         let head = self.home.events_head();
         let namespace = self.sessions.get(&session).map_or_else(Default::default, |s| s.namespace);
+        if watch.prefix.is_empty() && EventKind::Sealed.is_in(watch.kinds) {
+            self.watches.want_all(session, namespace);
+            self.show_watched().map_err(store_error)?;
+        }
         if let Some(next) = self.first_meant(&watch, namespace, head)? {
             return Ok(Some(next));
         }
@@ -68,6 +75,20 @@ impl NodeState {
         let Watch { prefix, kinds, .. } = watch;
         self.watches.add(Watcher { session, seq, namespace, prefix, kinds, deadline_ms });
         Ok(None)
+    }
+
+    /// Has clients know in which namespaces somebody wants to hear of all objects.
+    pub(super) fn show_watched(&mut self) -> Result<(), StoreError> {
+        let wanted = self.watches.of_all();
+        if wanted == self.home.watched()? { Ok(()) } else { self.home.set_watched(wanted) }
+    }
+
+    /// As [`Self::show_watched`], when somebody went. Clients that still ask the node to seal lose
+    /// time and nothing else.
+    pub(super) fn show_fewer_watched(&mut self) {
+        if let Err(error) = self.show_watched() {
+            tracing::error!(%error, "what is watched could not be shown");
+        }
     }
 
     /// The first event from `after` on that is meant, or as far as this was looked for.
@@ -136,6 +157,10 @@ impl NodeState {
 
     /// Answers those whose time is over: nothing up to here is of interest.
     pub(super) fn expire_watches(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let is_over = now_ms >= self.started_ms.saturating_add(WATCHERS_RETURN_MS);
+        if is_over && self.watches.expect_nobody() {
+            self.show_fewer_watched();
+        }
         let told = self.watches.told();
         out.extend(self.watches.expired(now_ms).into_iter().map(|one| answer(one, told)));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{Event, NamespaceId};
+use farrow_store::{Event, NamespaceId, watched_bit};
 
 use super::SessionId;
 
@@ -32,11 +32,15 @@ pub(super) struct Watches {
     /// How many prefixes there are of each length in bytes.
     lengths: BTreeMap<usize, u32>,
     by_deadline: BTreeSet<(u64, u64)>,
+    /// Sessions that want to hear of all objects that are sealed in a namespace.
+    of_all: BTreeMap<SessionId, NamespaceId>,
+    /// Namespaces of which somebody wanted to, when a former node ended: they are expected back.
+    expected: u64,
 }
 
 impl Watches {
-    /// Nobody waits; `head` events were published.
-    pub(super) fn new(head: u64) -> Self {
+    /// Nobody waits; `head` events were published, and these namespaces were watched.
+    pub(super) fn new(head: u64, expected: u64) -> Self {
         Self {
             next: 0,
             told: head,
@@ -44,7 +48,19 @@ impl Watches {
             by_prefix: BTreeMap::new(),
             lengths: BTreeMap::new(),
             by_deadline: BTreeSet::new(),
+            of_all: BTreeMap::new(),
+            expected,
         }
+    }
+
+    /// Notes that a session wants to hear of all objects of a namespace, from now to its end.
+    pub(super) fn want_all(&mut self, session: SessionId, namespace: NamespaceId) {
+        self.of_all.insert(session, namespace);
+    }
+
+    /// The namespaces of which somebody wants to hear of all objects.
+    pub(super) fn of_all(&self) -> u64 {
+        self.of_all.values().fold(self.expected, |bits, namespace| bits | watched_bit(*namespace))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -104,11 +120,17 @@ impl Watches {
 
     /// Forgets those of a session that went.
     pub(super) fn forget(&mut self, session: SessionId) {
+        self.of_all.remove(&session);
         let of_session = self.all.iter().filter(|(_, watcher)| watcher.session == session);
         let gone: Vec<u64> = of_session.map(|(id, _)| *id).collect();
         for id in gone {
             self.remove(id);
         }
+    }
+
+    /// Expects nobody back any more; whether somebody was expected.
+    pub(super) fn expect_nobody(&mut self) -> bool {
+        std::mem::take(&mut self.expected) != 0
     }
 
     /// Takes out all.

@@ -20,7 +20,7 @@ use crate::format::entry::{
     ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_list,
 };
 use crate::format::hash::NameHash;
-use crate::format::header::{Header, INDEX_TURN, SLOTS_USED};
+use crate::format::header::{Header, INDEX_TURN, SLOTS_USED, WATCHED, watched_bit};
 use crate::format::ids::{Generation, NamespaceId, ObjectId, RegionUid, Slot, Target};
 use crate::format::layout::{ENTRY_BYTES, INDEX_BYTES, LIFE_BYTES, Layout, PINS_IN_WORD};
 use crate::format::metadata::{METADATA_BYTES_MAX, Metadata};
@@ -379,6 +379,15 @@ impl Reader {
         fence(Ordering::Acquire);
         let now = self.sequence(directory, slot, Ordering::Relaxed)?;
         Ok(found == name.as_bytes() && now.generation() == sequence.generation())
+    }
+
+    /// Whether somebody wants to hear of all objects of the namespace: then the home has to seal
+    /// them, which announces them. One load.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn is_watched(&self) -> Result<bool, StoreError> {
+        Ok(self.word(WATCHED)? & watched_bit(self.namespace) != 0)
     }
 
     /// The number of what the home tells its clients: it changes with it. 0: nothing yet. One load.

@@ -6,7 +6,7 @@ use farrow_memory::{Geometry, Length, Offset, Region, Section, Span, page_bytes}
 use crate::books::control::Control;
 use crate::error::{FormatError, StoreError};
 use crate::format::hash::HashKey;
-use crate::format::ids::RegionUid;
+use crate::format::ids::{NamespaceId, RegionUid};
 use crate::format::layout::{HEADER_BYTES, Layout};
 
 /// The version of the format that this program reads and writes.
@@ -31,6 +31,14 @@ pub(crate) const INDEX_TURN: Offset = Offset(640);
 pub(crate) const SLOTS_USED: Offset = Offset(768);
 /// How many events were ever published.
 pub(crate) const EVENTS_HEAD: Offset = Offset(896);
+/// In whose namespaces somebody wants to hear of all objects: bit `id % 64` of each.
+pub(crate) const WATCHED: Offset = Offset(1024);
+
+/// The bit of a namespace in the word of those that are watched. Others may share it.
+#[must_use]
+pub fn watched_bit(namespace: NamespaceId) -> u64 {
+    1 << (namespace.0 % 64)
+}
 
 /// What the first page says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +183,9 @@ impl Header {
         let (magic, rest) = words.split_at(1);
         control.store_record(Offset(8), rest)?;
         crate::failpoint!("create.header");
-        for (offset, value) in [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0), (EVENTS_HEAD, 0)] {
+        for (offset, value) in
+            [(LIFE, 1), (INDEX_TURN, 0), (SLOTS_USED, 0), (EVENTS_HEAD, 0), (WATCHED, 0)]
+        {
             control.store(offset, value)?;
         }
         crate::failpoint!("create.magic");

@@ -8,6 +8,7 @@ use crate::books::names::own_name;
 use crate::error::StoreError;
 use crate::events::{Event, EventCursor, EventKind};
 use crate::format::entry::{Entry, State};
+use crate::format::header::WATCHED;
 use crate::format::ids::Slot;
 
 impl Home {
@@ -26,6 +27,23 @@ impl Home {
     #[must_use]
     pub fn events_head(&self) -> u64 {
         self.events.head()
+    }
+
+    /// The namespaces in which somebody wants to hear of all objects, as [`crate::watched_bit`]s.
+    ///
+    /// # Errors
+    /// Memory that cannot be read.
+    pub fn watched(&self) -> Result<u64, StoreError> {
+        self.control.load(WATCHED)
+    }
+
+    /// Has clients of these namespaces leave to the home what they could seal by themselves, so
+    /// that it is announced.
+    ///
+    /// # Errors
+    /// Memory that cannot be written.
+    pub fn set_watched(&mut self, bits: u64) -> Result<(), StoreError> {
+        self.control.store(WATCHED, bits)
     }
 
     /// A place before event `next`, or before the oldest that is there.
