@@ -14,8 +14,8 @@ another node, ``client.subscribe(prefix, node="b")``, ends with ``NodeLost`` whe
 it takes a seat there, of which the clients of one node have 64.
 
 A client seals a small object without a name by itself, without a message to the node, and such an
-object is told of only when it goes.  While somebody subscribes to all sealed objects, with no prefix,
-clients leave that to the node, which costs each `put` a message, and nothing is sealed untold.
+object is told of only when it goes.  While somebody subscribes to all sealed objects, without a
+prefix, clients leave that to the node, which costs each ``put`` a message, and nothing is untold.
 """
 
 from __future__ import annotations
