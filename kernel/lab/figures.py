@@ -30,6 +30,8 @@ CAVEAT = (
     "Emulated by QEMU (TCG), which models no cache: times are those of emulated instructions, "
     "not of cache lines written back."
 )
+# Samples from which on percentiles are drawn.
+BAND_MIN = 20
 COLOURS = {"read_all": "#0072b2", "write_all": "#d55e00", "tlb": "#009e73", "munmap": "#666666"}
 NAMES = {"arm64": "arm64 (dc cvac / civac)", "amd64": "x86-64 (clwb / clflushopt)"}
 Drawn = tuple[str, Path, str]
@@ -71,14 +73,16 @@ def _band(
     label: str,
     linestyle: str = "-",
 ) -> None:
-    """Medians as a line, what lies between the 5th and the 95th percentile as a band."""
+    """Medians as a line, what lies between the 5th and the 95th percentile as a band: where there
+    are so many samples that these mean something."""
     middle, low, high = (
         [one.percentile(percent) / 1000 for one in series] for percent in (50, 5, 95)
     )
     axes.plot(
         places, middle, marker="o", markersize=4, color=color, label=label, linestyle=linestyle
     )
-    axes.fill_between(places, low, high, alpha=0.15, color=color, linewidth=0)
+    are_many = [len(one.durations_ns) >= BAND_MIN for one in series]
+    axes.fill_between(places, low, high, where=are_many, alpha=0.15, color=color, linewidth=0)
 
 
 def _width(names: Sequence[str]) -> float:
@@ -136,7 +140,11 @@ def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
         sums.set_ylim(bottom=sums.get_ylim()[0] / 50)
         calls.legend(fontsize=8, loc="upper left")
         sums.legend(fontsize=8, loc="lower right")
-    note = "* From 16 MiB on munmap and TLB flush are of blocks of order 10, mapped by pages too."
+    note = (
+        "* From 16 MiB on munmap and TLB flush are of blocks of order 10, mapped by pages too; "
+        "of 64 MiB and more there are 24 to 8 unmaps. "
+        f"Bands where there are {BAND_MIN} samples or more."
+    )
     figure.suptitle(f"After figure 3.2: latency by mapped size\n{note}", fontsize=10)
     return "Latency by mapped size", _save(figure, folder / "figure-3.2-size.png"), note
 
@@ -301,7 +309,7 @@ def draw(measured: Sequence[Series], folder: Path, facts: str) -> Path:
     """All figures, the table and the page."""
     drawn = [make(measured, folder) for make in (by_size, by_order, distribution)]
     rows, saved = table(measured), contiguity(measured)
-    (folder / "table-3.4.md").write_text(f"{markdown(rows)}\n{markdown(saved)}")
+    (folder / "table-3.4.md").write_text(f"{CAVEAT}\n\n{markdown(rows)}\n{markdown(saved)}")
     tables = [
         ("Medians by order", ACCOUNT, rows),
         (

@@ -91,6 +91,11 @@ def test_a_run_leaves_samples_figures_and_a_page(output: Path) -> None:
     page = (output / "report.html").read_text()
     for part in ("picked / best", "2 MiB pages", "time in region / private", "<svg"):
         assert part in page
+    for heading in ("Cost by size", "Threads", "In another node", "Access patterns"):
+        section = page.split(f"<h2>{heading}")[1].split("<h2>")[0]
+        assert "<polyline" in section, heading
+    every = page.split("Every series")[1]
+    assert every.count("<tr>") > len(figures["costs"])
     assert "http" not in page.split("<style>")[0]
     assert "<script" not in page
 

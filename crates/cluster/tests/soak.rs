@@ -174,14 +174,16 @@ fn memory_descriptors_and_fragmentation_stay_flat() {
     .unwrap_or_else(|| panic!("fragmented: {:?}", watcher.stats().unwrap()));
 }
 
-/// The last round is no worse than those after the warming up.
+/// The last round is no worse than the first ones after the warming up: what grows a little in each
+/// round would pass beside the one before.
 fn assert_flat(samples: &[Sample]) {
     let settled = &samples[WARM_UP..samples.len() - 1];
+    let settled = &settled[..settled.len().div_ceil(4)];
     let last = samples.last().unwrap();
     let most = |of: fn(&Sample) -> u64| settled.iter().map(of).max().unwrap();
     let least = |of: fn(&Sample) -> u64| settled.iter().map(of).min().unwrap();
     // An allocator keeps some of what it was given back.
-    let slack = |kib: u64| kib + kib / 10 + 1024;
+    let slack = |kib: u64| kib + kib / 10 + 256;
     assert!(last.daemon_anonymous_kib <= slack(most(|one| one.daemon_anonymous_kib)), "{last:?}");
     assert!(last.own_anonymous_kib <= slack(most(|one| one.own_anonymous_kib)), "{last:?}");
     assert!(

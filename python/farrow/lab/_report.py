@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from farrow import _charts, _page
 from farrow.cli._output import human_bytes, human_ns
 from farrow.lab._analyse import DECIDED, histogram
-from farrow.lab._pairs import compared_by, in_region, pattern_speeds, with_huge_pages
+from farrow.lab._pairs import compared_by, in_region, pattern_speeds, place, with_huge_pages
 from farrow.lab._plan import TYPICAL
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from farrow.lab._analyse import Choice, Figures
     from farrow.lab._measure import Run
     from farrow.lab._pairs import Pair
+    from farrow.lab._plan import Series
 
 __all__ = ["page"]
 
 # Sizes whose samples are shown one by one.
 _SHOWN = (64, 4096, 1 << 20)
+_PARTS = {"lines": "lines", "threads": "threads", "region": "region", "patterns": "access"}
 _PAGES = {"small": "4 KiB pages", "huge": "2 MiB pages"}
 
 
@@ -155,7 +157,27 @@ def _threads(figures: Figures) -> str:
         )
         for cost in figures.costs if cost.series.part == "threads"
     ]  # fmt: skip
-    return _page.table(("", "by", "each", "pages", ">threads", ">median", ">GiB/s"), rows)
+    lines: dict[tuple[str, str], dict[str, list[tuple[float, float]]]] = {}
+    for cost in figures.costs:
+        one = cost.series
+        if one.part == "threads":
+            chart = lines.setdefault((one.work, one.pages), {})
+            name = f"{one.method}, {human_bytes(one.nbytes)}"
+            chart.setdefault(name, []).append((one.threads, cost.gib_per_s))
+    charts = _page.figures(
+        (work, _PAGES[pages], _charts.curves(chart, x_text=_whole, y_text=_speed))
+        for (work, pages), chart in lines.items()
+    )
+    heads = ("", "by", "each", "pages", ">threads", ">median", ">GiB/s")
+    return charts + _page.table(heads, rows)
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def _speed(value: float) -> str:
+    return f"{value:.3g} GiB/s"
 
 
 def _huge_said(run: Run) -> str:
@@ -176,8 +198,18 @@ def _huge(figures: Figures) -> str:
 
 
 def _region(figures: Figures) -> str:
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for cost in figures.costs:
+        one = cost.series
+        if one.part == "region":
+            chart = lines.setdefault(one.work, {})
+            chart.setdefault(one.method, []).append((one.nbytes, cost.p50))
+    charts = _page.figures(
+        (work, "region", _charts.curves(chart, x_text=human_bytes, y_text=human_ns))
+        for work, chart in lines.items()
+    )
     heads = ("", "by", ">size", ">private", ">region", ">time in region / private")
-    return _pairs(heads, in_region(figures))
+    return charts + _pairs(heads, in_region(figures))
 
 
 def _pairs(heads: Sequence[str], pairs: Iterable[Pair]) -> str:
@@ -190,24 +222,51 @@ def _patterns(figures: Figures) -> str:
     for (work, width, stride, threads), found in pattern_speeds(figures).items():
         if {"private", "region"} <= found.keys():
             order = "sequential" if stride == width else f"every {stride} B"
-            speeds = (f"{found[place]:.3g}" if place in found else "-" for place in places)
+            speeds = (f"{found[one]:.3g}" if one in found else "-" for one in places)
             ratio = f"{found['region'] / found['private']:.2f}"
             rows.append((work, f"{8 * width} bit", order, str(threads), *speeds, ratio))
     heads = ("", "element", "order", ">threads", ">private GiB/s", ">in huge pages GiB/s",
              ">region GiB/s", ">region / private")  # fmt: skip
-    return _page.table(heads, rows)
+    return _strides(figures) + _page.table(heads, rows)
+
+
+def _strides(figures: Figures) -> str:
+    """Bandwidth of one thread by the distance of the elements."""
+    lines: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for (work, width, stride, threads), found in pattern_speeds(figures).items():
+        if threads == 1:
+            for where, speed in found.items():
+                chart = lines.setdefault(work, {})
+                chart.setdefault(f"{8 * width} bit, {where}", []).append((stride, speed))
+    return _page.figures(
+        (work, "one thread, by stride", _charts.curves(chart, x_text=human_bytes, y_text=_speed))
+        for work, chart in lines.items()
+    )
+
+
+def _order(series: Series) -> str:
+    """How elements follow each other, in loads and stores."""
+    if series.part != "patterns":
+        return ""
+    width = f"{8 * series.width} bit"
+    if series.stride == series.width:
+        return f"{width}, sequential"
+    return f"{width}, every {series.stride} B"
 
 
 def _all(figures: Figures, line_bytes: int) -> str:
     rows = [
         (
-            cost.series.work, cost.series.method, cost.series.state,
+            _PARTS[cost.series.part], cost.series.work, cost.series.method, cost.series.state,
+            str(cost.series.threads), _order(cost.series), place(cost.series),
             human_bytes(cost.series.nbytes), _PAGES[cost.series.pages], str(cost.count),
             *(human_ns(value) for value in (cost.p25, cost.p50, cost.p75, cost.p99)),
             f"{cost.line_ns(line_bytes):.2f} ns", f"{cost.gib_per_s:.2f}",
         )
-        for cost in figures.costs if cost.series.part == "lines"
+        for cost in figures.costs
     ]  # fmt: skip
-    heads = ("", "by", "lines are", ">size", "pages", ">samples", ">p25", ">p50", ">p75", ">p99",
-             ">a line", ">GiB/s")  # fmt: skip
+    heads = (
+        "part", "", "by", "lines are", ">threads", "order", "memory", ">size", "pages", ">samples",
+        ">p25", ">p50", ">p75", ">p99", ">a line", ">GiB/s",
+    )  # fmt: skip
     return "<details><summary>Every series</summary>" + _page.table(heads, rows) + "</details>"
