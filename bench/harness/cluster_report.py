@@ -115,15 +115,16 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
     from matplotlib import pyplot
 
     variants = _counts(samples)
-    counts = [int(variant.split()[0]) for variant in variants]
+    # What grows does so with those that a node has to look at, or to speak to.
+    others = [int(variant.split()[0]) - 1 for variant in variants]
     cases = (("find a name", "us", 1e6), ("delete what all hold", "us", 1e6),
              ("idle traffic of a node", "kB/s", 1e-3))  # fmt: skip
     figure, axes = pyplot.subplots(1, len(cases), figsize=(12, 3.5))
     for axis, (case, unit, factor) in zip(axes, cases, strict=True):
         values = [_median(samples, case, variant) * factor for variant in variants]
-        axis.plot(counts, values, "o-")
-        axis.plot([0, counts[-1]], [0, values[0] * counts[-1] / counts[0]], ":", label="linear")
-        axis.set(title=case, xlabel="nodes", ylabel=unit, xlim=(0, None), ylim=(0, None))
+        axis.plot(others, values, "o-")
+        axis.plot([0, others[-1]], [0, values[0] * others[-1] / others[0]], ":", label="linear")
+        axis.set(title=case, xlabel="other nodes", ylabel=unit, xlim=(0, None), ylim=(0, None))
         axis.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=100)
