@@ -141,9 +141,8 @@ def by_size(measured: Sequence[Series], folder: Path) -> Drawn:
         calls.legend(fontsize=8, loc="upper left")
         sums.legend(fontsize=8, loc="lower right")
     note = (
-        "* From 16 MiB on munmap and TLB flush are of blocks of order 10, mapped by pages too; "
-        "of 64 MiB and more there are 24 to 8 unmaps. "
-        f"Bands where there are {BAND_MIN} samples or more."
+        "* From 16 MiB on munmap and TLB flush are of blocks of order 10, mapped by pages too.\n"
+        f"Of 64 MiB and more there are 24 to 8 unmaps. Bands are of {BAND_MIN} samples or more."
     )
     figure.suptitle(f"After figure 3.2: latency by mapped size\n{note}", fontsize=10)
     return "Latency by mapped size", _save(figure, folder / "figure-3.2-size.png"), note
