@@ -208,8 +208,8 @@ pub fn assert_balanced(stats: &Stats) {
     let node = &stats.node;
     assert_eq!(
         node.capacity,
-        node.used + node.free + node.granted + node.retiring,
-        "capacity = live + free + granted + retiring: {node:?}"
+        node.used + node.free + node.granted + node.retiring + node.quarantine,
+        "capacity = live + free + granted + retiring + quarantine: {node:?}"
     );
 }
 
