@@ -30,8 +30,8 @@ SAMPLES_MIN = 128
 # there are two runs to compare, they take turns cell by cell.
 GUESTS = 4
 ROUNDS = 2 * GUESTS
-# The largest take up to half a minute, and have samples enough.
-ROUNDS_OF = {256 * MIB: GUESTS, GIB: GUESTS}
+# From this size on a cell takes up to half a minute, and has samples enough in half the rounds.
+LARGE = 256 * MIB
 # All samples of one unmap are taken within milliseconds, and the host does one thing meanwhile: so
 # each round has several unmaps, where they are quick.
 UNMAPS_MIN = 2
@@ -128,7 +128,7 @@ def cells() -> list[Cell]:
     each = SAMPLES_MIN // ROUNDS
     for size in SIZES:
         times = max(-(-each // (size // PAGE_BYTES)), UNMAPS_MIN if size <= ORDER_BYTES else 1)
-        rounds = ROUNDS_OF.get(size, ROUNDS)
+        rounds = GUESTS if size >= LARGE else ROUNDS
         for name in ("read_all", "write_all"):
             made.append(Cell("size", name, size, 0, False, times, rounds))
     for order in ORDERS:

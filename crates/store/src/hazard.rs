@@ -20,39 +20,28 @@ pub(crate) trait Claim {
     fn fence(&self) {
         fence(Ordering::SeqCst);
     }
-    /// As `store`, for one of several claims, which `bring_out` follows.
-    fn store_one(&self, claim: u64) -> Result<(), Self::Error> {
-        self.store(claim)
-    }
-    /// After all claims and before the fence: where the home sees them only once they are published.
+    /// After claims were stored: where the home sees them only once they are published.
     fn bring_out(_: &[Wish<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
     {
         Ok(())
     }
-    /// After the fence and before all looks: where a look has to be at memory.
+    /// Before looks, and after the fence: where a look has to be at memory.
     fn bring_in(_: &[Wish<Self>]) -> Result<(), Self::Error>
     where
         Self: Sized,
     {
         Ok(())
     }
-    /// As `life`, for one of several claims, after `bring_in`.
-    fn life_of_one(&self) -> Result<u64, Self::Error> {
-        self.life()
-    }
 }
 
 /// Claim what is there while its word is `expected`. False: it is not, and there is no claim.
-pub(crate) fn claim<C: Claim>(reader: &C, claim: u64, expected: u64) -> Result<bool, C::Error> {
-    reader.store(claim)?;
-    reader.fence();
-    if reader.life()? == expected {
-        return Ok(true);
-    }
-    reader.store(0)?;
-    Ok(false)
+pub(crate) fn claim<C: Claim>(reader: C, claim: u64, expected: u64) -> Result<bool, C::Error> {
+    let mut wish = [Wish { reader, claim, expected, is_there: false }];
+    claim_many(&mut wish)?;
+    let [Wish { is_there, .. }] = wish;
+    Ok(is_there)
 }
 
 /// One of several claims.
@@ -72,15 +61,16 @@ pub(crate) fn claim_many<C: Claim>(wishes: &mut [Wish<C>]) -> Result<(), C::Erro
         return Ok(());
     };
     for wish in &*wishes {
-        wish.reader.store_one(wish.claim)?;
+        wish.reader.store(wish.claim)?;
     }
     C::bring_out(wishes)?;
     first.reader.fence();
     C::bring_in(wishes)?;
     for wish in wishes {
-        wish.is_there = wish.reader.life_of_one()? == wish.expected;
+        wish.is_there = wish.reader.life()? == wish.expected;
         if !wish.is_there {
             wish.reader.store(0)?;
+            C::bring_out(std::slice::from_ref(wish))?;
         }
     }
     Ok(())

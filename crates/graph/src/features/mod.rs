@@ -364,8 +364,8 @@ impl GraphFeatures {
             return Err(GraphError::Columns { given: edges.columns.len(), expected: wanted });
         }
         for (column, values) in edges.columns.iter().enumerate() {
-            if let Some(row) = values.iter().position(|value| !value.is_finite()) {
-                let value = values.get(row).copied().unwrap_or_default();
+            let mut rows = values.iter().copied().enumerate();
+            if let Some((row, value)) = rows.find(|(_, value)| !value.is_finite()) {
                 return Err(GraphError::NotFinite { column, row, value });
             }
         }

@@ -242,7 +242,7 @@ impl HoldTable {
     /// Steps 2 to 4 of the reader.
     fn claim(&self, place: &Place, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
         let words = ClaimWords { table: self, place, slot };
-        hazard::claim(&words, claim_on(slot), sequence.0)
+        hazard::claim(words, claim_on(slot), sequence.0)
     }
 
     /// One use less. With the last one the claim goes.
@@ -388,16 +388,11 @@ impl hazard::Claim for ClaimWords<'_> {
     type Error = StoreError;
 
     fn store(&self, claim: u64) -> Result<(), StoreError> {
-        self.place.store(claim)
+        self.place.set_word(self.place.word(), claim)
     }
 
     fn life(&self) -> Result<u64, StoreError> {
-        self.table.region.refresh_if_remote(self.table.life_span(self.slot))?;
-        self.life_of_one()
-    }
-
-    fn store_one(&self, claim: u64) -> Result<(), StoreError> {
-        self.place.set_word(self.place.word(), claim)
+        self.table.sequence(self.slot).map(|sequence| sequence.0)
     }
 
     fn bring_out(wishes: &[Wish<Self>]) -> Result<(), StoreError> {
@@ -410,10 +405,6 @@ impl hazard::Claim for ClaimWords<'_> {
         let Some(region) = remote(wishes) else { return Ok(()) };
         let lives = wishes.iter().map(|wish| wish.reader.table.life_span(wish.reader.slot));
         Ok(region.refresh_all(&lives.collect::<Vec<_>>())?)
-    }
-
-    fn life_of_one(&self) -> Result<u64, StoreError> {
-        self.table.sequence(self.slot).map(|sequence| sequence.0)
     }
 }
 
