@@ -7,7 +7,7 @@ use model::{Mutant, Protocol};
 use stateright::{Checker, Model};
 
 /// A state takes some 100 B, and a core looks at some 100,000 of them in a second.
-const STATES_MAX: usize = 3_000_000;
+const STATES_MAX: usize = 4_000_000;
 
 const SAFETY: &str = "readers see what was sealed";
 
@@ -24,9 +24,9 @@ fn the_protocol_has_no_counterexample() {
 #[test]
 fn each_mistake_has_a_counterexample() {
     use Mutant::{
-        HeaderBeforePayload, NoPublishOfClaim, NoPublishOfEntry, NoPublishOfPayload,
-        NoRefreshOfClaim, NoRefreshOfEntry, NoRefreshOfPayload, ReuseWithoutQuarantine,
-        TwoObjectsOnOneLine,
+        ForgetOfPausedReader, HeaderBeforePayload, NoPublishOfClaim, NoPublishOfEntry,
+        NoPublishOfPayload, NoRefreshOfClaim, NoRefreshOfEntry, NoRefreshOfPayload,
+        ReuseWithoutQuarantine, TwoObjectsOnOneLine,
     };
     for mutant in [
         NoPublishOfPayload,
@@ -38,6 +38,7 @@ fn each_mistake_has_a_counterexample() {
         HeaderBeforePayload,
         TwoObjectsOnOneLine,
         ReuseWithoutQuarantine,
+        ForgetOfPausedReader,
     ] {
         let checker = Protocol { mutant: Some(mutant) }
             .checker()

@@ -1,9 +1,9 @@
 //! The protocol in a small scope, with every order of its steps.
 //!
 //! Three nodes: the home with a reader of its own, a writer, and a node with a reader and a second
-//! writer. Two objects, one after the other in the same range, which is one line. The first writer
-//! may crash, or be taken for lost while it is only paused, at any step. A cache may write a dirty
-//! line back, drop a clean one or fetch one at any time.
+//! writer. Two objects, one after the other in the same range, which is one line. The first writer or
+//! the reader on the other node may crash, and either may be taken for lost while it is only paused,
+//! at any step. A cache may write a dirty line back, drop a clean one or fetch one at any time.
 
 use stateright::{Model, Property};
 
@@ -34,6 +34,9 @@ pub enum Mutant {
     HeaderBeforePayload,
     TwoObjectsOnOneLine,
     ReuseWithoutQuarantine,
+    /// The claim of a reader counts no more once its node is taken for lost, while it may only be
+    /// paused.
+    ForgetOfPausedReader,
 }
 
 /// A line as one node has it.
@@ -101,6 +104,7 @@ pub enum Reader {
     LoadPayload(u8, u8),
     Release,
     PublishRelease,
+    Crashed,
     Over,
 }
 
@@ -117,6 +121,8 @@ pub struct State {
     readers: [Reader; 2],
     /// The first writer's node has no dirty line of the range, and never will.
     is_clean: bool,
+    /// The claim of the reader on the other node counts no more.
+    is_forgotten: bool,
     /// What a reader found that it must not.
     wrong: bool,
     has_read: [bool; 2],
@@ -128,6 +134,8 @@ pub enum Action {
     Crash,
     TakeForLost,
     Clean,
+    CrashReader,
+    ForgetReader,
     WriteNext,
     KeepHouse,
     Read(usize),
@@ -271,7 +279,8 @@ impl Protocol {
                 Home::Scan
             }
             Home::Scan => {
-                let is_held = state.load(CLAIM, HOME) == 1 || state.near_claim == 1;
+                let is_far_held = state.load(CLAIM, HOME) == 1 && !state.is_forgotten;
+                let is_held = is_far_held || state.near_claim == 1;
                 if is_held { Home::RefreshClaim } else { Home::Reuse }
             }
             Home::Quarantine if state.is_clean || self.is(Mutant::ReuseWithoutQuarantine) => {
@@ -362,7 +371,7 @@ impl Protocol {
                 publish_claim(state);
                 Reader::Over
             }
-            Reader::Over => Reader::Over,
+            Reader::Crashed | Reader::Over => state.readers[number],
         };
     }
 }
@@ -383,6 +392,7 @@ impl Model for Protocol {
             home: Home::Granted,
             readers: [Reader::RefreshEntry; 2],
             is_clean: false,
+            is_forgotten: false,
             wrong: false,
             has_read: [false; 2],
         }]
@@ -393,8 +403,13 @@ impl Model for Protocol {
         if !matches!(state.writer, Asked | Crashed | Over) {
             actions.push(Action::Write);
         }
-        if !matches!(state.writer, Asked | Crashed | Over | Refused) {
+        // One crash is enough for each mistake.
+        let has_crashed = state.writer == Crashed || state.readers[1] == Reader::Crashed;
+        if !has_crashed && !matches!(state.writer, Asked | Over | Refused) {
             actions.push(Action::Crash);
+        }
+        if !has_crashed && state.readers[1] != Reader::Over {
+            actions.push(Action::CrashReader);
         }
         if state.home == Home::Granted && state.writer != Asked {
             actions.push(Action::TakeForLost);
@@ -402,11 +417,17 @@ impl Model for Protocol {
         if state.writer == Crashed && !state.is_clean {
             actions.push(Action::Clean);
         }
+        let far = state.readers[1];
+        let is_certain = far == Reader::Crashed || self.is(Mutant::ForgetOfPausedReader);
+        if is_certain && !state.is_forgotten {
+            actions.push(Action::ForgetReader);
+        }
         if matches!(state.next, Next::Store | Next::Publish | Next::Tell) {
             actions.push(Action::WriteNext);
         }
         actions.push(Action::KeepHouse);
-        actions.extend((0..2).filter(|n| state.readers[*n] != Reader::Over).map(Action::Read));
+        let reads = |n: &usize| !matches!(state.readers[*n], Reader::Over | Reader::Crashed);
+        actions.extend((0..2).filter(reads).map(Action::Read));
         for line in [RANGE, ENTRY, CLAIM] {
             for node in [HOME, FIRST, SECOND].into_iter().filter(|node| uses(line, *node)) {
                 actions.extend(match state.caches[line][node] {
@@ -427,6 +448,12 @@ impl Model for Protocol {
             Action::Clean => {
                 state.refresh(RANGE, FIRST);
                 state.is_clean = true;
+            }
+            Action::CrashReader => state.readers[1] = Reader::Crashed,
+            // Its node has seen its process end, and writes back what it left in the cache.
+            Action::ForgetReader => {
+                state.publish(CLAIM, SECOND);
+                state.is_forgotten = true;
             }
             Action::WriteNext => self.write_next(&mut state),
             Action::KeepHouse => self.keep_house(&mut state)?,
@@ -451,6 +478,14 @@ impl Model for Protocol {
             Property::sometimes("a range is used again after a crash", |_, state: &State| {
                 state.writer == Writer::Crashed && state.has_read[1]
             }),
+            Property::sometimes(
+                "a range is used again that a reader held as it crashed",
+                |_, state: &State| {
+                    state.readers[1] == Reader::Crashed
+                        && state.memory[CLAIM] == 1
+                        && state.has_read == [true; 2]
+                },
+            ),
             Property::sometimes("a writer that was only paused is refused", |_, state: &State| {
                 state.writer == Writer::Refused && state.home == Home::Quarantine
             }),
