@@ -40,6 +40,19 @@ static ulong max_bytes;
 module_param(max_bytes, ulong, 0644);
 MODULE_PARM_DESC(max_bytes, "most bytes at a time; 0, the default: a quarter of the memory");
 
+static unsigned int all_caches;
+static int all_caches_set(const char *value, const struct kernel_param *parameter)
+{
+	return param_set_uint_minmax(value, parameter, 0, 2);
+}
+static const struct kernel_param_ops all_caches_operations = {
+	.set = all_caches_set,
+	.get = param_get_uint,
+};
+module_param_cb(all_caches, &all_caches_operations, &all_caches, 0644);
+MODULE_PARM_DESC(all_caches, "who opened the device may write back all caches: 0, the default: no; "
+			     "1: but not in a guest, where it may do nothing; 2: in a guest too");
+
 u64 farrow_shmem_bytes_max(void)
 {
 	const ulong said = READ_ONCE(max_bytes);
@@ -163,11 +176,26 @@ static int farrow_shmem_release(struct inode *inode, struct file *file)
 	return 0;
 }
 
+static int write_back_all(void)
+{
+	const unsigned int allowed = READ_ONCE(all_caches);
+	int error;
+
+	if (allowed == 0 || (allowed == 1 && farrow_shmem_in_guest()))
+		return -EPERM;
+	error = farrow_shmem_write_back_all();
+	if (!error)
+		atomic64_inc(&farrow_shmem_counters.write_backs_of_all);
+	return error;
+}
+
 static long farrow_shmem_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
 	struct farrow_shmem_range range;
 	u64 end;
 
+	if (command == FARROW_SHMEM_WRITE_BACK_ALL)
+		return argument ? -EINVAL : write_back_all();
 	if (command != FARROW_SHMEM_MAINTAIN)
 		return -ENOTTY;
 	if (copy_from_user(&range, (void __user *)argument, sizeof(range)))

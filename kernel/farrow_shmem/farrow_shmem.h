@@ -22,6 +22,7 @@ struct farrow_shmem_counters {
 	atomic64_t mappings_live;
 	atomic64_t faults;
 	atomic64_t faults_refused;
+	atomic64_t write_backs_of_all;
 };
 
 extern struct farrow_shmem_counters farrow_shmem_counters;
@@ -53,6 +54,8 @@ int farrow_shmem_space_maintain(struct farrow_shmem_space *space, pgoff_t first,
 void farrow_shmem_maintain_init(void);
 void farrow_shmem_maintain(void *start, size_t bytes, enum farrow_shmem_op op);
 void farrow_shmem_clean_new(void *start, size_t bytes);
+bool farrow_shmem_in_guest(void);
+int farrow_shmem_write_back_all(void);
 
 /* record.c: samples, histograms, debugfs. */
 int farrow_shmem_record_init(void);

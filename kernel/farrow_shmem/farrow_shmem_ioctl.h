@@ -46,6 +46,15 @@ struct farrow_shmem_range {
  */
 #define FARROW_SHMEM_MAINTAIN _IOW('F', 1, struct farrow_shmem_range)
 
+/*
+ * Writes back and empties all caches of all CPUs: whatever anybody stored is in memory, whatever
+ * anybody loads comes from there. It slows down everything that runs, so it has to be allowed by
+ * the parameter all_caches. x86-64 only. The argument must be zero (EINVAL).
+ * EPERM: all_caches does not allow it here.
+ * EOPNOTSUPP: arm64, which has no instruction for it that reaches the caches of other CPUs.
+ */
+#define FARROW_SHMEM_WRITE_BACK_ALL _IO('F', 2)
+
 /* One record of debugfs' samples file, in the machine's byte order. */
 struct farrow_shmem_sample {
 	/* Monotonic clock at the begin of the call. */

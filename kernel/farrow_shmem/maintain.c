@@ -54,9 +54,22 @@ static __always_inline void each_line(void *start, size_t bytes, enum farrow_shm
 	dsb(sy);
 }
 
+bool farrow_shmem_in_guest(void)
+{
+	return false;
+}
+
+/* By set and way is for a CPU that nobody else runs beside, and passes by system caches. */
+int farrow_shmem_write_back_all(void)
+{
+	return -EOPNOTSUPP;
+}
+
 #elif defined(CONFIG_X86_64)
 
 #include <asm/cacheflush.h>
+#include <asm/cpufeature.h>
+#include <asm/smp.h>
 
 void farrow_shmem_maintain_init(void)
 {
@@ -73,6 +86,20 @@ static __always_inline void each_line(void *start, size_t bytes, enum farrow_shm
 	}
 	/* clflushopt between fences; an invalidation that writes nothing back does not exist. */
 	clflush_cache_range(start, bytes);
+}
+
+/* A hypervisor may take the instruction from a guest and do nothing. */
+bool farrow_shmem_in_guest(void)
+{
+	return boot_cpu_has(X86_FEATURE_HYPERVISOR);
+}
+
+int farrow_shmem_write_back_all(void)
+{
+	/* Stores of the caller before its own CPU's instruction; those of others are in caches. */
+	mb();
+	wbinvd_on_all_cpus();
+	return 0;
 }
 
 #else

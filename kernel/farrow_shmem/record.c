@@ -121,6 +121,7 @@ static int counters_show(struct seq_file *out, void *unused)
 	seq_printf(out, "mappings_live %lld\n", atomic64_read(&c->mappings_live));
 	seq_printf(out, "faults %lld\n", atomic64_read(&c->faults));
 	seq_printf(out, "faults_refused %lld\n", atomic64_read(&c->faults_refused));
+	seq_printf(out, "write_backs_of_all %lld\n", atomic64_read(&c->write_backs_of_all));
 	for (op = 0; op < FARROW_SHMEM_OPS; op++)
 		seq_printf(out, "%s_calls %llu\n%s_bytes %llu\n", op_names[op],
 			   READ_ONCE(calls[op]), op_names[op], READ_ONCE(bytes_maintained[op]));

@@ -10,7 +10,7 @@ import csv
 import re
 import statistics
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,20 +25,57 @@ THESIS_MEDIANS_US = {0: 9.8, 2: 13.2, 4: 21.1, 6: 70.4, 8: 303.0, 10: 1141.0}
 # What is unmapped at a time in the grid by order: four blocks of the largest.
 ORDER_BYTES = 16 * MIB
 SAMPLES_MIN = 128
-# What the host does meanwhile lasts from milliseconds to minutes, and may halve or double a call.
-# So each cell is measured in many rounds over all cells, spread over several guests; and where
-# there are two runs to compare, they take turns cell by cell.
-GUESTS = 4
-ROUNDS = 2 * GUESTS
-# From this size on a cell takes up to half a minute, and has samples enough in half the rounds.
+# From this size on a cell takes seconds a time.
 LARGE = 256 * MIB
-# All samples of one unmap are taken within milliseconds, and the host does one thing meanwhile: so
-# each round has several unmaps, where they are quick.
-UNMAPS_MIN = 2
-# Fewer unmaps than samples elsewhere, in each round: an emulator takes seconds for each GiB.
-TRACED_TIMES = {64 * MIB: 3, 256 * MIB: 2, GIB: 2}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the samples of a run are spread over time; what depends on a guest's clock.
+
+    ``rounds`` over all cells, those of ``LARGE`` and more in ``large_rounds`` of them, in ``guests``
+    one after the other. ``unmaps_min`` are made in a round at least, where they are quick. What
+    ftrace times is unmapped ``traced`` times in a round, by size; others ``SAMPLES_MIN`` in all.
+    """
+
+    guests: int
+    rounds: int
+    large_rounds: int
+    unmaps_min: int
+    traced: Mapping[int, int]
+    # All runs in the same guests, cell by cell in turn; else each run has guests of its own.
+    in_turn: bool
+
+    def times(self, blocks: int) -> int:
+        """Unmaps in a round, for samples enough in all of them."""
+        return -(-SAMPLES_MIN // (self.rounds * blocks))
+
+
+SCHEDULES = {
+    # The host has no part in the numbers: what is measured again is the same again.
+    "instructions": Schedule(
+        guests=1,
+        rounds=1,
+        large_rounds=1,
+        unmaps_min=2,
+        traced={256 * MIB: 100, GIB: 100},
+        in_turn=False,
+    ),
+    # What the host does lasts from milliseconds to minutes, and may halve or double a call: so each
+    # cell is measured in many rounds over all cells, each with several unmaps, in several guests.
+    "host": Schedule(
+        guests=4,
+        rounds=8,
+        large_rounds=4,
+        unmaps_min=2,
+        traced={64 * MIB: 3, 256 * MIB: 2, GIB: 2},
+        in_turn=True,
+    ),
+}
 # In the table of samples; figures and medians are made of all that there are.
 SAMPLES_KEPT_MAX = 2000
+# In a run's folder: by which clock its guests were timed.
+CLOCK = "clock"
 # Several times what an idle machine of two cores takes.
 SECONDS_MAX = 900
 # As farrow_shmem_ioctl.h lays it out.
@@ -62,7 +99,7 @@ class Cell:
     invalidate: bool
     # In each of its rounds.
     times: int
-    rounds: int = ROUNDS
+    rounds: int
 
     @property
     def name(self) -> str:
@@ -86,9 +123,9 @@ class Cell:
         """Calls of the maintenance in an unmap."""
         return self.mapped_bytes // self.block_bytes
 
-    def turn(self, number: int) -> int | None:
+    def turn(self, number: int, schedule: Schedule) -> int | None:
         """Which of its rounds the numbered one of the grid is; None if it rests."""
-        every = ROUNDS // self.rounds
+        every = schedule.rounds // self.rounds
         return None if number % every else number // every
 
     def plan(self, run: int) -> str:
@@ -122,27 +159,29 @@ def _percentile(ordered: Sequence[int], percent: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def cells() -> list[Cell]:
+def cells(schedule: Schedule) -> list[Cell]:
     """All of the grid: maintenance by size, by order and kind, and what ftrace times."""
     made = []
-    each = SAMPLES_MIN // ROUNDS
     for size in SIZES:
-        times = max(-(-each // (size // PAGE_BYTES)), UNMAPS_MIN if size <= ORDER_BYTES else 1)
-        rounds = GUESTS if size >= LARGE else ROUNDS
+        rounds = schedule.large_rounds if size >= LARGE else schedule.rounds
+        times = schedule.times(size // PAGE_BYTES)
+        if size <= ORDER_BYTES:
+            times = max(times, schedule.unmaps_min)
         for name in ("read_all", "write_all"):
             made.append(Cell("size", name, size, 0, False, times, rounds))
     for order in ORDERS:
-        times = max(-(-each // (ORDER_BYTES // (PAGE_BYTES << order))), UNMAPS_MIN)
+        times = max(schedule.times(ORDER_BYTES // (PAGE_BYTES << order)), schedule.unmaps_min)
         for name in ("read_all", "write_all"):
-            made += [Cell("order", name, ORDER_BYTES, order, op, times) for op in (False, True)]
+            for op in (False, True):
+                made.append(Cell("order", name, ORDER_BYTES, order, op, times, schedule.rounds))
     for size in SIZES:
         # Large blocks make the faults cheap; what unmap takes down is single pages all the same.
         order = 10 if size >= ORDER_BYTES else 0
-        times = TRACED_TIMES.get(size, each)
-        rounds = GUESTS if size == GIB else ROUNDS
+        times = schedule.traced.get(size, schedule.times(1))
+        rounds = schedule.large_rounds if size == GIB else schedule.rounds
         made.append(Cell("traced", "write_all", size, order, False, times, rounds))
     # What ftrace says of the calls that the module times itself.
-    made.append(Cell("maintain", "write_all", MIB, 0, False, each))
+    made.append(Cell("maintain", "write_all", MIB, 0, False, schedule.times(1), schedule.rounds))
     return made
 
 
@@ -151,15 +190,15 @@ def quick(chosen: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in chosen if cell.mapped_bytes <= 16 * MIB]
 
 
-def plan(chosen: Sequence[Cell], runs: int, guest: int) -> list[str]:
-    """The steps of one guest: all runs of each cell that is due, first and last in turn."""
-    rounds = ROUNDS // GUESTS
+def plan(chosen: Sequence[Cell], runs: Sequence[int], guest: int, schedule: Schedule) -> list[str]:
+    """The steps of one guest: each cell that is due for all its runs, first and last in turn."""
+    rounds = schedule.rounds // schedule.guests
     steps = []
     for number in range(guest * rounds, (guest + 1) * rounds):
         for cell in chosen:
-            turn = cell.turn(number)
+            turn = cell.turn(number, schedule)
             if turn is not None:
-                order = range(1, runs + 1) if turn % 2 == 0 else range(runs, 0, -1)
+                order = runs if turn % 2 == 0 else runs[::-1]
                 steps += [cell.plan(run) for run in order]
     return steps
 
@@ -168,13 +207,15 @@ def measure(
     laboratory: Laboratory,
     module: Path,
     chosen: Sequence[Cell],
-    folders: Sequence[Path],
+    folders: Mapping[int, Path],
     guest: int,
+    clock: str,
 ) -> None:
-    """One guest's part of all runs; a run's folder gets what the guest brings back of it, as it is,
-    after what earlier ones brought."""
+    """One guest's part of the runs with these numbers; a run's folder gets what the guest brings
+    back of it, as it is, after what earlier ones brought."""
+    schedule = SCHEDULES[clock]
     largest = max(cell.mapped_bytes for cell in chosen)
-    steps = plan(chosen, len(folders), guest)
+    steps = plan(chosen, list(folders), guest, schedule)
     head = ["load", f'echo {largest} >"$parameters/max_bytes"']
     done = 0
 
@@ -187,13 +228,14 @@ def measure(
 
     # One CPU: a second would compete with the first for the cores of a small host.
     outcome = laboratory.boot(
-        module, "\n".join([*head, *steps]) + "\n", SECONDS_MAX, on_line=on_line
+        module, "\n".join([*head, *steps]) + "\n", SECONDS_MAX, clock=clock, on_line=on_line
     )
     outcome.check()
     name = laboratory.architecture.name
-    for number, folder in enumerate(folders, 1):
+    for number, folder in folders.items():
         raw = folder / "raw" / name
         raw.mkdir(parents=True, exist_ok=True)
+        (folder / CLOCK).write_text(clock + "\n")
         for file, data in outcome.files.items():
             run, _, rest = file.partition(".")
             if run == str(number):
@@ -201,7 +243,11 @@ def measure(
                     target.write(data)
             elif not run.isdigit():
                 (raw / f"guest-{guest + 1}-{file}").write_bytes(data)
-    say(f"{name}: guest {guest + 1} of {GUESTS}: {len(steps)} steps in {outcome.seconds:.0f} s")
+    runs = " and ".join(map(str, folders))
+    say(
+        f"{name}: run {runs}, guest {guest + 1} of {schedule.guests}: "
+        f"{len(steps)} steps in {outcome.seconds:.0f} s"
+    )
 
 
 def read(architecture: str, cell: Cell, raw: Path) -> list[Series]:
@@ -263,10 +309,11 @@ def summary_row(series: Series) -> dict[str, object]:
 
 def read_run(folder: Path) -> list[Series]:
     """All that was measured in a run, by its folder: ``raw/<architecture>`` has the files."""
+    schedule = SCHEDULES[(folder / CLOCK).read_text().strip()]
     return [
         series
         for raw in sorted((folder / "raw").iterdir(), reverse=True)
-        for cell in cells()
+        for cell in cells(schedule)
         if any(raw.glob(f"{cell.name}.*"))
         for series in read(raw.name, cell, raw)
     ]

@@ -73,6 +73,12 @@ ARCHITECTURES = {
     ),
 }
 
+# What a guest's time is: the host's, or its own instructions, a ns each, of which no host knows.
+CLOCKS = {
+    "host": ("-accel", "tcg,thread=multi"),
+    "instructions": ("-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"),
+}
+
 
 @dataclass
 class Outcome:
@@ -92,14 +98,8 @@ class Outcome:
 class Laboratory:
     """One architecture: its kernel, its builds, its guests."""
 
-    def __init__(
-        self, architecture: Architecture, cache: Path, scratch: Path, counts: bool = False
-    ) -> None:
-        """``counts``: a guest's clock counts its instructions, a ns each, and knows no host."""
+    def __init__(self, architecture: Architecture, cache: Path, scratch: Path) -> None:
         self.architecture = architecture
-        self.accelerator = ["-accel", "tcg,thread=multi"]
-        if counts:
-            self.accelerator = ["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]
         self.scratch = scratch
         debian = Debian(cache, architecture.name)
         self.version, self._place = debian.kernel(architecture.kernel)
@@ -111,10 +111,17 @@ class Laboratory:
                 debian.unpack([f"busybox-static:{architecture.name}"], unpacked)
             self._busybox = unpacked / "bin" / "busybox"
         self._programs = {name: self._build_program(name) for name in PROGRAMS}
-        self._clock = architecture.append
-        if "{tsc_khz}" in self._clock:
-            host_khz = int(run(self._build_program("tsc")))
-            self._clock = self._clock.format(tsc_khz=1_000_000 if counts else host_khz)
+        self._append = {clock: architecture.append for clock in CLOCKS}
+        if "{tsc_khz}" in architecture.append:
+            for clock, khz in ("instructions", 1_000_000), ("host", self._host_khz()):
+                self._append[clock] = architecture.append.format(tsc_khz=khz)
+
+    def emulator(self, clock: str) -> list[str]:
+        """The words that say what is emulated, and with which of ``CLOCKS``."""
+        return [*self.architecture.qemu, *CLOCKS[clock]]
+
+    def _host_khz(self) -> int:
+        return int(run(self._build_program("tsc")))
 
     def build_module(self, *flags: str) -> Path:
         """The module, with further compiler flags if a canary needs them."""
@@ -156,6 +163,7 @@ class Laboratory:
         seconds_max: int,
         cpus: int = 1,
         append: str = "",
+        clock: str = "host",
         on_line: Callable[[str], None] = lambda line: None,
     ) -> Outcome:
         """Runs a plan in a guest. What went wrong is in the outcome, not raised."""
@@ -168,14 +176,14 @@ class Laboratory:
                 file.truncate(DISK_BYTES)
             words = [
                 # Said explicitly: KVM may be there and not be able to boot this kernel.
-                *(*architecture.qemu, *self.accelerator, "-smp", str(cpus)),
+                *(*self.emulator(clock), "-smp", str(cpus)),
                 *("-m", str(MEMORY_MIB), "-nodefaults", "-display", "none", "-no-reboot"),
                 *("-serial", "stdio", "-initrd", str(initial)),
                 *("-kernel", str(self._place / "boot" / f"vmlinuz-{self.version}")),
                 *("-drive", f"file={disk},format=raw,if=none,id=results"),
                 *("-device", "virtio-blk-pci,drive=results"),
                 "-append",
-                f"console={architecture.console} {APPEND} {self._clock} "
+                f"console={architecture.console} {APPEND} {self._append[clock]} "
                 f"{append} seconds_max={seconds_max}",
             ]
             begin = time.monotonic()

@@ -342,6 +342,34 @@ static void check_refusals(void)
     printf("lab: ok: what is wrong is refused\n");
 }
 
+// Here is a guest, under an emulator that obeys the instruction.
+static void check_all_caches(void)
+{
+#ifdef __x86_64__
+    const int otherwise = EPERM, allowed = 0;
+#else
+    const int otherwise = EOPNOTSUPP, allowed = EOPNOTSUPP;
+#endif
+    const int expected[] = {EPERM, otherwise, allowed};
+    const int file = open_device(O_RDONLY);
+    const uint64_t before = counter("write_backs_of_all");
+
+    if (try_parameter("all_caches", 3) != EINVAL)
+        fail("all_caches = 3 was taken");
+    for (unsigned long value = 0; value < sizeof expected / sizeof *expected; value++) {
+        set_parameter("all_caches", value);
+        if (write_back_all(file) != expected[value])
+            fail("all_caches = %lu: %d, not %d", value, write_back_all(file), expected[value]);
+    }
+    if (ioctl(file, FARROW_SHMEM_WRITE_BACK_ALL, 1) == 0 || errno != EINVAL)
+        fail("an argument of 1 was taken");
+    if (counter("write_backs_of_all") != before + (allowed == 0))
+        fail("%" PRIu64 " counted", counter("write_backs_of_all") - before);
+    set_parameter("all_caches", 0);
+    close(file);
+    printf("lab: ok: all caches are written back where that is allowed\n");
+}
+
 // Samples and histogram hold each call since the last reset, and nothing else.
 static void check_records(void)
 {
@@ -428,6 +456,7 @@ int main(void)
     check_limits();
     check_refusals();
     check_maintenance();
+    check_all_caches();
     check_records();
     if (counter("blocks_live") != 0 || counter("spaces_live") != 0 ||
         counter("mappings_live") != 0 || counter("pages_allocated") != counter("pages_freed"))

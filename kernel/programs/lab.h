@@ -83,6 +83,11 @@ static inline int maintain(int file, uint64_t offset, uint64_t bytes, uint32_t o
     return ioctl(file, FARROW_SHMEM_MAINTAIN, &range) == 0 ? 0 : errno;
 }
 
+static inline int write_back_all(int file)
+{
+    return ioctl(file, FARROW_SHMEM_WRITE_BACK_ALL, 0) == 0 ? 0 : errno;
+}
+
 static inline size_t number(const char *text, const char *name)
 {
     char *end;

@@ -151,6 +151,14 @@ static void maintain_some(void)
         fail("maintain %" PRIu64 " pages at %" PRIu64, pages, first);
 }
 
+// Refused or not: the others change what is allowed meanwhile.
+static void maintain_all(void)
+{
+    errno = write_back_all(files[draw(FILES)]);
+    if (errno != 0 && errno != EPERM && errno != EOPNOTSUPP)
+        fail("write back all caches");
+}
+
 static void fork_and_touch(void)
 {
     int status;
@@ -173,12 +181,15 @@ static void change_parameter(void)
 {
     static const unsigned long limits[] = {8ul << 20, 24ul << 20, 64ul << 20};
 
-    switch (draw(4)) {
+    switch (draw(5)) {
     case 0:
         set_parameter("invalidate", draw(2));
         break;
     case 1:
         set_parameter("max_bytes", limits[draw(3)]);
+        break;
+    case 2:
+        set_parameter("all_caches", draw(3));
         break;
     default:
         set_parameter("order", draw(ORDER_MAX + 1));
@@ -217,8 +228,10 @@ static void work(uint64_t seed, size_t operations)
             cut();
         else if (drawn < 78)
             move();
-        else if (drawn < 84)
+        else if (drawn < 83)
             maintain_some();
+        else if (drawn < 84)
+            maintain_all();
         else if (drawn < 92)
             change_parameter();
         else if (drawn < 96)

@@ -14,6 +14,7 @@ import pytest
 
 from farrow import _native
 from farrow.cli import main
+from farrow.cli._doctor import _all_caches
 from farrow.lab import _analyse, _measure, _pairs, _plan, _report, analyse
 
 if TYPE_CHECKING:
@@ -286,6 +287,14 @@ def test_a_planted_model_is_found() -> None:
     assert _native.lab_fit([(1.0, 1.0)]) is None
 
 
+def test_what_all_caches_cost_is_told() -> None:
+    found: dict[str, Any] = {"ns": 8_000_000, "publish_from_bytes": 1 << 28}
+    told = _all_caches({**found, "refresh_from_bytes": None})
+    assert told == "All caches at once: 8 ms, to publish from 256 MiB on, to refresh never."
+    told = _all_caches({"why_not": "/dev/farrow_shmem: open: no"})
+    assert told == "All caches at once: not here (/dev/farrow_shmem: open: no)."
+
+
 def test_the_profile_is_kept_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,6 +318,7 @@ def test_the_profile_is_kept_and_told(
     main(["doctor"])
     told = capsys.readouterr().out
     assert "write and publish" in told
+    assert "All caches at once: " in told
     assert profile["steps"][0]["refresh"] in told
     main(["doctor", "--json"])
     assert len(json.loads(capsys.readouterr().out)["profile"]["steps"]) == 9

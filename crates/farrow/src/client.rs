@@ -134,6 +134,8 @@ pub struct FabricStats {
     pub publish_ns: u64,
     /// Time that refresh took, in nanoseconds.
     pub refresh_ns: u64,
+    /// How often all caches of the machine were written back, in place of that many single lines.
+    pub all_caches_calls: u64,
     /// Bytes mapped writable.
     pub mapped_writable: u64,
 }
@@ -421,6 +423,7 @@ impl Client {
             refresh_calls: counters.refresh_calls,
             publish_ns: counters.publish_ns,
             refresh_ns: counters.refresh_ns,
+            all_caches_calls: counters.all_caches_calls,
             mapped_writable: counters.mapped_writable_bytes,
         };
         let fabric = region.fabric().kind().as_str().to_owned();

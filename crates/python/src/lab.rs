@@ -7,7 +7,8 @@ use crate::plain;
 use farrow_memory::cache::{self, Method};
 use farrow_memory::copy::{self, StreamMethod};
 use farrow_memory::lab::{self, Arena, Job, LabError, Pages, Pattern, State, Work};
-use farrow_memory::profile::{Origin, PUBLISH_AGAIN_BYTES_MAX, Profile, WriteWay, file};
+use farrow_memory::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
+use farrow_memory::profile::{Origin, PUBLISH_AGAIN_BYTES_MAX, Profile, Upkeep, WriteWay, file};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::sync::{AtomicUsize, Ordering};
 use farrow_memory::{Access, Address, FabricError, Geometry, Length, Region, Section, page_bytes};
@@ -201,6 +202,28 @@ pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<
     plain::to_python(py, &facts)
 }
 
+/// What writing back all caches at once costs here, and for which ranges it is worth that, or why it
+/// cannot be done.
+fn all_caches(profile: &Profile) -> Value {
+    let caches = match AllCaches::of_machine() {
+        Ok(caches) => caches,
+        Err(error) => return json!({"why_not": error.to_string()}),
+    };
+    let from = |upkeep| {
+        let lengths = (0..64).map(|power| Length(1 << power));
+        let is_worth = |length: &Length| {
+            profile.estimate(upkeep, *length).is_some_and(|lines| caches.is_cheaper(lines))
+        };
+        let found = lengths.filter(|length| *length >= ALL_CACHES_BYTES_MIN).find(is_worth);
+        found.map(|length| length.0)
+    };
+    json!({
+        "ns": caches.cost().as_nanos() as u64,
+        "publish_from_bytes": from(Upkeep::Publish),
+        "refresh_from_bytes": from(Upkeep::Refresh),
+    })
+}
+
 fn as_json(profile: &Profile, path: Option<PathBuf>, is_kept: bool) -> Value {
     let steps: Vec<Value> = profile
         .steps()
@@ -229,6 +252,7 @@ fn as_json(profile: &Profile, path: Option<PathBuf>, is_kept: bool) -> Value {
         "kept": is_kept,
         "copy": plan.method.key(),
         "copy_from_bytes": (plan.stream_bytes_min.0 < u64::MAX).then_some(plan.stream_bytes_min.0),
+        "all_caches": all_caches(profile),
         "steps": steps,
     })
 }

@@ -294,7 +294,19 @@ def _print_profile(out: Any, profile: dict[str, Any]) -> None:
     origin = f"From {profile['origin']}"
     if profile["path"]:
         origin += f", kept in {profile['path']}"
-    out.print(f"{origin}. farrow lab coherence tells more.\n", markup=False, soft_wrap=True)
+    told = f"{_all_caches(profile['all_caches'])}\n{origin}. farrow lab coherence tells more.\n"
+    out.print(told, markup=False, soft_wrap=True)
+
+
+def _all_caches(found: dict[str, Any]) -> str:
+    """Writing back the caches of the whole machine, for the largest ranges."""
+    if "why_not" in found:
+        return f"All caches at once: not here ({found['why_not']})."
+    words = [f"All caches at once: {human_ns(found['ns'])}"]
+    for work in ("publish", "refresh"):
+        nbytes = found[f"{work}_from_bytes"]
+        words.append(f"to {work} {'never' if nbytes is None else f'from {human_bytes(nbytes)} on'}")
+    return ", ".join(words) + "."
 
 
 def _way(step: dict[str, Any], work: str) -> str:

@@ -232,16 +232,23 @@ pub fn refresh_fence() {
 /// # Safety
 /// The pages of the range are mapped readable.
 unsafe fn each_line(start: *const u8, length: usize, line_bytes: u32, method: Method) -> u64 {
-    if length == 0 {
-        return 0;
-    }
     let line = line_bytes as usize;
-    let phase = start.addr() % line;
-    let first = start.wrapping_sub(phase);
-    let lines = (phase + length).div_ceil(line);
-    // SAFETY: these are the lines around the caller's range, all in its mapped pages.
-    unsafe { isa::maintain(method, first, lines, line) };
-    lines as u64
+    let lines = lines_around(start, length);
+    if lines > 0 {
+        let first = start.wrapping_sub(start.addr() % line);
+        // SAFETY: these are the lines around the caller's range, all in its mapped pages.
+        unsafe { isa::maintain(method, first, lines as usize, line) };
+    }
+    lines
+}
+
+/// How many lines lie around a range.
+pub(crate) fn lines_around(start: *const u8, length: usize) -> u64 {
+    let line = chosen().line_bytes as usize;
+    match length {
+        0 => 0,
+        _ => (start.addr() % line + length).div_ceil(line) as u64,
+    }
 }
 
 #[cfg(test)]

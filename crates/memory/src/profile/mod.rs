@@ -7,8 +7,8 @@
 //! region is first made or mapped, and kept in a file of the user ([`file`]). The next processes add
 //! what they find, until eight have; from then on it is loaded from there (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
 //!
-//! Writing back whole caches (`wbinvd`, `wbnoinvd`) is not among the ways: the instructions are for
-//! ring 0, so a process cannot use them at all.
+//! Besides there is writing back all caches at once, for the largest ranges and where a kernel module
+//! offers it ([`all_caches`]); that is no way of a profile, since it comes and goes with the module.
 
 use std::fmt;
 use std::path::Path;
@@ -19,6 +19,7 @@ use crate::cache::{self, Method};
 use crate::copy::{self, CopyPlan, StreamMethod};
 use crate::units::Length;
 
+pub mod all_caches;
 mod costs;
 pub mod file;
 mod measure;
@@ -35,6 +36,15 @@ pub const STEPS: usize = 9;
 
 /// The smallest of them.
 const STEP_BYTES_FIRST: u64 = 64;
+
+/// What is done with lines of a region that is coherent only inside a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Upkeep {
+    /// Written back to memory.
+    Publish,
+    /// Forgotten, so that the next load comes from memory.
+    Refresh,
+}
 
 /// How bytes from elsewhere get into memory that other nodes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -233,6 +243,23 @@ impl Profile {
         self.steps.iter().enumerate().map(|(index, step)| (step_bytes(index), step))
     }
 
+    /// How long it takes to publish, or to refresh, as many lines as a range of this length has, by
+    /// what the largest measured range took. `None` if nothing was measured.
+    #[must_use]
+    pub fn estimate(&self, upkeep: Upkeep, length: Length) -> Option<Duration> {
+        let (bytes, ns) = self
+            .steps()
+            .filter_map(|(bytes, step)| {
+                let (_, ns) = match upkeep {
+                    Upkeep::Publish => step.publish,
+                    Upkeep::Refresh => step.refresh,
+                };
+                Some((bytes, ns?))
+            })
+            .last()?;
+        Some(Duration::from_nanos((f64::from(ns) * (length.0 as f64 / bytes.0 as f64)) as u64))
+    }
+
     /// When to copy how, where nothing has to be published.
     #[must_use]
     pub fn copy_plan(&self) -> CopyPlan {
@@ -335,6 +362,26 @@ mod tests {
             assert_eq!(step_of(Length(length)), step, "{length}");
         }
         assert_eq!(step_bytes(STEPS - 1), Length(4 << 20));
+    }
+
+    #[test]
+    fn large_ranges_take_as_long_as_their_lines() {
+        let (publish, refresh) = (cache::publish_method(), cache::refresh_method());
+        let write = WriteWay::CopyThenPublish(publish);
+        let step =
+            |ns| Step { publish: (publish, ns), refresh: (refresh, None), write: (write, None) };
+        let mut steps = [step(Some(1)); STEPS];
+        steps[STEPS - 1] = step(Some(400_000));
+        let of = |steps| Profile::new(steps, StreamMethod::Memcpy, Length(0)).unwrap();
+        let gib = Length(1 << 30);
+        let found = of(steps).estimate(Upkeep::Publish, gib).unwrap();
+        assert_eq!(found, Duration::from_micros(256 * 400));
+        assert_eq!(of(steps).estimate(Upkeep::Refresh, gib), None);
+        // The largest size had no rival, and was not measured.
+        steps[STEPS - 1] = step(None);
+        steps[STEPS - 2] = step(Some(90_000));
+        let found = of(steps).estimate(Upkeep::Publish, gib).unwrap();
+        assert_eq!(found, Duration::from_micros(1024 * 90));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::io::Errno;
@@ -13,7 +13,8 @@ use crate::copy;
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
 use crate::mapping::{self, Mapping};
-use crate::profile::Profile;
+use crate::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
+use crate::profile::{Profile, Upkeep};
 use crate::survey;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
 use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes};
@@ -67,6 +68,8 @@ pub struct Counters {
     pub publish_ns: u64,
     /// Time that refresh took, in nanoseconds. 0 on a coherent fabric.
     pub refresh_ns: u64,
+    /// How often all caches of the machine were written back, in place of that many single lines.
+    pub all_caches_calls: u64,
     /// Bytes mapped writable now, over the window and by aliases.
     pub mapped_writable_bytes: u64,
 }
@@ -79,6 +82,7 @@ struct CounterCells {
     refresh_calls: AtomicU64,
     publish_ns: AtomicU64,
     refresh_ns: AtomicU64,
+    all_caches_calls: AtomicU64,
     alias_bytes: AtomicU64,
 }
 
@@ -97,6 +101,8 @@ pub struct Region {
     writable: Mutex<WritableRanges>,
     counters: CounterCells,
     profile: Arc<Profile>,
+    /// Looked for when the first range comes that is large enough.
+    all_caches: OnceLock<Option<Arc<AllCaches>>>,
 }
 
 impl Region {
@@ -166,6 +172,7 @@ impl Region {
             writable: Mutex::new(WritableRanges::default()),
             counters: CounterCells::default(),
             profile,
+            all_caches: OnceLock::new(),
         })
     }
 
@@ -174,6 +181,12 @@ impl Region {
     #[must_use]
     pub fn with_profile(self, profile: Arc<Profile>) -> Self {
         Self { profile, ..self }
+    }
+
+    /// The same region, using this way to write back all caches, or none: for tests.
+    #[cfg(test)]
+    pub(crate) fn with_all_caches(self, all_caches: Option<Arc<AllCaches>>) -> Self {
+        Self { all_caches: OnceLock::from(all_caches), ..self }
     }
 
     /// What it publishes, refreshes and writes by.
@@ -365,8 +378,7 @@ impl Region {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            let method = self.profile.step(span.length).publish.0;
-            self.maintain(&[span], Upkeep::Publish(method));
+            self.keep_up(&[span], Upkeep::Publish);
         } else {
             fence(Ordering::SeqCst);
         }
@@ -377,7 +389,7 @@ impl Region {
     pub(crate) fn publish_by(&self, method: Method, span: Span) -> Result<(), BoundsError> {
         self.check(span)?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
-        self.maintain(&[span], Upkeep::Publish(method));
+        self.maintain(&[span], Upkeep::Publish, method);
         Ok(())
     }
 
@@ -389,7 +401,7 @@ impl Region {
         spans.iter().try_for_each(|span| self.check(*span))?;
         self.counters.publish_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            self.maintain(spans, Upkeep::Publish(self.profile.step(longest(spans)).publish.0));
+            self.keep_up(spans, Upkeep::Publish);
         } else {
             fence(Ordering::SeqCst);
         }
@@ -405,8 +417,7 @@ impl Region {
         self.check(span)?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            let method = self.profile.step(span.length).refresh.0;
-            self.maintain(&[span], Upkeep::Refresh(method));
+            self.keep_up(&[span], Upkeep::Refresh);
         } else {
             fence(Ordering::SeqCst);
         }
@@ -422,7 +433,7 @@ impl Region {
         spans.iter().try_for_each(|span| self.check(*span))?;
         self.counters.refresh_calls.fetch_add(1, Ordering::Relaxed);
         if self.is_node_local {
-            self.maintain(spans, Upkeep::Refresh(self.profile.step(longest(spans)).refresh.0));
+            self.keep_up(spans, Upkeep::Refresh);
         } else {
             fence(Ordering::SeqCst);
         }
@@ -469,28 +480,75 @@ impl Region {
         if self.is_node_local { self.refresh(span) } else { Ok(()) }
     }
 
-    /// Acts on the lines of spans that were checked.
+    /// Acts on the lines of spans that were checked, in the cheapest way.
     #[cold]
-    fn maintain(&self, spans: &[Span], what: Upkeep) {
+    fn keep_up(&self, spans: &[Span], what: Upkeep) {
+        let longest = longest(spans);
+        if longest >= ALL_CACHES_BYTES_MIN && self.write_back_all(spans, what, longest) {
+            return;
+        }
+        let step = self.profile.step(longest);
+        let method = match what {
+            Upkeep::Publish => step.publish.0,
+            Upkeep::Refresh => step.refresh.0,
+        };
+        self.maintain(spans, what, method);
+    }
+
+    /// Writes back all caches of the machine, if that is possible and cheaper; whether it was done.
+    /// It empties them as well.
+    fn write_back_all(&self, spans: &[Span], what: Upkeep, longest: Length) -> bool {
+        if self.fabric.maintenance().is_some() {
+            return false;
+        }
+        let find = || match AllCaches::of_machine() {
+            Ok(caches) => Some(Arc::clone(caches)),
+            Err(error) => {
+                tracing::debug!(%error, "all caches are not written back at once");
+                None
+            }
+        };
+        let Some(caches) = self.all_caches.get_or_init(find) else {
+            return false;
+        };
+        let lines = self.profile.estimate(what, longest);
+        if !lines.is_some_and(|lines| caches.is_cheaper(lines)) {
+            return false;
+        }
+        let begin = Instant::now();
+        if let Err(error) = caches.write_back() {
+            tracing::debug!(%error, "all caches are not written back any more");
+            return false;
+        }
+        let lines_of = |span: &Span| {
+            cache::lines_around(self.window.pointer(span.offset.0), span.length.as_usize())
+        };
+        self.counters.all_caches_calls.fetch_add(1, Ordering::Relaxed);
+        self.count(what, spans.iter().map(lines_of).sum(), begin);
+        true
+    }
+
+    /// Acts on the lines of spans that were checked, by an instruction where they are of this CPU.
+    fn maintain(&self, spans: &[Span], what: Upkeep, by: Method) {
         let begin = Instant::now();
         let ranges = spans
             .iter()
             .map(|span| (self.window.pointer(span.offset.0).cast_const(), span.length.as_usize()));
-        let count = match (self.fabric.maintenance(), what) {
-            (Some(caches), Upkeep::Publish(_)) => {
-                spans.iter().map(|span| caches.publish(*span)).sum()
-            }
-            (Some(caches), Upkeep::Refresh(_)) => {
-                spans.iter().map(|span| caches.refresh(*span)).sum()
-            }
+        let lines = match (self.fabric.maintenance(), what) {
+            (Some(caches), Upkeep::Publish) => spans.iter().map(|span| caches.publish(*span)).sum(),
+            (Some(caches), Upkeep::Refresh) => spans.iter().map(|span| caches.refresh(*span)).sum(),
             // SAFETY: the spans were checked, and all of the region is mapped.
-            (None, Upkeep::Publish(by)) => unsafe { cache::publish_ranges_by(by, ranges) },
+            (None, Upkeep::Publish) => unsafe { cache::publish_ranges_by(by, ranges) },
             // SAFETY: as above.
-            (None, Upkeep::Refresh(by)) => unsafe { cache::refresh_ranges_by(by, ranges) },
+            (None, Upkeep::Refresh) => unsafe { cache::refresh_ranges_by(by, ranges) },
         };
+        self.count(what, lines, begin);
+    }
+
+    fn count(&self, what: Upkeep, count: u64, begin: Instant) {
         let (lines, ns) = match what {
-            Upkeep::Publish(_) => (&self.counters.published_lines, &self.counters.publish_ns),
-            Upkeep::Refresh(_) => (&self.counters.refreshed_lines, &self.counters.refresh_ns),
+            Upkeep::Publish => (&self.counters.published_lines, &self.counters.publish_ns),
+            Upkeep::Refresh => (&self.counters.refreshed_lines, &self.counters.refresh_ns),
         };
         lines.fetch_add(count, Ordering::Relaxed);
         ns.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
@@ -512,6 +570,7 @@ impl Region {
             refresh_calls: load(&self.counters.refresh_calls),
             publish_ns: load(&self.counters.publish_ns),
             refresh_ns: load(&self.counters.refresh_ns),
+            all_caches_calls: load(&self.counters.all_caches_calls),
             mapped_writable_bytes: window + control + load(&self.counters.alias_bytes),
         }
     }
@@ -622,13 +681,6 @@ impl fmt::Debug for Region {
             .field("fabric", &self.fabric.describe())
             .finish_non_exhaustive()
     }
-}
-
-/// What is done to cache lines, and by which instruction where they are those of this CPU.
-#[derive(Clone, Copy)]
-enum Upkeep {
-    Publish(Method),
-    Refresh(Method),
 }
 
 fn longest(spans: &[Span]) -> Length {

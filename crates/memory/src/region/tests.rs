@@ -3,6 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use super::*;
 use crate::copy::{CopyPlan, StreamMethod};
@@ -233,4 +234,25 @@ fn touching_pages_changes_nothing() {
     // SAFETY: the range is this vector.
     unsafe { mapping::touch_for_writing(bytes.as_mut_ptr(), Length::from(bytes.len())) };
     assert!(bytes.iter().all(|byte| *byte == 5));
+}
+
+/// A module whose administrator has forbidden it meanwhile: lines are written back one by one.
+#[test]
+fn lines_are_maintained_where_all_caches_cannot_be() {
+    let length = ALL_CACHES_BYTES_MIN;
+    let geometry = Geometry { control: Length(page_bytes()), data: length };
+    let fabric = Arc::new(ShmFabric::memfd("all-caches", geometry).unwrap());
+    let home = Region::map(fabric, Access::Home, None).unwrap();
+    let client = Arc::into_inner(client(&home, CoherenceClass::NodeLocal)).unwrap();
+    let (profile, _) = Profile::measure(Duration::ZERO, None);
+    let refused = Arc::new(AllCaches::refused(Duration::ZERO));
+    let client = client.with_profile(Arc::new(profile)).with_all_caches(Some(refused));
+    let span = Span::new(Offset(page_bytes()), length);
+    assert!(client.profile().estimate(Upkeep::Publish, length).unwrap() > Duration::ZERO);
+    client.publish(span).unwrap();
+    client.refresh(span).unwrap();
+    let counters = client.counters();
+    let lines = length.0 / u64::from(cache::line_bytes());
+    assert_eq!((counters.published_lines, counters.refreshed_lines), (lines, lines));
+    assert_eq!(counters.all_caches_calls, 0);
 }
