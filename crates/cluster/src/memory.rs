@@ -53,7 +53,8 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
                     Ok(found) => return Ok(found),
                     // Nobody has laid out a region there yet.
                     Err(NodeError::NotAdopted {
-                        source: StoreError::Format(FormatError::BadMagic { .. }),
+                        source:
+                            StoreError::Format(FormatError::BadMagic { .. } | FormatError::Unfinished),
                         ..
                     }) => {}
                     Err(error) => return Err(error),
@@ -93,11 +94,28 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
 fn adopt_in(place: &Place, name: &str) -> Result<Option<Found>, NodeError> {
     match ShmFabric::open(&place.dir, name) {
         Ok(fabric) => {
-            adopt(Arc::new(fabric), &Unfinished::default(), Some(place.clone())).map(Some)
+            let path = place.dir.join(name);
+            match adopt(Arc::new(fabric), &Unfinished::default(), Some(place.clone())) {
+                // Files of this name are a region's: the first word was not even begun.
+                Err(NodeError::NotAdopted {
+                    source:
+                        StoreError::Format(FormatError::Unfinished | FormatError::BadMagic { found: 0 }),
+                    ..
+                }) => throw_away(place, name, &path),
+                adopted => adopted.map(Some),
+            }
         }
         Err(FabricError::NotFound { .. }) => Ok(None),
+        Err(FabricError::Unfinished { path }) => throw_away(place, name, &path),
         Err(error) => Err(error.into()),
     }
+}
+
+/// What its maker left when it was killed. There was never anything in it.
+fn throw_away(place: &Place, name: &str, path: &Path) -> Result<Option<Found>, NodeError> {
+    tracing::warn!(path = %path.display(), "memory whose making was never finished: thrown away");
+    ShmFabric::unlink(&place.dir, name)?;
+    Ok(None)
 }
 
 fn make_in(place: Place, options: &NodeOptions, name: &str) -> Result<Found, NodeError> {

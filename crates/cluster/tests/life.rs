@@ -3,11 +3,12 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Daemon, PATIENCE, assert_balanced, client_at, wait_for};
+use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::{Client, ConnectOptions, Error, SpawnCommand, Target, Value};
 
 fn farrowd() -> Command {
@@ -215,6 +216,70 @@ fn a_stopped_node_takes_its_memory_along_and_a_keeping_one_leaves_it() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(daemon.wait_end().success());
     assert_eq!(files(&daemon), 0, "no socket, no lock, no memory");
+}
+
+/// A maker that was killed leaves one file, or two of which one is empty, or a region without a first
+/// word. That is no reason to ask somebody to throw it away.
+#[test]
+fn memory_whose_making_was_never_finished_is_made_anew() {
+    let mut daemon = Daemon::start("4M", &["--no-prepare", "--keep"]);
+    drop(daemon.client());
+    daemon.kill9();
+    let files = std::fs::read_dir(daemon.dir.path()).unwrap().map(|one| one.unwrap().path());
+    let files: Vec<PathBuf> = files.collect();
+    let ending = |with: &str| files.iter().find(|path| path.to_str().unwrap().ends_with(with));
+    let (control, data) = (ending(".control").unwrap(), ending(".data").unwrap());
+    let remains: [&dyn Fn(); 5] = [
+        &|| std::fs::remove_file(data).unwrap(),
+        &|| std::fs::remove_file(control).unwrap(),
+        &|| std::fs::File::create(data).unwrap().set_len(0).unwrap(),
+        &|| std::fs::File::create(control).unwrap().set_len(0).unwrap(),
+        &|| {
+            let file = std::fs::OpenOptions::new().write(true).open(control).unwrap();
+            file.write_all_at(&[0; 8], 0).unwrap();
+        },
+    ];
+    for (number, leave) in remains.into_iter().enumerate() {
+        leave();
+        daemon.restart();
+        let client = daemon.client();
+        client.put(&Value::Bytes(&bytes_of(1, 100_000)), Some("x")).unwrap();
+        drop(client);
+        daemon.kill9();
+        daemon.restart();
+        let there = daemon.client().get(&"x".into(), Duration::ZERO).unwrap();
+        assert_eq!(&there.view().unwrap()[..], &bytes_of(1, 100_000)[..], "{number}");
+        drop(there);
+        daemon.kill9();
+    }
+}
+
+/// Every node that makes a region adds what it finds to what is known of the machine; one that finds
+/// enough there measures nothing, and one that finds nonsense measures anew.
+#[test]
+fn a_node_that_makes_a_region_knows_its_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("cache").join("profile.toml");
+    let said = format!("FARROW_PROFILE={}", path.display());
+    let start = || {
+        let daemon = Daemon::start_by(&["/usr/bin/env", &said], "4M", &["--no-prepare"]);
+        drop(daemon.client());
+    };
+    let runs = || {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("runs = ").map(str::to_owned));
+        line.unwrap().parse::<u32>().unwrap()
+    };
+    for expected in 1..=8 {
+        start();
+        assert_eq!(runs(), expected);
+    }
+    let settled = std::fs::read(&path).unwrap();
+    start();
+    assert_eq!(std::fs::read(&path).unwrap(), settled, "it was measured although all was known");
+    std::fs::write(&path, &settled[..settled.len() / 2]).unwrap();
+    start();
+    assert_eq!(runs(), 1, "half a file is none");
 }
 
 #[test]

@@ -31,6 +31,13 @@ pub enum FabricError {
         /// The file that is missing.
         path: PathBuf,
     },
+    /// Whoever was to make the region was killed meanwhile, or whoever removed it: nothing was ever
+    /// in it, or nothing is left.
+    #[error("the region at {path} was never finished")]
+    Unfinished {
+        /// The control file.
+        path: PathBuf,
+    },
     /// Another home has the region open.
     #[error("the region at {path} is in use by another home")]
     Locked {

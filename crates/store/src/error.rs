@@ -9,12 +9,15 @@ use crate::format::options::NAMESPACE_NAME_BYTES_MAX;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// No region starts here, or its making was never finished.
+    /// No region starts here.
     #[error("not a region: the first word is {found:#018x}")]
     BadMagic {
         /// What lies where the magic should.
         found: u64,
     },
+    /// Its maker was killed: nothing was ever in it.
+    #[error("the making of the region was never finished")]
+    Unfinished,
     /// A region of another version of the format.
     #[error("region format version {found}; this program knows version {known}")]
     OtherVersion {

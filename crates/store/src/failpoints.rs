@@ -2,10 +2,13 @@
 //!
 //! Compiled only under `cfg(test)` or the feature `failpoints`; elsewhere `failpoint!` is nothing.
 //! A test sets a hook that is called with the name of each place passed. The hook panics (to be
-//! caught, after which the home must be thrown away and the region adopted) or aborts the process.
+//! caught, after which the home must be thrown away and the region adopted) or aborts the process, as
+//! [`arm`] has it do.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
+
+use farrow_memory::sync::{AtomicU64, Ordering};
 
 /// Every name, so that a test can walk all of them and see that it reached each.
 pub const ALL: &[&str] = &[
@@ -82,6 +85,14 @@ pub const ALL: &[&str] = &[
     "index.turned",
 ];
 
+/// Places that clients pass, by stores of their own. Hooks of a thread are not called there: who
+/// catches a panic there could not throw the client's books away.
+pub const OF_CLIENTS: &[&str] =
+    &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
+
+/// Where [`arm`] looks: `seal.words:3` is the third time that this place is passed.
+pub const VARIABLE: &str = "FARROW_FAILPOINT";
+
 type LocalHook = Box<dyn FnMut(&'static str)>;
 type GlobalHook = Box<dyn Fn(&'static str) + Send + Sync>;
 
@@ -99,6 +110,36 @@ pub fn set_local(hook: Option<LocalHook>) {
 /// there was one already.
 pub fn set_global(hook: GlobalHook) -> bool {
     GLOBAL.set(hook).is_ok()
+}
+
+/// Have this process die, as by `kill -9`, at the place that [`VARIABLE`] names, if it is set. False
+/// if it names none.
+#[must_use]
+pub fn arm() -> bool {
+    let Ok(said) = std::env::var(VARIABLE) else {
+        return true;
+    };
+    let Some((place, count)) = said.split_once(':') else {
+        return false;
+    };
+    let known = ALL.iter().chain(OF_CLIENTS).find(|name| **name == place);
+    let (Some(&place), Ok(count)) = (known, count.parse::<u64>()) else {
+        return false;
+    };
+    let passed = AtomicU64::new(0);
+    set_global(Box::new(move |name| {
+        if name == place && passed.fetch_add(1, Ordering::Relaxed) + 1 == count {
+            std::process::abort();
+        }
+    }))
+}
+
+/// Pass the place `name` of a client.
+#[doc(hidden)]
+pub fn hit_by_client(name: &'static str) {
+    if let Some(hook) = GLOBAL.get() {
+        hook(name);
+    }
 }
 
 /// Pass the place `name`.

@@ -62,5 +62,9 @@ macro_rules! failpoint {
         #[cfg(any(test, feature = "failpoints"))]
         $crate::failpoints::hit($name);
     };
+    (client $name:literal) => {
+        #[cfg(any(test, feature = "failpoints"))]
+        $crate::failpoints::hit_by_client($name);
+    };
 }
 pub(crate) use failpoint;

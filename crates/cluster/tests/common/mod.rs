@@ -17,6 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions, Stats};
+use farrow_store::failpoints;
 
 /// Waits may take this long on a busy machine before a test gives up.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -112,6 +113,13 @@ impl Daemon {
             .unwrap()
     }
 
+    /// The next starts are to die where this place is passed for the n-th time, or are not.
+    pub fn set_failpoint(&mut self, place: Option<(&str, u64)>) {
+        let before =
+            place.map(|(place, nth)| vec!["/usr/bin/env".to_owned(), failpoint(place, nth)]);
+        self.before = before.unwrap_or_default();
+    }
+
     /// For the next start.
     pub fn add_argument(&mut self, word: &str) {
         self.arguments.push(word.to_owned());
@@ -172,6 +180,11 @@ impl Drop for Daemon {
 
 fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap()
+}
+
+/// For `env`: dies where this place is passed for the n-th time.
+pub fn failpoint(place: &str, nth: u64) -> String {
+    format!("{}={place}:{nth}", failpoints::VARIABLE)
 }
 
 /// Connects as soon as the daemon listens.

@@ -59,15 +59,28 @@ impl ShmFabric {
     /// Adopts a region that [`ShmFabric::create`] made; the lengths are those of the files.
     ///
     /// # Errors
-    /// [`FabricError::NotFound`], [`FabricError::Locked`] if another home has it open,
-    /// [`FabricError::NotPrivate`] if it is not this user's alone, and what committing can answer.
+    /// [`FabricError::NotFound`], [`FabricError::Unfinished`] if there is a part of it only,
+    /// [`FabricError::Locked`] if another home has it open, [`FabricError::NotPrivate`] if it is not this user's alone, and what committing can answer.
     pub fn open(dir: &Path, name: &str) -> Result<Self, FabricError> {
         files::check_name(name)?;
-        let (control, control_length) = open_section(&section_path(dir, name, Section::Control))?;
-        let (data, data_length) = open_section(&section_path(dir, name, Section::Data))?;
+        let path = section_path(dir, name, Section::Control);
+        let control = unless_missing(open_section(&path))?;
+        let data = unless_missing(open_section(&section_path(dir, name, Section::Data)))?;
+        let ((control, control_length), (data, data_length)) = match (control, data) {
+            (None, None) => return Err(FabricError::NotFound { path }),
+            (Some(control), Some(data)) if !control.1.is_zero() && !data.1.is_zero() => {
+                (control, data)
+            }
+            (control, _) => {
+                // Who is making it has the lock.
+                if let Some((control, _)) = control {
+                    files::lock_range(control.writer.as_fd(), 0, Length(0), &path)?;
+                }
+                return Err(FabricError::Unfinished { path });
+            }
+        };
         let geometry = Geometry { control: control_length, data: data_length };
         files::check_geometry(geometry, 0)?;
-        let path = section_path(dir, name, Section::Control);
         files::lock_range(control.writer.as_fd(), 0, geometry.control, &path)?;
         let room = Room::of(dir, control.writer.as_fd());
         for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
@@ -256,6 +269,14 @@ impl Drop for Made {
 }
 
 /// Opens one file of a region: regular, this user's, and closed to others.
+fn unless_missing<T>(opened: Result<T, FabricError>) -> Result<Option<T>, FabricError> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(FabricError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let writer = match rustix::fs::open(path, flags, Mode::empty()) {

@@ -24,6 +24,7 @@ use crate::books::clients::ClientSlot;
 use crate::books::entry_area::namespace_of_page;
 use crate::client::hold_table::{Held, HoldTable};
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::format::client_entry::{encode, is_open, life_of};
 use crate::format::entry::{Entry, State};
 use crate::format::header::Header;
@@ -239,7 +240,9 @@ impl EntryTable {
         let record = EntryWords(alias.words_mut(span)?);
         seqlock::fill(&record, entry.sequence().with(State::Writing).0, rest)?;
         self.region.publish_if_node_local(span)?;
+        failpoint!(client "own.filled");
         record.store_first(first[0])?;
+        failpoint!(client "own.sealed");
         self.region.publish_if_node_local(Span::new(span.offset, Length(8)))?;
         Ok(())
     }

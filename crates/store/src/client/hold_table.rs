@@ -45,6 +45,7 @@ use farrow_memory::{Alias, Length, Offset, Region, Span};
 
 use crate::books::control::word_of;
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::format::client_entry::life_of;
 use crate::format::entry::{Entry, SEQUENCE_WORD, Sequence, State};
 use crate::format::header::Header;
@@ -260,7 +261,10 @@ impl HoldTable {
         }
         if let Some(claim) = shard.claims.remove(&slot.0) {
             match claim.place.store(0) {
-                Ok(()) => self.give_back(&mut shard, claim.place),
+                Ok(()) => {
+                    failpoint!(client "hold.released");
+                    self.give_back(&mut shard, claim.place);
+                }
                 // A slot that cannot be cleared is not used again.
                 Err(error) => tracing::error!(%error, slot = slot.0, "a hold could not be let go"),
             }
@@ -342,6 +346,7 @@ impl Pool {
             if counts.mark <= place.index {
                 counts.mark = place.index + 1;
                 place.store_word(0, counts.mark)?;
+                failpoint!(client "hold.marked");
             }
         }
         Ok(Some(place))
@@ -388,7 +393,9 @@ impl hazard::Claim for ClaimWords<'_> {
     type Error = StoreError;
 
     fn store(&self, claim: u64) -> Result<(), StoreError> {
-        self.place.set_word(self.place.word(), claim)
+        self.place.set_word(self.place.word(), claim)?;
+        failpoint!(client "hold.claimed");
+        Ok(())
     }
 
     fn life(&self) -> Result<u64, StoreError> {

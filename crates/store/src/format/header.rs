@@ -102,7 +102,10 @@ impl Header {
 
     pub(crate) fn decode(words: &[u64; HEADER_WORDS]) -> Result<Self, FormatError> {
         if words[0] != MAGIC {
-            return Err(FormatError::BadMagic { found: words[0] });
+            return Err(match words[0] {
+                MAGIC_MAKING => FormatError::Unfinished,
+                found => FormatError::BadMagic { found },
+            });
         }
         let version = words[1] as u32;
         if version != FORMAT_VERSION {
