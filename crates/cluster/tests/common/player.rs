@@ -7,15 +7,20 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use farrow::{Client, Error, Metadata, ObjectBytes, ObjectOptions, Target, Value, Writer};
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 
 use super::{PATIENCE, bytes_of, client_at};
 
 /// Set in the environment of a child that plays; names the socket.
 pub const PLAYER_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
+/// Set too where something else is to lie at an address before the child connects.
+const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
 
 /// The driver's end of a player.
 pub struct Player {
@@ -36,9 +41,19 @@ pub enum Answer {
 impl Player {
     /// Starts one: the test executable again, at the test `player` of the calling file.
     pub fn start(socket: &Path) -> Self {
+        Self::start_as(socket, &[])
+    }
+
+    /// One whose process has something at this address already.
+    pub fn start_beside(socket: &Path, address: u64) -> Self {
+        Self::start_as(socket, &[(TAKEN, address.to_string())])
+    }
+
+    fn start_as(socket: &Path, more: &[(&str, String)]) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["player", "--exact", "--nocapture", "--test-threads=1"])
             .env(PLAYER_SOCKET, socket)
+            .envs(more.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -101,6 +116,7 @@ pub fn play() {
     let Some(socket) = std::env::var_os(PLAYER_SOCKET) else {
         return;
     };
+    let _taken = std::env::var(TAKEN).ok().map(|address| take(&address));
     let client = client_at(Path::new(&socket));
     let mut hands = Hands { client, holds: BTreeMap::new(), writers: BTreeMap::new() };
     // A line of its own: the harness does not end its line before a test runs.
@@ -112,6 +128,16 @@ pub fn play() {
             Err(error) => println!("err {}", kind(&error)),
         }
     }
+}
+
+/// A map that lies there as long as this process lives.
+fn take(address: &str) -> Region {
+    let one = Length(page_bytes());
+    let fabric = ShmFabric::memfd("taken", Geometry { control: one, data: one }).unwrap();
+    let wish = Address(number(address) as usize);
+    let region = Region::map(Arc::new(fabric), Access::Client, Some(wish)).unwrap();
+    assert!(region.is_at_wish(), "{address} was not free");
+    region
 }
 
 /// The name of an error, without its numbers.
@@ -145,6 +171,16 @@ impl Hands {
             ["at", node] => {
                 self.client = client.at(node)?;
                 Ok(String::new())
+            }
+            // Where the memory lies that this client puts in, and whether all are to have it there.
+            ["where"] => {
+                let stats = client.stats()?;
+                Ok(format!("{} {}", stats.base, stats.is_at_agreed_address))
+            }
+            // Where a held object lies.
+            ["address", key] => {
+                let (view, _) = &self.holds[&number(key)];
+                Ok((view.as_ptr() as usize).to_string())
             }
             ["put", label, seed, length] => {
                 let bytes = bytes_of(number(seed), number(length) as usize);

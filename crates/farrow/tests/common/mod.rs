@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions};
 use farrow_cluster::node::{EvictionKind, MemorySource, Node, NodeOptions, SpillTarget, Stopper};
-use farrow_memory::Length;
+use farrow_memory::{CoherenceClass, Length};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -30,6 +30,16 @@ impl TestNode {
         })
     }
 
+    /// One whose memory is a file that stands for a device, coherent inside a machine only.
+    pub fn start_node_local(memory: u64) -> Self {
+        Self::start_with(memory, |options, dir| {
+            let path = dir.join("device");
+            std::fs::File::create(&path).unwrap().set_len(2 * memory).unwrap();
+            let coherence = CoherenceClass::NodeLocal;
+            options.source = MemorySource::Device { path, file_offset: 0, coherence };
+        })
+    }
+
     fn start_with(memory: u64, change: impl Fn(&mut NodeOptions, &Path)) -> Self {
         let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
         let mut options = NodeOptions::new(dir.path().join("n.sock"));
@@ -43,6 +53,10 @@ impl TestNode {
         let stopper = node.stopper().unwrap();
         let thread = Some(std::thread::spawn(move || node.run().unwrap()));
         Self { stopper, thread, options, _dir: dir }
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.options.socket
     }
 
     pub fn client(&self) -> Client {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
-    Access, CoherenceClass, Fabric, FabricError, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Proximity, Region, Section, Span, page_bytes,
+    CoherenceClass, Fabric, FabricError, Geometry, Length, Offset, PassedFabric, PassedParts,
+    Section, Span, page_bytes,
 };
 use tempfile::TempDir;
 
@@ -20,6 +20,10 @@ pub mod access;
 pub mod coherence;
 pub mod mapping;
 pub mod protection;
+mod wire;
+pub mod world;
+
+pub use world::{Role, World};
 
 /// Makes a region's memory, twice: as its home and as its clients hold it.
 #[derive(Clone, Copy)]
@@ -28,6 +32,17 @@ pub struct Backend {
     pub name: &'static str,
     /// Makes a new region.
     pub make: fn(Geometry) -> Made,
+    /// How another process comes by it.
+    pub reach: Reach,
+}
+
+/// How a process that did not make a region's memory gets it.
+#[derive(Clone, Copy, Debug)]
+pub enum Reach {
+    /// It opens what lies in [`Made::dir`], as the daemon of another node does.
+    Opened(fn(&Path, Geometry, Role) -> Arc<dyn Fabric>),
+    /// It is sent descriptors, as a client is by its daemon.
+    Passed,
 }
 
 impl fmt::Debug for Backend {
@@ -44,6 +59,8 @@ pub struct Made {
     pub client: Arc<dyn Fabric>,
     /// As a client on another node has it, where the back end has nodes; else as a client.
     pub other: Arc<dyn Fabric>,
+    /// Where it lies; empty if it has no name.
+    pub dir: PathBuf,
     /// A directory to be removed, for one.
     pub keep: Box<dyn Any + Send + Sync>,
 }
@@ -55,31 +72,11 @@ impl fmt::Debug for Made {
 }
 
 impl Made {
-    /// Maps it as the home, anywhere.
-    #[must_use]
-    pub fn map_home(&self) -> Arc<Region> {
-        Arc::new(Region::map(Arc::clone(&self.home), Access::Home, None).expect("map as home"))
-    }
-
-    /// Maps it as a client, anywhere.
-    #[must_use]
-    pub fn map_client(&self) -> Arc<Region> {
-        let region = Region::map(Arc::clone(&self.client), Access::Client, None);
-        Arc::new(region.expect("map as client"))
-    }
-
-    /// Maps it as a client on another node, anywhere.
-    #[must_use]
-    pub fn map_other(&self) -> Arc<Region> {
-        let fabric = Arc::clone(&self.other);
-        let region = Region::map_from(fabric, Access::Client, None, Proximity::Remote);
-        Arc::new(region.expect("map as client of another node"))
-    }
-
-    /// One fabric for everybody.
-    fn shared(fabric: Arc<dyn Fabric>, keep: Box<dyn Any + Send + Sync>) -> Self {
+    /// One fabric for everybody, in a directory if it has a name.
+    fn shared(fabric: Arc<dyn Fabric>, dir: Option<TempDir>) -> Self {
         let (client, other) = (Arc::clone(&fabric), Arc::clone(&fabric));
-        Self { home: fabric, client, other, keep }
+        let path = dir.as_ref().map(|dir| dir.path().to_owned()).unwrap_or_default();
+        Self { home: fabric, client, other, dir: path, keep: Box::new(dir) }
     }
 }
 
@@ -113,6 +110,9 @@ pub fn pass(fabric: &dyn Fabric, coherence: CoherenceClass) -> Result<PassedFabr
     })
 }
 
+/// Something lies before the region, as on a device that holds several.
+const DEVICE_PAGES_BEFORE: u64 = 3;
+
 /// Files on tmpfs, held by home and client alike.
 pub const SHM_FILES: Backend = Backend {
     name: "shm files",
@@ -120,8 +120,9 @@ pub const SHM_FILES: Backend = Backend {
         let dir = shared_dir();
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::create(dir.path(), "region", geometry).expect("create"));
-        Made::shared(fabric, Box::new(dir))
+        Made::shared(fabric, Some(dir))
     },
+    reach: Reach::Opened(|dir, _, _| Arc::new(ShmFabric::join(dir, "region").expect("join"))),
 };
 
 /// Memory files, held by home and client alike.
@@ -130,26 +131,23 @@ pub const MEMFD: Backend = Backend {
     make: |geometry| {
         let fabric: Arc<dyn Fabric> =
             Arc::new(ShmFabric::memfd("region", geometry).expect("memfd"));
-        Made::shared(fabric, Box::new(()))
+        Made::shared(fabric, None)
     },
+    reach: Reach::Passed,
 };
 
 /// A regular file as a device, from an offset on.
 pub const DEVICE: Backend = Backend {
     name: "device",
-    make: |geometry| {
-        let (fabric, dir) = device(geometry, CoherenceClass::Coherent);
-        Made::shared(fabric, Box::new(dir))
-    },
+    make: |geometry| device(geometry, CoherenceClass::Coherent),
+    reach: Reach::Opened(|dir, geometry, _| join_device(dir, geometry, CoherenceClass::Coherent)),
 };
 
 /// The same, coherent inside a node only.
 pub const DEVICE_NODE_LOCAL: Backend = Backend {
     name: "device, node-local",
-    make: |geometry| {
-        let (fabric, dir) = device(geometry, CoherenceClass::NodeLocal);
-        Made::shared(fabric, Box::new(dir))
-    },
+    make: |geometry| device(geometry, CoherenceClass::NodeLocal),
+    reach: Reach::Opened(|dir, geometry, _| join_device(dir, geometry, CoherenceClass::NodeLocal)),
 };
 
 /// Memory files that the home passed to the client.
@@ -160,6 +158,7 @@ pub const PASSED_MEMFD: Backend = Backend {
         let pass = || Arc::new(pass(&*made.home, CoherenceClass::Coherent).expect("pass"));
         Made { client: pass(), other: pass(), ..made }
     },
+    reach: Reach::Passed,
 };
 
 /// A device that the home passed to the client.
@@ -170,32 +169,51 @@ pub const PASSED_DEVICE: Backend = Backend {
         let pass = || Arc::new(pass(&*made.home, CoherenceClass::NodeLocal).expect("pass"));
         Made { client: pass(), other: pass(), ..made }
     },
+    reach: Reach::Passed,
 };
 
 /// Simulated nodes with lines of 64 B: home and client on one, the other client on another.
-pub const INCOHERENT_64: Backend =
-    Backend { name: "incoherent, lines of 64 B", make: |geometry| incoherent(geometry, 64) };
+pub const INCOHERENT_64: Backend = Backend {
+    name: "incoherent, lines of 64 B",
+    make: |geometry| incoherent(geometry, 64),
+    reach: Reach::Opened(|dir, geometry, role| open_node(dir, geometry, role, 64)),
+};
 
 /// The same with lines of 128 B.
-pub const INCOHERENT_128: Backend =
-    Backend { name: "incoherent, lines of 128 B", make: |geometry| incoherent(geometry, 128) };
+pub const INCOHERENT_128: Backend = Backend {
+    name: "incoherent, lines of 128 B",
+    make: |geometry| incoherent(geometry, 128),
+    reach: Reach::Opened(|dir, geometry, role| open_node(dir, geometry, role, 128)),
+};
 
 fn incoherent(geometry: Geometry, line_bytes: u32) -> Made {
     let cluster = Cluster::new(geometry, 2, Settings { line_bytes, ..Settings::default() });
     let node = |node| -> Arc<dyn Fabric> { Arc::<NodeFabric>::clone(cluster.node(node)) };
     let (home, client, other) = (node(0), node(0), node(1));
-    Made { home, client, other, keep: Box::new(cluster) }
+    Made { home, client, other, dir: cluster.dir(), keep: Box::new(cluster) }
 }
 
-fn device(geometry: Geometry, coherence: CoherenceClass) -> (Arc<dyn Fabric>, TempDir) {
+/// The caches of a node lie in files too, so a process can be on any node.
+fn open_node(dir: &Path, geometry: Geometry, role: Role, line_bytes: u32) -> Arc<dyn Fabric> {
+    let node = u32::from(role == Role::Other);
+    let settings = Settings { line_bytes, ..Settings::default() };
+    NodeFabric::open(dir, node, geometry, settings).expect("open a node")
+}
+
+fn device(geometry: Geometry, coherence: CoherenceClass) -> Made {
     let dir = shared_dir();
-    // Something lies before the region, as on a device that holds several.
-    let before = 3 * page_bytes();
+    let before = DEVICE_PAGES_BEFORE * page_bytes();
     let path: PathBuf = dir.path().join("device");
     let file = std::fs::File::create_new(&path).expect("create");
     file.set_len(before + geometry.total().0).expect("set length");
     let fabric = DeviceFabric::open(&path, before, geometry, coherence).expect("open");
-    (Arc::new(fabric), dir)
+    Made::shared(Arc::new(fabric), Some(dir))
+}
+
+fn join_device(dir: &Path, geometry: Geometry, coherence: CoherenceClass) -> Arc<dyn Fabric> {
+    let before = DEVICE_PAGES_BEFORE * page_bytes();
+    let joined = DeviceFabric::join(&dir.join("device"), before, geometry, coherence);
+    Arc::new(joined.expect("join"))
 }
 
 /// A small geometry: 4 pages of control, 64 of data.
@@ -211,17 +229,27 @@ pub fn data_pages(first: u64, count: u64) -> Span {
     Span::new(Offset(start), Length(count * page_bytes()))
 }
 
-/// One test for each contract, over one back end.
+/// One test for each contract, over one back end: with all parties in one process, or each in a
+/// process of its own.
 ///
 /// ```
 /// mod memfd {
 ///     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::MEMFD);
 /// }
+/// mod memfd_in_processes {
+///     farrow_testkit::fabric_contracts!(farrow_testkit::fabric::MEMFD, in processes);
+/// }
 /// ```
 #[macro_export]
 macro_rules! fabric_contracts {
     ($backend:expr) => {
-        $crate::fabric_contracts!(@each $backend;
+        $crate::fabric_contracts!(@all one_process $backend);
+    };
+    ($backend:expr, in processes) => {
+        $crate::fabric_contracts!(@all processes $backend);
+    };
+    (@all $place:ident $backend:expr) => {
+        $crate::fabric_contracts!(@each $place $backend;
             mapping: descriptors_have_their_modes, two_maps_show_the_same_bytes,
                 a_taken_address_falls_back, a_free_address_is_taken, a_bad_wish_is_refused,
                 addresses_and_offsets_agree, the_map_goes_with_its_last_owner,
@@ -236,12 +264,23 @@ macro_rules! fabric_contracts {
                 a_writer_keeps_its_range_writable, maps_merge_again, protection_wants_data_pages;
         );
     };
-    (@each $backend:expr; $($module:ident: $($contract:ident),+;)+) => {
+    (@each $place:ident $backend:expr; $($module:ident: $($contract:ident),+;)+) => {
         $($(
             #[test]
             fn $contract() {
-                $crate::fabric::$module::$contract(&$backend);
+                let world = $crate::fabric_contracts!(@world $place $backend, $contract);
+                $crate::fabric::$module::$contract(&world);
+                world.finish();
             }
         )+)+
+    };
+    (@world one_process $backend:expr, $contract:ident) => {
+        $crate::fabric::World::in_one_process(&$backend)
+    };
+    (@world processes $backend:expr, $contract:ident) => {
+        $crate::fabric::World::in_processes(
+            &$backend,
+            concat!(module_path!(), "::", stringify!($contract)),
+        )
     };
 }

@@ -1,12 +1,16 @@
 //! Contracts of protection: what is read-only is so by construction, and says so by a fault.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use farrow_memory::{
-    AccessError, Address, Length, MapError, Offset, Populate, Region, Section, Span, page_bytes,
+    Access, AccessError, Address, Length, MapError, Offset, Populate, Region, Section, Span,
+    page_bytes,
 };
 
-use super::{Backend, data_pages, geometry};
+use super::world::Role::{Client, Home};
+use super::world::World;
+use super::{data_pages, geometry};
 use crate::probe::{End, store_in_child, try_make_writable};
 
 /// Neither a store nor `mprotect` gets through.
@@ -19,137 +23,149 @@ fn assert_read_only(region: &Region, span: Span) {
 }
 
 /// The whole map of a client, control and data.
-pub fn a_client_cannot_write_by_construction(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let client = made.map_client();
-    for section in [Section::Control, Section::Data] {
-        assert_read_only(&client, geometry().span_of(section));
-    }
-    assert_eq!(client.counters().mapped_writable_bytes, 0);
+pub fn a_client_cannot_write_by_construction(world: &World) {
+    let [client] = world.parties([Client]);
+    client.act(|client| {
+        for section in [Section::Control, Section::Data] {
+            assert_read_only(client, geometry().span_of(section));
+        }
+        assert_eq!(client.counters().mapped_writable_bytes, 0);
+    });
 }
 
 /// The home writes control, but what clients own it only reads.
-pub fn a_home_cannot_write_data(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let home = made.map_home();
-    assert_read_only(&home, geometry().span_of(Section::Data));
-    // The canary: the probe does report a store that is allowed.
-    let control = home.address_of(geometry().span_of(Section::Control)).unwrap();
-    assert_eq!(store_in_child(control).unwrap(), End::Exit(0));
-    assert_eq!(home.counters().mapped_writable_bytes, geometry().control.0);
+pub fn a_home_cannot_write_data(world: &World) {
+    let [home] = world.parties([Home]);
+    home.act(|home| {
+        assert_read_only(home, geometry().span_of(Section::Data));
+        // The canary: the probe does report a store that is allowed.
+        let control = home.address_of(geometry().span_of(Section::Control)).unwrap();
+        assert_eq!(store_in_child(control).unwrap(), End::Exit(0));
+        assert_eq!(home.counters().mapped_writable_bytes, geometry().control.0);
+    });
 }
 
 /// A range keeps its address and bytes through writable and back, and then cannot be written.
-pub fn a_sealed_range_is_read_only_by_construction(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let (home, client) = (made.map_home(), made.map_client());
+pub fn a_sealed_range_is_read_only_by_construction(world: &World) {
+    let [home, client] = world.parties([Home, Client]);
     let span = data_pages(5, 6);
-    let address = client.address_of(span).unwrap();
-    client.make_writable(span).unwrap();
-    assert_eq!(client.address_of(span).unwrap(), address);
-    assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "writable before the seal");
-    client.populate(span, Populate::Write).unwrap();
-    client.write(Offset(span.offset.0 + 1), b"sealed").unwrap();
-    assert_eq!(client.counters().mapped_writable_bytes, span.length.0);
-    // The middle first, so that the range is split.
-    let middle = data_pages(7, 2);
-    client.make_read_only(middle).unwrap();
-    assert_read_only(&client, middle);
-    assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "the rest still is");
-    client.make_read_only(span).unwrap();
-    assert_read_only(&client, span);
-    assert_eq!(client.counters().mapped_writable_bytes, 0);
-    for region in [&client, &home] {
-        let sealed = region.sealed(Span::new(Offset(span.offset.0 + 1), Length(6))).unwrap();
-        assert_eq!(&sealed[..], b"sealed");
+    client.act(|client| {
+        let address = client.address_of(span).unwrap();
+        client.make_writable(span).unwrap();
+        assert_eq!(client.address_of(span).unwrap(), address);
+        assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "writable before the seal");
+        client.populate(span, Populate::Write).unwrap();
+        client.write(Offset(span.offset.0 + 1), b"sealed").unwrap();
+        assert_eq!(client.counters().mapped_writable_bytes, span.length.0);
+        // The middle first, so that the range is split.
+        let middle = data_pages(7, 2);
+        client.make_read_only(middle).unwrap();
+        assert_read_only(client, middle);
+        assert_eq!(store_in_child(address).unwrap(), End::Exit(0), "the rest still is");
+        client.make_read_only(span).unwrap();
+        assert_read_only(client, span);
+        assert_eq!(client.counters().mapped_writable_bytes, 0);
+    });
+    for party in [&client, &home] {
+        party.act(|region| {
+            let sealed = region.sealed(Span::new(Offset(span.offset.0 + 1), Length(6))).unwrap();
+            assert_eq!(&sealed[..], b"sealed");
+        });
     }
     // Again is no error, and neither is what never was writable.
-    client.make_read_only(span).unwrap();
-    client.make_read_only(data_pages(0, 64)).unwrap();
+    client.act(|client| {
+        client.make_read_only(span).unwrap();
+        client.make_read_only(data_pages(0, 64)).unwrap();
+    });
 }
 
 /// The quick way to the same: read-only before the old page tables are gone.
-pub fn a_retired_range_is_read_only_at_once(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let client = made.map_client();
-    let span = data_pages(1, 40);
-    client.make_writable(span).unwrap();
-    let bytes: Vec<u8> = (0..span.length.0).map(|index| (index % 241) as u8).collect();
-    client.write(span.offset, &bytes).unwrap();
-    let retired = client.retire_writable(span).unwrap();
-    assert_read_only(&client, span);
-    assert!(client.sealed(span).unwrap()[..] == bytes[..]);
-    assert_eq!(client.counters().mapped_writable_bytes, 0);
-    drop(retired);
-    assert_read_only(&client, span);
-    assert!(client.sealed(span).unwrap()[..] == bytes[..]);
-    assert!(client.retire_writable(span).unwrap().is_empty());
+pub fn a_retired_range_is_read_only_at_once(world: &World) {
+    let [client] = world.parties([Client]);
+    client.act(|client| {
+        let span = data_pages(1, 40);
+        client.make_writable(span).unwrap();
+        let bytes: Vec<u8> = (0..span.length.0).map(|index| (index % 241) as u8).collect();
+        client.write(span.offset, &bytes).unwrap();
+        let retired = client.retire_writable(span).unwrap();
+        assert_read_only(client, span);
+        assert!(client.sealed(span).unwrap()[..] == bytes[..]);
+        assert_eq!(client.counters().mapped_writable_bytes, 0);
+        drop(retired);
+        assert_read_only(client, span);
+        assert!(client.sealed(span).unwrap()[..] == bytes[..]);
+        assert!(client.retire_writable(span).unwrap().is_empty());
+    });
 }
 
 /// Who holds writable bytes or words cannot lose them under its hands.
-pub fn a_writer_keeps_its_range_writable(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let client = made.map_client();
-    let span = data_pages(0, 2);
-    assert!(matches!(client.writable_slice(span), Err(AccessError::ReadOnly { .. })));
-    client.make_writable(span).unwrap();
-    let over = data_pages(0, 3);
-    assert!(matches!(client.writable_slice(over), Err(AccessError::ReadOnly { .. })));
-    let bytes = client.writable_slice(span).unwrap();
-    assert_eq!((bytes.span(), bytes.len()), (span, span.length.as_usize()));
-    assert_eq!(bytes.as_mut_ptr().addr(), client.address_of(span).unwrap().0);
-    bytes.write_at(Offset(span.offset.0 + 3), b"held").unwrap();
-    let outside = bytes.write_at(Offset(span.end().unwrap().0 - 2), b"held");
-    assert!(matches!(outside, Err(AccessError::OutsideHeld { .. })));
-    let refused = client.make_read_only(over);
-    assert!(matches!(refused, Err(MapError::InUse { writers: 1, .. })), "{refused:?}");
-    assert!(matches!(client.retire_writable(over), Err(MapError::InUse { .. })));
-    drop(bytes);
-    let words = client.words_mut(Span::new(span.offset, Length(8))).unwrap();
-    assert!(matches!(client.make_read_only(span), Err(MapError::InUse { .. })));
-    drop(words);
-    client.make_read_only(span).unwrap();
+pub fn a_writer_keeps_its_range_writable(world: &World) {
+    let [client] = world.parties([Client]);
+    client.act(|client| {
+        let span = data_pages(0, 2);
+        assert!(matches!(client.writable_slice(span), Err(AccessError::ReadOnly { .. })));
+        client.make_writable(span).unwrap();
+        let over = data_pages(0, 3);
+        assert!(matches!(client.writable_slice(over), Err(AccessError::ReadOnly { .. })));
+        let bytes = client.writable_slice(span).unwrap();
+        assert_eq!((bytes.span(), bytes.len()), (span, span.length.as_usize()));
+        assert_eq!(bytes.as_mut_ptr().addr(), client.address_of(span).unwrap().0);
+        bytes.write_at(Offset(span.offset.0 + 3), b"held").unwrap();
+        let outside = bytes.write_at(Offset(span.end().unwrap().0 - 2), b"held");
+        assert!(matches!(outside, Err(AccessError::OutsideHeld { .. })));
+        let refused = client.make_read_only(over);
+        assert!(matches!(refused, Err(MapError::InUse { writers: 1, .. })), "{refused:?}");
+        assert!(matches!(client.retire_writable(over), Err(MapError::InUse { .. })));
+        drop(bytes);
+        let words = client.words_mut(Span::new(span.offset, Length(8))).unwrap();
+        assert!(matches!(client.make_read_only(span), Err(MapError::InUse { .. })));
+        drop(words);
+        client.make_read_only(span).unwrap();
+    });
 }
 
 /// Going back and forth leaves no more maps than before: their number is limited.
-pub fn maps_merge_again(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    for is_advised in [false, true] {
-        let client = made.map_client();
-        if is_advised {
-            client.advise_huge();
+pub fn maps_merge_again(world: &World) {
+    let [client] = world.parties([Client]);
+    client.act(|first| {
+        for is_advised in [false, true] {
+            let client = Region::map(Arc::clone(first.fabric()), Access::Client, None).unwrap();
+            if is_advised {
+                client.advise_huge();
+            }
+            let before = maps_in(&client);
+            for first in (0..60).step_by(4) {
+                client.make_writable(data_pages(first, 2)).unwrap();
+            }
+            assert!(maps_in(&client) > before);
+            for first in (0..60).step_by(4) {
+                client.make_read_only(data_pages(first, 2)).unwrap();
+            }
+            assert_eq!(maps_in(&client), before, "advised: {is_advised}");
         }
-        let before = maps_in(&client);
-        for first in (0..60).step_by(4) {
-            client.make_writable(data_pages(first, 2)).unwrap();
-        }
-        assert!(maps_in(&client) > before);
-        for first in (0..60).step_by(4) {
-            client.make_read_only(data_pages(first, 2)).unwrap();
-        }
-        assert_eq!(maps_in(&client), before, "advised: {is_advised}");
-    }
+    });
 }
 
 /// Only whole pages of data change.
-pub fn protection_wants_data_pages(backend: &Backend) {
-    let made = (backend.make)(geometry());
-    let client = made.map_client();
-    let page = page_bytes();
-    let start = geometry().control.0;
-    for (offset, length) in [(start + 8, page), (start, page - 8), (start + page / 2, page)] {
-        let span = Span::new(Offset(offset), Length(length));
-        let answer = client.make_writable(span);
-        assert!(matches!(answer, Err(MapError::NotPages { .. })), "{answer:?}");
-        assert!(matches!(client.make_read_only(span), Err(MapError::NotPages { .. })));
-    }
-    for (offset, length) in [(0, page), (start - page, 2 * page)] {
-        let span = Span::new(Offset(offset), Length(length));
-        let answer = client.make_writable(span);
-        assert!(matches!(answer, Err(MapError::NotData { .. })), "{answer:?}");
-        assert!(matches!(client.prepare(span, &|| false), Err(MapError::NotData { .. })));
-    }
-    client.make_writable(Span::new(Offset(start), Length(0))).unwrap();
+pub fn protection_wants_data_pages(world: &World) {
+    let [client] = world.parties([Client]);
+    client.act(|client| {
+        let page = page_bytes();
+        let start = geometry().control.0;
+        for (offset, length) in [(start + 8, page), (start, page - 8), (start + page / 2, page)] {
+            let span = Span::new(Offset(offset), Length(length));
+            let answer = client.make_writable(span);
+            assert!(matches!(answer, Err(MapError::NotPages { .. })), "{answer:?}");
+            assert!(matches!(client.make_read_only(span), Err(MapError::NotPages { .. })));
+        }
+        for (offset, length) in [(0, page), (start - page, 2 * page)] {
+            let span = Span::new(Offset(offset), Length(length));
+            let answer = client.make_writable(span);
+            assert!(matches!(answer, Err(MapError::NotData { .. })), "{answer:?}");
+            assert!(matches!(client.prepare(span, &|| false), Err(MapError::NotData { .. })));
+        }
+        client.make_writable(Span::new(Offset(start), Length(0))).unwrap();
+    });
 }
 
 /// How many maps of this process lie in the region.

@@ -1,0 +1,169 @@
+//! Publish and refresh of a range act on the lines around it: on all of them, and on no other.
+#![allow(clippy::unwrap_used)] // a failure is the result
+
+use std::sync::Arc;
+
+use farrow_memory::{Access, Length, Offset, Region, Span, page_bytes};
+use farrow_testkit::fabric::{data_pages, geometry};
+use farrow_testkit::incoherent::{Cluster, Settings, Upkeep, Watch};
+
+/// Where a range begins in a page, and its bytes: at lines and across their edges, of 64 and 128 B.
+fn ranges() -> Vec<Span> {
+    let page = data_pages(3, 1).offset.0;
+    let ranges = [
+        (0, 0),
+        (0, 1),
+        (0, 64),
+        (0, 128),
+        (0, 129),
+        (1, 63),
+        (1, 64),
+        (63, 1),
+        (63, 2),
+        (64, 64),
+        (100, 28),
+        (100, 29),
+        (127, 2),
+        (128, 256),
+        (255, 2),
+        (777, 1555),
+        (4095, 1),
+        (0, 4096),
+    ];
+    ranges.map(|(first, bytes)| Span::new(Offset(page + first), Length(bytes))).to_vec()
+}
+
+/// How ranges are given: one, or several at a time.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    One,
+    Several,
+}
+
+/// Writes a whole page again and again, publishes and refreshes a range of it each time, and compares
+/// memory and what another node sees with what they should be.
+fn check(line: u32, way: Way, watch: Option<Watch>) -> Result<(), String> {
+    // Without a demon, which writes back and fetches lines that nobody asked for.
+    let cluster = Cluster::new(geometry(), 3, Settings { line_bytes: line, acts: 0, seed: 7 });
+    if let Some(watch) = watch {
+        cluster.watch(&watch);
+    }
+    let (writer, reader) = (cluster.map(1, Access::Client), cluster.map(2, Access::Client));
+    let page = data_pages(3, 1);
+    let alias = writer.alias(page).unwrap();
+    let lines = (page_bytes() / u64::from(line)) as usize;
+    let (mut memory, mut seen) = (vec![0; lines], vec![0; lines]);
+    for (number, range) in ranges().into_iter().enumerate() {
+        let value = number as u8 + 1;
+        alias.write(page.offset, &vec![value; page_bytes() as usize]).unwrap();
+        let first = ((range.offset.0 - page.offset.0) / u64::from(line)) as usize;
+        let touched = first..first + lines_around(line, range);
+
+        let before = writer.counters().published_lines;
+        let due = act(&writer, Upkeep::Publish, range, way);
+        memory[touched.clone()].fill(value);
+        compare("memory", range, &lines_of(line, &of_memory(&cluster, page)), &memory)?;
+        compare("before the refresh", range, &lines_of(line, &of_region(&reader, page)), &seen)?;
+        act(&reader, Upkeep::Refresh, range, way);
+        seen[touched.clone()].copy_from_slice(&memory[touched.clone()]);
+        compare("after the refresh", range, &lines_of(line, &of_region(&reader, page)), &seen)?;
+        let counted = writer.counters().published_lines - before;
+        if counted != due as u64 {
+            return Err(format!("{range}: {counted} of {due} lines of {line} B were counted"));
+        }
+    }
+    Ok(())
+}
+
+fn lines_around(line: u32, range: Span) -> usize {
+    let (line, end) = (u64::from(line), range.offset.0 + range.length.0);
+    if range.is_empty() { 0 } else { (end.div_ceil(line) - range.offset.0 / line) as usize }
+}
+
+/// Returns how many lines there are to act on.
+fn act(region: &Region, what: Upkeep, range: Span, way: Way) -> usize {
+    // Both halves, which meet between two lines or inside of one: that one is twice.
+    let half = range.length.0 / 2;
+    let parts = [
+        Span::new(range.offset, Length(half)),
+        Span::new(Offset(range.offset.0 + half), Length(range.length.0 - half)),
+    ];
+    match (what, way) {
+        (Upkeep::Publish, Way::One) => region.publish(range),
+        (Upkeep::Publish, Way::Several) => region.publish_all(&parts),
+        (Upkeep::Refresh, Way::One) => region.refresh(range),
+        (Upkeep::Refresh, Way::Several) => region.refresh_all(&parts),
+    }
+    .unwrap();
+    let acted_on: &[Span] = match way {
+        Way::One => &[range],
+        Way::Several => &parts,
+    };
+    acted_on.iter().map(|range| lines_around(region.line_bytes(), *range)).sum()
+}
+
+fn of_memory(cluster: &Cluster, span: Span) -> Vec<u8> {
+    cluster.memory(span).iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+fn of_region(region: &Region, span: Span) -> Vec<u8> {
+    let mut bytes = vec![0; span.length.as_usize()];
+    region.copy_out(span.offset, &mut bytes).unwrap();
+    bytes
+}
+
+/// The value of each line, which has the same in all its bytes.
+fn lines_of(line: u32, bytes: &[u8]) -> Vec<u8> {
+    let lines = bytes.chunks(line as usize);
+    lines.inspect(|line| assert!(line.iter().all(|byte| *byte == line[0]))).map(|l| l[0]).collect()
+}
+
+fn compare(what: &str, range: Span, found: &[u8], right: &[u8]) -> Result<(), String> {
+    match found.iter().zip(right).position(|(found, right)| found != right) {
+        None => Ok(()),
+        Some(at) => Err(format!("{what}, {range}: line {at} has {}, not {}", found[at], right[at])),
+    }
+}
+
+#[test]
+fn the_lines_around_a_range_move_and_no_other() {
+    for line in [64, 128] {
+        for way in [Way::One, Way::Several] {
+            check(line, way, None).unwrap();
+        }
+    }
+}
+
+/// The canary: each of both calls left out is seen, in the first range of the page.
+#[test]
+fn a_mutant_that_leaves_one_out_is_seen() {
+    let leave_out = |what| -> Watch { Arc::new(move |call| call.what != what) };
+    for way in [Way::One, Way::Several] {
+        let publish = check(64, way, Some(leave_out(Upkeep::Publish))).unwrap_err();
+        assert!(publish.starts_with("memory"), "{publish}");
+        let refresh = check(64, way, Some(leave_out(Upkeep::Refresh))).unwrap_err();
+        assert!(refresh.starts_with("after the refresh"), "{refresh}");
+    }
+}
+
+/// One that does not lie in the region, and nothing of the others is done.
+#[test]
+fn of_several_ranges_all_or_none_move() {
+    let cluster = Cluster::new(geometry(), 2, Settings { acts: 0, ..Settings::default() });
+    let writer = cluster.map(1, Access::Client);
+    let page = data_pages(3, 1);
+    writer.alias(page).unwrap().write(page.offset, &vec![1; page_bytes() as usize]).unwrap();
+    let total = geometry().total().0;
+    for (offset, length) in [(total, 1), (total - 1, 2), (u64::MAX, 1), (64, u64::MAX - 63)] {
+        let outside = Span::new(Offset(offset), Length(length));
+        let errors = [writer.publish_all(&[page, outside]), writer.refresh_all(&[page, outside])];
+        for error in errors.map(Result::unwrap_err) {
+            let numbers = (error.offset.0, error.length.0, error.region.0);
+            assert_eq!(numbers, (offset, length, total));
+        }
+    }
+    assert!(of_memory(&cluster, page).iter().all(|byte| *byte == 0));
+    let counters = writer.counters();
+    assert_eq!((counters.publish_calls, counters.refresh_calls), (0, 0));
+    assert_eq!((counters.published_lines, counters.refreshed_lines), (0, 0));
+}
