@@ -16,7 +16,7 @@ const MEMORY_BYTES: u64 = 8 << 20;
 /// Of each object.
 const BYTES: usize = 512 << 10;
 /// Where nothing is killed: on a busy machine a live node is not to be thought lost.
-const WORDS: &[&str] = &["--evict", "lru", "--lease-ms", "20000"];
+const WORDS: &[&str] = &["--evict", "lru", "--lease-ms", "10000"];
 
 /// Not a test by itself: a child process plays a client.
 #[test]

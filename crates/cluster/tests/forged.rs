@@ -127,7 +127,7 @@ fn get(client: &Client, id: ObjectId) -> Object {
 
 #[test]
 fn no_view_is_made_of_what_a_forged_descriptor_refers_to() {
-    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "20000"]);
+    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
     let (honest, far) = (nodes.client(0), nodes.client(1));
     let secret = honest.put(&Value::Bytes(&[7; 4096]), Some("secret")).unwrap();
     let secret_at = get(&honest, secret).blocks()[0].offset.0;
@@ -233,7 +233,7 @@ fn no_view_is_made_of_what_a_forged_descriptor_refers_to() {
 /// Ids of another region, of another life of a slot, and of slots that there are not.
 #[test]
 fn forged_ids_are_of_no_object() {
-    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "20000"]);
+    let nodes = Nodes::start(2, "8MiB", &["--no-prepare", "--lease-ms", "10000"]);
     let clients = [nodes.client(0), nodes.client(1)];
     let named = clients[0].put(&Value::Bytes(b"named"), Some("named")).unwrap();
     let own = clients[0].put(&Value::Bytes(b"own"), None).unwrap();
