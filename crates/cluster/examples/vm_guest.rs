@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farrow::{
     BatchData, Client, ConnectOptions, Error, Object, ObjectOptions, Reach, Rebuilt, SchemaNode,
-    Value,
+    Value, Writer,
 };
 
 type Anything<T = ()> = Result<T, Box<dyn StdError>>;
@@ -40,6 +40,11 @@ const REGION: &str = "64MiB";
 const REGION_STEP_MIB: u32 = 128;
 const ROWS: i64 = 20_000;
 const RACES: u32 = 10;
+/// What b is granted in the memory of a, writes and does not seal.
+const UNSEALED_BYTES: u64 = 4 << 20;
+const FILLER_BYTES: u64 = 8 << 20;
+/// Nothing that is still held may come back in so long.
+const WHILE: Duration = Duration::from_secs(2);
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -78,6 +83,7 @@ struct Guest {
     daemon: Child,
     client: Client,
     held: HashMap<String, Object>,
+    writing: Vec<Writer>,
 }
 
 impl Guest {
@@ -93,7 +99,8 @@ impl Guest {
             command.args(["--join", &format!("{peer}:{NODE_PORT}")]);
         }
         let (daemon, client) = (command.spawn()?, connect()?);
-        let guest = Self { name, own, peer, command, daemon, client, held: HashMap::new() };
+        let (held, writing) = (HashMap::new(), Vec::new());
+        let guest = Self { name, own, peer, command, daemon, client, held, writing };
         step(&format!("node {name} serves {REGION} of {device} from {offset} MiB on"));
         Ok(guest)
     }
@@ -246,7 +253,7 @@ fn holds(guest: &Guest, b: &mut Steered) -> Anything {
     let retiring = guest.client.stats()?.node.retiring;
     same("it waits for its reader", retiring > ROWS.unsigned_abs() * 8, true)?;
     // Enough to reuse the memory several times over, if it were free.
-    let filler = vec![0xEE; 8 << 20];
+    let filler = vec![0xEE; FILLER_BYTES as usize];
     for _ in 0..20 {
         let id = guest.client.put(&Value::Bytes(&filler), None)?;
         guest.client.delete(&[id.into()])?;
@@ -264,6 +271,8 @@ fn holds(guest: &Guest, b: &mut Steered) -> Anything {
 /// The death of the other daemon, and then of the other kernel.
 fn lose(guest: &mut Guest, b: &mut Steered) -> Anything {
     let held = guest.client.get(&"b in b".into(), PATIENCE)?;
+    guest.put("b reads", 8, "a")?;
+    b.ask("hold b reads")?;
     b.ask("kill")?;
     let took = lost(&guest.client, "b in b")?;
     check_table(&held, 3, |_, _| true)?;
@@ -271,18 +280,82 @@ fn lose(guest: &mut Guest, b: &mut Steered) -> Anything {
     guest.check("b in a", 4, "a", false)?;
     step(&format!("kill -9 of the daemon of b: NodeLost with its name in a after {took} ms"));
     step("what a holds in the memory of b stays good; what lies in a is used and made");
+    guest.client.delete(&["b reads".into()])?;
+    stays_retiring(guest, "its reader outlives its daemon")?;
     b.ask("restart")?;
     guest.settle()?;
     guest.check("b in b", 3, "b", false)?;
     b.ask("check 7 a false alone")?;
     step("the next daemon of b has the old tables, and both go on");
+    stays_retiring(guest, "its reader is there")?;
+    b.ask("look 8 b reads")?;
+    b.ask("drop b reads")?;
+    let begin = Instant::now();
+    while guest.client.stats()?.node.retiring > 0 {
+        until(begin, || "what b let go of does not become free".to_owned())?;
+    }
+    step("what a client of b held stayed without its daemon, until it let go");
     drop(held);
     let held = guest.client.get(&"b in b".into(), PATIENCE)?;
+    guest.put("b keeps", 9, "a")?;
+    b.ask("hold b keeps")?;
+    let before = guest.client.stats()?.node.granted;
+    b.ask(&format!("write a {UNSEALED_BYTES}"))?;
+    let granted = guest.client.stats()?.node.granted;
+    same("b was granted more", granted >= before + UNSEALED_BYTES, true)?;
     b.tell("off")?;
     let took = lost(&guest.client, "b in b")?;
     check_table(&held, 3, |_, _| true)?;
     step(&format!("machine b switched off: NodeLost after {took} ms, what a holds stays good"));
+    take_back(guest, granted)?;
+    check_table(&held, 3, |_, _| true)?;
     guest.daemon.kill()?;
+    Ok(())
+}
+
+/// What was deleted is not free while somebody may read it.
+fn stays_retiring(guest: &Guest, why: &str) -> Anything<u64> {
+    let begin = Instant::now();
+    loop {
+        let retiring = guest.client.stats()?.node.retiring;
+        same(why, retiring > ROWS.unsigned_abs() * 8, true)?;
+        if begin.elapsed() > WHILE {
+            return Ok(retiring);
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// Machine b is gone, with a hold in the memory of a and space that it did not seal. That a node is
+/// lost is not yet that its processes have ended, so nothing comes back before that is said; then
+/// all of it does.
+fn take_back(guest: &Guest, granted: u64) -> Anything {
+    guest.client.delete(&["b keeps".into()])?;
+    let retiring = stays_retiring(guest, "nobody said that its reader has ended")?;
+    let before = guest.client.stats()?.node;
+    same("granted, to b too", before.granted, granted)?;
+    guest.client.forget_node("b")?;
+    let after = guest.client.stats()?.node;
+    same("clients", after.clients, 1)?;
+    same("deleted and held", after.retiring, 0)?;
+    same("in quarantine", after.quarantine, 0)?;
+    same("b's space is back", after.granted + UNSEALED_BYTES <= before.granted, true)?;
+    same("live objects", (after.objects, after.used) == (before.objects, before.used), true)?;
+    let allocated = after.capacity - after.free;
+    same("allocated", allocated, after.used + after.granted + after.quarantine)?;
+    same("came back", after.free, before.free + before.granted - after.granted + retiring)?;
+    // All of it can be used, by nobody's leave.
+    let filler = vec![0xEE; FILLER_BYTES as usize];
+    let mut made = Vec::new();
+    for _ in 0..(after.free + after.granted) / FILLER_BYTES - 1 {
+        made.push(guest.client.put(&Value::Bytes(&filler), None)?.into());
+    }
+    let full = guest.client.stats()?.node;
+    same("nothing was evicted for it", full.evicted_total, before.evicted_total)?;
+    same("it is used again", full.free + full.granted < 2 * FILLER_BYTES, true)?;
+    guest.client.delete(&made)?;
+    let came = after.free - before.free;
+    step(&format!("{came} B that b held, was granted and left unsealed came back at nodes forget"));
     Ok(())
 }
 
@@ -348,16 +421,26 @@ fn done(guest: &mut Guest, line: &str) -> Anything<String> {
         ["check", seed, home, is_own, ..] => {
             guest.check(&words[4..].join(" "), seed.parse()?, home, is_own.parse()?)
         }
-        ["hold", name] => {
-            let object = guest.client.get(&name.into(), PATIENCE)?;
-            guest.held.insert(name.to_owned(), object);
+        ["hold", ..] => {
+            let name = &words[1..].join(" ");
+            let object = guest.client.get(&name.as_str().into(), PATIENCE)?;
+            guest.held.insert(name.clone(), object);
             Ok(String::new())
         }
-        ["look", seed, name] => {
-            let object = guest.held.get(name).ok_or("not held")?;
+        ["look", seed, ..] => {
+            let object = guest.held.get(&words[2..].join(" ")).ok_or("not held")?;
             check_table(object, seed.parse()?, |_, _| true).map(|bytes| bytes.to_string())
         }
-        ["drop", name] => guest.held.remove(name).map(|_| String::new()).ok_or("not held".into()),
+        ["drop", ..] => {
+            let dropped = guest.held.remove(&words[1..].join(" "));
+            dropped.map(|_| String::new()).ok_or("not held".into())
+        }
+        ["write", home, bytes] => {
+            let writer = guest.client.at(home)?.create(bytes.parse()?, None)?;
+            writer.memory().write_at(0, &[0xBB; 5000])?;
+            guest.writing.push(writer);
+            Ok(String::new())
+        }
         ["race", round] => guest.race(round.parse()?).map(|won| won.to_string()),
         ["kill"] => guest.kill_daemon(),
         ["restart"] => guest.restart_daemon(),

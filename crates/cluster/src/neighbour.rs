@@ -141,7 +141,189 @@ pub(crate) fn clean(memory: &NeighbourMemory, spans: &[Span]) -> Result<(), Stri
 
 #[cfg(test)]
 mod tests {
+    use farrow_store::{Home, Layout, RegionOptions};
+
     use super::*;
+
+    /// A region in a folder, and its home.
+    fn lent(dir: &Path, name: &str) -> (Home, Offer) {
+        let options = RegionOptions::for_capacity(Length(256 << 10));
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::create(dir, name, geometry).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let home = Home::create(Arc::new(region), &options, 0).unwrap();
+        let offer = Offer {
+            host: own_host(),
+            region_uid: home.uid().0,
+            control_bytes: geometry.control.0,
+            data_bytes: geometry.data.0,
+            capacity: home.layout().heap.length.0,
+            base: 0,
+            ways: vec![Way::Shm { dir: dir.to_owned(), name: name.to_owned() }],
+        };
+        (home, offer)
+    }
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm").unwrap()
+    }
+
+    fn refused(offer: &Offer, devices: &Devices) -> String {
+        map(offer, devices).err().unwrap_or_else(|| panic!("mapped: {offer:?}"))
+    }
+
+    #[test]
+    fn the_region_that_is_meant_is_mapped_and_no_other_that_lies_there() {
+        let dir = folder();
+        let (home, offer) = lent(dir.path(), "one");
+        let (other, _) = lent(dir.path(), "two");
+        let devices = Devices::default();
+        assert_eq!(map(&offer, &devices).unwrap().reader.uid(), home.uid());
+        let uid = other.uid().0;
+        for wrong in [uid, home.uid().0 ^ 1, 0, u64::MAX] {
+            let why = refused(&Offer { region_uid: wrong, ..offer.clone() }, &devices);
+            let (found, meant) = (format!("{:#018x}", home.uid().0), format!("{wrong:#018x}"));
+            assert!(why.contains(&found) && why.contains(&meant), "{why}");
+        }
+        // Of several ways the first that leads there; if none does, what is wrong with each.
+        let there = offer.ways[0].clone();
+        let astray = Way::Shm { dir: dir.path().to_owned(), name: "two".into() };
+        let nowhere = Way::Shm { dir: dir.path().to_owned(), name: "three".into() };
+        let ways = vec![astray.clone(), nowhere.clone(), there];
+        let found = map(&Offer { ways, ..offer.clone() }, &devices).unwrap();
+        assert_eq!(found.reader.uid(), home.uid());
+        let why = refused(&Offer { ways: vec![astray, nowhere], ..offer.clone() }, &devices);
+        assert!(why.contains(&format!("{uid:#018x}")) && why.contains("three"), "{why}");
+        assert_eq!(refused(&Offer { ways: Vec::new(), ..offer }, &devices), "");
+    }
+
+    #[test]
+    fn memory_of_another_machine_is_not_looked_for_in_this_ones_files() {
+        let dir = folder();
+        let (_home, offer) = lent(dir.path(), "one");
+        let why = refused(&Offer { host: "elsewhere".into(), ..offer }, &Devices::default());
+        assert!(why.contains("another machine"), "{why}");
+    }
+
+    #[test]
+    fn names_and_files_that_are_no_region_are_refused() {
+        let dir = folder();
+        let (home, offer) = lent(dir.path(), "one");
+        drop(home);
+        let named = |name: &str| {
+            let ways = vec![Way::Shm { dir: dir.path().to_owned(), name: name.into() }];
+            refused(&Offer { ways, ..offer.clone() }, &Devices::default())
+        };
+        for name in ["", "..", "../one", "a/b", "nul\0"] {
+            assert!(!named(name).is_empty(), "{name:?}");
+        }
+        let file = |name: &str, part: &str| dir.path().join(format!("{name}.{part}"));
+        // Files of the right lengths with nothing in them, and a header that was changed.
+        for (name, at) in [("zeros", None), ("changed", Some(40))] {
+            for part in ["control", "data"] {
+                std::fs::copy(file("one", part), file(name, part)).unwrap();
+            }
+            let mut bytes = std::fs::read(file(name, "control")).unwrap();
+            match at {
+                Some(at) => bytes[at] ^= 1,
+                None => bytes.fill(0),
+            }
+            std::fs::write(file(name, "control"), bytes).unwrap();
+            assert!(!named(name).is_empty(), "{name}");
+        }
+        // The whole copy is a region, so the changes were what was wrong. Cut short it is none.
+        std::fs::copy(file("one", "control"), file("changed", "control")).unwrap();
+        let ways = vec![Way::Shm { dir: dir.path().to_owned(), name: "changed".into() }];
+        assert!(map(&Offer { ways, ..offer.clone() }, &Devices::default()).is_ok());
+        for part in ["data", "control"] {
+            let cut = std::fs::File::options().write(true).open(file("changed", part)).unwrap();
+            cut.set_len(1 << 16).unwrap();
+            assert!(!named("changed").is_empty(), "{part}");
+        }
+    }
+
+    #[test]
+    fn what_a_device_is_said_to_hold_is_not_believed() {
+        let dir = folder();
+        let path = dir.path().join("device");
+        let options = RegionOptions::for_capacity(Length(256 << 10));
+        let geometry = Layout::new(&options).unwrap().geometry;
+        let total = geometry.total().0;
+        std::fs::File::create(&path).unwrap().set_len(2 * total).unwrap();
+        let coherence = CoherenceClass::NodeLocal;
+        let fabric: Arc<dyn Fabric> =
+            Arc::new(DeviceFabric::open(&path, total, geometry, coherence).unwrap());
+        let region = Region::map(fabric, Access::Home, None).unwrap();
+        let home = Home::create(Arc::new(region), &options, 0).unwrap();
+        let devices = Devices::new(&MemorySource::Automatic, &[dir.path().to_owned()]);
+        let at = |file_offset, control_bytes, data_bytes| Offer {
+            host: "elsewhere".into(),
+            region_uid: home.uid().0,
+            control_bytes,
+            data_bytes,
+            capacity: 1,
+            base: 0,
+            ways: vec![Way::Device { path: path.clone(), file_offset, is_node_local: false }],
+        };
+        let (control, data) = (geometry.control.0, geometry.data.0);
+        assert_eq!(map(&at(total, control, data), &devices).unwrap().reader.uid(), home.uid());
+        let page = 4096;
+        for (what, offer) in [
+            ("elsewhere on it", at(0, control, data)),
+            ("off a page", at(total + 1, control, data)),
+            ("beyond its end", at(2 * total, control, data)),
+            ("beyond all ends", at(u64::MAX - page + 1, control, data)),
+            ("shorter than it is", at(total, control, data - page)),
+            ("without data", at(total, control, 0)),
+            ("with less control", at(total, control - page, data + page)),
+            ("longer than the device", at(total, control, data + total)),
+            ("longer than anything", at(total, u64::MAX, u64::MAX)),
+            ("that wraps", at(total, control, 0_u64.wrapping_sub(control))),
+        ] {
+            assert!(!refused(&offer, &devices).is_empty(), "{what}");
+        }
+        let why = refused(&at(total, control, data), &Devices::default());
+        assert!(why.contains("nor allowed"), "{why}");
+    }
+
+    #[test]
+    fn a_welcome_tells_how_this_machine_maps_the_memory_whatever_the_other_said() {
+        let dir = folder();
+        let (_home, offer) = lent(dir.path(), "one");
+        let memory = map(&offer, &Devices::default()).unwrap();
+        let lies = Welcome {
+            version: 1,
+            region_uid: offer.region_uid,
+            is_device: true,
+            is_node_local: true,
+            control_bytes: 1,
+            data_bytes: u64::MAX,
+            control_file_offset: 2,
+            data_file_offset: 3,
+            base: 4,
+            slot: 5,
+            nonce: 6,
+            hold_blocks: vec![(7, 8)],
+            entry_pages: Vec::new(),
+            grants: Vec::new(),
+            pid: 9,
+            memory: "there".into(),
+            namespace: 10,
+            events_from: 11,
+        };
+        let mut told = lies.clone();
+        describe(&memory, &mut told);
+        let truth = Welcome {
+            is_device: false,
+            is_node_local: false,
+            control_bytes: offer.control_bytes,
+            data_bytes: offer.data_bytes,
+            control_file_offset: 0,
+            data_file_offset: 0,
+            ..lies
+        };
+        assert_eq!(told, truth);
+    }
 
     #[test]
     fn only_devices_that_are_named_here_are_opened_and_the_careful_word_counts() {

@@ -6,9 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::nodes::{Nodes, wait_for};
-use common::{Daemon, PATIENCE, bytes_of, player};
+use common::{PATIENCE, bytes_of, player};
 use farrow::{Client, Error, Reach, Value};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 const NOW: Duration = Duration::ZERO;
 /// Where nothing is killed: on a busy machine a live node is not to be thought lost.
@@ -165,6 +165,46 @@ fn what_a_dead_client_of_another_node_held_and_was_granted_comes_back() {
         assert!(Instant::now() < until, "{after:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A node without a descriptor left to watch a client of another node with took it for dead, and what
+/// that was reading for free.
+#[test]
+fn a_client_that_cannot_be_watched_keeps_what_it_holds() {
+    const BYTES: u64 = 1 << 20;
+    let mut nodes = Nodes::start(2, "64MiB", CALM);
+    let a = nodes.client(0);
+    a.put(&Value::Bytes(&bytes_of(5, BYTES as usize)), Some("held")).unwrap();
+    let mut player = player::Player::start(&nodes.daemons[1].socket);
+    for command in ["at a", "hold 1 held 5 1048576"] {
+        assert_eq!(player.ask(command), player::Answer::Done(String::new()), "{command}");
+    }
+    a.delete(&["held".into()]).unwrap();
+    let pid = Pid::from_raw(nodes.daemons[0].pid() as i32);
+    let limit = |current| {
+        let limit = Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+        prlimit(pid, Resource::Nofile, limit).unwrap().current
+    };
+    // Less than it has open.
+    let before = limit(Some(4));
+    nodes.daemons[1].kill9();
+    let stays = |why: &str| {
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            let node = a.stats().unwrap().node;
+            assert!(node.retiring >= BYTES, "{why}: {node:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    stays("its node's daemon was killed");
+    limit(before);
+    nodes.daemons[1].restart();
+    nodes.settle(2);
+    stays("it is seen again");
+    assert_eq!(player.ask("check 1"), player::Answer::Done(String::new()));
+    player.kill9();
+    let is_back = || (a.stats().unwrap().node.retiring == 0).then_some(());
+    common::wait_for("what a dead client held", is_back).unwrap();
 }
 
 #[test]
@@ -406,21 +446,6 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     assert!(nodes.client(1).contains(&"on".into()).unwrap());
 }
 
-/// Regular files stand for devices that two machines have, each cache-coherent only inside.
-fn node_local() -> (Nodes, tempfile::TempDir) {
-    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-    let nodes = Nodes::start_each(2, &["--no-prepare", "--lease-ms", "20000"], |number, words| {
-        let device = dir.path().join(number.to_string());
-        std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
-        let region = format!("device:{},32MiB", device.display());
-        let mut words = words.to_vec();
-        let folder = dir.path().to_str().unwrap();
-        words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
-        Daemon::start_with(&words)
-    });
-    (nodes, dir)
-}
-
 fn fabric(client: &farrow::Client) -> farrow::FabricStats {
     client.stats().unwrap().fabrics["device"].clone()
 }
@@ -429,7 +454,7 @@ fn fabric(client: &farrow::Client) -> farrow::FabricStats {
 /// an object has nothing of it to refresh.
 #[test]
 fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer() {
-    let (nodes, _dir) = node_local();
+    let (nodes, _dir) = Nodes::start_node_local(2, "32MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let far = b.at("a").unwrap();
     for bytes in [100, 5000, 3 << 20] {
@@ -479,7 +504,7 @@ fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer(
 
 #[test]
 fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
-    let (nodes, _dir) = node_local();
+    let (nodes, _dir) = Nodes::start_node_local(2, "32MiB", &[]);
     let (a, b) = (nodes.client(0), nodes.client(1));
     let far = b.at("a").unwrap();
     let value = bytes_of(3, 1 << 20);

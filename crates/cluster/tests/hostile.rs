@@ -3,67 +3,16 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::time::Duration;
 
-use common::{Daemon, Dice, PATIENCE, assert_balanced, wait_for};
+use common::raw::Raw;
+use common::{Daemon, Dice, assert_balanced, wait_for};
 use farrow::{Error, Value};
 use farrow_cluster::wire::{
-    self, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
-    SealItem, Welcome, WireError, WireTarget,
+    self, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    WireError, WireTarget,
 };
-
-/// A socket on which a test says what it likes.
-struct Raw {
-    stream: UnixStream,
-    input: Vec<u8>,
-}
-
-impl Raw {
-    fn open(daemon: &Daemon) -> Self {
-        let stream = wait_for("the socket", || UnixStream::connect(&daemon.socket).ok()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { stream, input: Vec::new() }
-    }
-
-    fn joined(daemon: &Daemon) -> (Self, Welcome) {
-        let mut raw = Self::open(daemon);
-        match raw.ask(RequestBody::Hello(Hello {
-            version: PROTOCOL_VERSION,
-            resume: None,
-            namespace: String::new(),
-            node: String::new(),
-        })) {
-            Ok(ReplyBody::Welcome(welcome)) => (raw, welcome),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn ask(&mut self, body: RequestBody) -> Result<ReplyBody, WireError> {
-        let mut frame = Vec::new();
-        wire::encode(&Request { seq: 1, body }, &mut frame).unwrap();
-        self.stream.write_all(&frame).unwrap();
-        self.reply().expect("an answer").body
-    }
-
-    /// The next reply, or `None` when the daemon has closed the connection.
-    fn reply(&mut self) -> Option<Reply> {
-        loop {
-            if let Some((reply, used)) = wire::decode::<Reply>(&self.input).unwrap() {
-                self.input.drain(..used);
-                return Some(reply);
-            }
-            let mut bytes = [0; 4096];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-}
 
 fn assert_serves(daemon: &Daemon) {
     let client = daemon.client();

@@ -184,7 +184,21 @@ impl Object {
     }
 
     fn decoded(&self) -> Result<Decoded, Error> {
-        Ok(Decoded::parse(&self.descriptor()?, &Limits::default())?)
+        let decoded = Decoded::parse(&self.descriptor()?, &Limits::default())?;
+        // Offsets of another region would mean other bytes here.
+        let (theirs, ours) = (decoded.stamp().region, self.hold.session().region_uid());
+        if theirs != ours {
+            let reason = format!("offsets in region {theirs:#018x}, it lies in {ours:#018x}");
+            return Err(Error::InvalidDescriptor(reason));
+        }
+        let (theirs, ours) = (decoded.kind() as u8, self.kind());
+        if theirs != ours as u8 {
+            let theirs = ObjectKind::from_u8(theirs).map_or("of no kind", ObjectKind::as_str);
+            let reason =
+                format!("it is {theirs} by its descriptor, {} by its entry", ours.as_str());
+            return Err(Error::InvalidDescriptor(reason));
+        }
+        Ok(decoded)
     }
 
     /// The descriptor as its writer left it, once its checksum is right.

@@ -172,11 +172,13 @@ impl Server {
         for (slot, peer) in orphans.into_iter().filter(|(_, peer)| peer.guest.is_none()) {
             let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
             match watch(&peer) {
-                Some(fd) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
+                Ok(Some(fd)) if epoll::add(&self.poll, &fd, token, EventFlags::IN).is_ok() => {
                     self.orphans.insert(slot, fd);
                 }
+                // It may read what it holds, so it keeps its place until it comes back.
+                Err(error) => tracing::error!(slot = slot.0, %error, "a client is not watched"),
                 // Gone while the daemon was away.
-                _ => self.state.orphan_died(slot, self.now_ms()),
+                Ok(_) => self.state.orphan_died(slot, self.now_ms()),
             }
         }
         self.had_client = !self.orphans.is_empty();
@@ -344,7 +346,7 @@ impl Server {
         if !self.state.has_room_for(&peer) {
             return Ok(());
         }
-        let process = watch(&peer);
+        let process = watch(&peer)?;
         let session = SessionId(self.next_session);
         let token = SESSIONS + session.0 * 2;
         epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;

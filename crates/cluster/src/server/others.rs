@@ -653,8 +653,9 @@ impl Server {
         let Some(others) = &mut self.others else {
             return;
         };
-        let is_there = process.is_some();
-        if let Some(process) = process
+        // What is not known for certain counts as alive: it is asked again.
+        let is_there = !matches!(process, Ok(None));
+        if let Ok(Some(process)) = process
             && others.watched.len() < WATCHED_MAX
         {
             let number = others.next_watched;
@@ -704,11 +705,14 @@ impl Server {
     fn watch_guest(&mut self, slot: ClientSlot) {
         let identity = self.state.orphans().find(|(of, _)| *of == slot).map(|(_, peer)| peer);
         let token = EventData::new_u64(ORPHANS | u64::from(slot.0));
-        match identity.and_then(|peer| watch(&peer)) {
-            Some(fd) if epoll::add(&self.poll, fd.as_fd(), token, EventFlags::IN).is_ok() => {
-                self.orphans.insert(slot, fd);
-            }
-            _ => self.state.orphan_died(slot, self.now_ms()),
+        let now_ms = self.now_ms();
+        match identity.map(|peer| watch(&peer)) {
+            Some(Ok(Some(fd))) => match epoll::add(&self.poll, fd.as_fd(), token, EventFlags::IN) {
+                Ok(()) => drop(self.orphans.insert(slot, fd)),
+                Err(_) => self.state.watch_later(slot, now_ms),
+            },
+            Some(Err(_)) => self.state.watch_later(slot, now_ms),
+            Some(Ok(None)) | None => self.state.orphan_died(slot, now_ms),
         }
     }
 }

@@ -1,36 +1,61 @@
 //! Which process is at the other end, and how to notice that it has gone.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::protocol::PeerIdentity;
 
 /// Who connected, as the kernel says.
-pub(super) fn peer_of(stream: &UnixStream) -> std::io::Result<PeerIdentity> {
+pub(super) fn peer_of(stream: &UnixStream) -> io::Result<PeerIdentity> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).unwrap_or(0);
-    let start_time = start_time_of(pid).unwrap_or(0);
+    let start_time = start_time_of(pid)?.unwrap_or(0);
     Ok(PeerIdentity { pid, start_time, uid: credentials.uid(), guest: None })
 }
 
 /// A descriptor that becomes readable when the process ends; `None` when it is not visible
 /// here or another process has its number by now.
-pub(super) fn watch(peer: &PeerIdentity) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(peer.pid).ok()?)?;
-    let watch = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
+///
+/// # Errors
+///
+/// There are no more descriptors, or no memory: that says nothing about the process.
+pub(super) fn watch(peer: &PeerIdentity) -> io::Result<Option<OwnedFd>> {
+    let Some(pid) = i32::try_from(peer.pid).ok().and_then(Pid::from_raw) else {
+        return Ok(None);
+    };
+    let watch = match pidfd_open(pid, PidfdFlags::NONBLOCK) {
+        Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(errno.into()),
+        Err(_) => return Ok(None),
+        Ok(watch) => watch,
+    };
     // Opened first, compared after: the number cannot change hands between the two.
-    (peer.start_time != 0 && start_time_of(peer.pid) == Some(peer.start_time)).then_some(watch)
+    let is_same = peer.start_time != 0 && start_time_of(peer.pid)? == Some(peer.start_time);
+    Ok(is_same.then_some(watch))
 }
 
 /// Field 22 of `/proc/PID/stat`: start time in clock ticks since boot (proc(5)).
-pub(super) fn start_time_of(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+///
+/// # Errors
+///
+/// As [`watch`].
+pub(super) fn start_time_of(pid: u32) -> io::Result<Option<u64>> {
+    let stat = match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat,
+        Err(error) => {
+            let errno = Errno::from_io_error(&error);
+            let is_short = matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM));
+            return if is_short { Err(error) } else { Ok(None) };
+        }
+    };
     // The command in parentheses may hold spaces and parentheses itself.
-    let fields = stat.rsplit_once(')')?.1;
-    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
+    let field = fields.and_then(|fields| fields.split_ascii_whitespace().nth(19));
+    Ok(field.and_then(|field| field.parse().ok()))
 }
 
 #[cfg(test)]
@@ -41,13 +66,13 @@ mod tests {
     fn a_child_is_seen_to_live_and_to_die() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
-        let start_time = start_time_of(pid).unwrap();
+        let start_time = start_time_of(pid).unwrap().unwrap();
         let peer = PeerIdentity { pid, start_time, uid: 0, guest: None };
-        assert!(watch(&peer).is_some());
+        assert!(watch(&peer).unwrap().is_some());
         let other_life = PeerIdentity { start_time: start_time + 1, ..peer };
-        assert!(watch(&other_life).is_none(), "same number, another process");
+        assert!(watch(&other_life).unwrap().is_none(), "same number, another process");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(watch(&peer).is_none());
+        assert!(watch(&peer).unwrap().is_none());
     }
 }

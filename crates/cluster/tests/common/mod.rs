@@ -7,6 +7,7 @@ pub mod netns;
 pub mod nodes;
 pub mod player;
 pub mod proxy;
+pub mod raw;
 pub mod views;
 pub mod worker;
 

@@ -10,7 +10,7 @@ use crate::protocol::convert::wire_span;
 use crate::wire::{ReplyBody, WireError};
 
 /// A client whose node has no answer is asked for again after so long.
-const AGAIN_MS: u64 = 500;
+pub(super) const AGAIN_MS: u64 = 500;
 
 /// How a guest without a connection is watched.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) enum Watched {
     Here,
     /// Its node is being asked.
     Asking,
-    /// Its node is asked again at this time.
+    /// It is looked for, or its node is asked, again at this time.
     AskAt(u64),
 }
 
@@ -69,9 +69,7 @@ impl NodeState {
             } else {
                 Watched::AskAt(now_ms)
             };
-            if let Some(cluster) = &mut self.cluster {
-                cluster.watched.insert(slot, watched);
-            }
+            self.set_watched(slot, watched);
         }
         self.ask_for_guests(now_ms, out);
         self.ask_to_clean(now_ms, out);
@@ -103,15 +101,24 @@ impl NodeState {
             let Some(peer) = self.orphans.get(&slot).copied() else {
                 continue;
             };
+            if peer.guest.is_some_and(|guest| self.is_host_own(guest)) {
+                out.push(Action::Peer(PeerAction::WatchGuest { slot }));
+                self.set_watched(slot, Watched::Here);
+                continue;
+            }
             let node = peer.guest.and_then(|guest| self.node_of(guest));
             let question = Question::Watch { pid: peer.pid, start_time: peer.start_time };
-            let is_asked =
-                node.is_some_and(|node| self.ask_node(&node, &question, Asked::Watch(slot), out));
+            let about = Asked::Watch(slot, peer);
+            let is_asked = node.is_some_and(|node| self.ask_node(&node, &question, about, out));
             let watched =
                 if is_asked { Watched::Asking } else { Watched::AskAt(now_ms + AGAIN_MS) };
-            if let Some(cluster) = &mut self.cluster {
-                cluster.watched.insert(slot, watched);
-            }
+            self.set_watched(slot, watched);
+        }
+    }
+
+    fn set_watched(&mut self, slot: ClientSlot, watched: Watched) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.watched.insert(slot, watched);
         }
     }
 
@@ -189,7 +196,8 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    pub(super) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
+    /// Nobody knows what became of a guest: it is looked for again.
+    pub(crate) fn watch_later(&mut self, slot: ClientSlot, now_ms: u64) {
         if let Some(cluster) = &mut self.cluster
             && let Some(watched) = cluster.watched.get_mut(&slot)
         {
@@ -215,20 +223,26 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return Err(WireError::NoNode { name, known });
         };
-        let Some(neighbour) = cluster.neighbours.get(node) else {
-            return Err(WireError::NoNode { name, known });
-        };
-        if !neighbour.is_lost() {
-            return Err(WireError::Invalid(format!("node {node:?} is not lost")));
+        let key = node_key(node);
+        let is_of_it = |guest: Option<Guest>| guest.is_some_and(|guest| guest.node == key);
+        match cluster.neighbours.get(node) {
+            Some(neighbour) if !neighbour.is_lost() => {
+                return Err(WireError::Invalid(format!("node {node:?} is not lost")));
+            }
+            Some(_) => {}
+            // Lost before this daemon began: it knows its clients by the region. Without a lease it
+            // does not know who is a member.
+            None if cluster.has_lease
+                && (self.orphans.values().any(|peer| is_of_it(peer.guest))
+                    || cluster.dirty.values().any(|one| is_of_it(Some(one.guest)))) => {}
+            None => return Err(WireError::NoNode { name, known }),
         }
         cluster.neighbours.remove(node);
         cluster.has_news = true;
-        let gone = self.orphans.iter();
-        let gone =
-            gone.filter(|(_, peer)| peer.guest.is_some_and(|guest| guest.node == node_key(node)));
+        let gone = self.orphans.iter().filter(|(_, peer)| is_of_it(peer.guest));
         let gone: Vec<ClientSlot> = gone.map(|(slot, _)| *slot).collect();
         tracing::warn!(node, clients = gone.len(), "a lost node is forgotten");
-        let dirty = cluster.dirty.iter().filter(|(_, one)| one.guest.node == node_key(node));
+        let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.guest)));
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
         gone.iter().for_each(|slot| self.guest_gone(*slot, now_ms));
         // Its caches went with it.

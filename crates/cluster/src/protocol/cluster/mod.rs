@@ -10,6 +10,8 @@ mod neighbours;
 mod numbers;
 mod offer;
 mod questions;
+#[cfg(test)]
+mod tests;
 mod waits;
 
 pub(crate) use guests::node_key;
@@ -181,8 +183,8 @@ pub enum JoinError {
 pub(in crate::protocol) enum Asked {
     /// The protocol for names repeats by itself.
     Naming,
-    /// Whether the process of a client is there.
-    Watch(ClientSlot),
+    /// Whether the process of the client in that place is there.
+    Watch(ClientSlot, PeerIdentity),
     /// A barrier or flags of a client.
     Sync(u64),
     /// What a client of another machine left in its caches.
@@ -524,8 +526,13 @@ impl NodeState {
             tracing::debug!(?about, %reason, "no answer");
         }
         match (about, answer) {
-            (Asked::Watch(slot), Ok(Answer::IsThere(false))) => self.guest_gone(slot, now_ms),
-            (Asked::Watch(slot), _) => self.watch_later(slot, now_ms),
+            // By now another client may have that place.
+            (Asked::Watch(slot, peer), Ok(Answer::IsThere(false)))
+                if self.orphans.get(&slot) == Some(&peer) =>
+            {
+                self.guest_gone(slot, now_ms);
+            }
+            (Asked::Watch(slot, _), _) => self.watch_later(slot, now_ms),
             (Asked::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
             (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {

@@ -81,7 +81,7 @@ impl<'a> Actor<'a> {
         if self.process.is_none() {
             return self.join();
         }
-        match self.random.below(26) {
+        match self.random.below(28) {
             0..=6 => self.create(),
             7..=10 => self.read_live(),
             11..=12 => self.read_together(),
@@ -94,6 +94,7 @@ impl<'a> Actor<'a> {
             21 => self.follow(),
             22 => self.give_back(),
             23 => self.crash(),
+            24..=25 => self.evict(),
             _ if self.node == 0 => self.keep_house(),
             _ => self.look_again(),
         }
@@ -196,7 +197,7 @@ impl<'a> Actor<'a> {
             self.region.publish(Span::new(primary.offset, size)).map_err(text)?;
         }
         if let Some(id) = sealed {
-            let known = Known { id, name, checksum: crc, is_leaving: false };
+            let known = Known { id, name, checksum: crc, is_leaving: false, returns: 0 };
             self.world.registry(|registry| registry.live.push(known));
         }
         Ok(())
@@ -269,7 +270,7 @@ impl<'a> Actor<'a> {
                 process.held.push(held);
                 Ok(())
             }
-            None if world.registry(|registry| registry.is_live(known.id)) => {
+            None if world.registry(|registry| registry.must_be_found(&known)) => {
                 Err(format!("node {node} does not find {target}"))
             }
             None => Ok(()),
@@ -330,14 +331,33 @@ impl<'a> Actor<'a> {
 
     fn delete(&mut self) -> Outcome<()> {
         let Some(known) = self.any_live() else { return Ok(()) };
-        let is_first = self.world.registry(|registry| {
-            let one = registry.live.iter_mut().find(|one| one.id == known.id && !one.is_leaving);
-            one.map(|one| one.is_leaving = true).is_some()
-        });
-        if is_first {
+        if self.world.registry(|registry| registry.begin_to_leave(known.id)) {
             self.world.home(|home| home.delete(Target::Id(known.id))).map_err(text)?;
             self.world.registry(|registry| registry.bury(known.id));
         }
+        Ok(())
+    }
+
+    /// The home makes room: what nobody holds goes. What somebody holds, on whichever node, stays
+    /// and is found as before.
+    fn evict(&mut self) -> Outcome<()> {
+        let Some(known) = self.any_live() else { return Ok(()) };
+        if !self.world.registry(|registry| registry.begin_to_leave(known.id)) {
+            return Ok(());
+        }
+        let stays = self.world.home(|home| match home.evict(known.id)? {
+            Some(_) => Ok(None),
+            // What a client sealed by itself the home has taken over: it has another id there.
+            None => home.find(Target::Id(known.id)).map(|entry| Some(entry.id)),
+        });
+        let stays = stays.map_err(|error: StoreError| text(error))?;
+        self.world.registry(|registry| match stays {
+            Some(id) => registry.stay(known.id, id),
+            None => {
+                registry.evicted += 1;
+                registry.bury(known.id);
+            }
+        });
         Ok(())
     }
 
@@ -360,15 +380,15 @@ impl<'a> Actor<'a> {
     /// A list has all that was there from its begin to its end, and what it tells of is whole, be
     /// it sealed this moment.
     fn list(&mut self) -> Outcome<()> {
-        let before: Vec<ObjectId> = self.world.registry(|registry| {
-            registry.live.iter().filter(|one| !one.is_leaving).map(|one| one.id).collect()
+        let before: Vec<Known> = self.world.registry(|registry| {
+            registry.live.iter().filter(|one| !one.is_leaving).cloned().collect()
         });
         let (world, node) = (self.world, self.node);
         let listed = self.process()?.reader.list("").map_err(text)?;
-        for id in before {
-            let is_there = listed.iter().any(|one| one.entry.id == id);
-            if !is_there && world.registry(|registry| registry.is_live(id)) {
-                return Err(format!("node {node} does not list {id}"));
+        for known in before {
+            let is_there = listed.iter().any(|one| one.entry.id == known.id);
+            if !is_there && world.registry(|registry| registry.must_be_found(&known)) {
+                return Err(format!("node {node} does not list {}", known.id));
             }
         }
         let process = self.process()?;

@@ -1,5 +1,5 @@
 //! Three nodes over memory that is coherent inside a node only: random creates, holds, reads,
-//! deletes, crashes and reuse, with a demon in every cache. What is sealed must be found and whole
+//! deletes, evictions, crashes and reuse, with a demon in every cache. What is sealed must be found and whole
 //! everywhere, what is gone nowhere, and no byte may be lost. Each mistake that the four rules are
 //! there to prevent must be caught.
 
@@ -35,6 +35,11 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 fn run(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<()> {
+    evictions(seed, line_bytes, mutant).map(drop)
+}
+
+/// As [`run`]; how many objects were evicted, and how many were to be and were held.
+fn evictions(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<(u32, u32)> {
     let world = World::new(seed, line_bytes, NODES, mutant);
     std::thread::scope(|scope| {
         for node in 0..NODES {
@@ -52,7 +57,8 @@ fn run(seed: u64, line_bytes: u32, mutant: Option<Mutant>) -> Outcome<()> {
     match world.fault() {
         Some(fault) => Err(fault),
         None => look_around(&world),
-    }
+    }?;
+    Ok(world.registry(|registry| (registry.evicted, registry.stayed)))
 }
 
 /// When all have gone: nothing waits, and what is sealed is there for everybody.
@@ -92,11 +98,15 @@ fn look_around(world: &World) -> Outcome<()> {
 }
 
 fn must_pass(line_bytes: u32) {
+    let (mut evicted, mut stayed) = (0, 0);
     for seed in seeds() {
-        if let Err(fault) = run(seed, line_bytes, None) {
-            panic!("lines of {line_bytes} B, seed {seed}: {fault}");
+        match evictions(seed, line_bytes, None) {
+            Ok((gone, held)) => (evicted, stayed) = (evicted + gone, stayed + held),
+            Err(fault) => panic!("lines of {line_bytes} B, seed {seed}: {fault}"),
         }
     }
+    let is_tried = u64::from(evicted.min(stayed)) >= seeds().end - seeds().start;
+    assert!(is_tried, "{evicted} objects evicted, {stayed} held against it");
 }
 
 fn must_be_caught(mutant: Mutant) {

@@ -79,8 +79,10 @@ pub(super) struct Known {
     pub(super) name: Option<String>,
     /// Of its bytes.
     pub(super) checksum: u32,
-    /// Somebody has begun to delete it.
+    /// Somebody has begun to delete or evict it.
     pub(super) is_leaving: bool,
+    /// How often it was about to be evicted and stayed: meanwhile it is not found.
+    pub(super) returns: u32,
 }
 
 /// What a client left in quarantine, and its node.
@@ -100,6 +102,9 @@ pub(super) struct Registry {
     pub(super) names: u32,
     /// The name of the object that is being sealed, or was last.
     pub(super) coming: Option<String>,
+    /// Objects that were evicted, and that were to be and were held.
+    pub(super) evicted: u32,
+    pub(super) stayed: u32,
     fault: Option<String>,
 }
 
@@ -112,9 +117,26 @@ impl Registry {
         }
     }
 
-    /// Whether it must be found.
-    pub(super) fn is_live(&self, id: ObjectId) -> bool {
-        self.live.iter().any(|known| known.id == id && !known.is_leaving)
+    /// False: it has gone, or somebody else has begun with it.
+    pub(super) fn begin_to_leave(&mut self, id: ObjectId) -> bool {
+        let one = self.live.iter_mut().find(|one| one.id == id && !one.is_leaving);
+        one.map(|one| one.is_leaving = true).is_some()
+    }
+
+    /// It is not evicted after all, and perhaps has another id from now on.
+    pub(super) fn stay(&mut self, before: ObjectId, id: ObjectId) {
+        self.stayed += 1;
+        if let Some(one) = self.live.iter_mut().find(|one| one.id == before) {
+            one.id = id;
+            one.is_leaving = false;
+            one.returns += 1;
+        }
+    }
+
+    /// Whether who knows it so, and has looked for it since, must have found it.
+    pub(super) fn must_be_found(&self, known: &Known) -> bool {
+        let mut live = self.live.iter().filter(|one| !one.is_leaving);
+        live.any(|one| one.id == known.id && one.returns == known.returns)
     }
 }
 

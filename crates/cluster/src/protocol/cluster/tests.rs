@@ -1,0 +1,726 @@
+//! Clients of another machine: what they hold, were granted and left unsealed comes back once it is
+//! certain that they have ended, and not before. Two nodes that share no kernel, with their clock
+//! and their cable in the hands of the test.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use farrow_memory::device::DeviceFabric;
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, CoherenceClass, Fabric, Length, Region};
+use farrow_store::{
+    Guest, Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, StoreError, Target,
+};
+
+use super::guests::AGAIN_MS;
+use super::*;
+use crate::protocol::span;
+use crate::wire::{
+    NodeStats, PROTOCOL_VERSION, Reach, Request, SealItem, Welcome, WireSpan, WireTarget,
+};
+
+const NAMES: [&str; 2] = ["a", "b"];
+const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];
+const LEASE_MS: u64 = 1000;
+/// Time between two rounds.
+const ROUND_MS: u64 = 50;
+/// By then both are in the view, or have been for so long that whatever is to happen has.
+const LONG_MS: u64 = 5 * LEASE_MS;
+/// A question, its answer and what follows of it take some rounds.
+const SOON_MS: u64 = AGAIN_MS + 4 * ROUND_MS;
+/// Time between two looks at all of the region.
+const CHECK_MS: u64 = 500;
+const OWNER: u32 = 1000;
+const HELD: u64 = 8 << 10;
+const GRANTED: u64 = 16 << 10;
+
+fn options() -> RegionOptions {
+    let mut options = RegionOptions::for_capacity(Length(256 << 10));
+    options.objects_max = 16;
+    options.clients_max = 6;
+    options
+}
+
+fn fabric(dir: &tempfile::TempDir, number: usize, is_node_local: bool) -> Arc<dyn Fabric> {
+    let geometry = Layout::new(&options()).unwrap().geometry;
+    if !is_node_local {
+        return Arc::new(ShmFabric::memfd("guests-test", geometry).unwrap());
+    }
+    let path = dir.path().join(number.to_string());
+    std::fs::File::create(&path).unwrap().set_len(geometry.total().0).unwrap();
+    Arc::new(DeviceFabric::open(&path, 0, geometry, CoherenceClass::NodeLocal).unwrap())
+}
+
+/// A client of node b that uses memory of node a.
+struct Far {
+    session: SessionId,
+    pid: u32,
+    welcome: Welcome,
+    holds: Arc<HoldTable>,
+    held: Vec<Held>,
+    granted: WireSpan,
+}
+
+/// What node b does with a question that it can be asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Questions {
+    Answered,
+    /// None gets through, and that is known at once. Letters do.
+    Refused,
+}
+
+struct World {
+    _dir: tempfile::TempDir,
+    fabrics: [Arc<dyn Fabric>; 2],
+    nodes: Vec<NodeState>,
+    now_ms: u64,
+    sessions: u64,
+    /// Local client of node a.
+    local: SessionId,
+    /// Sessions at node a of clients of node b.
+    guests: BTreeSet<SessionId>,
+    /// Nothing gets through.
+    is_cut: bool,
+    /// The daemon of b does nothing.
+    is_stopped: bool,
+    questions: Questions,
+    /// Answers of b about processes wait for better times.
+    is_slow: bool,
+    late: Vec<(u64, u32)>,
+    /// Whether b can clean its caches.
+    is_cleaning: bool,
+    /// Processes on b that run.
+    running: BTreeSet<u32>,
+    letters: VecDeque<(usize, u64, Vec<u8>)>,
+    /// Who asked what, by a number.
+    asked: VecDeque<(u64, usize, u64, Vec<u8>)>,
+    waiting: BTreeMap<u64, (usize, u64)>,
+    answers: VecDeque<(usize, u64, Result<Vec<u8>, String>)>,
+    /// What never comes to an answer, and when that is known.
+    lost: Vec<(u64, usize, u64)>,
+    next_asked: u64,
+    /// What a asked b about its clients, and when.
+    log: Vec<(u64, Question)>,
+}
+
+impl World {
+    /// Both are in the view; a local client of a is connected.
+    fn new(is_node_local: bool) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let fabrics = [0, 1].map(|number| fabric(&dir, number, is_node_local));
+        let mut world = Self {
+            _dir: dir,
+            fabrics,
+            nodes: Vec::new(),
+            now_ms: 0,
+            sessions: 0,
+            local: SessionId(0),
+            guests: BTreeSet::new(),
+            is_cut: false,
+            is_stopped: false,
+            questions: Questions::Answered,
+            is_slow: false,
+            late: Vec::new(),
+            is_cleaning: true,
+            running: BTreeSet::new(),
+            letters: VecDeque::new(),
+            asked: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            answers: VecDeque::new(),
+            lost: Vec::new(),
+            next_asked: 0,
+            log: Vec::new(),
+        };
+        let mut first = Vec::new();
+        for number in [0, 1] {
+            let region = Region::map(Arc::clone(&world.fabrics[number]), Access::Home, None);
+            let home = Home::create(Arc::new(region.unwrap()), &options(), 0).unwrap();
+            world.nodes.push(NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0));
+            first.push(world.join_cluster(number));
+        }
+        (0..).zip(first).for_each(|(number, out)| world.perform(number, out));
+        world.go_on(LONG_MS);
+        assert_eq!(world.reach_of_b(), Reach::Live);
+        world.local = world.connect(10, None, None).unwrap().0;
+        world
+    }
+
+    fn join_cluster(&mut self, number: usize) -> Vec<Action> {
+        let options = ClusterOptions {
+            name: NAMES[number].parse().unwrap(),
+            address: ADDRESSES[number].to_owned(),
+            agreement: AgreementKind::Embedded,
+            seeds: vec![ADDRESSES[1 - number].to_owned()],
+            lease_ms: LEASE_MS,
+            offer: Offer {
+                host: format!("machine {number}"),
+                region_uid: self.nodes[number].home().uid().0,
+                control_bytes: 1,
+                data_bytes: 1,
+                capacity: 1,
+                base: 0,
+                ways: Vec::new(),
+            },
+            incarnation: 5,
+            seed: 7 + number as u64,
+        };
+        let mut out = Vec::new();
+        self.nodes[number].join_cluster(options, self.now_ms, &mut out).unwrap();
+        out
+    }
+
+    /// The daemon of a is killed; its successor adopts the region.
+    fn restart_a(&mut self) {
+        let region = Arc::clone(self.nodes[0].home().region());
+        self.nodes.remove(0);
+        let (home, report) = Home::adopt(region).unwrap();
+        let orphans = report.clients.iter().map(|one| (one.client, PeerIdentity::from(one)));
+        let state =
+            NodeState::new(home, 0, 1, OWNER, orphans.collect(), report.objects, self.now_ms);
+        self.nodes.insert(0, state);
+        self.guests.clear();
+        // What the other asked is not answered any more.
+        self.lost.retain(|(_, by, _)| *by != 0);
+        self.asked.retain(|(_, by, ..)| *by != 0);
+        self.waiting.retain(|_, (by, _)| *by != 0);
+        self.answers.retain(|(to, ..)| *to != 0);
+        let out = self.join_cluster(0);
+        self.perform(0, out);
+        // The process of its own client has ended with it.
+        let local = self.nodes[0].orphans().find(|(_, peer)| peer.guest.is_none());
+        self.nodes[0].orphan_died(local.unwrap().0, self.now_ms);
+        self.local = self.connect(11, None, None).unwrap().0;
+    }
+
+    fn connect(
+        &mut self,
+        pid: u32,
+        guest: Option<Guest>,
+        resume: Option<&Welcome>,
+    ) -> Result<(SessionId, Welcome), WireError> {
+        self.sessions += 1;
+        let session = SessionId(self.sessions);
+        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest };
+        self.nodes[0].opened(session, peer, self.now_ms);
+        let resume = resume.map(|place| (place.region_uid, place.slot, place.nonce));
+        let (namespace, node) = (String::new(), String::new());
+        let hello = Hello { version: PROTOCOL_VERSION, resume, namespace, node };
+        match self.ask(session, RequestBody::Hello(hello))? {
+            ReplyBody::Welcome(welcome) => Ok((session, welcome)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What node a answers to a client.
+    fn ask(&mut self, session: SessionId, body: RequestBody) -> Result<ReplyBody, WireError> {
+        let mut out = Vec::new();
+        self.nodes[0].handle(session, Request { seq: 7, body }, self.now_ms, 1, &mut out);
+        let reply = out.iter().find_map(|action| match action {
+            Action::Send { session: to, reply, .. } if *to == session => Some(reply.body.clone()),
+            _ => None,
+        });
+        self.perform(0, out);
+        // A goodbye has none.
+        reply.unwrap_or(Ok(ReplyBody::Done))
+    }
+
+    fn grant(&mut self, session: SessionId, bytes: u64) -> Result<WireSpan, WireError> {
+        let body = RequestBody::Grant { min: bytes, want: bytes, wait_ms: 0 };
+        match self.ask(session, body)? {
+            ReplyBody::Granted(span) => Ok(span),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All that is free, for the local client.
+    fn grant_all(&mut self) -> Vec<WireSpan> {
+        let mut granted = Vec::new();
+        while self.stats().free > 0 {
+            let longest = self.stats().largest_free;
+            granted.push(self.grant(self.local, longest).unwrap());
+        }
+        granted
+    }
+
+    /// An object of the local client.
+    fn put(&mut self) -> ObjectId {
+        let span = self.grant(self.local, HELD).unwrap();
+        let items = vec![SealItem::bytes(span, HELD)];
+        match self.ask(self.local, RequestBody::Seal { items }).unwrap() {
+            ReplyBody::Sealed(sealed) => {
+                let (hi, lo) = *sealed[0].as_ref().unwrap();
+                ObjectId { hi, lo }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn delete(&mut self, id: ObjectId) {
+        let targets = vec![WireTarget::Id(id.hi, id.lo)];
+        self.ask(self.local, RequestBody::Delete { targets }).unwrap();
+    }
+
+    /// A client of b that holds an object of a, which is deleted then, and has unsealed space.
+    fn far_reader(&mut self, pid: u32) -> Far {
+        let id = self.put();
+        let mut far = self.far(pid);
+        let region = Region::map(Arc::clone(&self.fabrics[0]), Access::Client, None).unwrap();
+        let reader = Reader::open(Arc::new(region)).unwrap();
+        far.held.push(reader.hold(&far.holds, Target::Id(id)).unwrap().unwrap());
+        let retiring = self.stats().retiring;
+        self.delete(id);
+        assert_eq!(self.stats().retiring, retiring + HELD, "it is held");
+        far
+    }
+
+    fn far(&mut self, pid: u32) -> Far {
+        self.running.insert(pid);
+        let (session, welcome) = self.connect(pid, Some(of_b()), None).unwrap();
+        self.guests.insert(session);
+        let granted = self.grant(session, GRANTED).unwrap();
+        let region = Region::map(Arc::clone(&self.fabrics[0]), Access::Client, None).unwrap();
+        let blocks: Vec<_> = welcome.hold_blocks.iter().copied().map(span).collect();
+        let holds = Arc::new(HoldTable::new(Arc::new(region), &blocks).unwrap());
+        Far { session, pid, welcome, holds, held: Vec::new(), granted }
+    }
+
+    /// The process is killed: nothing is said to anybody, least of all in its hold block.
+    fn kill(&mut self, far: &mut Far) {
+        self.running.remove(&far.pid);
+        far.holds.abandon();
+        far.held.clear();
+    }
+
+    /// The connection ends, and what became of the process nobody has heard.
+    fn disconnect(&mut self, far: &Far) {
+        if self.guests.remove(&far.session) {
+            self.nodes[0].closed(far.session, true, self.now_ms);
+        }
+    }
+
+    fn resume(&mut self, far: &mut Far) -> Result<(), WireError> {
+        let (session, welcome) = self.connect(far.pid, Some(of_b()), Some(&far.welcome))?;
+        assert_eq!((welcome.slot, welcome.nonce), (far.welcome.slot, far.welcome.nonce));
+        assert_eq!(welcome.grants, [far.granted]);
+        self.guests.insert(session);
+        far.session = session;
+        Ok(())
+    }
+
+    /// Its place is nobody's, or another one's.
+    fn assert_unknown(&mut self, far: &mut Far) {
+        let unknown = StoreError::NoSuchClient { slot: far.welcome.slot };
+        assert_eq!(self.resume(far), Err(WireError::Denied(unknown.to_string())));
+    }
+
+    fn forget(&mut self, node: &str) -> Result<ReplyBody, WireError> {
+        self.ask(self.local, RequestBody::Forget { node: node.to_owned() })
+    }
+
+    fn stats(&self) -> NodeStats {
+        self.nodes[0].stats(self.now_ms).unwrap()
+    }
+
+    fn reach_of_b(&self) -> Reach {
+        self.nodes[0].roster().find("b").unwrap().reach
+    }
+
+    /// Retiring, granted, in quarantine.
+    fn kept(&self) -> (u64, u64, u64) {
+        let stats = self.stats();
+        (stats.retiring, stats.granted, stats.quarantine)
+    }
+
+    /// Time goes by, and at any time this is so.
+    fn go_on_with(&mut self, ms: u64, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..ms.div_ceil(ROUND_MS) {
+            self.round();
+            assert!(is_so(self), "at {} ms: {:?}", self.now_ms, self.stats());
+        }
+    }
+
+    fn go_on(&mut self, ms: u64) {
+        self.go_on_with(ms, |_| true);
+    }
+
+    /// When a asked b since, of such a question.
+    fn asked_since(&self, since_ms: u64, is_meant: impl Fn(&Question) -> bool) -> Vec<u64> {
+        let meant = self.log.iter().filter(|(at, one)| *at >= since_ms && is_meant(one));
+        meant.map(|(at, _)| *at).collect()
+    }
+
+    fn round(&mut self) {
+        self.now_ms += ROUND_MS;
+        for number in [0, 1] {
+            self.tick(number);
+        }
+        for (to, incarnation, body) in std::mem::take(&mut self.letters) {
+            if !self.is_deaf(to) {
+                let (mut out, from) = (Vec::new(), (NAMES[1 - to], incarnation));
+                self.nodes[to].told(from, &body, self.now_ms, &mut out);
+                self.perform(to, out);
+            }
+        }
+        for (number, by, incarnation, body) in std::mem::take(&mut self.asked) {
+            let to = 1 - by;
+            let (mut out, from) = (Vec::new(), (NAMES[by], incarnation));
+            self.nodes[to].asked(number, from, &body, self.now_ms, &mut out);
+            self.perform(to, out);
+        }
+        if !self.is_slow {
+            for (token, pid) in std::mem::take(&mut self.late) {
+                let answer = Answer::IsThere(self.running.contains(&pid));
+                self.perform(1, vec![answer_peer(token, &answer)]);
+            }
+        }
+        let now_ms = self.now_ms;
+        let late = self.lost.extract_if(.., |(at_ms, ..)| *at_ms <= now_ms);
+        let late = late.map(|(_, by, token)| (by, token, Err("no answer".to_owned())));
+        self.answers.extend(late);
+        for (to, token, answer) in std::mem::take(&mut self.answers) {
+            let mut out = Vec::new();
+            self.nodes[to].answered(token, answer, self.now_ms, &mut out);
+            self.perform(to, out);
+        }
+        self.tick(0);
+        if self.now_ms.is_multiple_of(CHECK_MS) {
+            self.nodes[0].home().check().unwrap();
+        }
+        let NodeStats { capacity, used, free, granted, retiring, quarantine, .. } = self.stats();
+        assert_eq!(capacity, used + free + granted + retiring + quarantine);
+    }
+
+    fn tick(&mut self, number: usize) {
+        if number == 0 || !self.is_stopped {
+            let mut out = Vec::new();
+            self.nodes[number].tick(self.now_ms, &mut out);
+            self.perform(number, out);
+        }
+    }
+
+    fn is_deaf(&self, to: usize) -> bool {
+        self.is_cut || (to == 1 && self.is_stopped)
+    }
+
+    fn perform(&mut self, number: usize, actions: Vec<Action>) {
+        for action in actions {
+            let Action::Peer(action) = action else { continue };
+            match action {
+                PeerAction::Tell { incarnation, body, .. } if !self.is_deaf(1 - number) => {
+                    self.letters.push_back((1 - number, incarnation, body));
+                }
+                PeerAction::Ask { token, incarnation, body, timeout_ms, .. } => {
+                    let question: Question = postcard::from_bytes(&body).unwrap();
+                    if number == 0
+                        && matches!(question, Question::Watch { .. } | Question::Clean { .. })
+                    {
+                        self.log.push((self.now_ms, question));
+                    }
+                    self.next_asked += 1;
+                    if self.is_deaf(1 - number) {
+                        self.lost.push((self.now_ms + timeout_ms, number, token));
+                    } else if self.questions == Questions::Refused && number == 0 {
+                        self.answers.push_back((number, token, Err("refused".to_owned())));
+                    } else {
+                        self.waiting.insert(self.next_asked, (number, token));
+                        self.asked.push_back((self.next_asked, number, incarnation, body));
+                    }
+                }
+                PeerAction::Answer { token, body } => {
+                    if let Some((by, token)) = self.waiting.remove(&token) {
+                        self.answers.push_back((by, token, Ok(body)));
+                    }
+                }
+                PeerAction::Map { node, .. } => {
+                    let of = NAMES.iter().position(|name| *name == node).unwrap();
+                    let fabric = Arc::clone(&self.fabrics[of]);
+                    let region = Region::map(Arc::clone(&fabric), Access::Client, None).unwrap();
+                    let reader = Reader::open(Arc::new(region)).unwrap();
+                    self.nodes[number].mapped(&node, Ok(NeighbourMemory { fabric, reader }));
+                }
+                PeerAction::WatchProcess { token, pid, .. } if self.is_slow => {
+                    self.late.push((token, pid));
+                }
+                PeerAction::WatchProcess { token, pid, .. } => {
+                    let answer = Answer::IsThere(self.running.contains(&pid));
+                    self.perform(number, vec![answer_peer(token, &answer)]);
+                }
+                PeerAction::Clean { token, .. } => {
+                    let answer = match self.is_cleaning {
+                        true => Answer::Done,
+                        false => Answer::No("it is not mapped".to_owned()),
+                    };
+                    self.perform(number, vec![answer_peer(token, &answer)]);
+                }
+                PeerAction::CutOff { .. } if number == 0 => {
+                    for session in std::mem::take(&mut self.guests) {
+                        self.nodes[0].closed(session, true, self.now_ms);
+                    }
+                }
+                PeerAction::WatchGuest { .. } => panic!("it cannot be seen from here"),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn of_b() -> Guest {
+    Guest { node: node_key("b") }
+}
+
+fn is_watch(question: &Question) -> bool {
+    matches!(question, Question::Watch { .. })
+}
+
+fn is_clean(question: &Question) -> bool {
+    matches!(question, Question::Clean { .. })
+}
+
+/// Nothing is left of any client of b.
+fn assert_all_is_back(world: &World) {
+    assert_eq!(world.kept(), (0, 0, 0));
+    assert_eq!((world.stats().clients, world.stats().holds), (1, 0));
+}
+
+#[test]
+fn what_a_client_has_stays_while_its_node_says_that_it_lives_and_comes_back_when_it_says_it_ended()
+{
+    let mut world = World::new(false);
+    let mut far = world.far_reader(60);
+    world.disconnect(&far);
+    let began = world.now_ms;
+    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    let asked = world.asked_since(began, is_watch);
+    assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
+    let watched = Question::Watch { pid: 60, start_time: 1 };
+    assert!(world.log.iter().all(|(_, question)| *question == watched), "{:?}", world.log);
+    // It comes back to its place, and nobody is asked while it is there.
+    world.resume(&mut far).unwrap();
+    let back = world.now_ms + ROUND_MS;
+    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    assert_eq!(world.asked_since(back, is_watch), [0_u64; 0]);
+    world.disconnect(&far);
+    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    world.kill(&mut far);
+    world.go_on(SOON_MS);
+    assert_all_is_back(&world);
+    world.assert_unknown(&mut far);
+}
+
+#[test]
+fn memory_of_a_dead_client_is_reused_only_after_its_machine_has_cleaned_its_caches() {
+    let mut world = World::new(true);
+    world.is_cleaning = false;
+    let mut far = world.far_reader(60);
+    let writable = world.nodes[0].home().writable_by(ClientSlot(far.welcome.slot));
+    world.disconnect(&far);
+    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    assert_eq!(world.asked_since(0, is_clean), [0_u64; 0], "it may be writing");
+    world.kill(&mut far);
+    world.go_on(SOON_MS);
+    // Its hold is gone; what it could write is nobody's.
+    assert_eq!(world.kept(), (0, 0, GRANTED));
+    let began = world.now_ms;
+    world.go_on_with(LONG_MS, |world| world.kept() == (0, 0, GRANTED));
+    let capacity = world.stats().capacity;
+    let refused = world.grant(world.local, capacity).unwrap_err();
+    assert!(matches!(refused, WireError::OutOfMemory { .. }), "{refused}");
+    let mut all_else = world.grant_all();
+    assert_eq!(all_else.iter().map(|span| span.1).sum::<u64>(), capacity - GRANTED);
+    let (begin, end) = (far.granted.0, far.granted.0 + GRANTED);
+    assert!(all_else.iter().all(|span| span.0 + span.1 <= begin || end <= span.0), "{all_else:?}");
+    world.assert_unknown(&mut far);
+    // Its node is asked again and again, for all that the client could write.
+    let asked = world.asked_since(began, is_clean);
+    assert!(asked.len() as u64 >= LONG_MS / SOON_MS, "{asked:?}");
+    let clean = Question::Clean {
+        region_uid: world.nodes[0].home().uid().0,
+        spans: writable.into_iter().map(crate::protocol::convert::wire_span).collect(),
+    };
+    let questions = world.log.iter().filter(|(_, question)| is_clean(question));
+    questions.for_each(|(_, question)| assert_eq!(*question, clean));
+    world.is_cleaning = true;
+    world.go_on(SOON_MS);
+    let cleaned = world.now_ms;
+    assert_eq!(world.stats().quarantine, 0);
+    assert_eq!(world.grant(world.local, GRANTED).unwrap(), far.granted);
+    all_else.push(far.granted);
+    world.ask(world.local, RequestBody::Release { spans: all_else }).unwrap();
+    assert_all_is_back(&world);
+    world.go_on(LONG_MS);
+    assert_eq!(world.asked_since(cleaned, |_| true), [0_u64; 0], "there is nothing more to ask");
+}
+
+#[test]
+fn a_node_that_does_not_answer_is_asked_again_and_nothing_comes_back_meanwhile() {
+    let mut world = World::new(false);
+    let mut far = world.far_reader(60);
+    world.disconnect(&far);
+    world.kill(&mut far);
+    world.questions = Questions::Refused;
+    let began = world.now_ms;
+    world.go_on_with(2 * LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    let asked = world.asked_since(began, is_watch);
+    let gaps: Vec<u64> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| (AGAIN_MS..=AGAIN_MS + 2 * ROUND_MS).contains(gap)), "{gaps:?}");
+    assert!(gaps.len() as u64 >= 2 * LONG_MS / SOON_MS, "{gaps:?}");
+    world.questions = Questions::Answered;
+    world.go_on(SOON_MS);
+    assert_all_is_back(&world);
+}
+
+/// A node that says nothing for a while, within its lease, is as good as one that always answered.
+#[test]
+fn a_node_that_is_slow_loses_nothing_of_its_clients() {
+    for is_cut in [true, false] {
+        let mut world = World::new(true);
+        let mut far = world.far_reader(60);
+        for _ in 0..3 {
+            (world.is_cut, world.is_stopped) = (is_cut, !is_cut);
+            world.go_on_with(LEASE_MS / 2, |world| world.kept() == (HELD, GRANTED, 0));
+            (world.is_cut, world.is_stopped) = (false, false);
+            world.go_on_with(LONG_MS, |world| {
+                world.kept() == (HELD, GRANTED, 0) && world.reach_of_b() != Reach::Lost
+            });
+        }
+        let refused = world.forget("b").unwrap_err();
+        assert!(refused.to_string().contains("is not lost"), "{refused}");
+        assert!(world.guests.contains(&far.session), "its connection was left alone");
+        world.disconnect(&far);
+        world.kill(&mut far);
+        world.go_on(LONG_MS);
+        assert_all_is_back(&world);
+    }
+}
+
+/// Others go on without a lost node; that its processes have ended is for somebody else to say.
+#[test]
+fn what_clients_of_a_lost_node_have_comes_back_when_it_is_said_that_they_ended() {
+    for is_node_local in [false, true] {
+        let mut world = World::new(is_node_local);
+        // One that is connected to the end, one that lost its connection, one that went before.
+        world.is_cleaning = false;
+        let (connected, mut lonely, mut dead) =
+            (world.far_reader(60), world.far_reader(61), world.far_reader(62));
+        // One of a third node, which is nobody's business here.
+        let (third, _) = world.connect(60, Some(Guest { node: node_key("c") }), None).unwrap();
+        world.grant(third, GRANTED).unwrap();
+        world.nodes[0].closed(third, true, world.now_ms);
+        world.disconnect(&lonely);
+        world.disconnect(&dead);
+        world.kill(&mut dead);
+        world.go_on(SOON_MS);
+        let quarantine = if is_node_local { GRANTED } else { 0 };
+        let before = (2 * HELD, 3 * GRANTED, quarantine);
+        assert_eq!(world.kept(), before);
+        (world.is_cut, world.is_stopped) = (true, true);
+        world.kill(&mut lonely);
+        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        assert_eq!(world.reach_of_b(), Reach::Lost);
+        assert!(world.guests.is_empty(), "connections of its clients were ended");
+        // A lost node is asked nothing, and time alone ends nothing.
+        let lost = world.now_ms;
+        world.go_on_with(4 * LONG_MS, |world| world.kept() == before);
+        assert_eq!(world.asked_since(lost + 4 * LEASE_MS, |_| true), [0_u64; 0]);
+        assert!(matches!(world.forget("d"), Err(WireError::NoNode { .. })));
+        assert_eq!(world.kept(), before);
+        assert_eq!(world.forget("b"), Ok(ReplyBody::Done));
+        world.round();
+        assert_eq!(world.kept(), (0, GRANTED, 0), "that of the third node's client is left");
+        assert_eq!(world.stats().clients, 2);
+        for mut far in [connected, lonely, dead] {
+            world.assert_unknown(&mut far);
+            far.holds.abandon();
+        }
+        // The memory can be used again.
+        let all: u64 = world.grant_all().iter().map(|span| span.1).sum();
+        assert_eq!(all, world.stats().capacity - GRANTED);
+    }
+}
+
+/// A daemon that slept through its exclusion comes back as another life; its clients may have gone
+/// on reading all the time.
+#[test]
+fn a_node_that_comes_back_as_a_new_life_says_what_became_of_its_clients() {
+    for is_node_local in [false, true] {
+        let mut world = World::new(is_node_local);
+        let (mut living, mut dead) = (world.far_reader(60), world.far_reader(61));
+        let before = (2 * HELD, 2 * GRANTED, 0);
+        world.is_stopped = true;
+        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        assert_eq!(world.reach_of_b(), Reach::Lost);
+        let life = world.nodes[0].roster().find("b").unwrap().incarnation;
+        world.kill(&mut dead);
+        world.go_on_with(LONG_MS, |world| world.kept() == before);
+        world.is_stopped = false;
+        world.go_on(2 * LONG_MS);
+        let b = world.nodes[0].roster().find("b").unwrap().clone();
+        assert_eq!(b.reach, Reach::Live);
+        assert!(b.incarnation > life, "{} after {life}", b.incarnation);
+        // Who lives has all that it had, and only that.
+        assert_eq!(world.kept(), (HELD, GRANTED, 0));
+        world.resume(&mut living).unwrap();
+        // Who ended does not come back, nor does anything of it to whoever gets its place.
+        world.assert_unknown(&mut dead);
+        let next = world.far(61);
+        assert_eq!(next.welcome.slot, dead.welcome.slot, "else this shows nothing");
+        assert!(next.welcome.nonce != dead.welcome.nonce);
+        assert_eq!((next.welcome.grants.len(), world.stats().holds), (0, 1));
+        world.disconnect(&next);
+        world.assert_unknown(&mut dead);
+        world.go_on_with(LONG_MS, |world| world.kept() == (HELD, 2 * GRANTED, 0));
+    }
+}
+
+/// A daemon that follows another knows a node that was lost before by nothing but the places of its
+/// clients: what they had could not be taken back, for "no such node".
+#[test]
+fn the_clients_of_a_node_that_was_lost_to_an_earlier_daemon_can_be_forgotten() {
+    for is_node_local in [false, true] {
+        let mut world = World::new(is_node_local);
+        world.is_cleaning = false;
+        let (mut living, mut dead) = (world.far_reader(60), world.far_reader(61));
+        world.disconnect(&dead);
+        world.kill(&mut dead);
+        world.go_on(SOON_MS);
+        let quarantine = if is_node_local { GRANTED } else { 0 };
+        assert_eq!(world.kept(), (HELD, GRANTED, quarantine));
+        (world.is_cut, world.is_stopped) = (true, true);
+        world.go_on(LONG_MS);
+        assert_eq!(world.reach_of_b(), Reach::Lost);
+        world.kill(&mut living);
+        world.restart_a();
+        // What was in quarantine is a client's again, until its node or somebody else says more.
+        let kept = (HELD, GRANTED + quarantine, 0);
+        world.go_on_with(2 * LONG_MS, |world| world.kept() == kept);
+        assert!(world.nodes[0].roster().has_lease && world.nodes[0].roster().find("b").is_none());
+        assert!(matches!(world.forget("c"), Err(WireError::NoNode { .. })));
+        assert_eq!(world.forget("b"), Ok(ReplyBody::Done));
+        world.round();
+        assert_all_is_back(&world);
+        assert!(matches!(world.forget("b"), Err(WireError::NoNode { .. })), "there is no more");
+    }
+}
+
+/// A client went and another one got its place while its node was still looking for the first: the
+/// answer took everything from the second, which lived.
+#[test]
+fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
+    let mut world = World::new(false);
+    let mut first = world.far(60);
+    world.disconnect(&first);
+    world.is_slow = true;
+    world.go_on(SOON_MS);
+    assert_eq!(world.asked_since(0, is_watch).len(), 1, "its node is looking");
+    world.resume(&mut first).unwrap();
+    world.ask(first.session, RequestBody::Goodbye).unwrap();
+    world.guests.remove(&first.session);
+    world.nodes[0].closed(first.session, true, world.now_ms);
+    world.kill(&mut first);
+    let second = world.far_reader(61);
+    assert_eq!(second.welcome.slot, first.welcome.slot, "else this shows nothing");
+    world.disconnect(&second);
+    world.is_slow = false;
+    world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
+    assert!(world.asked_since(0, is_watch).len() > 2, "of the second too");
+}
