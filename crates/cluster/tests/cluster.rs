@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::nodes::{Nodes, wait_for};
-use common::{Daemon, PATIENCE, bytes_of, player};
+use common::{PATIENCE, bytes_of, player};
 use farrow::{Client, Error, Reach, Value};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -406,19 +406,8 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     assert!(nodes.client(1).contains(&"on".into()).unwrap());
 }
 
-/// Regular files stand for devices that two machines have, each cache-coherent only inside.
 fn node_local() -> (Nodes, tempfile::TempDir) {
-    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-    let nodes = Nodes::start_each(2, &["--no-prepare", "--lease-ms", "20000"], |number, words| {
-        let device = dir.path().join(number.to_string());
-        std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
-        let region = format!("device:{},32MiB", device.display());
-        let mut words = words.to_vec();
-        let folder = dir.path().to_str().unwrap();
-        words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
-        Daemon::start_with(&words)
-    });
-    (nodes, dir)
+    Nodes::node_local(2, 32 << 20, &[], &["--no-prepare", "--lease-ms", "20000"])
 }
 
 fn fabric(client: &farrow::Client) -> farrow::FabricStats {

@@ -56,6 +56,28 @@ impl Nodes {
         nodes
     }
 
+    /// In regular files that stand for devices which all machines have, each cache-coherent only
+    /// inside; they are in this folder. `before` starts the daemons, if it is not empty.
+    pub fn node_local(
+        count: usize,
+        bytes: u64,
+        before: &[&str],
+        more: &[&str],
+    ) -> (Self, tempfile::TempDir) {
+        let dir = super::folder();
+        let nodes = Self::start_each(count, more, |number, words| {
+            let device = dir.path().join(number.to_string());
+            // Room for the tables of the region too.
+            std::fs::File::create(&device).unwrap().set_len(bytes + (32 << 20)).unwrap();
+            let region = format!("device:{},{bytes}", device.display());
+            let mut words = words.to_vec();
+            let folder = dir.path().to_str().unwrap();
+            words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
+            Daemon::start_with_by(before, &words)
+        });
+        (nodes, dir)
+    }
+
     pub fn client(&self, number: usize) -> Client {
         self.daemons[number].client()
     }
