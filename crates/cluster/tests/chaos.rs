@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use common::books::{assert_counted, compare, sum_of};
 use common::ground::Ground;
-use common::nodes::Nodes;
+use common::nodes::{Nodes, wait_for};
 use common::proxy::Linked;
 use common::records::Records;
 use common::worker::{self, Limits, SLACK, Worker, fault_in};
 use common::{Daemon, Dice, PATIENCE, assert_balanced};
-use farrow::{Client, Error, Target};
+use farrow::{Client, Error, Reach, Target};
 use farrow_cluster::wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -108,7 +108,7 @@ impl Chaos {
     fn fault(&mut self, number: u64) -> String {
         // In turn, so that each run has of both.
         match self.ground.has_links() && number.is_multiple_of(2) {
-            true => self.fault_of_links(),
+            true => self.fault_of_links(number == 0),
             false => self.fault_of_processes(),
         }
     }
@@ -161,20 +161,31 @@ impl Chaos {
         }
     }
 
-    fn fault_of_links(&mut self) -> String {
+    /// Until one node says that it does not hear another: a cut is one.
+    fn wait_for_silence(&self, of: usize, at: usize) {
+        let name = &self.ground.nodes().names[of];
+        wait_for(&self.ground.nodes().client(at), |roster| {
+            roster.find(name).is_none_or(|node| node.reach != Reach::Live)
+        });
+    }
+
+    fn fault_of_links(&mut self, is_first: bool) -> String {
         let node = self.one_of(self.ground.count());
         let other = (node + 1 + self.one_of(self.ground.count() - 1)) % self.ground.count();
         let weather = self.ground.roll_weather(&mut self.dice).unwrap_or_default();
-        let what = match self.dice.roll(5) {
+        // In each run one node at least is cut off, for others to see.
+        let what = match if is_first { 1 } else { self.dice.roll(5) } {
             0 => {
                 self.ground.set_link(node, other, false);
-                self.sleep(LEASE_MS / 2, 3 * LEASE_MS);
+                self.wait_for_silence(node, other);
+                self.sleep(0, 2 * LEASE_MS);
                 self.ground.set_link(node, other, true);
                 format!("cut {node} from {other}")
             }
             1 => {
                 self.ground.set_links_of(node, false);
-                self.sleep(LEASE_MS, 5 * LEASE_MS);
+                self.wait_for_silence(node, other);
+                self.sleep(0, 4 * LEASE_MS);
                 self.ground.set_links_of(node, true);
                 format!("cut {node} from all")
             }
@@ -203,7 +214,8 @@ impl Chaos {
                 let is_one_way = self.ground.set_one_way(node, other, true);
                 let third = (other + 1) % self.ground.count();
                 self.ground.set_link(other, third, false);
-                self.sleep(LEASE_MS, 2 * LEASE_MS);
+                self.wait_for_silence(third, other);
+                self.sleep(0, LEASE_MS);
                 self.ground.set_link(other, third, true);
                 self.sleep(0, LEASE_MS);
                 self.ground.set_one_way(node, other, false);

@@ -1,10 +1,11 @@
-//! What a member said in a life that is over, and says once more: two nodes without sockets.
+//! What a member said in a life that is over, and says once more; clients that come once more by
+//! another connection. Two nodes without sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod fuzzed;
 
 use farrow_cluster::protocol::cluster::Answer;
-use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, SyncAsk};
+use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
 use fuzzed::Kind;
 use fuzzed::nodes::World;
 
@@ -78,5 +79,21 @@ fn what_a_member_said_in_an_earlier_life_is_refused() {
     assert_eq!(all_flags(&mut world), [2; NAMES]);
     (0..ROUNDS).for_each(|_| world.round());
     assert_eq!(world.roster_of_a(), roster);
+    world.assert_sound();
+}
+
+/// A link broke, and its client's node saw so first: the client came back while the node with the
+/// memory had the old connection still. It was told that its place is not its own, for good.
+#[test]
+fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
+    let mut world = World::founded();
+    let early = world.guest_returns(World::GUEST_PID);
+    assert!(matches!(&early, Err(WireError::NoSeat { node, .. }) if node == "a"), "{early:?}");
+    // Another process is none of this.
+    let other = world.guest_returns(World::GUEST_PID + 1);
+    assert!(matches!(other, Err(WireError::Denied(_))), "{other:?}");
+    world.guest_lost();
+    let back = world.guest_returns(World::GUEST_PID);
+    assert!(matches!(back, Ok(ReplyBody::Welcome(_))), "{back:?}");
     world.assert_sound();
 }

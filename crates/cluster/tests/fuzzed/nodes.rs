@@ -431,6 +431,42 @@ impl World {
         answer
     }
 
+    /// A client of `b`, that has a place at `a` already, asks for it by another connection.
+    pub fn guest_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
+        let session = SessionId(100 + self.next_asked);
+        self.next_asked += 1;
+        let guest = Guest { node: 0xb };
+        let home = self.nodes[0].state.home();
+        let record = home.clients().find(|record| record.guest == Some(guest)).unwrap();
+        let resume = Some((home.uid().0, record.client.0, record.nonce));
+        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest: Some(guest) };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume,
+            namespace: String::new(),
+            node: String::new(),
+        };
+        let mut out = Vec::new();
+        let state = &mut self.nodes[0].state;
+        state.opened(session, peer, self.now_ms);
+        let request = Request { seq: 9, body: RequestBody::Hello(hello) };
+        state.handle(session, request, self.now_ms, 1, &mut out);
+        out.into_iter()
+            .find_map(|action| match action {
+                Action::Send { session: to, reply, .. } if to == session => Some(reply.body),
+                _ => None,
+            })
+            .unwrap()
+    }
+
+    /// The first connection of that client is known to have ended; its process lives.
+    pub fn guest_lost(&mut self) {
+        self.nodes[0].state.closed(GUEST, true, self.now_ms).unwrap();
+    }
+
+    /// The process of that client.
+    pub const GUEST_PID: u32 = 10 + GUEST.0 as u32;
+
     /// Whom `a` sees, with lives, and whether it has the lease.
     pub fn roster_of_a(&mut self) -> Roster {
         match self.request(0, LOCAL, RequestBody::Nodes) {
