@@ -30,22 +30,23 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub fn required<T>(made: Result<T, String>) -> Option<T> {
     let is_required = std::env::var(REQUIRE).is_ok_and(|word| word == "require");
     required_if(is_required, made)
+        .map_err(|reason| {
+            // Past the harness, which keeps what tests that succeed print.
+            let test = std::thread::current().name().unwrap_or_default().to_owned();
+            let words = format!("skipped {test}: {reason}; {REQUIRE}=require makes it a failure");
+            let _ = writeln!(std::io::stderr(), "{words}");
+        })
+        .ok()
 }
 
 /// # Panics
 ///
 /// It is required, and could not be made.
-pub fn required_if<T>(is_required: bool, made: Result<T, String>) -> Option<T> {
-    let reason = match made {
-        Ok(made) => return Some(made),
-        Err(reason) => reason,
-    };
-    assert!(!is_required, "no network namespaces here: {reason}");
-    // Past the harness, which keeps what tests that succeed print.
-    let test = std::thread::current().name().unwrap_or_default().to_owned();
-    let words = format!("skipped {test}: {reason}; {REQUIRE}=require makes it a failure");
-    let _ = writeln!(std::io::stderr(), "{words}");
-    None
+pub fn required_if<T>(is_required: bool, made: Result<T, String>) -> Result<T, String> {
+    if let Err(reason) = &made {
+        assert!(!is_required, "no network namespaces here: {reason}");
+    }
+    made
 }
 
 /// Nodes with certificates, each in a namespace of its own. Dropped in this order: the daemons
