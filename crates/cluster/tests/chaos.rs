@@ -1,20 +1,26 @@
 //! Faults at random, by a seed: kill -9 and pauses, longer than a lease, of daemons and of clients,
-//! while clients on all nodes work in the memory of all nodes.
+//! and links that are cut, flap, delay and lose, while clients on all nodes work in the memory of
+//! all nodes. After each fault every byte of each node is accounted for, by its own sums and by its
+//! directory, nobody has seen a wrong byte, and no call has outlived its deadline.
 //!
-//! `FARROW_CHAOS_SECONDS` makes each run longer than the 15 s of every run of the tests,
+//! `FARROW_CHAOS_SECONDS` makes each run longer than the 12 s of every run of the tests,
 //! `FARROW_CHAOS_SEED` another one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::nodes::Nodes;
-use common::worker::{self, Worker, fault_in, seed_of_race};
-use common::{Dice, PATIENCE, assert_balanced};
-use farrow::{Client, Error, Target};
+use common::books::{assert_counted, compare, sum_of};
+use common::ground::Ground;
+use common::nodes::{Nodes, wait_for};
+use common::proxy::Linked;
+use common::records::Records;
+use common::worker::{self, Limits, SLACK, Worker, fault_in};
+use common::{Daemon, Dice, PATIENCE, assert_balanced};
+use farrow::{Client, Error, Reach, Target};
 use farrow_cluster::wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -22,7 +28,14 @@ const NOW: Duration = Duration::ZERO;
 const LEASE_MS: u64 = 1000;
 const SECONDS_VARIABLE: &str = "FARROW_CHAOS_SECONDS";
 const SEED_VARIABLE: &str = "FARROW_CHAOS_SEED";
-const SECONDS: u64 = 15;
+const SECONDS: u64 = 12;
+/// Of the memory of a node.
+const MEMORY: &str = "64MiB";
+const MEMORY_BYTES: u64 = 64 << 20;
+const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
+/// Who says that something left quarantine, and the words.
+const QUARANTINE_LOG: &str = "farrow_cluster::protocol::cluster::guests";
+const QUARANTINE_WORDS: &str = "out of quarantine";
 /// Names that are looked at after each fault; at the end all are.
 const SAMPLE: usize = 10;
 
@@ -35,94 +48,48 @@ fn worker() {
     worker::work();
 }
 
-/// What all workers said.
-#[derive(Debug, Default)]
-struct Records {
-    sealed: BTreeSet<String>,
-    /// Somebody began to delete it.
-    deleting: BTreeSet<String>,
-    deleted: BTreeSet<String>,
-    /// The seeds that won each raced name.
-    won: BTreeMap<String, Vec<u64>>,
-    /// What nobody should have seen.
-    faults: Vec<String>,
-    done: u64,
-}
-
-impl Records {
-    fn learn(&mut self, lines: Vec<String>) {
-        for line in lines {
-            // Others are those of the test harness.
-            let Some(line) = line.strip_suffix(" .") else { continue };
-            let words: Vec<&str> = line.split(' ').collect();
-            match words[..] {
-                ["sealed", name] => drop(self.sealed.insert(name.to_owned())),
-                ["deleting", name] => drop(self.deleting.insert(name.to_owned())),
-                ["deleted", name] => drop(self.deleted.insert(name.to_owned())),
-                ["won", name, seed] => {
-                    self.won.entry(name.to_owned()).or_default().push(seed.parse().unwrap());
-                }
-                ["done", count] => self.done += count.parse::<u64>().unwrap(),
-                ["wrong" | "late" | "odd", ..] => self.faults.push(line.to_owned()),
-                _ => {}
-            }
-        }
-    }
-
-    fn assert_clean(&self, seed: u64) {
-        assert!(self.faults.is_empty(), "seed {seed:#x}: {:#?}", self.faults);
-        for (name, winners) in &self.won {
-            assert_eq!(winners.len(), 1, "seed {seed:#x}: {name} was won by {winners:?}");
-        }
-    }
-
-    /// Names that must be there.
-    fn kept(&self) -> Vec<&String> {
-        let sealed = self.sealed.difference(&self.deleting);
-        sealed.chain(self.won.keys()).collect()
-    }
-
-    /// Looks at an object that must be there.
-    fn assert_there(&self, client: &Client, name: &str, seed: u64) {
-        let until = Instant::now() + PATIENCE;
-        let view = loop {
-            match client.get(&name.into(), NOW).and_then(|object| object.view()) {
-                Ok(view) => break view,
-                Err(error @ Error::NotFound { .. }) => panic!("seed {seed:#x}: lost: {error}"),
-                Err(error) => assert!(Instant::now() < until, "seed {seed:#x}: {name}: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
-        assert_eq!(fault_in(name, &view), None, "seed {seed:#x}");
-        if let Some(winners) = self.won.get(name) {
-            assert_eq!(seed_of_race(&view), winners.first().copied(), "seed {seed:#x}: {name}");
-        }
-    }
-}
-
 struct Chaos {
     seed: u64,
     dice: Dice,
-    nodes: Nodes,
+    ground: Ground,
     /// Each with the number of its node.
     workers: Vec<(usize, Worker)>,
     started: u64,
     records: Records,
 }
 
+/// Workers that do nothing as long as this lives.
+struct Stopped(Vec<u32>);
+
+impl Stopped {
+    fn all(workers: &[(usize, Worker)]) -> Self {
+        let pids: Vec<u32> = workers.iter().map(|(_, worker)| worker.pid()).collect();
+        pids.iter().for_each(|pid| signal(*pid, Signal::STOP));
+        Self(pids)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|pid| signal(*pid, Signal::CONT));
+    }
+}
+
 impl Chaos {
-    fn new(count: usize, per_node: usize, seed: u64) -> Self {
-        let lease = LEASE_MS.to_string();
-        let nodes = Nodes::start(count, "64MiB", &["--lease-ms", &lease, "--no-prepare"]);
-        let dice = Dice(seed | 1);
-        let records = Records::default();
-        let mut chaos = Self { seed, dice, nodes, workers: Vec::new(), started: 0, records };
+    fn new(ground: Ground, per_node: usize, seed: u64) -> Self {
+        let (dice, records) = (Dice(seed | 1), Records::default());
+        let count = ground.count();
+        let mut chaos = Self { seed, dice, ground, workers: Vec::new(), started: 0, records };
         (0..count * per_node).for_each(|number| chaos.start_worker(number % count));
         chaos
     }
 
+    fn daemons(&self) -> &[Daemon] {
+        &self.ground.nodes().daemons
+    }
+
     fn start_worker(&mut self, node: usize) {
-        let socket = &self.nodes.daemons[node].socket;
+        let socket = &self.daemons()[node].socket;
         let worker = Worker::start(socket, self.started, self.seed.wrapping_mul(self.started + 3));
         self.started += 1;
         self.workers.push((node, worker));
@@ -138,35 +105,43 @@ impl Chaos {
     }
 
     /// What it did, for people.
-    fn fault(&mut self) -> String {
-        let node = self.one_of(self.nodes.daemons.len());
+    fn fault(&mut self, number: u64) -> String {
+        // In turn, so that each run has of both.
+        match self.ground.has_links() && number.is_multiple_of(2) {
+            true => self.fault_of_links(number == 0),
+            false => self.fault_of_processes(),
+        }
+    }
+
+    fn fault_of_processes(&mut self) -> String {
+        let node = self.one_of(self.ground.count());
         let at = self.one_of(self.workers.len());
         match self.dice.roll(6) {
             0 => {
-                self.nodes.daemons[node].kill9();
+                self.ground.kill9(node);
                 self.sleep(0, 200);
-                self.nodes.daemons[node].restart();
+                self.ground.restart(node);
                 format!("kill and restart {node} within the lease")
             }
             1 => {
-                self.nodes.daemons[node].kill9();
+                self.ground.kill9(node);
                 self.sleep(LEASE_MS, 3 * LEASE_MS);
-                self.nodes.daemons[node].restart();
+                self.ground.restart(node);
                 format!("kill {node}, restart after the lease")
             }
             2 => {
-                signal(self.nodes.daemons[node].pid(), Signal::STOP);
-                self.sleep(LEASE_MS * 3 / 2, 3 * LEASE_MS);
-                signal(self.nodes.daemons[node].pid(), Signal::CONT);
+                signal(self.daemons()[node].pid(), Signal::STOP);
+                self.sleep(LEASE_MS * 3 / 2, 5 * LEASE_MS);
+                signal(self.daemons()[node].pid(), Signal::CONT);
                 format!("pause {node}")
             }
             3 => {
-                let other = (node + 1) % self.nodes.daemons.len();
-                self.nodes.daemons[node].kill9();
-                self.nodes.daemons[other].kill9();
+                let other = (node + 1) % self.ground.count();
+                self.ground.kill9(node);
+                self.ground.kill9(other);
                 self.sleep(0, 2 * LEASE_MS);
-                self.nodes.daemons[node].restart();
-                self.nodes.daemons[other].restart();
+                self.ground.restart(node);
+                self.ground.restart(other);
                 format!("kill {node} and {other}")
             }
             4 => {
@@ -186,17 +161,79 @@ impl Chaos {
         }
     }
 
+    /// Until one node says that it does not hear another: a cut is one.
+    fn wait_for_silence(&self, of: usize, at: usize) {
+        let name = &self.ground.nodes().names[of];
+        wait_for(&self.ground.nodes().client(at), |roster| {
+            roster.find(name).is_none_or(|node| node.reach != Reach::Live)
+        });
+    }
+
+    fn fault_of_links(&mut self, is_first: bool) -> String {
+        let node = self.one_of(self.ground.count());
+        let other = (node + 1 + self.one_of(self.ground.count() - 1)) % self.ground.count();
+        let weather = self.ground.roll_weather(&mut self.dice).unwrap_or_default();
+        // In each run one node at least is cut off, for others to see.
+        let what = match if is_first { 1 } else { self.dice.roll(5) } {
+            0 => {
+                self.ground.set_link(node, other, false);
+                self.wait_for_silence(node, other);
+                self.sleep(0, 2 * LEASE_MS);
+                self.ground.set_link(node, other, true);
+                format!("cut {node} from {other}")
+            }
+            1 => {
+                self.ground.set_links_of(node, false);
+                self.wait_for_silence(node, other);
+                self.sleep(0, 4 * LEASE_MS);
+                self.ground.set_links_of(node, true);
+                format!("cut {node} from all")
+            }
+            2 => {
+                for round in 0..6 {
+                    self.ground.set_links_of(node, round % 2 == 1);
+                    self.sleep(50, LEASE_MS / 2);
+                }
+                format!("the links of {node} flap")
+            }
+            3 => {
+                self.ground.set_links_of(node, false);
+                self.ground.kill9(node);
+                self.sleep(0, 2 * LEASE_MS);
+                // Restarted, it may find nobody at first.
+                let is_up_first = self.one_of(2) == 0;
+                if is_up_first {
+                    self.ground.set_links_of(node, true);
+                }
+                self.ground.restart(node);
+                self.sleep(0, LEASE_MS);
+                self.ground.set_links_of(node, true);
+                format!("cut {node} from all and kill it, links first: {is_up_first}")
+            }
+            _ => {
+                let is_one_way = self.ground.set_one_way(node, other, true);
+                let third = (other + 1) % self.ground.count();
+                self.ground.set_link(other, third, false);
+                self.wait_for_silence(third, other);
+                self.sleep(0, LEASE_MS);
+                self.ground.set_link(other, third, true);
+                self.sleep(0, LEASE_MS);
+                self.ground.set_one_way(node, other, false);
+                format!("cut {other} from {third}, and from {node} one way: {is_one_way}")
+            }
+        };
+        format!("{what} {weather}")
+    }
+
     fn settle(&mut self) {
-        self.nodes.settle(self.nodes.daemons.len());
+        self.ground.nodes().settle(self.ground.count());
         for (_, worker) in &self.workers {
             self.records.learn(worker.said());
         }
         self.records.assert_clean(self.seed);
-        for daemon in &self.nodes.daemons {
-            assert_balanced(&daemon.client().stats().unwrap());
-        }
-        let on = self.one_of(self.nodes.daemons.len());
-        let client = self.nodes.client(on);
+        self.assert_counted();
+        let on = self.one_of(self.ground.count());
+        let client = self.ground.nodes().client(on);
         for _ in 0..SAMPLE {
             let kept: Vec<String> = self.records.kept().into_iter().cloned().collect();
             if let Some(name) = kept.get(self.dice.roll(kept.len().max(1) as u64) as usize) {
@@ -216,6 +253,17 @@ impl Chaos {
         }
     }
 
+    fn assert_counted(&self) {
+        for daemon in self.daemons() {
+            assert_balanced(&daemon.client().stats().unwrap());
+        }
+        // The directory and the sums are of one moment only if nobody changes them.
+        let _stopped = Stopped::all(&self.workers);
+        for (node, daemon) in self.daemons().iter().enumerate() {
+            assert_counted(daemon, &format!("seed {:#x}, node {node}", self.seed));
+        }
+    }
+
     fn look_at(&mut self, client: &Client, name: &str) {
         let found = client.get(&name.into(), NOW);
         if matches!(found, Err(Error::NotFound { .. })) {
@@ -231,6 +279,7 @@ impl Chaos {
 
     /// Half of the workers end, half are killed; then nothing is held or granted anywhere.
     fn finish(mut self) {
+        self.ground.heal();
         for (number, (_, worker)) in self.workers.drain(..).enumerate() {
             let words = if number % 2 == 0 { worker.end() } else { worker.kill9() };
             self.records.learn(words);
@@ -238,9 +287,12 @@ impl Chaos {
         self.records.assert_clean(self.seed);
         assert!(self.records.done > 50, "too tame: {} operations", self.records.done);
         assert!(self.records.won.len() > 5, "too tame: {:?}", self.records.won);
-        self.nodes.settle(self.nodes.daemons.len());
-        let clients: Vec<Client> =
-            (0..self.nodes.daemons.len()).map(|node| self.nodes.client(node)).collect();
+        self.ground.nodes().settle(self.ground.count());
+        println!(
+            "{} calls, none later than {SLACK:?} after its deadline; the latest: {:?}",
+            self.records.calls, self.records.latest
+        );
+        let clients: Vec<Client> = self.daemons().iter().map(Daemon::client).collect();
         for (node, client) in clients.iter().enumerate() {
             let until = Instant::now() + PATIENCE;
             loop {
@@ -254,8 +306,8 @@ impl Chaos {
                     !one.is_connected && one.pid == std::process::id() && one.holds == 0
                 };
                 let empty = overview.iter().filter(is_empty).count() as u64;
-                let left = (node_stats.clients - empty, node_stats.granted, node_stats.retiring);
-                if left == (1, 0, 0) && node_stats.holds == 0 {
+                let left = [node_stats.granted, node_stats.retiring, node_stats.quarantine];
+                if left == [0; 3] && node_stats.clients - empty == 1 && node_stats.holds == 0 {
                     break;
                 }
                 assert!(
@@ -266,6 +318,8 @@ impl Chaos {
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
+        // All that is allocated is live now.
+        self.assert_counted();
         self.assert_one_owner(&clients);
         for name in self.records.kept() {
             let client = &clients[self.dice.0 as usize % clients.len()];
@@ -277,6 +331,12 @@ impl Chaos {
             assert!(!is_there, "seed {:#x}: {name} was deleted", self.seed);
         }
         self.assert_all_comes_back(&clients);
+        if matches!(self.ground, Ground::NodeLocal(..)) {
+            let cleaned: usize = self.daemons().iter().map(|one| one.said(QUARANTINE_WORDS)).sum();
+            let [published, refreshed] = self.records.lines;
+            println!("{cleaned} cleaned, {published} lines published, {refreshed} refreshed");
+            assert!(cleaned > 0 && published > 0 && refreshed > 0, "too tame");
+        }
     }
 
     fn assert_one_owner(&self, clients: &[Client]) {
@@ -317,15 +377,18 @@ fn number_of(variable: &str, otherwise: u64) -> u64 {
     digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16)).expect("a number")
 }
 
-fn run(count: usize, per_node: usize, seed: u64) {
+/// `None`: not on this machine.
+fn run(seed: u64, per_node: usize, ground: impl FnOnce() -> Option<Ground>) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let seed = number_of(SEED_VARIABLE, seed);
-    let mut chaos = Chaos::new(count, per_node, seed);
+    println!("seed {seed:#x}; {SEED_VARIABLE} sets it");
+    let Some(ground) = ground() else { return };
+    let mut chaos = Chaos::new(ground, per_node, seed);
     let until = Instant::now() + Duration::from_secs(number_of(SECONDS_VARIABLE, SECONDS));
     let mut faults = 0;
     while Instant::now() < until {
         chaos.sleep(100, 600);
-        let what = chaos.fault();
+        let what = chaos.fault(faults);
         println!(
             "{:?} left, seed {seed:#x}: {what}",
             until.saturating_duration_since(Instant::now())
@@ -339,12 +402,40 @@ fn run(count: usize, per_node: usize, seed: u64) {
 
 #[test]
 fn three_nodes_survive_kills_and_pauses() {
-    run(3, 2, 0xc4a0_5003);
+    run(0xc4a0_5003, 2, || Some(Ground::Loopback(Nodes::start(3, MEMORY, NODES))));
 }
 
 #[test]
 fn five_nodes_survive_kills_and_pauses() {
-    run(5, 1, 0xc4a0_5005);
+    run(0xc4a0_5005, 1, || Some(Ground::Loopback(Nodes::start(5, MEMORY, NODES))));
+}
+
+/// Six links, and the proxies run in this process: five nodes would have twenty.
+#[test]
+fn three_nodes_survive_links_that_lose_delay_and_reset_as_well() {
+    run(0xc4a0_5103, 1, || Some(Ground::Proxied(Linked::start(3, MEMORY, NODES))));
+}
+
+#[test]
+fn three_nodes_in_namespaces_survive_links_that_are_cut_as_well() {
+    run(0xc4a0_5203, 2, || Ground::namespaces(3, MEMORY, NODES));
+}
+
+#[test]
+fn five_nodes_in_namespaces_survive_links_that_are_cut_as_well() {
+    run(0xc4a0_5205, 1, || Ground::namespaces(5, MEMORY, NODES));
+}
+
+/// Memory that caches agree on inside a node only: what is written is published, what is read
+/// refreshed, and what a killed client could write is in quarantine until its node cleaned it.
+#[test]
+fn three_nodes_with_memory_that_is_coherent_inside_a_node_survive_kills_and_pauses() {
+    run(0xc4a0_5303, 2, || {
+        let heard = format!("FARROW_LOG=warn,{QUARANTINE_LOG}=info");
+        let more = [NODES, &["--evict", "none"]].concat();
+        let (nodes, dir) = Nodes::node_local(3, MEMORY_BYTES, &["env", &heard], &more);
+        Some(Ground::NodeLocal(nodes, dir))
+    });
 }
 
 /// The canaries: what the workers would say is seen.
@@ -367,4 +458,56 @@ fn a_wrong_byte_is_seen() {
     let mut records = Records::default();
     records.learn(vec![format!("wrong {fault} .")]);
     records.assert_clean(0);
+}
+
+/// A daemon that does not answer, and a worker that is measured by less than its calls have.
+#[test]
+#[should_panic(expected = "late ")]
+fn a_call_that_outlives_its_deadline_is_seen() {
+    // No lease ends meanwhile.
+    let nodes = Nodes::start(2, MEMORY, &["--no-prepare", "--lease-ms", "30000"]);
+    let node = &nodes.daemons[0];
+    let limits = Limits { call: Duration::from_millis(300), slack: Duration::from_millis(100) };
+    let worker = Worker::start_with(&node.socket, 0, 7, limits);
+    let mut records = Records::default();
+    let until = Instant::now() + PATIENCE;
+    while records.sealed.is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+        records.learn(worker.said());
+    }
+    records.assert_clean(0);
+    signal(node.pid(), Signal::STOP);
+    std::thread::sleep(3 * worker::CALL);
+    signal(node.pid(), Signal::CONT);
+    records.learn(worker.end());
+    records.assert_clean(0);
+}
+
+/// A page that the books of a node lost on both sides of their equation.
+#[test]
+fn a_page_that_is_lost_on_both_sides_is_seen() {
+    let node = Daemon::start(MEMORY, &["--no-prepare"]);
+    let client = node.client();
+    for seed in 0..20 {
+        let bytes = common::bytes_of(seed, 5000);
+        client.put(&farrow::Value::Bytes(&bytes), Some(&format!("{seed}"))).unwrap();
+    }
+    let stats = assert_counted(&node, "a node");
+    for is_too_much in [true, false] {
+        let mut lost = stats.clone();
+        let pages = if is_too_much { 4096_i64 } else { -4096 };
+        lost.node.used = lost.node.used.wrapping_add_signed(pages);
+        lost.node.free = lost.node.free.wrapping_add_signed(-pages);
+        assert_balanced(&lost);
+        compare(stats.node.used, &stats.node).unwrap();
+        compare(stats.node.used, &lost.node).unwrap_err();
+    }
+    let block = |offset, bytes| {
+        farrow_memory::Span::new(farrow_memory::Offset(offset), farrow_memory::Length(bytes))
+    };
+    let heap = block(4096, 8192);
+    assert_eq!(sum_of(vec![block(8192, 128), block(4096, 4096)], heap), Ok(4224));
+    sum_of(vec![block(8192, 128), block(4096, 4224)], heap).unwrap_err();
+    sum_of(vec![block(4096, 8193)], heap).unwrap_err();
+    sum_of(vec![block(0, 128)], heap).unwrap_err();
 }

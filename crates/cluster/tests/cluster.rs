@@ -446,6 +446,10 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     assert!(nodes.client(1).contains(&"on".into()).unwrap());
 }
 
+fn node_local() -> (Nodes, tempfile::TempDir) {
+    Nodes::node_local(2, 32 << 20, &[], &["--no-prepare", "--lease-ms", "20000"])
+}
+
 fn fabric(client: &farrow::Client) -> farrow::FabricStats {
     client.stats().unwrap().fabrics["device"].clone()
 }
@@ -454,7 +458,7 @@ fn fabric(client: &farrow::Client) -> farrow::FabricStats {
 /// an object has nothing of it to refresh.
 #[test]
 fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer() {
-    let (nodes, _dir) = Nodes::start_node_local(2, "32MiB", &[]);
+    let (nodes, _dir) = node_local();
     let (a, b) = (nodes.client(0), nodes.client(1));
     let far = b.at("a").unwrap();
     for bytes in [100, 5000, 3 << 20] {
@@ -504,7 +508,7 @@ fn an_object_written_in_place_is_published_once_and_not_refreshed_by_its_writer(
 
 #[test]
 fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_cleaned() {
-    let (nodes, _dir) = Nodes::start_node_local(2, "32MiB", &[]);
+    let (nodes, _dir) = node_local();
     let (a, b) = (nodes.client(0), nodes.client(1));
     let far = b.at("a").unwrap();
     let value = bytes_of(3, 1 << 20);

@@ -51,7 +51,8 @@ fn what_a_client_of_another_node_holds_is_not_evicted() {
 
 #[test]
 fn what_a_client_of_another_machine_holds_is_not_evicted() {
-    let (nodes, _dir) = Nodes::start_node_local(2, MEMORY, &["--evict", "lru"]);
+    let (nodes, _dir) =
+        Nodes::node_local(2, MEMORY_BYTES, &[], &[WORDS, &["--no-prepare"]].concat());
     hold_against_pressure(&nodes);
 }
 

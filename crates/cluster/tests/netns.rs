@@ -1,74 +1,27 @@
 //! Nodes in network namespaces of their own, with certificates, joined by links that are taken down
-//! and up again. Needs root; says so where it is not.
+//! and up again. Needs root and `ip`: says so where they are not, and fails with `FARROW_NETNS=require`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
 
-use std::io::Write;
 use std::time::Duration;
 
-use common::netns::Namespaces;
-use common::nodes::{Nodes, wait_for};
+use common::netns::{Namespaces, Placed, required, required_if};
+use common::nodes::wait_for;
 use common::views::{
     assert_one_view, assert_there, by_its_deadline, hasty, owners, put_in_time, put_some_in_time,
 };
-use common::{Daemon, assert_balanced, bytes_of};
+use common::{assert_balanced, bytes_of};
 use farrow::{Error, Reach, Value};
-use farrow_cluster::certs;
 
 const COUNT: usize = 3;
 const NOW: Duration = Duration::ZERO;
-const DAY: Duration = Duration::from_secs(86_400);
-
-/// Dropped in this order: the daemons before the places where they run.
-struct Placed {
-    nodes: Nodes,
-    places: Namespaces,
-    _certs: tempfile::TempDir,
-}
-
-impl Placed {
-    fn start() -> Result<Self, String> {
-        let places = Namespaces::make(COUNT)?;
-        let dir = tempfile::tempdir().unwrap();
-        certs::init(dir.path(), 30 * DAY).unwrap();
-        let names: Vec<String> =
-            (0..COUNT).map(|n| char::from(b'a' + n as u8).to_string()).collect();
-        let addresses: Vec<String> =
-            (0..COUNT).map(|number| format!("{}:7000", places.address(number))).collect();
-        for (number, name) in names.iter().enumerate() {
-            certs::issue(dir.path(), name, &[places.address(number)], DAY).unwrap();
-        }
-        let certs = dir.path().to_str().unwrap();
-        let daemons = (0..COUNT).map(|number| {
-            let mut words = vec!["--name", &names[number], "--listen", &addresses[number]];
-            words.extend(["--certs", certs, "--lease-ms", "1000", "--no-prepare"]);
-            for other in addresses.iter().enumerate().filter(|(n, _)| *n != number) {
-                words.extend(["--join", other.1]);
-            }
-            let [enter, place] = places.enter(number);
-            Daemon::start_by(&[&enter, &place], "32MiB", &words)
-        });
-        let nodes = Nodes { daemons: daemons.collect(), names: names.clone() };
-        nodes.settle(COUNT);
-        Ok(Self { nodes, places, _certs: dir })
-    }
-
-    fn set_links_of(&self, node: usize, is_up: bool) {
-        let others = (0..COUNT).filter(|other| *other != node);
-        others.for_each(|other| self.places.set_link(node, other, is_up));
-    }
-}
+const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
 
 #[test]
 fn nodes_with_certificates_outlive_links_that_go_down() {
-    let mut placed = match Placed::start() {
-        Ok(placed) => placed,
-        Err(reason) => {
-            // Past the harness, which keeps what tests that succeed print.
-            let _ = writeln!(std::io::stderr(), "skipped nodes_with_certificates: {reason}");
-            return;
-        }
+    let Some(mut placed) = required(Placed::start(COUNT, "32MiB", NODES)) else {
+        return;
     };
     let clients: Vec<_> = (0..COUNT).map(|n| hasty(&placed.nodes.daemons[n])).collect();
     let (a, b, c) = (&clients[0], &clients[1], &clients[2]);
@@ -129,4 +82,26 @@ fn nodes_with_certificates_outlive_links_that_go_down() {
     for node in &placed.nodes.names {
         assert_balanced(&b.at(node).unwrap().stats().unwrap());
     }
+}
+
+#[test]
+fn namespaces_go_with_a_test_that_panics() {
+    let names = std::panic::catch_unwind(|| {
+        let Some(places) = required(Namespaces::make(2)) else { return };
+        let names = places.names().to_vec();
+        assert!(names.iter().all(|name| Namespaces::of_this_process().contains(name)));
+        std::panic::panic_any(names);
+    });
+    let Err(names) = names else { return };
+    let names = names.downcast::<Vec<String>>().expect("the panic above");
+    let left = Namespaces::of_this_process();
+    assert!(names.len() == 2 && names.iter().all(|name| !left.contains(name)), "{left:?}");
+}
+
+#[test]
+fn what_cannot_be_made_is_skipped_unless_it_is_required() {
+    let no: fn() -> Result<(), String> = || Err("no root".to_owned());
+    required_if(false, no()).unwrap_err();
+    required_if(true, Ok(())).unwrap();
+    std::panic::catch_unwind(|| required_if(true, no())).unwrap_err();
 }

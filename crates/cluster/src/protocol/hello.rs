@@ -47,9 +47,8 @@ impl NodeState {
                 if let Ok(record) = self.home.client(slot) {
                     self.let_in(peer.guest, record.namespace)?;
                 }
-                let taken = self.sessions.values().any(|other| other.slot == Some(slot));
-                if taken {
-                    return Err(WireError::Denied(format!("place {} is in use", slot.0)));
+                if let Some(other) = self.sessions.values().find(|one| one.slot == Some(slot)) {
+                    return Err(self.in_use(slot, other.peer, peer));
                 }
                 self.home.client_resume(slot, nonce, peer.pid).map_err(store_error)?;
                 self.orphans.remove(&slot);
@@ -70,6 +69,17 @@ impl NodeState {
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    /// Why a client does not get a place back now.
+    fn in_use(&self, slot: ClientSlot, holder: PeerIdentity, peer: PeerIdentity) -> WireError {
+        if peer.guest.is_none() || holder != peer {
+            return WireError::Denied(format!("place {} is in use", slot.0));
+        }
+        // The same process. Its own node saw the link break before this one does: what it had said may
+        // still arrive, so it comes again when the old connection is known to have ended.
+        let reason = format!("the last connection to place {} has not ended yet", slot.0);
+        WireError::NoSeat { node: self.own_name(), reason }
     }
 
     /// Lets these users connect, besides the node's own and root.

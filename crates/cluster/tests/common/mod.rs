@@ -2,17 +2,21 @@
 #![allow(dead_code)] // each test file uses a part
 
 pub mod asked;
+pub mod books;
 pub mod etcd;
+pub mod ground;
 pub mod netns;
 pub mod nodes;
 pub mod player;
 pub mod proxy;
 pub mod raw;
+pub mod records;
 pub mod views;
 pub mod worker;
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -55,8 +59,13 @@ impl Daemon {
 
     /// With these words and a socket, and no others.
     pub fn start_with(words: &[&str]) -> Self {
+        Self::start_with_by(&[], words)
+    }
+
+    /// As [`Self::start_with`], by a command that goes before.
+    pub fn start_with_by(before: &[&str], words: &[&str]) -> Self {
         let arguments = words.iter().map(|word| (*word).to_owned()).collect();
-        Self::started(folder(), arguments, &[])
+        Self::started(folder(), arguments, before)
     }
 
     fn start_in(memory: &str, more: &[&str], is_tmpfs: bool, before: &[&str]) -> Self {
@@ -119,6 +128,14 @@ impl Daemon {
         let before =
             place.map(|(place, nth)| vec!["/usr/bin/env".to_owned(), failpoint(place, nth)]);
         self.before = before.unwrap_or_default();
+    }
+
+    /// How often it said something, over all its lives.
+    pub fn said(&self, what: &str) -> usize {
+        // Its own writes go on from where the file's place is, so that is left where it is.
+        let mut log = vec![0; self.log.metadata().unwrap().len() as usize];
+        let read = self.log.read_at(&mut log, 0).unwrap();
+        String::from_utf8_lossy(&log[..read]).matches(what).count()
     }
 
     /// For the next start.

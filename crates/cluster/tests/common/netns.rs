@@ -5,13 +5,97 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use farrow_cluster::certs;
+use farrow_memory::sync::{AtomicU64, Ordering};
+
+use super::Daemon;
+use super::nodes::Nodes;
+
+/// Says that a machine where namespaces cannot be made is a failure.
+const REQUIRE: &str = "FARROW_NETNS";
 /// Where `ip netns` keeps them.
 const FOLDER: &str = "/run/netns";
-/// Begin of the names; then the process and a letter.
+/// Begin of the names; then the process, which set of this process, and which of the set.
 const PREFIX: &str = "farrow-test-";
+/// Sets that this process has begun to make.
+static SETS: AtomicU64 = AtomicU64::new(0);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// `None`, with a word, where it could not be made and need not be.
+pub fn required<T>(made: Result<T, String>) -> Option<T> {
+    let is_required = std::env::var(REQUIRE).is_ok_and(|word| word == "require");
+    required_if(is_required, made)
+        .map_err(|reason| {
+            // Past the harness, which keeps what tests that succeed print.
+            let test = std::thread::current().name().unwrap_or_default().to_owned();
+            let words = format!("skipped {test}: {reason}; {REQUIRE}=require makes it a failure");
+            let _ = writeln!(std::io::stderr(), "{words}");
+        })
+        .ok()
+}
+
+/// # Panics
+///
+/// It is required, and could not be made.
+pub fn required_if<T>(is_required: bool, made: Result<T, String>) -> Result<T, String> {
+    if let Err(reason) = &made {
+        assert!(!is_required, "no network namespaces here: {reason}");
+    }
+    made
+}
+
+/// Nodes with certificates, each in a namespace of its own. Dropped in this order: the daemons
+/// before the places where they run.
+pub struct Placed {
+    pub nodes: Nodes,
+    pub places: Namespaces,
+    _certs: tempfile::TempDir,
+}
+
+impl Placed {
+    /// So many nodes that know all others, started with more words.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be done here.
+    pub fn start(count: usize, memory: &str, more: &[&str]) -> Result<Self, String> {
+        let places = Namespaces::make(count)?;
+        let dir = tempfile::tempdir().unwrap();
+        certs::init(dir.path(), 30 * DAY).unwrap();
+        let names: Vec<String> =
+            (0..count).map(|n| char::from(b'a' + n as u8).to_string()).collect();
+        let addresses: Vec<String> =
+            (0..count).map(|number| format!("{}:7000", places.address(number))).collect();
+        for (number, name) in names.iter().enumerate() {
+            certs::issue(dir.path(), name, &[places.address(number)], DAY).unwrap();
+        }
+        let certs = dir.path().to_str().unwrap();
+        let daemons = (0..count).map(|number| {
+            let mut words = vec!["--name", &names[number], "--listen", &addresses[number]];
+            words.extend(["--certs", certs]);
+            for other in addresses.iter().enumerate().filter(|(n, _)| *n != number) {
+                words.extend(["--join", other.1]);
+            }
+            words.extend(more);
+            let [enter, place] = places.enter(number);
+            Daemon::start_by(&[&enter, &place], memory, &words)
+        });
+        let nodes = Nodes { daemons: daemons.collect(), names: names.clone() };
+        nodes.settle(count);
+        Ok(Self { nodes, places, _certs: dir })
+    }
+
+    /// All links of a node.
+    pub fn set_links_of(&self, node: usize, is_up: bool) {
+        let others = (0..self.nodes.daemons.len()).filter(|other| *other != node);
+        others.for_each(|other| self.places.set_link(node, other, is_up));
+    }
+}
 
 /// Namespaces that are there as long as this.
 pub struct Namespaces {
@@ -30,8 +114,9 @@ impl Namespaces {
         }
         remove_leftovers();
         let mut made = Self { names: Vec::new() };
+        let set = SETS.fetch_add(1, Ordering::Relaxed);
         for number in 0..count {
-            let name = format!("{PREFIX}{}-{number}", std::process::id());
+            let name = format!("{PREFIX}{}-{set}-{number}", std::process::id());
             ip(&["netns", "add", &name])?;
             made.names.push(name);
             let address = format!("{}/32", made.address(number));
@@ -44,6 +129,18 @@ impl Namespaces {
             }
         }
         Ok(made)
+    }
+
+    /// Names of those that are there, this set's and others' of this process.
+    pub fn of_this_process() -> Vec<String> {
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let Ok(there) = fs::read_dir(FOLDER) else { return Vec::new() };
+        let names = there.flatten().filter_map(|one| one.file_name().into_string().ok());
+        names.filter(|name| name.starts_with(&prefix)).collect()
+    }
+
+    pub fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// Of the node in this namespace.

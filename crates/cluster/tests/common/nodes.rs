@@ -56,23 +56,24 @@ impl Nodes {
         nodes
     }
 
-    /// Regular files stand for devices that all machines have, each cache-coherent only inside;
-    /// they lie in a folder that goes last.
-    pub fn start_node_local(
+    /// In regular files that stand for devices which all machines have, each cache-coherent only
+    /// inside; they are in this folder. `before` starts the daemons, if it is not empty.
+    pub fn node_local(
         count: usize,
-        memory: &str,
+        bytes: u64,
+        before: &[&str],
         more: &[&str],
     ) -> (Self, tempfile::TempDir) {
-        let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
-        let more = [&["--no-prepare", "--lease-ms", "20000"], more].concat();
-        let nodes = Self::start_each(count, &more, |number, words| {
+        let dir = super::folder();
+        let nodes = Self::start_each(count, more, |number, words| {
             let device = dir.path().join(number.to_string());
-            std::fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
-            let region = format!("device:{},{memory}", device.display());
+            // Room for the tables of the region too.
+            std::fs::File::create(&device).unwrap().set_len(bytes + (32 << 20)).unwrap();
+            let region = format!("device:{},{bytes}", device.display());
             let mut words = words.to_vec();
             let folder = dir.path().to_str().unwrap();
             words.extend(["--region", &region, "--node-local", "--allow-device", folder]);
-            Daemon::start_with(&words)
+            Daemon::start_with_by(before, &words)
         });
         (nodes, dir)
     }

@@ -2,25 +2,32 @@
 //! says on standard output what it did and what it should not have seen.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, Value, Writer};
+use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, Target, Value, Writer};
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 
 use super::{Dice, bytes_of, client_at};
 
-/// Set in the environment of a child that works: number and seed.
+/// Set in the environment of a child that works: number, seed and [`Limits`].
 const WORKER: &str = "FARROW_TEST_WORKER";
 const SOCKET: &str = "FARROW_TEST_WORKER_SOCKET";
-/// Time that a worker gives each call.
-pub const CALL: Duration = Duration::from_secs(3);
-/// What one operation may take: two calls, and what a busy machine adds. Time in which the process
+/// Time that a worker gives each message of a call: less than the longest faults, so that a call that
+/// does not end by itself is seen.
+pub const CALL: Duration = Duration::from_secs(1);
+/// What a call may take beyond its deadline. Nodes and clients of a run are ten processes that share
+/// two cores, with other tests beside: who is ready may wait for so long. Time in which the process
 /// itself did not run does not count.
-pub const OPERATION_MAX: Duration = Duration::from_secs(12);
+pub const SLACK: Duration = Duration::from_millis(1000);
+/// How often a process looks whether it was paused.
+const STEP: Duration = Duration::from_millis(20);
+/// Calls are told of in such portions.
+const CALLS_TOLD: u64 = 16;
 /// All that race take the same name in so many milliseconds.
 const RACE_MS: u64 = 300;
 /// Names, ids and views that one worker keeps.
@@ -55,6 +62,21 @@ fn raced_bytes(seed: u64) -> Vec<u8> {
     [&seed.to_le_bytes()[..], &bytes_of(seed, 300)].concat()
 }
 
+/// By what the calls of a worker are measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The deadline of each message that a call sends.
+    pub call: Duration,
+    /// What it may take beyond that.
+    pub slack: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { call: CALL, slack: SLACK }
+    }
+}
+
 /// The driver's end.
 pub struct Worker {
     child: Child,
@@ -66,10 +88,16 @@ pub struct Worker {
 impl Worker {
     /// The test executable again, at the test `worker` of the calling file.
     pub fn start(socket: &Path, number: u64, seed: u64) -> Self {
+        Self::start_with(socket, number, seed, Limits::default())
+    }
+
+    /// One whose calls are measured by other limits than those that they have.
+    pub fn start_with(socket: &Path, number: u64, seed: u64, limits: Limits) -> Self {
+        let limits = format!("{} {}", limits.call.as_millis(), limits.slack.as_millis());
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
             .env(SOCKET, socket)
-            .env(WORKER, format!("{number} {seed}"))
+            .env(WORKER, format!("{number} {seed} {limits}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -98,6 +126,8 @@ impl Worker {
 
     /// Its last words.
     pub fn kill9(mut self) -> Vec<String> {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "a worker ended by itself: {ended:?} {:?}", self.said());
         self.child.kill().unwrap();
         self.last_words()
     }
@@ -137,7 +167,6 @@ fn say(words: &str) {
 
 /// Sums up the time in which this process did not run.
 fn watch_pauses() -> Arc<AtomicU64> {
-    const STEP: Duration = Duration::from_millis(20);
     let paused_ms = Arc::new(AtomicU64::new(0));
     let shared = Arc::clone(&paused_ms);
     std::thread::spawn(move || {
@@ -151,9 +180,50 @@ fn watch_pauses() -> Arc<AtomicU64> {
     paused_ms
 }
 
+/// Measures calls.
+struct Clock {
+    limits: Limits,
+    paused_ms: Arc<AtomicU64>,
+    calls: u64,
+    /// Of the call that came nearest to its deadline, or was the latest: what it took beyond.
+    latest_ms: i64,
+}
+
+impl Clock {
+    /// A call that sends so many messages one after the other at most, each with a deadline.
+    fn time<T>(&mut self, what: &str, messages: u32, call: impl FnOnce() -> T) -> T {
+        let (begin, paused) = (Instant::now(), self.paused_ms.load(Ordering::Relaxed));
+        let answer = call();
+        let took = begin.elapsed();
+        let deadline = self.limits.call * messages;
+        if took > deadline + self.limits.slack {
+            // Who counts the pauses may wake up from one later than this thread.
+            std::thread::sleep(4 * STEP);
+        }
+        let paused = self.paused_ms.load(Ordering::Relaxed) - paused;
+        let took = took.saturating_sub(Duration::from_millis(paused));
+        let (took_ms, deadline_ms) = (took.as_millis() as u64, deadline.as_millis() as u64);
+        if took > deadline + self.limits.slack {
+            say(&format!("late {what}: {took_ms} ms of {deadline_ms} ms"));
+        }
+        let beyond_ms = took_ms as i64 - deadline_ms as i64;
+        if beyond_ms > self.latest_ms {
+            self.latest_ms = beyond_ms;
+            say(&format!("latest {beyond_ms} {what}: {took_ms} ms of {deadline_ms} ms"));
+        }
+        self.calls += 1;
+        if self.calls.is_multiple_of(CALLS_TOLD) {
+            say(&format!("calls {CALLS_TOLD}"));
+        }
+        answer
+    }
+}
+
 struct Work {
     client: Client,
     nodes: Vec<String>,
+    /// Those at which it has a place.
+    seats: BTreeSet<String>,
     number: u64,
     dice: Dice,
     next_seed: u64,
@@ -162,7 +232,7 @@ struct Work {
     views: Vec<(ObjectBytes, String)>,
     writers: Vec<Writer>,
     last_race: u64,
-    paused_ms: Arc<AtomicU64>,
+    clock: Clock,
 }
 
 /// What runs in the child; nothing where this process is none.
@@ -171,8 +241,10 @@ pub fn work() {
         return;
     };
     let numbers = std::env::var(WORKER).unwrap();
-    let (number, seed) = numbers.split_once(' ').unwrap();
-    let (number, seed): (u64, u64) = (number.parse().unwrap(), seed.parse().unwrap());
+    let numbers: Vec<u64> = numbers.split(' ').map(|one| one.parse().unwrap()).collect();
+    let [number, seed, call_ms, slack_ms] = numbers[..] else { panic!("four numbers") };
+    let limits =
+        Limits { call: Duration::from_millis(call_ms), slack: Duration::from_millis(slack_ms) };
     let is_over = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&is_over);
     std::thread::spawn(move || {
@@ -186,10 +258,13 @@ pub fn work() {
         return say("odd no daemon");
     };
     let roster = super::wait_for("the nodes", || client.roster().ok());
-    let nodes = roster.unwrap().nodes.into_iter().map(|node| node.name).collect();
+    let nodes = roster.unwrap().nodes;
+    let own = nodes.iter().filter(|node| node.is_own).map(|node| node.name.clone()).collect();
+    let nodes = nodes.into_iter().map(|node| node.name).collect();
     let mut work = Work {
         client,
         nodes,
+        seats: own,
         number,
         dice: Dice(seed | 1),
         next_seed: (number + 1) * 1_000_000,
@@ -198,7 +273,7 @@ pub fn work() {
         views: Vec::new(),
         writers: Vec::new(),
         last_race: 0,
-        paused_ms: watch_pauses(),
+        clock: Clock { limits, paused_ms: watch_pauses(), calls: 0, latest_ms: i64::MIN },
     };
     let mut done = 0_u64;
     while !is_over.load(Ordering::Relaxed) {
@@ -207,6 +282,7 @@ pub fn work() {
         std::thread::sleep(Duration::from_millis(work.dice.roll(12)));
     }
     work.views.drain(..).for_each(|(view, name)| look(&name, &view));
+    work.tell_lines();
     say(&format!("done {done}"));
 }
 
@@ -218,7 +294,6 @@ fn look(name: &str, bytes: &[u8]) {
 
 impl Work {
     fn step(&mut self) {
-        let (begin, paused) = (Instant::now(), self.paused_ms.load(Ordering::Relaxed));
         let what = ["put", "create", "nameless", "get", "by id", "delete", "race", "look"]
             [[0, 0, 0, 1, 2, 2, 3, 3, 3, 4, 5, 6, 6, 7][self.dice.roll(14) as usize]];
         let result = match what {
@@ -234,11 +309,6 @@ impl Work {
                 Ok(())
             }
         };
-        let paused = self.paused_ms.load(Ordering::Relaxed) - paused;
-        let took = begin.elapsed().saturating_sub(Duration::from_millis(paused));
-        if took > OPERATION_MAX {
-            say(&format!("late {what} {took:?}: {result:?}"));
-        }
         match result {
             Ok(())
             | Err(
@@ -259,10 +329,32 @@ impl Work {
         self.ids.truncate(KEPT_MAX);
     }
 
+    /// What its calls published and refreshed in all memory that it has a place at.
+    fn tell_lines(&mut self) {
+        let mut lines = [0; 2];
+        for client in self.seats.iter().filter_map(|node| self.client.at(node).ok()) {
+            let fabrics = client.stats().map(|stats| stats.fabrics).unwrap_or_default();
+            for fabric in fabrics.values() {
+                lines[0] += fabric.published_lines;
+                lines[1] += fabric.refreshed_lines;
+            }
+        }
+        say(&format!("lines {} {}", lines[0], lines[1]));
+    }
+
     /// In the memory of any node.
     fn somewhere(&mut self) -> Result<Client, Error> {
         let at = self.dice.roll(self.nodes.len() as u64) as usize;
-        self.client.at(&self.nodes[at])
+        let node = &self.nodes[at];
+        let client = self.clock.time("at", 1, || self.client.at(node))?;
+        self.seats.insert(node.clone());
+        Ok(client)
+    }
+
+    /// Messages of looking for an object: one for each node without a place at it, and one whether
+    /// what it has is there; and of the call itself.
+    fn messages_of_search(&self) -> u32 {
+        2 + 2 * (self.nodes.len() - self.seats.len()) as u32
     }
 
     fn content(&mut self) -> (u64, usize, Vec<u8>) {
@@ -276,10 +368,17 @@ impl Work {
         self.names.push(name);
     }
 
+    /// Asks for memory, for a page of entries if the object has no name, and for the seal.
+    fn put_at(&mut self, what: &str, bytes: &[u8], name: Option<&str>) -> Result<ObjectId, Error> {
+        let client = self.somewhere()?;
+        let messages = if name.is_some() { 2 } else { 3 };
+        self.clock.time(what, messages, || client.put(&Value::Bytes(bytes), name))
+    }
+
     fn put(&mut self) -> Result<(), Error> {
         let (seed, length, bytes) = self.content();
         let name = name_of(self.number, seed, length);
-        self.somewhere()?.put(&Value::Bytes(&bytes), Some(&name))?;
+        self.put_at("put", &bytes, Some(&name))?;
         self.sealed(name);
         Ok(())
     }
@@ -287,33 +386,48 @@ impl Work {
     fn create(&mut self) -> Result<(), Error> {
         let (seed, length, bytes) = self.content();
         let name = name_of(self.number, seed, length);
-        let writer = self.somewhere()?.create(length as u64, Some(&name))?;
-        writer.memory().write_at(0, &bytes)?;
+        let client = self.somewhere()?;
+        // Memory and the name.
+        let writer = self.clock.time("create", 2, || client.create(length as u64, Some(&name)))?;
+        self.clock.time("write", 1, || writer.memory().write_at(0, &bytes))?;
         if self.dice.roll(3) == 0 {
             self.writers.push(writer);
             return Ok(());
         }
-        writer.seal()?;
+        // The seal, a page of holds, and the word that it is held.
+        self.clock.time("seal", 3, || writer.seal())?;
         self.sealed(name);
         Ok(())
     }
 
     fn put_nameless(&mut self) -> Result<(), Error> {
         let (seed, length, bytes) = self.content();
-        let id = self.somewhere()?.put(&Value::Bytes(&bytes), None)?;
+        let id = self.put_at("put nameless", &bytes, None)?;
         self.ids.insert(0, (id, seed, length));
         Ok(())
     }
 
+    fn view(&mut self, what: &str, target: &Target) -> Result<ObjectBytes, Error> {
+        let messages = self.messages_of_search();
+        let get = || self.client.get(target, Duration::ZERO)?.view();
+        self.clock.time(what, messages, get)
+    }
+
+    fn delete_now(&mut self, what: &str, target: Target) -> Result<(), Error> {
+        let messages = self.messages_of_search();
+        self.clock.time(what, messages, || self.client.delete(&[target]))
+    }
+
     /// An object of anybody, held for a while.
     fn get(&mut self) -> Result<(), Error> {
-        let listed = self.somewhere()?.list("")?;
+        let client = self.somewhere()?;
+        let listed = self.clock.time("list", 1, || client.list(""))?;
         let named: Vec<String> = listed.into_iter().filter_map(|one| one.name).collect();
         if named.is_empty() {
             return Ok(());
         }
         let name = named[self.dice.roll(named.len() as u64) as usize].clone();
-        let view = self.client.get(&name.as_str().into(), Duration::ZERO)?.view()?;
+        let view = self.view("get", &name.as_str().into())?;
         look(&name, &view);
         self.views.push((view, name));
         Ok(())
@@ -325,16 +439,16 @@ impl Work {
         }
         let at = self.dice.roll(self.ids.len() as u64) as usize;
         let (id, seed, length) = self.ids[at];
-        let found = self.client.get(&id.into(), Duration::ZERO);
+        let found = self.view("get by id", &id.into());
         if let Err(Error::NotFound { .. }) = &found {
             say(&format!("wrong {id} of seed {seed} is lost"));
         }
-        let (view, name) = (found?.view()?, name_of(self.number, seed, length));
+        let (view, name) = (found?, name_of(self.number, seed, length));
         look(&name, &view);
         self.views.push((view, name));
         if self.dice.roll(3) == 0 {
             self.ids.swap_remove(at);
-            self.client.delete(&[id.into()])?;
+            self.delete_now("delete by id", id.into())?;
         }
         Ok(())
     }
@@ -346,7 +460,7 @@ impl Work {
         let at = self.dice.roll(self.names.len() as u64) as usize;
         let name = self.names.swap_remove(at);
         say(&format!("deleting {name}"));
-        self.client.delete(&[name.as_str().into()])?;
+        self.delete_now("delete", name.as_str().into())?;
         say(&format!("deleted {name}"));
         Ok(())
     }
@@ -362,7 +476,7 @@ impl Work {
         self.next_seed += 1;
         let bytes = raced_bytes(self.next_seed);
         let name = format!("race-{race}");
-        self.somewhere()?.put(&Value::Bytes(&bytes), Some(&name))?;
+        self.put_at("race", &bytes, Some(&name))?;
         say(&format!("won {name} {}", self.next_seed));
         Ok(())
     }

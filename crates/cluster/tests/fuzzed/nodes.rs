@@ -9,7 +9,8 @@ use farrow_cluster::protocol::cluster::{
 };
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use farrow_cluster::wire::{
-    self, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, WireError, WireTarget,
+    self, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Roster, SealItem, WireError,
+    WireTarget,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -126,6 +127,10 @@ pub struct World {
     pub lost_questions: u32,
     /// and so many of the next answers of `b` not to `a`.
     pub lost_answers: u32,
+    /// Nothing that one of them says comes to the other.
+    pub is_cut: bool,
+    /// What `b` said, and in which life, if somebody wants to know.
+    pub said_by_b: Option<Vec<(Kind, u64, Vec<u8>)>>,
     /// What clients of each node were answered, the guests of the nodes left out.
     pub replies: Vec<(usize, Result<ReplyBody, WireError>)>,
 }
@@ -145,6 +150,8 @@ impl World {
             recorded,
             lost_questions: 0,
             lost_answers: 0,
+            is_cut: false,
+            said_by_b: None,
             replies: Vec::new(),
         };
         for (number, actions) in first.into_iter().enumerate() {
@@ -277,6 +284,12 @@ impl World {
         }
     }
 
+    fn remember(&mut self, kind: Kind, life: u64, body: &[u8]) {
+        if let Some(said) = &mut self.said_by_b {
+            said.push((kind, life, body.to_vec()));
+        }
+    }
+
     /// One step of a made-up `b`.
     pub fn take(&mut self, kind: Kind, body: &[u8]) {
         let mut out = Vec::new();
@@ -346,6 +359,10 @@ impl World {
             for (incarnation, body) in letters {
                 if to == 0 {
                     self.record(Kind::Letter, &body);
+                    self.remember(Kind::Letter, incarnation, &body);
+                }
+                if self.is_cut {
+                    continue;
                 }
                 let (mut out, name) = (Vec::new(), (NAMES[from], incarnation));
                 self.nodes[to].state.told(name, &body, self.now_ms, &mut out);
@@ -353,6 +370,10 @@ impl World {
             }
             let asked = std::mem::take(&mut self.nodes[from].asked);
             for Asked { by, token, from: incarnation, body } in asked {
+                if self.is_cut {
+                    self.fail(by, token);
+                    continue;
+                }
                 if by == 0 && self.lost_questions > 0 {
                     self.lost_questions -= 1;
                     self.fail(by, token);
@@ -360,6 +381,7 @@ impl World {
                 }
                 if to == 0 {
                     self.record(Kind::Question, &body);
+                    self.remember(Kind::Question, incarnation, &body);
                 }
                 let number = self.next_asked;
                 self.next_asked += 1;
@@ -387,6 +409,69 @@ impl World {
                 self.nodes[by].state.answered(token, Ok(body), self.now_ms, &mut out);
                 self.perform(by, out);
             }
+        }
+    }
+
+    /// `a` gets something that `b` said in some life; what it answers to a question, at once.
+    pub fn again(&mut self, kind: Kind, life: u64, body: &[u8]) -> Option<Answer> {
+        let (mut out, now_ms) = (Vec::new(), self.now_ms);
+        let token = u64::MAX / 2;
+        let state = &mut self.nodes[0].state;
+        match kind {
+            Kind::Letter => state.told(("b", life), body, now_ms, &mut out),
+            _ => state.asked(token, ("b", life), body, now_ms, &mut out),
+        }
+        let answer = out.iter().find_map(|action| match action {
+            Action::Peer(PeerAction::Answer { token: of, body }) if *of == token => {
+                Some(postcard::from_bytes(body).unwrap())
+            }
+            _ => None,
+        });
+        self.perform(0, out);
+        answer
+    }
+
+    /// A client of `b`, that has a place at `a` already, asks for it by another connection.
+    pub fn guest_returns(&mut self, pid: u32) -> Result<ReplyBody, WireError> {
+        let session = SessionId(100 + self.next_asked);
+        self.next_asked += 1;
+        let guest = Guest { node: 0xb };
+        let home = self.nodes[0].state.home();
+        let record = home.clients().find(|record| record.guest == Some(guest)).unwrap();
+        let resume = Some((home.uid().0, record.client.0, record.nonce));
+        let peer = PeerIdentity { pid, start_time: 1, uid: OWNER, guest: Some(guest) };
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume,
+            namespace: String::new(),
+            node: String::new(),
+        };
+        let mut out = Vec::new();
+        let state = &mut self.nodes[0].state;
+        state.opened(session, peer, self.now_ms);
+        let request = Request { seq: 9, body: RequestBody::Hello(hello) };
+        state.handle(session, request, self.now_ms, 1, &mut out);
+        out.into_iter()
+            .find_map(|action| match action {
+                Action::Send { session: to, reply, .. } if to == session => Some(reply.body),
+                _ => None,
+            })
+            .unwrap()
+    }
+
+    /// The first connection of that client is known to have ended; its process lives.
+    pub fn guest_lost(&mut self) {
+        self.nodes[0].state.closed(GUEST, true, self.now_ms).unwrap();
+    }
+
+    /// The process of that client.
+    pub const GUEST_PID: u32 = 10 + GUEST.0 as u32;
+
+    /// Whom `a` sees, with lives, and whether it has the lease.
+    pub fn roster_of_a(&mut self) -> Roster {
+        match self.request(0, LOCAL, RequestBody::Nodes) {
+            Some(ReplyBody::Nodes(roster)) => roster,
+            other => panic!("{other:?}"),
         }
     }
 

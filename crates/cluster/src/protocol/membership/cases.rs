@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::letter::{Ballot, Beat, Body, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal, Sender};
 use super::options::Options;
 use super::simulator::{LEASE_MS, World, address, name};
-use super::state::{Membership, next_random};
+use super::state::{Membership, Peer, next_random};
 use super::tests::begin;
 use super::types::*;
 use super::view::{Candidate, Former, Member, View};
@@ -208,6 +208,119 @@ fn the_largest_letter_has_its_limit() {
     assert!(letter.is_sound());
     let bytes = postcard::to_stdvec(&letter).unwrap();
     assert!(bytes.len() <= LETTER_BYTES_MAX && bytes.len() > LETTER_BYTES_MAX / 2);
+}
+
+/// What a member said in epochs and lives that are over comes again, by a link or by its own doing.
+/// It is a member now, so its certificate is good; but the letters say when they were written.
+#[test]
+fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
+    let (mut epochs_old, mut lives_old) = (0, 0);
+    for seed in 0..20 {
+        let mut world = begin(3, false, seed).unwrap();
+        for round in 0..5 {
+            // It leaves, or is excluded; and comes back as another life.
+            let node = (seed + round) as usize % 3;
+            match round {
+                0 | 3 => world.leave(node).unwrap(),
+                _ => world.kill(node),
+            }
+            world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
+            world.start(node, round % 2 == 0).unwrap();
+            world.run_while(8, |world| !world.is_whole()).unwrap();
+        }
+        let view = view_of(&world, 0).clone();
+        assert!(view.epoch > Epoch(5), "{view:?}");
+        for from in 0..3 {
+            let life = world.nodes[from].process.as_ref().unwrap().incarnation();
+            for letter in world.nodes[from].said.clone() {
+                let is_life_old = letter.from.incarnation < life;
+                if !is_life_old && letter.epoch == view.epoch {
+                    continue;
+                }
+                epochs_old += usize::from(!is_life_old && letter.cluster.is_some());
+                lives_old += usize::from(is_life_old);
+                for to in (0..3).filter(|to| *to != from) {
+                    assert_ignored(&mut world, to, letter.clone(), is_life_old);
+                }
+            }
+        }
+        world.run_until(world.now_ms + LEASE_MS / 4).unwrap();
+        assert!(world.is_whole(), "{}", world.sketch());
+        assert_eq!(view_of(&world, 0), &view);
+    }
+    assert!(epochs_old > 1000 && lives_old > 1000, "{epochs_old} and {lives_old}");
+}
+
+/// Ballots begin anew in each epoch, so votes of two epochs look the same but for that. Old refusals
+/// were counted once: they ended proposals, and spared who was silent.
+#[test]
+fn a_vote_of_an_earlier_epoch_is_none() {
+    for seed in 0..20 {
+        let mut world = begin(3, false, seed).unwrap();
+        let proposal = |world: &World| world.nodes[0].process.as_ref().unwrap().proposal.is_some();
+        world.kill(2);
+        world.network.delay_ms_max = LEASE_MS / 8;
+        for _ in 0..3 * LEASE_MS {
+            if proposal(&world) {
+                break;
+            }
+            world.run_until(world.now_ms + 1).unwrap();
+        }
+        let process = world.nodes[0].process.as_ref().unwrap();
+        let ballot = process.proposal.as_ref().unwrap().ballot.clone();
+        let view = view_of(&world, 0).clone();
+        let higher = Some(Ballot { round: ballot.round + 7, ..ballot.clone() });
+        let hears = view.numbers();
+        for body in [
+            Body::Promise { ballot: ballot.clone(), accepted: None },
+            Body::Accepted { ballot: ballot.clone() },
+            Body::Nack { ballot: ballot.clone(), promised: higher, hears },
+        ] {
+            for node in [1, 2] {
+                let member = view.named(&name(node)).unwrap();
+                let Member { name, incarnation, address, .. } = member.clone();
+                let from = Sender { name, incarnation, address };
+                let epoch = Epoch(view.epoch.0 - 1);
+                let cluster = Some(view.cluster).filter(|_| epoch > Epoch(0));
+                let letter = Letter { from, cluster, epoch, body: body.clone() };
+                assert_ignored(&mut world, 0, letter, false);
+            }
+        }
+    }
+}
+
+/// It gets no more than a word on what its writer missed. Of the life that its writer has it is a sign,
+/// of one that is over not even that.
+fn assert_ignored(world: &mut World, to: usize, letter: Letter, is_life_old: bool) {
+    let now_ms = world.clock_ms(to);
+    let process = world.nodes[to].process.as_mut().unwrap();
+    let sketch = |process: &Membership| {
+        let reaches: Vec<Reach> = NodeNumber::all().map(|number| process.reach(number)).collect();
+        let lease_ms = process.lease_left_ms(now_ms);
+        let peer = |peer: &Peer| {
+            let heard_ms = if is_life_old { peer.heard_ms } else { 0 };
+            (heard_ms, peer.spared_until_ms, peer.has_left, peer.is_gone)
+        };
+        let peers: Vec<_> = process.peers.values().map(peer).collect();
+        let proposal = format!("{:?} {}", process.proposal, process.round_seen);
+        let candidates = process.candidates.len();
+        (process.kept.clone(), candidates, reaches, lease_ms, peers, proposal)
+    };
+    // What is due at this time is no answer.
+    let mut out = Vec::new();
+    process.tick(now_ms, &mut out);
+    out.clear();
+    let before = sketch(process);
+    process.handle(letter.clone(), now_ms, &mut out);
+    let is_word = |output: &Output| match output {
+        Output::Send { letter, .. } => matches!(
+            letter.body,
+            Body::Decided { .. } | Body::Probe { .. } | Body::Refused(Refusal::Stale { .. })
+        ),
+        _ => false,
+    };
+    assert!(out.iter().all(is_word), "{letter:?} led to {out:?}");
+    assert_eq!(sketch(process), before, "{letter:?}");
 }
 
 /// Letters with any content, from names and about clusters, epochs and views that are near.

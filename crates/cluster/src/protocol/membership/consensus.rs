@@ -169,6 +169,16 @@ impl Membership {
         self.spares(view.dropped_by(value), is_adopted)
     }
 
+    /// Whether a vote was cast in this node's epoch: ballots begin anew in each, so one of an earlier
+    /// epoch may look like one for the proposal under way.
+    fn is_of_now(&self, epoch: Epoch) -> bool {
+        #[cfg(test)]
+        if self.is_mutant(super::state::Mutant::CountsOldVotes) {
+            return true;
+        }
+        epoch == self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch)
+    }
+
     /// Whether a vote is for the proposal under way, from somebody whose vote was not counted.
     fn is_vote(&self, from: &Sender, ballot: &Ballot, is_accepting: bool) -> Option<NodeNumber> {
         let number = self.voter(from)?;
@@ -188,7 +198,7 @@ impl Membership {
         ballot: &Ballot,
         accepted: Option<(Ballot, View)>,
     ) {
-        if epoch != self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch) {
+        if !self.is_of_now(epoch) {
             return;
         }
         let Some(number) = self.is_vote(from, ballot, false) else { return };
@@ -210,7 +220,7 @@ impl Membership {
     }
 
     pub(super) fn accepted(&mut self, from: &Sender, epoch: Epoch, ballot: &Ballot) {
-        if epoch != self.kept.view.as_ref().map_or(Epoch(0), |view| view.epoch) {
+        if !self.is_of_now(epoch) {
             return;
         }
         let Some(number) = self.is_vote(from, ballot, true) else { return };
@@ -223,10 +233,14 @@ impl Membership {
     pub(super) fn refused_vote(
         &mut self,
         from: &Sender,
+        epoch: Epoch,
         ballot: &Ballot,
         promised: Option<Ballot>,
         hears: NodeSet,
     ) {
+        if !self.is_of_now(epoch) {
+            return;
+        }
         let Some(number) = self.voter(from) else { return };
         let (now_ms, lease_ms) = (self.now_ms, self.options.lease_ms);
         let electorate = self.electorate();

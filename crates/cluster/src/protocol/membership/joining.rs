@@ -205,8 +205,11 @@ impl Membership {
         self.propose_when_due();
     }
 
-    pub(super) fn forwarded(&mut self, from: &Sender, candidate: Candidate) {
-        if self.peer_of(from).is_none() || candidate.name == self.options.name {
+    pub(super) fn forwarded(&mut self, from: &Sender, epoch: Epoch, candidate: Candidate) {
+        // One from an earlier epoch may be of a life that nobody waits for any more; who does asks
+        // again.
+        let is_now = self.kept.view.as_ref().is_some_and(|view| view.epoch == epoch);
+        if !is_now || self.peer_of(from).is_none() || candidate.name == self.options.name {
             return;
         }
         let Candidate { name, incarnation, address, info } = candidate;

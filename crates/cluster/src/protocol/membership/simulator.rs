@@ -13,6 +13,9 @@ use super::view::View;
 /// The lease of all tests, in milliseconds of virtual time.
 pub const LEASE_MS: u64 = 1000;
 
+/// Letters of each node that can be sent again; of more some are forgotten.
+const SAID_MAX: usize = 2048;
+
 /// One letter in so many is measured, to keep runs short.
 const MEASURED: u64 = 16;
 
@@ -26,6 +29,9 @@ pub struct Network {
     pub double_percent: u64,
     pub delay_ms_max: u64,
     pub cuts: Vec<(usize, usize)>,
+    /// With so many of a hundred letters a node sends one again that it sent at any time before, in
+    /// this life or another, to anybody.
+    pub replay_percent: u64,
 }
 
 #[derive(Debug)]
@@ -56,6 +62,8 @@ pub struct Node {
     offset_ms: u64,
     drift_ppm: u64,
     inbox: Vec<Letter>,
+    /// What it wrote, over all its lives.
+    pub said: Vec<Letter>,
     /// The number of the tick that counts, and when it is due.
     tick: (u64, u64),
 }
@@ -114,6 +122,7 @@ impl World {
             offset_ms: next_random(&mut random) % 1_000_000,
             drift_ppm: next_random(&mut random) % 20_000,
             inbox: Vec::new(),
+            said: Vec::new(),
             tick: (0, u64::MAX),
         });
         let nodes = nodes.collect();
@@ -344,11 +353,13 @@ impl World {
                 return Err(format!("a letter of {} B", bytes.len()));
             }
         }
+        self.remember(from, &letter);
         let place = to.strip_prefix("10.0.0.").and_then(|to| to.strip_suffix(":7000"));
         let place = place.and_then(|place| place.parse().ok());
         let Some(to) = place.filter(|place| *place < self.nodes.len()) else {
             return Ok(());
         };
+        self.replay(from);
         if self.network.cuts.contains(&(from, to)) || self.below(100) < self.network.loss_percent {
             return Ok(());
         }
@@ -359,6 +370,30 @@ impl World {
             self.at(self.now_ms + delay_ms, Event::Letter { to, letter });
         }
         Ok(())
+    }
+
+    fn remember(&mut self, from: usize, letter: &Letter) {
+        let said = &mut self.nodes[from].said;
+        if said.len() < SAID_MAX {
+            said.push(letter.clone());
+        } else {
+            // Any of them, in some order that hangs on nothing else.
+            let at = (self.letters.wrapping_mul(0x9e37_79b9) % SAID_MAX as u64) as usize;
+            said[at] = letter.clone();
+        }
+    }
+
+    /// A node sends again what it sent before.
+    fn replay(&mut self, from: usize) {
+        let percent = self.network.replay_percent;
+        if percent == 0 || self.below(100) >= percent {
+            return;
+        }
+        let (at, to) = (self.below(self.nodes[from].said.len() as u64), self.nodes.len() as u64);
+        let (letter, to) = (self.nodes[from].said[at as usize].clone(), self.below(to) as usize);
+        if !self.network.cuts.contains(&(from, to)) {
+            self.at(self.now_ms, Event::Letter { to, letter });
+        }
     }
 
     fn check_view(&mut self, node: usize, view: View) -> Result<(), String> {

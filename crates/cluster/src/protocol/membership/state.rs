@@ -44,6 +44,7 @@ pub(in super::super) enum Mutant {
     HalfIsQuorum,
     LeaseFromReceipt,
     ExcludesTheLiving,
+    CountsOldVotes,
 }
 
 /// One node's part in the agreement on who is in the cluster. See the module.
@@ -330,7 +331,7 @@ impl Membership {
             Body::Ask { info, echo } => self.asked(from, info, echo),
             Body::Wait { echo } => self.told_to_wait(&from, echo),
             Body::Refused(reason) => self.refused(from, reason),
-            Body::Forward(candidate) => self.forwarded(&from, candidate),
+            Body::Forward(candidate) => self.forwarded(&from, epoch, candidate),
             Body::Beat(beat) => self.beaten(&from, cluster, epoch, beat),
             Body::Probe { is_answer } => self.met(&from, cluster, epoch, !is_answer),
             Body::Prepare { ballot, electorate, without } => {
@@ -342,7 +343,7 @@ impl Membership {
             }
             Body::Accepted { ballot } => self.accepted(&from, epoch, &ballot),
             Body::Nack { ballot, promised, hears } => {
-                self.refused_vote(&from, &ballot, promised, hears);
+                self.refused_vote(&from, epoch, &ballot, promised, hears);
             }
             Body::Decided { view, is_live } => self.decided(&from, view, is_live),
         }

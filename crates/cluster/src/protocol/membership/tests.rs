@@ -1,7 +1,9 @@
 //! Membership under faults of all kinds, in virtual time.
 
+use super::letter::Body;
 use super::simulator::{LEASE_MS, Network, World, seeds_times};
 use super::state::Mutant;
+use super::types::Epoch;
 
 /// What goes wrong in a run.
 #[derive(Debug, Clone, Copy)]
@@ -11,6 +13,7 @@ struct Faults {
     has_pauses: bool,
     has_kills: bool,
     has_leaves: bool,
+    has_replays: bool,
 }
 
 impl Faults {
@@ -22,6 +25,7 @@ impl Faults {
             has_pauses: bit(2),
             has_kills: bit(3),
             has_leaves: bit(4),
+            has_replays: bit(6),
         }
     }
 }
@@ -103,6 +107,7 @@ fn heal(world: &mut World) -> Result<(), String> {
 fn run(count: usize, seed: u64, leases: u64) -> Result<(), String> {
     let faults = Faults::of(seed);
     let mut world = begin(count, seed >> 5 & 1 == 1, seed)?;
+    world.network.replay_percent = if faults.has_replays { 30 } else { 0 };
     let end_ms = world.now_ms + leases * LEASE_MS;
     while world.now_ms < end_ms {
         some_fault(&mut world, faults)?;
@@ -201,7 +206,7 @@ fn storm(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
     let mut world = begin(count, false, seed)?;
     world.infect(mutant);
     world.network =
-        Network { loss_percent: 10, double_percent: 10, delay_ms_max: 250, cuts: Vec::new() };
+        Network { loss_percent: 10, double_percent: 10, delay_ms_max: 250, ..Network::default() };
     let faults = Faults { has_loss: false, has_leaves: false, ..Faults::of(u64::MAX) };
     for _ in 0..40 {
         some_fault(&mut world, faults)?;
@@ -250,6 +255,42 @@ fn restarts(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
         world.start(node, true)?;
     }
     world.run_until(world.now_ms + 4 * LEASE_MS)
+}
+
+/// The first node is cut off, but for one that sends it the votes that it cast in earlier epochs:
+/// they are for ballots with the same numbers.
+fn old_votes(count: usize, seed: u64, mutant: Option<Mutant>) -> Outcome {
+    let mut world = begin(count, false, seed)?;
+    for round in 0..4 {
+        let node = 2 + round % (count - 2);
+        world.kill(node);
+        world.run_until(world.now_ms + 2 * LEASE_MS)?;
+        world.start(node, false)?;
+        world.run_while(8, |world| !world.is_whole())?;
+    }
+    world.infect(mutant);
+    let epoch = world.nodes[0].process.as_ref().and_then(|one| Some(one.view()?.epoch));
+    let mut votes = world.nodes[1].said.clone();
+    votes.retain(|letter| {
+        let is_vote = matches!(letter.body, Body::Promise { .. } | Body::Accepted { .. });
+        is_vote && Some(letter.epoch) < epoch && letter.epoch > Epoch(0)
+    });
+    if votes.is_empty() {
+        return Err("no votes to send again".to_owned());
+    }
+    world.network.cuts = (1..count).flat_map(|other| [(0, other), (other, 0)]).collect();
+    for _ in 0..60 {
+        for vote in &votes {
+            world.deliver(0, vote.clone())?;
+        }
+        world.run_until(world.now_ms + LEASE_MS / 20)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn canary_a_vote_of_another_epoch() {
+    is_noticed(Mutant::CountsOldVotes, &[3], old_votes);
 }
 
 #[test]

@@ -49,6 +49,8 @@ struct Node {
     place: Option<usize>,
     is_paused: bool,
     inbox: Vec<((usize, u64), Message)>,
+    /// What it said, over all its lives.
+    said: Vec<Message>,
     /// Deadlines of what was asked, by ticket.
     asked: BTreeMap<u64, (u64, Vec<String>)>,
 }
@@ -65,9 +67,21 @@ struct World {
     loss_percent: u64,
     delay_ms_max: u64,
     cuts: Vec<(usize, usize)>,
-    is_hasty: bool,
+    /// With so many of a hundred messages a node sends one again that it sent at any time before, in
+    /// the name of the life that it has now, to anybody.
+    replay_percent: u64,
+    mutant: Option<Mutant>,
     granted: u64,
     messages: u64,
+}
+
+/// Faults that the tests must notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    /// A registrar grants before it knows what is in flight.
+    IsHasty,
+    /// What was said in another epoch counts.
+    HearsOldEpochs,
 }
 
 fn name_of(node: usize) -> NodeName {
@@ -79,7 +93,7 @@ fn number(node: usize) -> NodeNumber {
 }
 
 impl World {
-    fn new(count: usize, seed: u64, is_hasty: bool) -> Self {
+    fn new(count: usize, seed: u64, mutant: Option<Mutant>) -> Self {
         let mut world = Self {
             now_ms: 0,
             random: seed,
@@ -92,7 +106,9 @@ impl World {
             loss_percent: 0,
             delay_ms_max: 10,
             cuts: Vec::new(),
-            is_hasty,
+            // In every other run.
+            replay_percent: seed % 2 * 30,
+            mutant,
             granted: 0,
             messages: 0,
         };
@@ -104,6 +120,7 @@ impl World {
                 place: None,
                 is_paused: false,
                 inbox: Vec::new(),
+                said: Vec::new(),
                 asked: BTreeMap::new(),
             };
             world.nodes.push(node);
@@ -118,7 +135,8 @@ impl World {
 
     fn process(&self, node: usize, session: u64) -> Naming {
         let mut naming = Naming::new(name_of(node), session, []);
-        naming.registrar.is_hasty = self.is_hasty;
+        naming.registrar.is_hasty = self.mutant == Some(Mutant::IsHasty);
+        naming.hears_old_epochs = self.mutant == Some(Mutant::HearsOldEpochs);
         naming
     }
 
@@ -174,6 +192,10 @@ impl World {
     fn send(&mut self, from: usize, to: NodeNumber, message: Message) {
         self.messages += 1;
         let to = usize::from(to.get());
+        self.nodes[from].said.push(message.clone());
+        if self.replay_percent > 0 && self.below(100) < self.replay_percent {
+            self.replay(from);
+        }
         if self.cuts.contains(&(from, to)) || self.below(100) < self.loss_percent {
             return;
         }
@@ -181,6 +203,15 @@ impl World {
         for _ in 0..1 + u64::from(self.below(10) == 0) {
             let delay_ms = 1 + self.below(self.delay_ms_max);
             self.at(delay_ms, Event::Message { from: sender, to, message: message.clone() });
+        }
+    }
+
+    fn replay(&mut self, from: usize) {
+        let (at, to) = (self.below(self.nodes[from].said.len() as u64), self.nodes.len() as u64);
+        let (message, to) = (self.nodes[from].said[at as usize].clone(), self.below(to) as usize);
+        if to != from && !self.cuts.contains(&(from, to)) {
+            let from = (from, self.nodes[from].life);
+            self.at(1, Event::Message { from, to, message });
         }
     }
 
@@ -401,8 +432,8 @@ impl World {
     }
 }
 
-fn run(count: usize, seed: u64, is_hasty: bool) -> Result<u64, String> {
-    let mut world = World::new(count, seed, is_hasty);
+fn run(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
+    let mut world = World::new(count, seed, mutant);
     for _ in 0..60 {
         world.some_fault()?;
         let several = 1 + world.below(3);
@@ -443,7 +474,7 @@ fn a_name_has_one_holder_at_a_time() {
     let times = crate::protocol::membership::simulator::seeds_times();
     for (count, seeds) in [(1, 50), (2, 200), (3, 300), (5, 150)] {
         for seed in 0..seeds * times {
-            match run(count, seed, false) {
+            match run(count, seed, None) {
                 Ok(of_run) => granted += of_run,
                 Err(error) => panic!("{count} nodes, seed {seed}: {error}"),
             }
@@ -455,12 +486,20 @@ fn a_name_has_one_holder_at_a_time() {
 /// A registrar that grants before it knows what is in flight gives a name to two.
 #[test]
 fn canary_a_registrar_that_does_not_wait() {
-    let error = (0..200).find_map(|seed| run(3, seed, true).err());
+    let error = (0..200).find_map(|seed| run(3, seed, Some(Mutant::IsHasty)).err());
     assert!(error.is_some_and(|error| error.contains("held by") || error.contains("sealed by")));
 }
 
+/// What a node claimed, settled or granted in an earlier epoch is said again in a later one.
+#[test]
+fn canary_a_message_of_another_epoch() {
+    let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
+    let run = |seed| run(3, seed, Some(Mutant::HearsOldEpochs)).err().filter(is_seen);
+    assert!((0..300).find_map(run).is_some());
+}
+
 fn alone() -> (Naming, View) {
-    let world = World::new(1, 1, false);
+    let world = World::new(1, 1, None);
     let view = world.history[0].clone();
     let mut naming = Naming::new(name_of(0), 1, []);
     naming.view_installed(&view, 0, &mut Vec::new());
@@ -511,7 +550,7 @@ fn names_in_flight_have_their_limit() {
 /// The score is part of the protocol: another one would be another version of it.
 #[test]
 fn registrars_are_spread_and_stay_when_others_go() {
-    let world = World::new(4, 1, false);
+    let world = World::new(4, 1, None);
     let (four, three) = (world.view(&[0, 1, 2, 3]), world.view(&[0, 1, 3]));
     let mut names = [0; 4];
     for n in 0..4000 {
@@ -532,7 +571,7 @@ fn registrars_are_spread_and_stay_when_others_go() {
 /// Whatever a member says, messages stay within their limits and nobody panics.
 #[test]
 fn messages_out_of_their_limits_are_dropped() {
-    let mut world = World::new(2, 1, false);
+    let mut world = World::new(2, 1, None);
     world.run_until(500).unwrap();
     let before = world.messages;
     let many = vec!["x".to_owned(); MESSAGE_NAMES_MAX + 1];

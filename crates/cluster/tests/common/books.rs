@@ -1,0 +1,124 @@
+//! What a node's directory tells, read in the region as any client reads it: a sum beside those
+//! that the daemon keeps itself.
+//!
+//! The daemon counts up at each seal and down at each delete, and what it says of itself balances
+//! also when both sides of its equation miss the same block. The entries know nothing of its sums.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow::Stats;
+use farrow_cluster::link::Link;
+use farrow_cluster::wire::{Hello, NodeStats, PROTOCOL_VERSION, RequestBody};
+use farrow_memory::{
+    Access, CoherenceClass, FabricKind, Geometry, Length, PassedFabric, PassedParts, Proximity,
+    Region, Span,
+};
+use farrow_store::Reader;
+
+use super::{Daemon, PATIENCE, assert_balanced};
+
+/// What is on its way to a daemon when its clients stop is done by then.
+const QUIET_MAX: Duration = Duration::from_secs(20);
+
+pub struct Books {
+    link: Link,
+    reader: Reader,
+}
+
+impl Books {
+    pub fn open(daemon: &Daemon) -> Self {
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            resume: None,
+            namespace: String::new(),
+            node: String::new(),
+        };
+        let until = Instant::now() + PATIENCE;
+        let (link, welcome, descriptors) = Link::connect(&daemon.socket, hello, until).unwrap();
+        let descriptors: [OwnedFd; 3] = descriptors.try_into().unwrap();
+        let [control_read, data_read, data_write] = descriptors;
+        let fabric = PassedFabric::new(PassedParts {
+            kind: if welcome.is_device { FabricKind::Device } else { FabricKind::Shm },
+            coherence: match welcome.is_node_local {
+                true => CoherenceClass::NodeLocal,
+                false => CoherenceClass::Coherent,
+            },
+            geometry: Geometry {
+                control: Length(welcome.control_bytes),
+                data: Length(welcome.data_bytes),
+            },
+            control_read,
+            control_file_offset: welcome.control_file_offset,
+            data_read,
+            data_write: Some(data_write),
+            data_file_offset: welcome.data_file_offset,
+        });
+        let fabric = Arc::new(fabric.unwrap());
+        let region = Region::map_from(fabric, Access::Client, None, Proximity::Local).unwrap();
+        Self { link, reader: Reader::open(Arc::new(region)).unwrap() }
+    }
+
+    /// Bytes of the blocks of all objects that the directory tells of.
+    pub fn live_bytes(&self) -> Result<u64, String> {
+        let listed = self.reader.list("").map_err(|error| error.to_string())?;
+        if let Some(one) = listed.iter().find(|one| one.entry.extra_count > 0 || one.is_spilled) {
+            return Err(format!("not of one block in memory, as those of these tests: {one:?}"));
+        }
+        let blocks = listed.into_iter().map(|one| one.entry.primary).collect();
+        sum_of(blocks, self.reader.layout().heap)
+    }
+}
+
+impl Drop for Books {
+    fn drop(&mut self) {
+        self.link.tell(RequestBody::Goodbye);
+    }
+}
+
+/// Bytes of blocks, of which no two overlap and none leaves the heap.
+pub fn sum_of(mut blocks: Vec<Span>, heap: Span) -> Result<u64, String> {
+    blocks.sort_unstable_by_key(|block| block.offset);
+    let mut end = heap.offset.0;
+    for block in &blocks {
+        if block.offset.0 < end {
+            return Err(format!("{block} begins before {end:#x}, where the last one ends"));
+        }
+        end = block.offset.0 + block.length.0;
+    }
+    if end > heap.offset.0 + heap.length.0 {
+        return Err(format!("a block ends at {end:#x}, behind the heap {heap}"));
+    }
+    Ok(blocks.iter().map(|block| block.length.0).sum())
+}
+
+/// `allocated = live + what is granted, retiring and in quarantine`, to the byte, with `live` from
+/// the directory.
+pub fn compare(live: u64, node: &NodeStats) -> Result<(), String> {
+    let allocated = node.capacity - node.free;
+    let sum = live + node.granted + node.retiring + node.quarantine;
+    if allocated == sum && live == node.used {
+        return Ok(());
+    }
+    Err(format!("{allocated} B are allocated, {sum} B accounted for, {live} B live: {node:?}"))
+}
+
+/// Of a node whose clients do nothing at the moment: what they had asked for is waited for.
+pub fn assert_counted(daemon: &Daemon, whose: &str) -> Stats {
+    let (books, client) = (Books::open(daemon), daemon.client());
+    let until = Instant::now() + QUIET_MAX;
+    loop {
+        let before = client.stats().unwrap();
+        let live = books.live_bytes();
+        let after = client.stats().unwrap();
+        assert_balanced(&after);
+        let counted = live.and_then(|live| compare(live, &before.node).map(|()| live));
+        match counted.and_then(|live| compare(live, &after.node)) {
+            Ok(()) => return after,
+            Err(reason) => assert!(Instant::now() < until, "{whose}: {reason}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

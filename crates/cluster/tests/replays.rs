@@ -1,0 +1,99 @@
+//! What a member said in a life that is over, and says once more; clients that come once more by
+//! another connection. Two nodes without sockets.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod fuzzed;
+
+use farrow_cluster::protocol::cluster::Answer;
+use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
+use fuzzed::Kind;
+use fuzzed::nodes::World;
+
+/// Names of which some are kept by either node.
+const NAMES: usize = 12;
+/// Longer than two leases, and than it takes to come back.
+const ROUNDS: usize = 80;
+
+fn flags(number: usize, set: u64, clear: u64) -> RequestBody {
+    let ask = SyncAsk::SetFlags { set, clear };
+    RequestBody::Sync { name: format!("s{number}"), ask }
+}
+
+/// Flags as a client of `a` finds them.
+fn all_flags(world: &mut World) -> Vec<u64> {
+    world.replies.clear();
+    (0..NAMES).for_each(|number| world.request_of_a(flags(number, 0, 0)));
+    (0..ROUNDS).for_each(|_| world.round());
+    let replies = std::mem::take(&mut world.replies).into_iter();
+    let value = |reply| match reply {
+        (0, Ok(ReplyBody::Flags { value, .. })) => Some(value),
+        _ => None,
+    };
+    replies.filter_map(value).collect()
+}
+
+/// The node itself is a member, and its certificate is good: only the life that a message is of
+/// tells that it is old. It claimed names, set flags and met at barriers in that life.
+#[test]
+fn what_a_member_said_in_an_earlier_life_is_refused() {
+    let mut world = World::founded();
+    world.said_by_b = Some(Vec::new());
+    let first = world.roster_of_a().find("b").unwrap().incarnation;
+    for number in 0..NAMES {
+        world.seal_at_b(&format!("before {number}"));
+        world.request_of_b(false, flags(number, 1, 0));
+        world.round();
+    }
+    (0..ROUNDS).for_each(|_| world.round());
+    let old = world.said_by_b.take().unwrap();
+    world.is_cut = true;
+    (0..ROUNDS).for_each(|_| world.round());
+    assert_eq!(world.roster_of_a().find("b").unwrap().reach, Reach::Lost);
+    world.is_cut = false;
+    (0..ROUNDS).for_each(|_| world.round());
+    let roster = world.roster_of_a();
+    let second = roster.find("b").unwrap().incarnation;
+    assert!(second > first && roster.find("b").unwrap().reach == Reach::Live, "{roster:?}");
+    // Whatever it said of flags before would change them now.
+    for number in 0..NAMES {
+        world.request_of_a(flags(number, 2, 1));
+    }
+    (0..ROUNDS).for_each(|_| world.round());
+    assert_eq!(all_flags(&mut world), [2; NAMES]);
+    let (mut letters, mut questions) = (0, 0);
+    for (kind, life, body) in old {
+        assert_eq!(life, first);
+        let answer = world.again(kind, life, &body);
+        if kind == Kind::Question {
+            let reason = format!("b is no member in life {first}");
+            assert_eq!(answer, Some(Answer::No(reason)));
+            questions += 1;
+        } else {
+            // In the name of the life that it has now it is no better.
+            world.again(kind, second, &body);
+            letters += 1;
+        }
+        assert_eq!(world.roster_of_a(), roster);
+    }
+    assert!(letters > 10 && questions > 10, "{letters} letters, {questions} questions");
+    assert_eq!(all_flags(&mut world), [2; NAMES]);
+    (0..ROUNDS).for_each(|_| world.round());
+    assert_eq!(world.roster_of_a(), roster);
+    world.assert_sound();
+}
+
+/// A link broke, and its client's node saw so first: the client came back while the node with the
+/// memory had the old connection still. It was told that its place is not its own, for good.
+#[test]
+fn a_client_that_comes_back_before_its_connection_has_ended_is_told_to_come_again() {
+    let mut world = World::founded();
+    let early = world.guest_returns(World::GUEST_PID);
+    assert!(matches!(&early, Err(WireError::NoSeat { node, .. }) if node == "a"), "{early:?}");
+    // Another process is none of this.
+    let other = world.guest_returns(World::GUEST_PID + 1);
+    assert!(matches!(other, Err(WireError::Denied(_))), "{other:?}");
+    world.guest_lost();
+    let back = world.guest_returns(World::GUEST_PID);
+    assert!(matches!(back, Ok(ReplyBody::Welcome(_))), "{back:?}");
+    world.assert_sound();
+}
