@@ -33,8 +33,8 @@ LARGE = 256 * MIB
 class Schedule:
     """How the samples of a run are spread over time; what depends on a guest's clock.
 
-    ``rounds`` over all cells, those of ``LARGE`` and more in ``large_rounds`` of them, in ``guests``
-    one after the other. ``unmaps_min`` are made in a round at least, where they are quick. What
+    ``rounds`` over all cells, those of ``LARGE`` and more in ``large_rounds`` of them, in
+    ``guests`` one after the other. ``unmaps_min`` are made in a round at least, where they are quick. What
     ftrace times is unmapped ``traced`` times in a round, by size; others ``SAMPLES_MIN`` in all.
     """
 
@@ -58,7 +58,7 @@ SCHEDULES = {
         rounds=1,
         large_rounds=1,
         unmaps_min=2,
-        traced={256 * MIB: 100, GIB: 100},
+        traced={256 * MIB: 100, GIB: 32},
         in_turn=False,
     ),
     # What the host does lasts from milliseconds to minutes, and may halve or double a call: so each
@@ -77,7 +77,7 @@ SAMPLES_KEPT_MAX = 2000
 # In a run's folder: by which clock its guests were timed.
 CLOCK = "clock"
 # Several times what an idle machine of two cores takes.
-SECONDS_MAX = 900
+SECONDS_MAX = 1800
 # As farrow_shmem_ioctl.h lays it out.
 SAMPLE = struct.Struct("<QIIIHH")
 UNMAP = 0

@@ -111,7 +111,7 @@ class Laboratory:
                 debian.unpack([f"busybox-static:{architecture.name}"], unpacked)
             self._busybox = unpacked / "bin" / "busybox"
         self._programs = {name: self._build_program(name) for name in PROGRAMS}
-        self._append = {clock: architecture.append for clock in CLOCKS}
+        self._append = dict.fromkeys(CLOCKS, architecture.append)
         if "{tsc_khz}" in architecture.append:
             for clock, khz in ("instructions", 1_000_000), ("host", self._host_khz()):
                 self._append[clock] = architecture.append.format(tsc_khz=khz)

@@ -116,6 +116,14 @@ impl Teller<'_> {
         let last = client_at(self.socket);
         let its = [self.put(&last, None, 10)?, self.put(&last, None, 20)?];
         drop(last);
+        // Its page goes with the last of its objects, once it has gone itself. After a restart it may
+        // not go before this process.
+        for _ in 0..2_000 {
+            if client.stats()?.node.clients == 1 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.delete(&client, &its)?;
         // For so much, what is kept for later has to go back.
         match client.create(15 << 20, None) {
