@@ -34,8 +34,9 @@ class Schedule:
     """How the samples of a run are spread over time; what depends on a guest's clock.
 
     ``rounds`` over all cells, those of ``LARGE`` and more in ``large_rounds`` of them, in
-    ``guests`` one after the other. ``unmaps_min`` are made in a round at least, where they are quick. What
-    ftrace times is unmapped ``traced`` times in a round, by size; others ``SAMPLES_MIN`` in all.
+    ``guests`` one after the other. ``unmaps_min`` are made in a round at least, where they are
+    quick. What ftrace times is unmapped ``traced`` times in a round, by size; others
+    ``SAMPLES_MIN`` in all.
     """
 
     guests: int
