@@ -13,7 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from virtual import ROOT, TROUBLE, Debian, Failure, Guest, Line, modules, pack, run, say
+from virtual import (
+    ROOT,
+    TROUBLE,
+    Debian,
+    Failure,
+    Guest,
+    Line,
+    build_module,
+    modules,
+    pack,
+    run,
+    say,
+)
 
 HERE = Path(__file__).resolve().parent.parent
 MODULE = "farrow_shmem"
@@ -126,13 +138,8 @@ class Laboratory:
     def build_module(self, *flags: str) -> Path:
         """The module, with further compiler flags if a canary needs them."""
         place = Path(tempfile.mkdtemp(dir=self.scratch, prefix=f"{self.architecture.name}-module-"))
-        for source in (HERE / MODULE).iterdir():
-            shutil.copy(source, place)
         words = [*self.architecture.make, "W=1", f"KCFLAGS={' '.join(['-Werror', *flags])}"]
-        # For type information for BPF there would have to be a vmlinux.
-        words += ["CONFIG_DEBUG_INFO_BTF_MODULES=", "modules"]
-        run("make", "-s", "-C", self._headers, f"M={place}", *words)
-        return place / f"{MODULE}.ko"
+        return build_module(HERE / MODULE, place, self._headers, *words)
 
     def _build_program(self, name: str) -> Path:
         program = self.scratch / f"{self.architecture.name}-{name}"

@@ -23,11 +23,29 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from virtual import ROOT, TROUBLE, Debian, Failure, Guest, Line, install, modules, pack, run, say
+from virtual import (
+    ROOT,
+    TROUBLE,
+    Debian,
+    Failure,
+    Guest,
+    Line,
+    build_module,
+    install,
+    modules,
+    pack,
+    run,
+    say,
+)
 
 HERE = Path(__file__).resolve().parent
 
-PACKAGES = ("qemu-system-x86", "busybox-static", "cpio", "kmod", "binutils")
+PACKAGES = (
+    *("qemu-system-x86", "busybox-static", "cpio", "kmod", "binutils"),
+    # For the module that writes back all caches.
+    *("make", "gcc-12", "libelf1"),
+)
+SHMEM = ROOT / "kernel" / "farrow_shmem"
 KERNEL = "linux-image-cloud-amd64"
 # In the order of their loading modprobe tells; only these two are asked for.
 MODULES = ("virtio_pci", "virtio_net")
@@ -199,10 +217,14 @@ def main() -> int:
         programs = build(options.release)
         cache = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "vm"
         cache.mkdir(parents=True, exist_ok=True)
-        version, place = Debian(cache.resolve()).kernel(KERNEL)
+        debian = Debian(cache.resolve())
+        version, place = debian.kernel(KERNEL)
         vmlinuz = place / "boot" / f"vmlinuz-{version}"
         drivers = modules(place, version, MODULES)
         with tempfile.TemporaryDirectory(prefix="farrow-vm-") as scratch:
+            built = Path(scratch) / "module"
+            built.mkdir()
+            drivers.append(build_module(SHMEM, built, debian.headers(version), "ARCH=x86"))
             make_file_systems(Path(scratch), programs, drivers)
             booted = time.monotonic()
             say(f"ready after {booted - begin:.1f} s; two guests boot")

@@ -175,6 +175,16 @@ class Debian:
         return sources / package
 
 
+def build_module(sources: Path, place: Path, headers: Path, *words: str) -> Path:
+    """A module built in this folder, by these further words for make."""
+    for source in sources.iterdir():
+        shutil.copy(source, place)
+    # For type information for BPF there would have to be a vmlinux.
+    words = (*words, "CONFIG_DEBUG_INFO_BTF_MODULES=", "modules")
+    run("make", "-s", "-C", headers, f"M={place}", *words)
+    return place / f"{sources.name}.ko"
+
+
 def modules(place: Path, version: str, wanted: tuple[str, ...]) -> list[Path]:
     """Files of modules and of those that they need, in the order of loading."""
     found: dict[Path, None] = {}

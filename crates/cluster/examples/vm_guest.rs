@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use farrow::{
-    BatchData, Client, ConnectOptions, Error, Object, ObjectOptions, Reach, Rebuilt, SchemaNode,
-    Value, Writer,
+    BatchData, Client, ConnectOptions, Error, Length, Object, ObjectOptions, Reach, Rebuilt,
+    SchemaNode, Span, Value, Writer,
 };
 
 type Anything<T = ()> = Result<T, Box<dyn StdError>>;
@@ -40,6 +40,8 @@ const REGION: &str = "64MiB";
 const REGION_STEP_MIB: u32 = 128;
 const ROWS: i64 = 20_000;
 const RACES: u32 = 10;
+/// More than the smallest range for which all caches are written back.
+const LARGE_BYTES: u64 = 20 << 20;
 /// What b is granted in the memory of a, writes and does not seal.
 const UNSEALED_BYTES: u64 = 4 << 20;
 const FILLER_BYTES: u64 = 8 << 20;
@@ -103,6 +105,13 @@ impl Guest {
         let guest = Self { name, own, peer, command, daemon, client, held, writing };
         step(&format!("node {name} serves {REGION} of {device} from {offset} MiB on"));
         Ok(guest)
+    }
+
+    /// How often all caches were written back for the memory of a node, and lines published there.
+    fn maintained(&self, home: &str) -> Anything<(u64, u64)> {
+        let stats = self.client.at(home)?.stats()?;
+        let fabric = stats.fabrics.get("device").ok_or("no device")?;
+        Ok((fabric.all_caches_calls, fabric.published_lines))
     }
 
     /// Waits until both nodes live and each maps the memory of the other.
@@ -206,6 +215,7 @@ fn play(mut guest: Guest) -> Anything {
     step(&format!("both map each other's memory: {}", guest.settle()?));
     b.ask("settle")?;
     share(&guest, &mut b)?;
+    large(&guest, &mut b)?;
     holds(&guest, &mut b)?;
     let mut wins = 0;
     for round in 0..RACES {
@@ -243,6 +253,37 @@ fn share(guest: &Guest, b: &mut Steered) -> Anything {
     }
     step("a name that is taken is refused in both, wherever it lies");
     Ok(())
+}
+
+/// A range that is large enough is published, and refreshed, by writing back all caches, as the module
+/// of the kernel allows it here.
+fn large(guest: &Guest, b: &mut Steered) -> Anything {
+    let writer = guest.client.create(LARGE_BYTES, Some("large"))?;
+    let piece = large_piece();
+    for number in 0..LARGE_BYTES / piece.len() as u64 {
+        writer.memory().write_at(number * piece.len() as u64, &piece)?;
+    }
+    writer.seal()?;
+    let view = guest.client.get(&"large".into(), PATIENCE)?.view()?;
+    let offset = guest.client.locate(view.as_ptr(), view.len()).ok_or("not in the region")?;
+    let span = Span::new(offset, Length(LARGE_BYTES));
+    let before = guest.maintained("a")?;
+    guest.client.region().publish(span)?;
+    let after = guest.maintained("a")?;
+    same("all caches were written back to publish", after.0 - before.0, 1)?;
+    let lines = LARGE_BYTES / u64::from(farrow_memory::cache::line_bytes());
+    same("lines published", after.1 - before.1, lines)?;
+    let used = b.ask("large")?;
+    drop(view);
+    guest.client.delete(&["large".into()])?;
+    step(&format!(
+        "{lines} lines were published, and refreshed in b, by writing back all caches: {used}"
+    ));
+    Ok(())
+}
+
+fn large_piece() -> Vec<u8> {
+    (0..1 << 20).map(|index: u32| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 /// What the other machine holds is not reused, and the home sees it without a message.
@@ -440,6 +481,15 @@ fn done(guest: &mut Guest, line: &str) -> Anything<String> {
             writer.memory().write_at(0, &[0xBB; 5000])?;
             guest.writing.push(writer);
             Ok(String::new())
+        }
+        ["large"] => {
+            let before = guest.maintained("a")?;
+            let view = guest.client.get(&"large".into(), PATIENCE)?.view()?;
+            let is_right = view.chunks(1 << 20).all(|chunk| chunk == large_piece());
+            same("the bytes are those of the maker", is_right, true)?;
+            let after = guest.maintained("a")?;
+            same("all caches were written back to refresh", after.0 - before.0, 1)?;
+            Ok(format!("{} B", view.len()))
         }
         ["race", round] => guest.race(round.parse()?).map(|won| won.to_string()),
         ["kill"] => guest.kill_daemon(),
