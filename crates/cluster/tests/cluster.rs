@@ -524,6 +524,15 @@ fn memory_that_is_coherent_only_inside_a_machine_is_published_refreshed_and_clea
     let lines = (1 << 20) / 64;
     let refreshed = fabric(&a).refreshed_lines - before.refreshed_lines;
     assert!((lines..lines + 1000).contains(&refreshed), "once, not three times: {refreshed}");
+    // Nor once more by other clients of the same node and user; on the other node once too.
+    for (number, is_first) in [(0, false), (1, true), (1, false)] {
+        let client = nodes.client(number).at("a").unwrap();
+        let before = fabric(&client);
+        assert_eq!(&client.get(&"far".into(), NOW).unwrap().view().unwrap()[..], value);
+        let refreshed = fabric(&client).refreshed_lines - before.refreshed_lines;
+        assert_eq!(refreshed >= lines, is_first, "node {number}: {refreshed}");
+        assert!(refreshed < 1000 || is_first, "node {number}: {refreshed}");
+    }
     for (n, id) in (0..).zip(&ids) {
         assert_eq!(&a.get(&(*id).into(), NOW).unwrap().view().unwrap()[..], bytes_of(n, 500));
     }

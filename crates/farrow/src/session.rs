@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +16,11 @@ use farrow_cluster::wire::{
 };
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
-    PassedParts, Proximity, Region, Retired, Span, page_bytes, process_id,
+    PassedParts, Proximity, Region, Retired, SharedWords, Span, page_bytes, process_id,
 };
 use farrow_store::{
-    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, Reader, StoreError,
-    UseStamps,
+    ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, REFRESHED_MARKS, Reader,
+    StoreError, UseStamps,
 };
 
 use crate::arena::Arena;
@@ -113,7 +114,11 @@ impl Session {
         let region = Arc::new(map(&welcome, descriptors, proximity)?);
         region.advise_huge();
         let namespace = NamespaceId(welcome.namespace);
-        let reader = Reader::open(Arc::clone(&region))?.in_namespace(namespace, &options.namespace);
+        let mut reader =
+            Reader::open(Arc::clone(&region))?.in_namespace(namespace, &options.namespace);
+        if let Some(marks) = shared_marks(&socket, &region, welcome.region_uid) {
+            reader = reader.sharing_refreshed(marks);
+        }
         let hold_blocks: Vec<Span> = welcome.hold_blocks.iter().copied().map(span).collect();
         let holds = Arc::new(HoldTable::new(Arc::clone(&region), &hold_blocks)?);
         let slot = ClientSlot(welcome.slot);
@@ -604,6 +609,20 @@ fn reap_in_background(mut child: Child) {
         .name("farrow-reap".into())
         .stack_size(64 << 10)
         .spawn(move || child.wait());
+}
+
+/// Marks of what was refreshed on a node-local region, which processes of this user share that are
+/// clients of the same daemon. Without them each process refreshes for itself.
+fn shared_marks(socket: &Path, region: &Region, uid: u64) -> Option<SharedWords> {
+    if !region.is_node_local() || region.fabric().maintenance().is_some() {
+        return None;
+    }
+    let daemon = std::fs::metadata(socket).ok()?.ino();
+    let prefix = format!("farrow-refreshed-{}-", rustix::process::geteuid().as_raw());
+    let name = format!("{prefix}{daemon:x}-{uid:016x}");
+    SharedWords::open(Path::new(paths::SHM_DIR), &prefix, &name, REFRESHED_MARKS)
+        .inspect_err(|error| tracing::debug!(%error, "each process refreshes for itself"))
+        .ok()
 }
 
 /// Builds the client's view of the region from the descriptors that came with the welcome.

@@ -37,6 +37,7 @@ mod mapping;
 mod process;
 pub mod profile;
 mod region;
+mod shared_words;
 pub mod survey;
 pub mod sync;
 mod units;
@@ -50,6 +51,7 @@ pub use region::sealed::SealedBytes;
 pub use region::words::{Words, WordsMut};
 pub use region::writable::{Retired, WritableBytes};
 pub use region::{Access, Counters, Populate, Region};
+pub use shared_words::SharedWords;
 pub use units::{
     Address, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, WINDOW_BASE,
     WINDOW_END, page_bytes,

@@ -35,6 +35,7 @@ pub use books::space::{Run, SpaceAllocator, SpaceError};
 pub use client::entry_table::EntryTable;
 pub use client::hold_table::{Held, HeldBytes, HoldTable};
 pub use client::reader::{Listed, Place, Reader, Whereabouts};
+pub use client::refreshed::REFRESHED_MARKS;
 pub use client::uses::UseStamps;
 pub use coherence::clean;
 pub use error::{FormatError, StoreError};

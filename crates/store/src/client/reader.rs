@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farrow_memory::sync::{Ordering, fence};
-use farrow_memory::{Length, Offset, Region, Span, Words};
+use farrow_memory::{Length, Offset, Region, SharedWords, Span, Words};
 
 use crate::books::cluster;
 use crate::books::control::word_of;
@@ -114,6 +114,13 @@ impl Reader {
         Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name, refreshed })
     }
 
+    /// The same, with what it refreshes, and what others did, told by these words, of which there have
+    /// to be [`REFRESHED_MARKS`](crate::REFRESHED_MARKS): shared by processes of this node that trust each other.
+    #[must_use]
+    pub fn sharing_refreshed(self, marks: SharedWords) -> Self {
+        Self { refreshed: Arc::new(Refreshed::OfNode(marks)), ..self }
+    }
+
     /// The same in a namespace: names are those of its objects, and lists tell of them alone.
     /// Ids lead to objects of all namespaces.
     #[must_use]
@@ -218,7 +225,8 @@ impl Reader {
     }
 
     /// Find an object and hold it, so that it stays until [`Held`] is dropped. On a node-local
-    /// region its bytes are refreshed, since any node may have written them: once in this process.
+    /// region its bytes are refreshed, since any node may have written them: once on this node, or in
+    /// this process where its processes share no [marks](Self::sharing_refreshed).
     ///
     /// # Errors
     /// As [`Reader::lookup`], and [`StoreError::HoldsExhausted`].
@@ -241,8 +249,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Refresh all bytes of an object that is held, if this process has not done so yet and has to:
-    /// for who held it by [`HoldTable::hold`]. Whether it was done now.
+    /// Refresh all bytes of an object that is held, if that was not done yet and has to be: for who held it by [`HoldTable::hold`]. Whether it was done now.
     ///
     /// # Errors
     /// As [`Reader::blocks`].

@@ -1,36 +1,92 @@
-//! Which objects this process has refreshed: what is sealed does not change, so once is enough.
+//! Which objects were refreshed on this node: what is sealed does not change, so once is enough.
+//!
+//! A refresh makes all caches of the node forget the lines, so one process may rely on another's, if
+//! it trusts what that one says of it. Processes of one user do: the marks lie in memory that they
+//! share ([`SharedWords`]). Where there is none, each process has its own.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::OnceLock;
+
+use farrow_memory::SharedWords;
+use farrow_memory::sync::{AtomicU64, Ordering};
 
 use crate::format::entry::Sequence;
 use crate::format::ids::Slot;
 
-/// Objects remembered, some 16 B each. When there are more all are forgotten, and refreshed once
-/// more.
-const OBJECTS_MAX: usize = 1 << 16;
+/// Marks, each for the slots that leave the same remainder: of two that share one the last counts, and
+/// the other is refreshed once more.
+pub const REFRESHED_MARKS: usize = 1 << 16;
 
-/// By slot: the sequence, which no other object has and which changes when the bytes move.
-#[derive(Debug, Default)]
-pub(crate) struct Refreshed {
-    sequences: Mutex<HashMap<u32, u64>>,
+/// Of a mark the upper bits tell the slot, the others the sequence, which no other object in the slot
+/// has and which changes when the bytes move.
+const SEQUENCE_BITS: u32 = 48;
+
+/// Mark by place.
+#[derive(Debug)]
+pub(crate) enum Refreshed {
+    /// Made when the first one is set: on a coherent region that is never.
+    OfProcess(OnceLock<Box<[AtomicU64]>>),
+    OfNode(SharedWords),
+}
+
+impl Default for Refreshed {
+    fn default() -> Self {
+        Self::OfProcess(OnceLock::new())
+    }
 }
 
 impl Refreshed {
     pub(crate) fn contains(&self, slot: Slot, sequence: Sequence) -> bool {
-        self.sequences().get(&slot.0) == Some(&sequence.0)
+        // Acquire: what was refreshed before the mark was set is loaded after it.
+        let found = self.place(slot).map(|place| place.load(Ordering::Acquire));
+        found.is_some() && found == mark(slot, sequence)
     }
 
     pub(crate) fn insert(&self, slot: Slot, sequence: Sequence) {
-        let mut sequences = self.sequences();
-        if sequences.len() >= OBJECTS_MAX {
-            sequences.clear();
+        if let (Some(place), Some(mark)) = (self.place(slot), mark(slot, sequence)) {
+            place.store(mark, Ordering::Release);
         }
-        sequences.insert(slot.0, sequence.0);
     }
 
-    /// Right after each statement.
-    fn sequences(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
-        self.sequences.lock().unwrap_or_else(PoisonError::into_inner)
+    fn place(&self, slot: Slot) -> Option<&AtomicU64> {
+        let index = slot.0 as usize % REFRESHED_MARKS;
+        match self {
+            Self::OfProcess(marks) => {
+                let none = || (0..REFRESHED_MARKS).map(|_| AtomicU64::new(0)).collect();
+                marks.get_or_init(none).get(index)
+            }
+            Self::OfNode(marks) => marks.get(index),
+        }
+    }
+}
+
+/// None for a sequence that does not fit, after many trillions of objects: it is refreshed each time.
+fn mark(slot: Slot, sequence: Sequence) -> Option<u64> {
+    let upper = u64::from(slot.0) / REFRESHED_MARKS as u64;
+    let fits = sequence.0 != 0 && sequence.0 >> SEQUENCE_BITS == 0;
+    fits.then_some(upper << SEQUENCE_BITS | sequence.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_of_one_life_of_one_slot() {
+        let refreshed = Refreshed::default();
+        let (slot, other) = (Slot(5), Slot(5 + REFRESHED_MARKS as u32));
+        assert!(!refreshed.contains(slot, Sequence(9)));
+        refreshed.insert(slot, Sequence(9));
+        assert!(refreshed.contains(slot, Sequence(9)));
+        assert!(!refreshed.contains(slot, Sequence(17)));
+        assert!(!refreshed.contains(Slot(6), Sequence(9)));
+        assert!(!refreshed.contains(other, Sequence(9)), "another slot of the same place");
+        refreshed.insert(other, Sequence(9));
+        assert!(refreshed.contains(other, Sequence(9)) && !refreshed.contains(slot, Sequence(9)));
+        for odd in [0, 1 << SEQUENCE_BITS, u64::MAX] {
+            refreshed.insert(Slot(7), Sequence(odd));
+            assert!(!refreshed.contains(Slot(7), Sequence(odd)), "{odd}");
+        }
+        refreshed.insert(Slot(u32::MAX), Sequence(9));
+        assert!(refreshed.contains(Slot(u32::MAX), Sequence(9)));
     }
 }

@@ -1,0 +1,226 @@
+//! A few words that the processes of one user on one machine share, outside of any region.
+//!
+//! They lie in a file of a tmpfs that is this user's alone. Processes of one user can read and write
+//! each other's memory as it is, so what is in the words is trusted as much as they are.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::FabricError;
+use crate::mapping::Mapping;
+use crate::sync::AtomicU64;
+use crate::units::Length;
+
+const WORD_BYTES: usize = 8;
+
+/// Somebody takes the file away just now: so often, and so long in between.
+const TRIES_MAX: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Words in a file. The last one to let go of it takes it away; what a killed process left goes when
+/// the next one of the same user opens any.
+#[derive(Debug)]
+pub struct SharedWords {
+    mapping: Mapping,
+    count: usize,
+    /// Locked, shared, as long as it is open.
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+impl SharedWords {
+    /// So many words, zeros at first, in the file of this name. Files whose names begin with `prefix`,
+    /// as this one's does, and which nobody uses are removed.
+    ///
+    /// # Errors
+    /// The system's answer; [`FabricError::NotPrivate`] for a file that is not this user's alone;
+    /// [`FabricError::NoSpace`].
+    pub fn open(dir: &Path, prefix: &str, name: &str, count: usize) -> Result<Self, FabricError> {
+        let path = dir.join(name);
+        let failed = |call, errno: Errno| FabricError::System {
+            call,
+            path: path.clone(),
+            source: errno.into(),
+        };
+        sweep(dir, prefix, name);
+        let length = Length((count * WORD_BYTES) as u64);
+        let mut tries = 0;
+        let file = loop {
+            if let Some(file) = try_open(&path)? {
+                break file;
+            }
+            tries += 1;
+            if tries == TRIES_MAX {
+                return Err(FabricError::Locked { path });
+            }
+            thread::sleep(PAUSE);
+        };
+        // Every page is there from the start: a store into a full tmpfs would be a SIGBUS.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length.0)
+            .map_err(|errno| failed("fallocate", errno))?;
+        let mapping = Mapping::of_file(file.as_fd(), 0, length, true)
+            .map_err(|errno| failed("mmap", errno))?;
+        Ok(Self { mapping, count, file, path })
+    }
+
+    /// How many words there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// A word; `None` behind the end.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&AtomicU64> {
+        if index >= self.count {
+            return None;
+        }
+        let at = self.mapping.pointer((index * WORD_BYTES) as u64).cast::<AtomicU64>();
+        // SAFETY: the mapping is writable, begins at a page, has `count` words and lives as long as
+        // `self`; all accesses of all processes are atomic.
+        Some(unsafe { &*at.cast_const() })
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // Whoever else has it open holds the lock too.
+        if rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && is_at(&self.file, &self.path)
+        {
+            let _ = rustix::fs::unlink(&self.path);
+        }
+    }
+}
+
+/// The file, locked; `None` if somebody takes it away just now.
+fn try_open(path: &Path) -> Result<Option<OwnedFd>, FabricError> {
+    let failed = |call, errno: Errno| FabricError::System {
+        call,
+        path: path.to_owned(),
+        source: errno.into(),
+    };
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| failed("open", errno))?;
+    let stat = rustix::fs::fstat(&file).map_err(|errno| failed("fstat", errno))?;
+    let mode = stat.st_mode & 0o777;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+        return Err(FabricError::NotPrivate { path: path.to_owned(), owner: stat.st_uid, mode });
+    }
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(is_at(&file, path).then_some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(failed("flock", errno)),
+    }
+}
+
+/// Whether the path still leads to this file.
+fn is_at(file: &OwnedFd, path: &Path) -> bool {
+    match (rustix::fs::fstat(file), rustix::fs::lstat(path)) {
+        (Ok(own), Ok(there)) => (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino),
+        _ => false,
+    }
+}
+
+/// Removes what killed processes left. Nothing here is an error: the next one tries again.
+fn sweep(dir: &Path, prefix: &str, own: &str) {
+    let Ok(entries) = fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| name.starts_with(prefix) && *name != own)
+        else {
+            continue;
+        };
+        let path = dir.join(name);
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else {
+            continue;
+        };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && is_at(&file, &path)
+        {
+            let _ = rustix::fs::unlink(&path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::sync::Ordering;
+
+    fn open(dir: &Path, name: &str) -> Result<SharedWords, FabricError> {
+        SharedWords::open(dir, "words-", name, 1000)
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_one_stores_the_other_loads_and_the_last_one_takes_it_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = open(dir.path(), "words-a").unwrap();
+        let two = open(dir.path(), "words-a").unwrap();
+        assert_eq!((one.len(), one.is_empty()), (1000, false));
+        assert_eq!(two.get(999).unwrap().load(Ordering::Acquire), 0);
+        one.get(999).unwrap().store(7, Ordering::Release);
+        assert_eq!(two.get(999).unwrap().load(Ordering::Acquire), 7);
+        assert!(two.get(1000).is_none());
+        drop(one);
+        assert_eq!(names(dir.path()), ["words-a"]);
+        let three = open(dir.path(), "words-a").unwrap();
+        assert_eq!(three.get(999).unwrap().load(Ordering::Acquire), 7);
+        drop((two, three));
+        assert!(names(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn what_nobody_uses_is_swept_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        for left in ["words-left", "other"] {
+            fs::write(dir.path().join(left), b"left").unwrap();
+        }
+        let used = open(dir.path(), "words-used").unwrap();
+        let mut found = names(dir.path());
+        found.sort_unstable();
+        assert_eq!(found, ["other", "words-used"]);
+        let also = open(dir.path(), "words-also").unwrap();
+        used.get(0).unwrap().store(1, Ordering::Release);
+        assert_eq!(names(dir.path()).len(), 3, "what is used stays");
+        drop((used, also));
+        assert_eq!(names(dir.path()), ["other"]);
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("words-a");
+        fs::write(&path, b"").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(matches!(open(dir.path(), "words-a"), Err(FabricError::NotPrivate { .. })));
+        assert!(matches!(
+            open(&dir.path().join("none"), "words-a"),
+            Err(FabricError::System { .. })
+        ));
+    }
+}
