@@ -18,7 +18,7 @@ from farrow.cli._doctor import _all_caches
 from farrow.lab import _analyse, _measure, _pairs, _plan, _report, analyse
 
 if TYPE_CHECKING:
-    from conftest import Node
+    from conftest import Cluster, Node
 
 SMALL = (
     "--quick", "--size-max=64KiB", "--pattern-bytes=64KiB", "--rounds=1", "--seconds=0.0005",
@@ -134,6 +134,21 @@ def test_memory_of_a_node_takes_part(
     # What was written there was given back, and is no object.
     main(["stat", "--socket", node.socket, "--json"])
     assert json.loads(capsys.readouterr().out)["objects"] == first["objects"]
+
+
+def test_memory_of_another_node_takes_part(
+    nodes: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    before = nodes.client("b").stats()
+    where = ["--socket", nodes.nodes["a"].socket, "--node", "b"]
+    assert main(["lab", "coherence", *SMALL, "--json", *where, "-o", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["choices"]
+    assert "memory of node b" in (folder / "report.html").read_text()
+    regions = pq.read_table(folder / "samples.parquet").filter(pc.field("memory") == "region")
+    assert set(regions["part"].to_pylist()) >= {"patterns"}
+    after = nodes.client("b").stats()
+    assert (after["objects"], after["used"]) == (before["objects"], before["used"])
 
 
 @pytest.mark.parametrize(

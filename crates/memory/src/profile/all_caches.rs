@@ -143,7 +143,9 @@ mod tests {
         assert_eq!(error.source.kind(), std::io::ErrorKind::NotFound);
         assert!(error.to_string().starts_with("/dev/farrow-none: open: "), "{error}");
         let error = AllCaches::open(Path::new("/dev/null")).unwrap_err();
-        assert_eq!(error.source.raw_os_error(), Some(Errno::NOTTY.raw_os_error()));
+        // An emulator of another CPU's system calls knows no such command at all.
+        let not_known = [Errno::NOTTY, Errno::NOSYS].map(|errno| Some(errno.raw_os_error()));
+        assert!(not_known.contains(&error.source.raw_os_error()), "{error}");
         assert!(error.to_string().contains("write back all caches"), "{error}");
     }
 
