@@ -25,6 +25,8 @@ THESIS_MEDIANS_US = {0: 9.8, 2: 13.2, 4: 21.1, 6: 70.4, 8: 303.0, 10: 1141.0}
 # What is unmapped at a time in the grid by order: four blocks of the largest.
 ORDER_BYTES = 16 * MIB
 SAMPLES_MIN = 128
+# In a round, where they are quick.
+UNMAPS_MIN = 2
 # From this size on a cell takes seconds a time.
 LARGE = 256 * MIB
 
@@ -34,15 +36,13 @@ class Schedule:
     """How the samples of a run are spread over time; what depends on a guest's clock.
 
     ``rounds`` over all cells, those of ``LARGE`` and more in ``large_rounds`` of them, in
-    ``guests`` one after the other. ``unmaps_min`` are made in a round at least, where they are
-    quick. What ftrace times is unmapped ``traced`` times in a round, by size; others
-    ``SAMPLES_MIN`` in all.
+    ``guests`` one after the other. What ftrace times is unmapped ``traced`` times in a round, by
+    size; others ``SAMPLES_MIN`` in all.
     """
 
     guests: int
     rounds: int
     large_rounds: int
-    unmaps_min: int
     traced: Mapping[int, int]
     # All runs in the same guests, cell by cell in turn; else each run has guests of its own.
     in_turn: bool
@@ -58,7 +58,6 @@ SCHEDULES = {
         guests=1,
         rounds=1,
         large_rounds=1,
-        unmaps_min=2,
         traced={256 * MIB: 100, GIB: 32},
         in_turn=False,
     ),
@@ -68,7 +67,6 @@ SCHEDULES = {
         guests=4,
         rounds=8,
         large_rounds=4,
-        unmaps_min=2,
         traced={64 * MIB: 3, 256 * MIB: 2, GIB: 2},
         in_turn=True,
     ),
@@ -167,11 +165,11 @@ def cells(schedule: Schedule) -> list[Cell]:
         rounds = schedule.large_rounds if size >= LARGE else schedule.rounds
         times = schedule.times(size // PAGE_BYTES)
         if size <= ORDER_BYTES:
-            times = max(times, schedule.unmaps_min)
+            times = max(times, UNMAPS_MIN)
         for name in ("read_all", "write_all"):
             made.append(Cell("size", name, size, 0, False, times, rounds))
     for order in ORDERS:
-        times = max(schedule.times(ORDER_BYTES // (PAGE_BYTES << order)), schedule.unmaps_min)
+        times = max(schedule.times(ORDER_BYTES // (PAGE_BYTES << order)), UNMAPS_MIN)
         for name in ("read_all", "write_all"):
             for op in (False, True):
                 made.append(Cell("order", name, ORDER_BYTES, order, op, times, schedule.rounds))

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Daemon, assert_balanced, bytes_of, client_at, failpoint, wait_for};
+use common::{Daemon, assert_balanced, bytes_of, client_at, failpoint, this_test_again, wait_for};
 use farrow::{Client, Error, NamespaceSpec, ObjectId, SubscribeOptions, Target, Value};
 use farrow_store::failpoints;
 
@@ -162,8 +162,7 @@ impl Told {
     /// Whether the daemon died in a story; it runs again then, to die at the next place, if any.
     fn run(&mut self, daemon: &mut Daemon, place: &str, next: Option<&str>) -> bool {
         self.round += 1;
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["story", "--exact", "--nocapture", "--test-threads=1"])
+        let mut child = this_test_again("story")
             .env(STORY_SOCKET, &daemon.socket)
             .env(STORY_ROUND, self.round.to_string())
             .stdin(Stdio::null())
@@ -295,8 +294,7 @@ fn a_client_that_dies_at_any_place_leaves_nothing_but_what_it_sealed() {
     for (place, nth) in failpoints::OF_CLIENTS.iter().flat_map(|place| [(*place, 1), (*place, 30)])
     {
         let said = format!("{place}:{nth}");
-        let out = Command::new(std::env::current_exe().unwrap())
-            .args(["dying_client", "--exact", "--nocapture", "--test-threads=1"])
+        let out = this_test_again("dying_client")
             .env(CHILD_SOCKET, &daemon.socket)
             .env(failpoints::VARIABLE, said)
             .stderr(Stdio::null())

@@ -5,13 +5,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use common::nodes::{Nodes, wait_for};
-use common::{Dice, PATIENCE, assert_balanced, client_at};
+use common::{Dice, PATIENCE, assert_balanced, client_at, this_test_again};
 use farrow::{
     AppendOptions, BatchData, Client, ConnectOptions, Error, HugeTable, NamespaceSpec, Partition,
     Reach, SchemaNode, Snapshot, Until, Value,
@@ -402,8 +402,7 @@ fn appender() {
 }
 
 fn start_appender(socket: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["appender", "--exact", "--nocapture", "--test-threads=1"])
+    this_test_again("appender")
         .env(APPENDER_SOCKET, socket)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

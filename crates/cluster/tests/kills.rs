@@ -6,10 +6,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, wait_for};
+use common::{Daemon, Dice, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, Error, Target, Value};
 use farrow_memory::sync;
 
@@ -68,8 +68,7 @@ fn child_client() {
 }
 
 fn child(socket: &Path, seed: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["child_client", "--exact", "--nocapture", "--test-threads=1"])
+    this_test_again("child_client")
         .env(CHILD_SOCKET, socket)
         .env(CHILD_SEED, seed.to_string())
         .stdin(Stdio::null())

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
+use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, Target, Value};
 use farrow_cluster::wire::{
     self, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, WireError,
@@ -61,8 +61,7 @@ fn read_until(client: &Client, stop: &sync::AtomicBool) -> u64 {
 }
 
 fn start_readers(socket: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["child_readers", "--exact", "--nocapture", "--test-threads=1"])
+    let mut child = this_test_again("child_readers")
         .env(CHILD_SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

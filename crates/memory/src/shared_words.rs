@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::FabricError;
+use crate::fabric::files::{self, Contents, Room, system};
 use crate::mapping::Mapping;
 use crate::sync::AtomicU64;
 use crate::units::Length;
@@ -43,11 +44,6 @@ impl SharedWords {
     /// [`FabricError::NoSpace`].
     pub fn open(dir: &Path, prefix: &str, name: &str, count: usize) -> Result<Self, FabricError> {
         let path = dir.join(name);
-        let failed = |call, errno: Errno| FabricError::System {
-            call,
-            path: path.clone(),
-            source: errno.into(),
-        };
         sweep(dir, prefix, name);
         let length = Length((count * WORD_BYTES) as u64);
         let mut tries = 0;
@@ -62,10 +58,12 @@ impl SharedWords {
             thread::sleep(PAUSE);
         };
         // Every page is there from the start: a store into a full tmpfs would be a SIGBUS.
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length.0)
-            .map_err(|errno| failed("fallocate", errno))?;
+        rustix::fs::ftruncate(&file, length.0)
+            .map_err(|errno| system("ftruncate", &path, errno))?;
+        let room = Room::of(dir, file.as_fd());
+        files::commit_pages(file.as_fd(), 0, length, &room, Contents::Kept)?;
         let mapping = Mapping::of_file(file.as_fd(), 0, length, true)
-            .map_err(|errno| failed("mmap", errno))?;
+            .map_err(|errno| system("mmap", &path, errno))?;
         Ok(Self { mapping, count, file, path })
     }
 
@@ -108,23 +106,14 @@ impl Drop for SharedWords {
 
 /// The file, locked; `None` if somebody takes it away just now.
 fn try_open(path: &Path) -> Result<Option<OwnedFd>, FabricError> {
-    let failed = |call, errno: Errno| FabricError::System {
-        call,
-        path: path.to_owned(),
-        source: errno.into(),
-    };
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(|errno| failed("open", errno))?;
-    let stat = rustix::fs::fstat(&file).map_err(|errno| failed("fstat", errno))?;
-    let mode = stat.st_mode & 0o777;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
-        return Err(FabricError::NotPrivate { path: path.to_owned(), owner: stat.st_uid, mode });
-    }
+        .map_err(|errno| system("open", path, errno))?;
+    files::check_private(file.as_fd(), path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(is_at(&file, path).then_some(file)),
         Err(Errno::WOULDBLOCK) => Ok(None),
-        Err(errno) => Err(failed("flock", errno)),
+        Err(errno) => Err(system("flock", path, errno)),
     }
 }
 

@@ -145,9 +145,7 @@ pub fn hit_by_client(name: &'static str) {
 /// Pass the place `name`.
 #[doc(hidden)]
 pub fn hit(name: &'static str) {
-    if let Some(hook) = GLOBAL.get() {
-        hook(name);
-    }
+    hit_by_client(name);
     // The hook is out of its place while it runs: it may panic, or pass failpoints itself.
     if let Some(mut hook) = LOCAL.with(|local| local.borrow_mut().take()) {
         hook(name);

@@ -5,76 +5,34 @@
 //! also when both sides of its equation miss the same block. The entries know nothing of its sums.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow::Stats;
-use farrow_cluster::link::Link;
-use farrow_cluster::wire::{Hello, NodeStats, PROTOCOL_VERSION, RequestBody};
-use farrow_memory::{
-    Access, CoherenceClass, FabricKind, Geometry, Length, PassedFabric, PassedParts, Proximity,
-    Region, Span,
-};
+use farrow::{Client, Stats};
+use farrow_cluster::wire::NodeStats;
+use farrow_memory::Span;
 use farrow_store::Reader;
 
-use super::{Daemon, PATIENCE, assert_balanced};
+use super::{Daemon, assert_balanced};
 
 /// What is on its way to a daemon when its clients stop is done by then.
 const QUIET_MAX: Duration = Duration::from_secs(20);
 
-pub struct Books {
-    link: Link,
-    reader: Reader,
-}
+pub struct Books(Reader);
 
 impl Books {
-    pub fn open(daemon: &Daemon) -> Self {
-        let hello = Hello {
-            version: PROTOCOL_VERSION,
-            resume: None,
-            namespace: String::new(),
-            node: String::new(),
-        };
-        let until = Instant::now() + PATIENCE;
-        let (link, welcome, descriptors) = Link::connect(&daemon.socket, hello, until).unwrap();
-        let descriptors: [OwnedFd; 3] = descriptors.try_into().unwrap();
-        let [control_read, data_read, data_write] = descriptors;
-        let fabric = PassedFabric::new(PassedParts {
-            kind: if welcome.is_device { FabricKind::Device } else { FabricKind::Shm },
-            coherence: match welcome.is_node_local {
-                true => CoherenceClass::NodeLocal,
-                false => CoherenceClass::Coherent,
-            },
-            geometry: Geometry {
-                control: Length(welcome.control_bytes),
-                data: Length(welcome.data_bytes),
-            },
-            control_read,
-            control_file_offset: welcome.control_file_offset,
-            data_read,
-            data_write: Some(data_write),
-            data_file_offset: welcome.data_file_offset,
-        });
-        let fabric = Arc::new(fabric.unwrap());
-        let region = Region::map_from(fabric, Access::Client, None, Proximity::Local).unwrap();
-        Self { link, reader: Reader::open(Arc::new(region)).unwrap() }
+    pub fn open(client: &Client) -> Self {
+        Self(Reader::open(Arc::clone(client.region())).unwrap())
     }
 
     /// Bytes of the blocks of all objects that the directory tells of.
     pub fn live_bytes(&self) -> Result<u64, String> {
-        let listed = self.reader.list("").map_err(|error| error.to_string())?;
+        let listed = self.0.list("").map_err(|error| error.to_string())?;
         if let Some(one) = listed.iter().find(|one| one.entry.extra_count > 0 || one.is_spilled) {
             return Err(format!("not of one block in memory, as those of these tests: {one:?}"));
         }
         let blocks = listed.into_iter().map(|one| one.entry.primary).collect();
-        sum_of(blocks, self.reader.layout().heap)
-    }
-}
-
-impl Drop for Books {
-    fn drop(&mut self) {
-        self.link.tell(RequestBody::Goodbye);
+        sum_of(blocks, self.0.layout().heap)
     }
 }
 
@@ -107,7 +65,8 @@ pub fn compare(live: u64, node: &NodeStats) -> Result<(), String> {
 
 /// Of a node whose clients do nothing at the moment: what they had asked for is waited for.
 pub fn assert_counted(daemon: &Daemon, whose: &str) -> Stats {
-    let (books, client) = (Books::open(daemon), daemon.client());
+    let client = daemon.client();
+    let books = Books::open(&client);
     let until = Instant::now() + QUIET_MAX;
     loop {
         let before = client.stats().unwrap();

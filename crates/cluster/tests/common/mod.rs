@@ -200,6 +200,13 @@ fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap()
 }
 
+/// This program once more, to run one of its tests alone: one that plays a child.
+pub fn this_test_again(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command
+}
+
 /// For `env`: dies where this place is passed for the n-th time.
 pub fn failpoint(place: &str, nth: u64) -> String {
     format!("{}={place}:{nth}", failpoints::VARIABLE)

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use farrow::{Client, Error, Metadata, ObjectBytes, ObjectOptions, Target, Value,
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 
-use super::{PATIENCE, bytes_of, client_at};
+use super::{PATIENCE, bytes_of, client_at, this_test_again};
 
 /// Set in the environment of a child that plays; names the socket.
 pub const PLAYER_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
@@ -50,8 +50,7 @@ impl Player {
     }
 
     fn start_as(socket: &Path, more: &[(&str, String)]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["player", "--exact", "--nocapture", "--test-threads=1"])
+        let mut child = this_test_again("player")
             .env(PLAYER_SOCKET, socket)
             .envs(more.iter().cloned())
             .stdin(Stdio::piped())

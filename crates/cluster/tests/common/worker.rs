@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, Target, Value, Writer};
 use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Dice, bytes_of, client_at};
+use super::{Dice, bytes_of, client_at, this_test_again};
 
 /// Set in the environment of a child that works: number, seed and [`Limits`].
 const WORKER: &str = "FARROW_TEST_WORKER";
@@ -94,8 +94,7 @@ impl Worker {
     /// One whose calls are measured by other limits than those that they have.
     pub fn start_with(socket: &Path, number: u64, seed: u64, limits: Limits) -> Self {
         let limits = format!("{} {}", limits.call.as_millis(), limits.slack.as_millis());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["worker", "--exact", "--nocapture", "--test-threads=1"])
+        let mut child = this_test_again("worker")
             .env(SOCKET, socket)
             .env(WORKER, format!("{number} {seed} {limits}"))
             .stdin(Stdio::piped())

@@ -28,7 +28,7 @@ const NAME_BYTES_MAX: usize = 200;
 const LOCK_TRIES_MAX: u32 = 25;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-pub(super) fn system(call: &'static str, path: &Path, errno: Errno) -> FabricError {
+pub(crate) fn system(call: &'static str, path: &Path, errno: Errno) -> FabricError {
     FabricError::System { call, path: path.to_owned(), source: errno.into() }
 }
 
@@ -68,6 +68,16 @@ pub(super) fn check_geometry(geometry: Geometry, file_offset: u64) -> Result<(),
     Ok(())
 }
 
+/// A file that is not this user's alone is refused.
+pub(crate) fn check_private(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| system("fstat", path, errno))?;
+    let mode = stat.st_mode & 0o777;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
+        return Err(FabricError::NotPrivate { path: path.to_owned(), owner: stat.st_uid, mode });
+    }
+    Ok(())
+}
+
 /// Opens a file a second time, read-only. No mapping made from the result can become writable.
 pub(super) fn reopen_read_only(fd: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, FabricError> {
     reopen(fd, path, OFlags::RDONLY)
@@ -101,7 +111,7 @@ pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError
 }
 
 /// Where pages are to come from.
-pub(super) struct Room<'a> {
+pub(crate) struct Room<'a> {
     /// For messages.
     pub path: &'a Path,
     /// An open file there.
@@ -114,7 +124,7 @@ pub(super) struct Room<'a> {
 
 impl<'a> Room<'a> {
     /// The file system `fd` lies on.
-    pub(super) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
+    pub(crate) fn of(path: &'a Path, fd: BorrowedFd<'a>) -> Self {
         let is_memory = is_tmpfs(fd);
         Self { path, fd, is_memory, has_size: true }
     }
@@ -149,7 +159,7 @@ pub(super) fn is_tmpfs(fd: BorrowedFd<'_>) -> bool {
 
 /// What a file holds before its pages are committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Contents {
+pub(crate) enum Contents {
     /// Nothing: it was just made.
     New,
     /// A region, perhaps with clients that write to it now.
@@ -159,7 +169,7 @@ pub(super) enum Contents {
 /// Gives every page of the range its place in the file system, so that no later store can fail.
 /// Contents that are kept stay. Where a file system can neither allocate nor name its holes, a
 /// kept file is left as it is: whatever wrote it has filled it, if it was one of us.
-pub(super) fn commit_pages(
+pub(crate) fn commit_pages(
     fd: BorrowedFd<'_>,
     start: u64,
     length: Length,

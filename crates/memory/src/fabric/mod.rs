@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::units::{Geometry, Length, Section, Span};
 
-mod files;
+pub(crate) mod files;
 
 pub mod device;
 pub mod mount;

@@ -60,7 +60,8 @@ impl ShmFabric {
     ///
     /// # Errors
     /// [`FabricError::NotFound`], [`FabricError::Unfinished`] if there is a part of it only,
-    /// [`FabricError::Locked`] if another home has it open, [`FabricError::NotPrivate`] if it is not this user's alone, and what committing can answer.
+    /// [`FabricError::Locked`] if another home has it open, [`FabricError::NotPrivate`] if it is not
+    /// this user's alone, and what committing can answer.
     pub fn open(dir: &Path, name: &str) -> Result<Self, FabricError> {
         files::check_name(name)?;
         let path = section_path(dir, name, Section::Control);
@@ -268,7 +269,6 @@ impl Drop for Made {
     }
 }
 
-/// Opens one file of a region: regular, this user's, and closed to others.
 fn unless_missing<T>(opened: Result<T, FabricError>) -> Result<Option<T>, FabricError> {
     match opened {
         Ok(opened) => Ok(Some(opened)),
@@ -277,6 +277,7 @@ fn unless_missing<T>(opened: Result<T, FabricError>) -> Result<Option<T>, Fabric
     }
 }
 
+/// Opens one file of a region: regular, this user's, and closed to others.
 fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let writer = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -292,11 +293,7 @@ fn open_section(path: &Path) -> Result<(SectionFile, Length), FabricError> {
             reason: "it is a device; open it by the device back end".to_owned(),
         });
     };
-    let stat = rustix::fs::fstat(&writer).map_err(|errno| system("fstat", path, errno))?;
-    let mode = stat.st_mode & 0o777;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 {
-        return Err(FabricError::NotPrivate { path: path.to_owned(), owner: stat.st_uid, mode });
-    }
+    files::check_private(writer.as_fd(), path)?;
     let reader = files::reopen_read_only(writer.as_fd(), path)?;
     // A region made where pages are larger can be read here too, but not the reverse.
     if !length.0.is_multiple_of(page_bytes()) {

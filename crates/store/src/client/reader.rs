@@ -114,8 +114,9 @@ impl Reader {
         Ok(Self { region, header, namespace: NamespaceId::DEFAULT, namespace_name, refreshed })
     }
 
-    /// The same, with what it refreshes, and what others did, told by these words, of which there have
-    /// to be [`REFRESHED_MARKS`](crate::REFRESHED_MARKS): shared by processes of this node that trust each other.
+    /// The same, with what it refreshes, and what others did, told by these words, of which there
+    /// have to be [`REFRESHED_MARKS`](crate::REFRESHED_MARKS): shared by processes of this node that
+    /// trust each other.
     #[must_use]
     pub fn sharing_refreshed(self, marks: SharedWords) -> Self {
         Self { refreshed: Arc::new(Refreshed::OfNode(marks)), ..self }
@@ -249,7 +250,8 @@ impl Reader {
         Ok(None)
     }
 
-    /// Refresh all bytes of an object that is held, if that was not done yet and has to be: for who held it by [`HoldTable::hold`]. Whether it was done now.
+    /// Refresh all bytes of an object that is held, if that was not done yet and has to be: for who
+    /// held it by [`HoldTable::hold`]. Whether it was done now.
     ///
     /// # Errors
     /// As [`Reader::blocks`].
