@@ -15,7 +15,7 @@ use common::nodes::Nodes;
 use common::raw::Raw;
 use common::{Daemon, assert_balanced};
 use farrow::arrow::{Plan, Stamp};
-use farrow::{BatchData, Client, Error, Object, ObjectId, Rebuilt, SchemaNode, Value};
+use farrow::{BatchData, Client, Error, Object, ObjectId, ObjectKind, Rebuilt, SchemaNode, Value};
 use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem, Welcome, WireSpan};
 
 const NOW: Duration = Duration::ZERO;
@@ -79,15 +79,25 @@ impl Forger {
 
     /// A table in the next block, with its column where it should be; `descriptor` makes the rest.
     fn seal(&mut self, descriptor: impl Fn(u64) -> Vec<u8>) -> ObjectId {
+        self.seal_as(ObjectKind::Table, 0, descriptor)
+    }
+
+    /// With these bits of the checksum changed.
+    fn seal_as(
+        &mut self,
+        kind: ObjectKind,
+        changed: u32,
+        descriptor: impl Fn(u64) -> Vec<u8>,
+    ) -> ObjectId {
         let block = self.block();
         let descriptor = descriptor(block);
         let column: Vec<u8> = (0..ROWS).flat_map(i64::to_le_bytes).collect();
         self.write(block, &column);
         self.write(block + DESCRIPTOR_AT, &descriptor);
         self.seal_item(SealItem {
-            kind: farrow::ObjectKind::Table as u8,
+            kind: kind as u8,
             descriptor: (block + DESCRIPTOR_AT, descriptor.len() as u64),
-            descriptor_crc: crc32c::crc32c(&descriptor),
+            descriptor_crc: crc32c::crc32c(&descriptor) ^ changed,
             ..SealItem::bytes((block, BLOCK_BYTES), COLUMN_BYTES)
         })
     }
@@ -188,27 +198,11 @@ fn no_view_is_made_of_what_a_forged_descriptor_refers_to() {
     assert!(refusal(&get(&far, id)).contains("says it has"));
     forged.push(id);
     // Whole, with one that is not.
-    let block = forger.block();
-    let bytes = descriptor(block, uid);
-    forger.write(block + DESCRIPTOR_AT, &bytes);
-    let id = forger.seal_item(SealItem {
-        kind: farrow::ObjectKind::Table as u8,
-        descriptor: (block + DESCRIPTOR_AT, bytes.len() as u64),
-        descriptor_crc: crc32c::crc32c(&bytes) ^ 1,
-        ..SealItem::bytes((block, BLOCK_BYTES), COLUMN_BYTES)
-    });
+    let id = forger.seal_as(ObjectKind::Table, 1, |block| descriptor(block, uid));
     assert!(refusal(&get(&far, id)).contains("checksum"));
     forged.push(id);
     // A table by its descriptor, something else by its entry.
-    let block = forger.block();
-    let bytes = descriptor(block, uid);
-    forger.write(block + DESCRIPTOR_AT, &bytes);
-    let id = forger.seal_item(SealItem {
-        kind: farrow::ObjectKind::NdArray as u8,
-        descriptor: (block + DESCRIPTOR_AT, bytes.len() as u64),
-        descriptor_crc: crc32c::crc32c(&bytes),
-        ..SealItem::bytes((block, BLOCK_BYTES), COLUMN_BYTES)
-    });
+    let id = forger.seal_as(ObjectKind::NdArray, 0, |block| descriptor(block, uid));
     assert!(refusal(&get(&far, id)).contains("table"));
     forged.push(id);
 
