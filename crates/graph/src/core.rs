@@ -13,6 +13,7 @@ use crate::running::Vertex;
 use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
 use hashbrown::HashMap;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -534,6 +535,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         let mut tasks = Vec::new();
         // The long searches first: what is left for the end should be short.
         for plan in plans.iter().rev() {
+            let first = tasks.len();
             let mut add = |side, count: usize| {
                 let starts = (0..count).step_by(CHUNK);
                 tasks.extend(starts.map(|from| (*plan, side, from..(from + CHUNK).min(count))));
@@ -545,6 +547,11 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                         let groups = if side == Side::In { by_target } else { by_source };
                         add(Some(side), groups.len());
                     }
+                    // A hub's triggers are a piece that cannot be divided.
+                    tasks[first..].sort_by_key(|(_, side, groups)| {
+                        let by = if *side == Some(Side::In) { by_target } else { by_source };
+                        Reverse(by.places(groups))
+                    });
                 }
             }
         }

@@ -1,12 +1,12 @@
 """Chains of payments: accounts that are paid pay on, and money comes back to where it was.
 
 Without them a stream has next to no cycles but those of its rings, and a search for cycles nothing
-to do.  Of the real data only rings and a first half hour are at hand, so the numbers below are
-chosen, not counted: public snapml should be about as fast on a generated stream as on HI-Small.
-Rows a second in batches of 2048, here and there: temporal cycles over 24 h 18,800 and 19,000,
-scatter-gathers over 6 h 33,000 and 38,300, over 24 h 2,900 and 4,200; cycles of up to ten payments
-over 24 h 13,000 and 1,500.  Communities that are larger or less closed bring the last two figures
-together, and temporal cycles over 72 h beyond all counting.  Called by ``generate`` alone.
+to do.  Of the real data only rings and a first half hour are at hand, so the numbers below, and how
+often a hub is paid, are chosen, not counted: public snapml should be about as fast on a generated
+stream as on HI-Small.  Rows a second in batches of 2048, here and there: temporal cycles over 24 h
+26,700 and 19,000, over 72 h 550 and 670; cycles of up to ten payments over 24 h 1,330 and 1,540;
+fans over 24 h 4,200 and 5,500, degrees 8,800 and 15,600.  Scatter-gathers are harder here: over
+6 h 11,400 and 38,300, over 24 h 950 and 4,200.  Called by ``generate`` alone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ __all__ = ["Chains", "chain"]
 _Ints = npt.NDArray[np.int64]
 
 # Rows that are part of a chain, and how many of them follow each other in one.
-_ROW_SHARE, _LENGTH = 0.15, 12
+_ROW_SHARE, _LENGTH = 0.35, 12
 # Accounts that pay on, as a share of all; they live in communities of so many.
-_ACCOUNT_SHARE, _COMMUNITY = 0.015, 14
+_ACCOUNT_SHARE, _COMMUNITY = 0.15, 14
 # Accounts that send more than these do, as a share of all.
 _BUSIER_SHARE = 0.04
 # Whom an account pays: so many others, few of them from any community; skews as in `generate`.
 _PAYEES, _AWAY, _POPULAR_SKEW, _PAYEE_SKEW = 4, 0.02, 1.5, 1.5
 # Mean time until what was paid is paid on.
-_REST_DAYS = 0.05
+_REST_DAYS = 5.0
 
 
 class Chains(NamedTuple):

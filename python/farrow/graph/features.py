@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from sklearn import get_config
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
@@ -244,9 +246,29 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self._stream
 
     def _keep(self, stream: _Stream) -> GraphFeatures:
-        self._stream = stream
-        self.n_features_in_ = len(stream.inputs)
+        if stream is not self._stream:
+            self._stream = stream
+            self.n_features_in_ = len(stream.inputs)
         return self
+
+
+_in_container: Any = GraphFeatures.transform
+
+
+@functools.wraps(_in_container)
+def _transform(self: GraphFeatures, X: Any) -> Any:
+    # scikit-learn looks for the container that was asked for, and takes as long as the search for
+    # a single row: the default, an array, is what there is.
+    if (
+        type(X) is np.ndarray
+        and "_sklearn_output_config" not in self.__dict__
+        and get_config()["transform_output"] == "default"
+    ):
+        return _in_container.__wrapped__(self, X)
+    return _in_container(self, X)
+
+
+GraphFeatures.transform = _transform  # type: ignore[method-assign]
 
 
 class _Stream(Form):

@@ -4,8 +4,9 @@ The columns are those of the IBM AML transaction files; no row comes from a real
 makes such data awkward is kept (shares are rounded from what is published of HI-Small, from
 its ring file and from its first thousand rows):
 
-* two accounts send 5 % of all rows, a few more half a percent each; behind them, and among
-  receivers, a power law; most accounts have a handful of rows, many pairs pay again and again;
+* two accounts send 5 % of all rows, a few more half a percent each, and are paid now and then;
+  behind them, and among receivers, a power law; most accounts have a handful of rows, many
+  pairs pay again and again;
 * accounts that are paid pay on, in communities whose money comes round (``_chains``);
 * the first half hour holds a burst of reinvestments (self-loops), weekends are quiet, the
   last working day is busy, and a few rows straggle in after the last day;
@@ -82,8 +83,8 @@ _LATE_WEIGHT = 0.6
 
 # Shares of all rows that the busiest senders send.
 _HUB_SHARES = (0.033, 0.020, 0.004, 0.0037, 0.0034, 0.0027, 0.0027)
-# Of the payments within chains, those that a hub may make instead: it pays who pays on, too.
-_HUB_IN_CHAINS = 0.35
+# Rows in which one of them is paid: seldom, but whoever follows the money comes by it then.
+_HUB_PAID = 0.0004
 # Exponents of rank = count * u**skew; 2.5 gives the busiest 1 % of accounts 16 %, 2.0 10 %.
 _SENDER_SKEW, _RECEIVER_SKEW, _PAIR_SKEW = 2.5, 2.0, 1.5
 # Rows per pair of accounts that pay each other.
@@ -342,15 +343,16 @@ def _ends(
     chance = random.random(rows)
     pair = (pairs * chance**_PAIR_SKEW).astype(np.int64)
     sender, receiver = pair_sender[pair], pair_receiver[pair]
-    # One number says whether a hub sends, and which.
-    ends = np.cumsum(_HUB_SHARES)
-    random.random(rows, out=chance)
+    # One number says whether a hub sends, and which: among the rows outside of chains.
     chains = chain(random, rows, accounts, days)
+    ends = np.cumsum(_HUB_SHARES) * rows / max(1, rows - len(chains.at))
+    random.random(rows, out=chance)
     sender[chains.at], receiver[chains.at] = chains.sender, chains.receiver
-    kept = chains.at[random.random(len(chains.at), dtype=np.float32) >= _HUB_IN_CHAINS]
-    chance[kept] = 1.0
+    chance[chains.at] = 1.0
     hub_rows = np.flatnonzero(chance < ends[-1])
     sender[hub_rows] = np.searchsorted(ends, chance[hub_rows], side="right")
+    paid = np.flatnonzero(random.random(rows, dtype=np.float32) < _HUB_PAID)
+    receiver[paid] = np.searchsorted(ends, ends[-1] * random.random(len(paid)), side="right")
     # Each account reinvests in its turn, so that nearly all of them appear.
     loops = np.flatnonzero(how == _REINVEST)
     sender[loops] = others[np.arange(len(loops)) % accounts]

@@ -60,8 +60,8 @@ pub(crate) struct Reach<T> {
     /// Rank, number of the step that led here, account. Accounts of one rank come in order of
     /// discovery: their numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    /// Accounts that the edges looked at last have led to.
-    pub fresh: Vec<u32>,
+    /// Accounts that the edges looked at last have led to, with their ranks.
+    pub fresh: Vec<(u64, u32)>,
     pub work: u64,
 }
 
@@ -138,7 +138,7 @@ impl<T: Copy> Reach<T> {
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
             self.heap.push(Reverse((rank, at, entry.other)));
-            self.fresh.push(entry.other);
+            self.fresh.push((rank, entry.other));
         }
     }
 
@@ -189,7 +189,7 @@ impl<T: Copy> Reach<T> {
             + self.steps.capacity() * size_of::<Step<T>>()
             + self.runs.capacity() * size_of::<Run<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
-            + self.fresh.capacity() * size_of::<u32>()
+            + self.fresh.capacity() * size_of::<(u64, u32)>()
     }
 }
 

@@ -3,6 +3,7 @@
 use super::hubs::Hubs;
 use crate::graph::{Adjacency, Entry, Floor, Lens, Side, Spread, Stamp};
 use hashbrown::HashMap;
+use std::ops::Range;
 
 /// An edge of the batch, seen as the one that may complete a pattern.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +60,14 @@ impl Groups {
 
     pub(crate) fn len(&self) -> usize {
         self.starts.len().saturating_sub(1)
+    }
+
+    /// How many places these groups have.
+    pub(crate) fn places(&self, groups: &Range<usize>) -> u32 {
+        match (self.starts.get(groups.start), self.starts.get(groups.end)) {
+            (Some(&from), Some(&to)) => to - from,
+            _ => 0,
+        }
     }
 
     pub(crate) fn get(&self, group: usize) -> &[u32] {

@@ -69,11 +69,13 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
         (self.window.0, to)
     }
 
-    /// What may be walked from an account that is reached: after the earliest time of that.
-    fn window_from(&self, (rank, account): (u64, u32)) -> (T, T) {
+    /// What may be walked from an account that is reached: after the earliest time of that, and
+    /// before the latest departure that was not looked at. What a later hop leads to was looked at
+    /// from the other end, and the hop with it.
+    fn window_from(&self, (rank, account): (u64, u32), next_to: (u64, u32)) -> (T, T) {
         let is_origin = account == self.from_target.origin;
         let from = if is_origin { self.window.0 } else { T::from_offset(rank + 1) };
-        (from, self.window.1)
+        (from, self.window_to(next_to).1)
     }
 
     /// Searches from both ends, by latest departure and by earliest arrival, until each hop of a
@@ -83,46 +85,47 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
         let lens = self.scene.lens(self.place);
         towards.start(self.to_source);
         away.start(self.from_target);
-        // What each search will have cost after its next step; only its own steps change that.
+        // Only a search's own steps change what comes next in it, and what it will have cost then.
+        let (mut next_to, mut next_from) = (towards.peek(), away.peek());
         let (mut known_to, mut known_from) = (None, None);
         loop {
-            let (Some(next_to), Some(next_from)) = (towards.peek(), away.peek()) else {
-                return true;
-            };
-            let is_origin =
-                next_to.1 == self.to_source.origin || next_from.1 == self.from_target.origin;
-            if !is_origin && next_from.0 >= u64::MAX - next_to.0 {
+            let (Some(to), Some(from)) = (next_to, next_from) else { return true };
+            let is_origin = to.1 == self.to_source.origin || from.1 == self.from_target.origin;
+            if !is_origin && from.0 >= u64::MAX - to.0 {
                 return true;
             }
-            let (span_to, span_from) = (self.window_to(next_to), self.window_from(next_from));
+            let (span_to, span_from) = (self.window_to(to), self.window_from(from, to));
             let cost =
                 |account, side, span| self.scene.cost(self.search, account, side, span, lens);
             let cost_to =
-                *known_to.get_or_insert_with(|| towards.work + cost(next_to.1, Side::In, span_to));
-            let cost_from = *known_from
-                .get_or_insert_with(|| away.work + cost(next_from.1, Side::Out, span_from));
+                *known_to.get_or_insert_with(|| towards.work + cost(to.1, Side::In, span_to));
+            let cost_from =
+                *known_from.get_or_insert_with(|| away.work + cost(from.1, Side::Out, span_from));
             if cost_to.min(cost_from) > self.search.work_max {
                 return false;
             }
             if cost_to <= cost_from {
-                let account = next_to.1;
-                known_to = None;
+                let account = to.1;
                 towards.take(account);
                 towards.work += 1;
                 // The newest first: the oldest of a run ends up at its head, where a path starts.
                 for one in self.scene.graph.descending(account, Side::In, span_to, lens) {
                     towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
                 }
+                // What leaves before all that arrives from now on is not looked at.
+                let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
+                towards.fresh.retain(|&(rank, _)| u64::MAX - rank > first);
                 self.touch(towards, Side::In);
+                (next_to, known_to) = (towards.peek(), None);
             } else {
-                let account = next_from.1;
-                known_from = None;
+                let account = from.1;
                 away.take(account);
                 away.work += 1;
                 for one in self.scene.graph.ascending(account, Side::Out, span_from, lens) {
                     away.note(self.from_target, account, one, one.time.offset());
                 }
                 self.touch(away, Side::Out);
+                (next_from, known_from) = (away.peek(), None);
             }
         }
     }
@@ -130,7 +133,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     /// Reads where the lists of accounts that were just found lie, so that the waits overlap.
     fn touch(&self, reach: &mut Reach<T>, side: Side) {
         if reach.fresh.len() <= TOUCHED_MAX {
-            let lists = reach.fresh.iter().map(|&account| (account, side));
+            let lists = reach.fresh.iter().map(|&(_, account)| (account, side));
             self.scene.graph.touch(lists, self.window);
         }
         reach.fresh.clear();
