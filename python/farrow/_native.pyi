@@ -255,8 +255,8 @@ class Client:
             name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its
                 seal is no event.
             metadata: labels that are listed with it; 4096 bytes in all.
-            wait: seconds that the node may take to find room when the region is full.  Those who
-                wait are served in the order in which they came.
+            wait: seconds that the node may take to find room when the region, or a quota of
+                objects, is full.  Those who wait are served in the order in which they came.
             node: name of the node in whose memory it is to lie; None: this client's.
 
         Raises:
@@ -264,7 +264,7 @@ class Client:
             OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
             TooLarge: it would not fit an empty region; at once.
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
-                namespace may have no more; at once.
+                namespace may have no more: bytes at once, objects after ``wait`` seconds.
             PermissionDenied: this user may not write in the namespace.
             NotGranted: this client's node may not write in it in the memory of that one.
             InvalidArgument: the name is too long or has a zero in it.

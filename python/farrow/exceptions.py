@@ -71,12 +71,14 @@ class OutOfMemory(FarrowError, MemoryError):
         asked: bytes that were asked for.
         free: bytes free in the region, in all.
         largest: bytes of the largest free piece.
+        waiting: requests that wait for memory and come first.
         waited_seconds: how long the node waited for room, when it was asked to.
     """
 
     asked: int = 0
     free: int = 0
     largest: int = 0
+    waiting: int = 0
     waited_seconds: float = 0.0
 
 
@@ -129,12 +131,16 @@ class QuotaExceeded(LimitReached):
             long as somebody reads them.
         limit: how many it may have.
         whose: the client, or the namespace.
+        waiting: requests that wait for objects of this quota and come first.
+        waited_seconds: how long the node waited for room, when it was asked to.
     """
 
     what: str = ""
     asked: int = 0
     used: int = 0
     whose: str = ""
+    waiting: int = 0
+    waited_seconds: float = 0.0
 
 
 class RowsMissing(FarrowError, LookupError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -77,6 +79,133 @@ def test_the_wait_ends_at_its_deadline_with_the_numbers(socket: str) -> None:
     kept.abort()
     with pytest.raises(farrow.InvalidArgument):
         client.put(b"", wait=-1.0)
+
+
+def test_who_does_not_wait_stays_behind_who_does(socket: str) -> None:
+    client = farrow.connect(socket)
+    kept = client.create(8 << 20)
+    other = farrow.connect(socket)
+    with ThreadPoolExecutor(1) as threads:
+        great = threads.submit(other.create, 12 << 20, wait=600.0)
+        wait_until_waiting(client, 1)
+        # As much may pass as it asks for, and no more, though there is room.
+        passed = 0
+        with pytest.raises(farrow.OutOfMemory, match="1 request waits before") as caught:
+            while passed <= 12 << 20:
+                client.create(3 << 20).abort()
+                passed += 3 << 20
+        assert passed == 12 << 20
+        error = caught.value
+        assert (error.waiting, error.waited_seconds, error.largest >= 3 << 20) == (1, 0.0, True)
+        kept.abort()
+        with great.result() as writer:
+            writer.buffer[0] = 1
+
+
+@pytest.fixture
+def limited(make_node: Any) -> Any:
+    """A node with a namespace of three objects."""
+    node = make_node("--memory", "64M")
+    farrow.connect(node.socket).create_namespace("few", objects=3)
+    return node
+
+
+def used(node: Any) -> int:
+    """Objects of the namespace, those in creation included, as a refusal tells."""
+    with pytest.raises(farrow.QuotaExceeded) as caught:
+        farrow.connect(node.socket, namespace="few").create_many([1] * 4)
+    assert (caught.value.what, caught.value.asked, caught.value.limit) == ("objects", 4, 3)
+    return int(caught.value.used)
+
+
+def test_create_says_at_once_that_objects_are_limited(limited: Any) -> None:
+    client, other = (farrow.connect(limited.socket, namespace="few") for _ in range(2))
+    first = client.create(100, "a")
+    rest = other.create_many([1000, 2000])
+    for wait in (0.0, 0.05):
+        with pytest.raises(farrow.QuotaExceeded, match="few") as caught:
+            client.create(100, "more", wait=wait)
+        error = caught.value
+        assert (error.what, error.asked, error.used, error.limit) == ("objects", 1, 3, 3)
+        assert error.waited_seconds >= wait
+    with pytest.raises(farrow.QuotaExceeded):
+        client.put(b"x")
+    # What is dropped, and what ends badly, leaves its room to others; so does the name.
+    rest[0].abort()
+    del rest[1]
+    assert used(limited) == 1
+    client.put(b"x", "more")
+    writer = other.create(8, "b")
+    first.seal()
+    assert used(limited) == 3
+    writer.seal()
+    assert used(limited) == 3
+    client.delete_many(["a", "b", "more"])
+    assert used(limited) == 0
+
+
+def test_create_and_put_wait_for_room_for_objects(limited: Any) -> None:
+    client, other = (farrow.connect(limited.socket, namespace="few") for _ in range(2))
+    client.put_many([b"1", b"2", b"3"], ["a", "b", "c"])
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.submit(other.create, 100, "d", wait=600.0)
+        wait_until_queued(client, "few", 1)
+        put = threads.submit(other.put, b"5", "e", wait=600.0)
+        wait_until_queued(client, "few", 2)
+        client.delete("a")
+        with made.result() as room:
+            room.buffer[0] = 1
+        client.delete("b")
+        assert client.get(put.result()).size == 1
+    assert used(limited) == 3
+
+
+def wait_until_queued(client: farrow.Client, whose: str, requests: int) -> None:
+    """Until so many requests wait for room for objects."""
+    for _ in range(100_000):
+        with pytest.raises(farrow.QuotaExceeded, match=whose) as caught:
+            client.create(1)
+        if caught.value.waiting == requests:
+            return
+    raise AssertionError(f"{requests} requests should wait: {caught.value}")
+
+
+_CREATE_AND_WAIT = """
+import sys, farrow
+client = farrow.connect(sys.argv[1], namespace="few")
+kept = client.create_many([10, 20, 30])
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_room_for_objects_comes_back_with_the_death_of_a_client(limited: Any) -> None:
+    command = [sys.executable, "-c", _CREATE_AND_WAIT, limited.socket]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"made\n"
+    assert used(limited) == 3
+    client = farrow.connect(limited.socket, namespace="few")
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(client.create, 1, wait=600.0)
+        child.kill()
+        child.communicate()
+        made.result().abort()
+    assert used(limited) == 0
+
+
+def test_room_for_objects_outlives_the_node(limited: Any) -> None:
+    client = farrow.connect(limited.socket, namespace="few")
+    kept = client.create_many([10, 20])
+    limited.restart()
+    client.stats()
+    assert used(limited) == 2
+    kept.pop().abort()
+    limited.restart()
+    client.stats()
+    assert used(limited) == 1
+    assert client.get(kept.pop().seal()).size == 10
+    assert used(limited) == 1
 
 
 def test_a_client_has_no_more_than_its_quota(make_node: Any) -> None:

@@ -28,6 +28,8 @@ pub(crate) struct Found {
     pub(crate) dropped: Vec<String>,
     /// Where it lies; `None`: on a device, which stays.
     pub(crate) place: Option<Place>,
+    /// Objects that the daemon before had promised, by the places of clients.
+    pub(crate) promised: Vec<(u32, u32)>,
 }
 
 /// The region of an earlier life at the same socket, or a new one.
@@ -214,7 +216,14 @@ fn make(
     let region = Arc::new(Region::map(fabric, Access::Home, None)?);
     region.advise_huge();
     let home = Home::create(region, options, wall_ns())?;
-    Ok(Found { home, adopted: 0, clients: Vec::new(), dropped: Vec::new(), place })
+    Ok(Found {
+        home,
+        adopted: 0,
+        clients: Vec::new(),
+        dropped: Vec::new(),
+        place,
+        promised: Vec::new(),
+    })
 }
 
 fn adopt(
@@ -246,6 +255,7 @@ fn adopt(
         clients,
         dropped,
         place,
+        promised: Vec::new(),
     })
 }
 

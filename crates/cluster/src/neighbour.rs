@@ -310,6 +310,7 @@ mod tests {
             memory: "there".into(),
             namespace: 10,
             events_from: 11,
+            are_objects_limited: true,
         };
         let mut told = lies.clone();
         describe(&memory, &mut told);

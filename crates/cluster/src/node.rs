@@ -399,7 +399,9 @@ impl Node {
         // An etcd that is away just now is no reason to end what runs.
         let start = |config| start_peers(config, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
-        let found = adopt_existing(&options, &name, &unfinished(inheritance))?;
+        let promised = inheritance.promised.clone();
+        let mut found = adopt_existing(&options, &name, &unfinished(inheritance))?;
+        found.promised = promised;
         Self::build(options, switch, lock, listener, found, peers, started)
     }
 
@@ -438,6 +440,7 @@ impl Node {
         let spill = options.spill.as_ref();
         let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
+        state.inherit_promises(&found.promised);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
         ruled.map_err(|error| NodeError::Cluster(error.to_string()))?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
 use farrow_cluster::wire::{
-    Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem, WireError, WireSpan,
-    WireTarget,
+    Hello, NamespaceSpec, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem,
+    WireError, WireSpan, WireTarget,
 };
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
@@ -45,12 +45,16 @@ impl Node {
     }
 
     fn join(&mut self, client: u64) {
+        self.join_in(client, "");
+    }
+
+    fn join_in(&mut self, client: u64, namespace: &str) {
         let peer = PeerIdentity { pid: 100 + client as u32, start_time: 5, uid: 1000, guest: None };
         self.state.opened(SessionId(client), peer, self.now_ms);
         let hello = Hello {
             version: PROTOCOL_VERSION,
             resume: None,
-            namespace: String::new(),
+            namespace: namespace.to_owned(),
             node: String::new(),
         };
         let welcome = self.ask(client, RequestBody::Hello(hello));
@@ -109,6 +113,32 @@ impl Node {
         }
     }
 
+    fn promise(&mut self, client: u64, objects: u32, wait_ms: u64) -> u64 {
+        self.ask(client, RequestBody::Promise { objects, wait_ms })
+    }
+
+    fn promised(&mut self, client: u64, seq: u64) {
+        assert_eq!(self.answer(client, seq), Some(Ok(ReplyBody::Done)));
+    }
+
+    fn seal(
+        &mut self,
+        client: u64,
+        span: WireSpan,
+        is_promised: bool,
+    ) -> Result<(u64, u64), WireError> {
+        let item = SealItem { is_promised, ..SealItem::bytes(span, 1) };
+        let seq = self.ask(client, RequestBody::Seal { items: vec![item] });
+        match self.answer(client, seq) {
+            Some(Ok(ReplyBody::Sealed(mut sealed))) => sealed.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn delete(&mut self, client: u64, (hi, lo): (u64, u64)) {
+        self.ask(client, RequestBody::Delete { targets: vec![WireTarget::Id(hi, lo)] });
+    }
+
     fn is_waiting(&self, client: u64, seq: u64) -> bool {
         !self.answers.contains_key(&(SessionId(client), seq))
     }
@@ -124,6 +154,11 @@ fn full(node: &mut Node) -> [WireSpan; 2] {
         let seq = node.grant(0, bytes, 0);
         node.granted(0, seq)
     })
+}
+
+/// With nothing free, behind so many others.
+fn no_memory(asked: u64, waiting: u64, waited_ms: u64) -> WireError {
+    WireError::OutOfMemory { asked, free: 0, largest: 0, waiting, waited_ms }
 }
 
 #[test]
@@ -158,7 +193,7 @@ fn its_deadline_is_kept_and_the_error_says_how_long_it_was() {
     node.pass(999);
     assert!(node.is_waiting(1, waiting));
     node.pass(1);
-    let expected = WireError::OutOfMemory { asked: 64 * KIB, free: 0, largest: 0, waited_ms: 1000 };
+    let expected = no_memory(64 * KIB, 0, 1000);
     let told = expected.to_string();
     assert!(told.ends_with("longest free run 0 B, after waiting 1000 ms"), "{told}");
     assert_eq!(node.answer(1, waiting), Some(Err(expected)));
@@ -199,10 +234,33 @@ fn small_requests_pass_a_great_one_until_they_took_what_it_asks_for() {
     }
     assert_eq!(passed, CAPACITY * 3 / 4, "as much as the great one asks for");
     assert!(node.state.home().stats().unwrap().largest_free.0 >= 64 * KIB);
-    // One that may not wait is answered all the same.
-    let urgent = node.grant(0, 64 * KIB, 0);
-    let urgent = node.granted(0, urgent);
-    node.release(0, urgent);
+}
+
+#[test]
+fn who_does_not_wait_may_not_pass_more_often_than_who_does() {
+    let mut node = Node::new(4);
+    let [half, _] = full(&mut node);
+    let great = node.grant(1, CAPACITY * 3 / 4, 60_000);
+    let behind = node.grant(3, CAPACITY, 60_000);
+    node.release(0, half);
+    for _ in 0..12 {
+        let seq = node.grant(2, 64 * KIB, 0);
+        let span = node.granted(2, seq);
+        node.release(2, span);
+    }
+    // There is room, and it is not for who comes last.
+    let seq = node.grant(2, 64 * KIB, 0);
+    let (free, largest) = (CAPACITY / 2, CAPACITY / 2);
+    let expected =
+        WireError::OutOfMemory { asked: 64 * KIB, free, largest, waiting: 2, waited_ms: 0 };
+    let told = expected.to_string();
+    assert!(told.ends_with("longest free run 524288 B, 2 requests wait before"), "{told}");
+    assert_eq!(node.answer(2, seq), Some(Err(expected)));
+    // Nothing is in its way any more when the others gave up.
+    node.pass(60_000);
+    assert!(!node.is_waiting(1, great) && !node.is_waiting(3, behind));
+    let seq = node.grant(2, 64 * KIB, 0);
+    node.granted(2, seq);
 }
 
 #[test]
@@ -294,9 +352,26 @@ fn limited(clients: u64, bytes: Option<u64>, objects: Option<u32>) -> Node {
     node
 }
 
+/// Clients of one namespace of so many objects.
+fn limited_namespace(clients: u64, objects_max: u32) -> Node {
+    let mut node = Node::new(0);
+    let maker = 99;
+    node.join(maker);
+    let spec = NamespaceSpec {
+        name: "few".to_owned(),
+        objects_max: Some(objects_max.into()),
+        ..NamespaceSpec::default()
+    };
+    let seq = node.ask(maker, RequestBody::CreateNamespace(spec));
+    assert_eq!(node.answer(maker, seq), Some(Ok(ReplyBody::Done)));
+    node.state.closed(SessionId(maker), false, node.now_ms);
+    (0..clients).for_each(|client| node.join_in(client, "few"));
+    node
+}
+
 fn refused(node: &mut Node, client: u64, seq: u64) -> (String, u64, u64, u64) {
     match node.answer(client, seq) {
-        Some(Err(WireError::QuotaExceeded { whose, what, asked, used, limit })) => {
+        Some(Err(WireError::QuotaExceeded { whose, what, asked, used, limit, .. })) => {
             assert_eq!(whose, format!("client {client} (process {})", 100 + client));
             (what, asked, used, limit)
         }
@@ -365,6 +440,149 @@ fn a_quota_that_was_used_up_while_a_request_waited_is_told_when_its_turn_comes()
     assert_eq!(node.state.stats(0).unwrap().waiting, 0);
 }
 
+#[test]
+fn more_objects_than_the_quota_says_are_refused_before_they_are_written() {
+    let mut node = limited(2, None, Some(3));
+    let seq = node.grant(0, 4 * KIB, 0);
+    let (start, _) = node.granted(0, seq);
+    let sealed = node.seal(0, (start, 128), false).unwrap();
+    let seq = node.promise(0, 2, 0);
+    node.promised(0, seq);
+    // One sealed and two promised are three; what could never be is not waited for.
+    for (objects, wait_ms) in [(1, 0), (4, 60_000)] {
+        let seq = node.promise(0, objects, wait_ms);
+        let expected = ("objects".to_owned(), u64::from(objects), 3, 3);
+        assert_eq!(refused(&mut node, 0, seq), expected);
+    }
+    // What is promised is nobody's who has no promise, be it the same client.
+    assert!(matches!(
+        node.seal(0, (start + 128, 128), false),
+        Err(WireError::QuotaExceeded { asked: 1, used: 3, limit: 3, .. })
+    ));
+    // Memory for what was promised is not refused, and the seal uses the promise up.
+    let seq = node.grant(0, 4 * KIB, 0);
+    node.granted(0, seq);
+    node.seal(0, (start + 128, 128), true).unwrap();
+    // One that is given up comes back; what was never promised does not.
+    node.ask(0, RequestBody::Unpromise { objects: 1 });
+    node.ask(0, RequestBody::Unpromise { objects: 7 });
+    node.seal(0, (start + 256, 128), false).unwrap();
+    assert!(node.seal(0, (start + 384, 128), true).is_err(), "there is no promise left");
+    node.delete(0, sealed);
+    node.seal(0, (start + 384, 128), true).unwrap();
+    // The other client has its own.
+    let seq = node.promise(1, 3, 0);
+    node.promised(1, seq);
+}
+
+#[test]
+fn a_failed_seal_leaves_its_promise() {
+    let mut node = limited(1, None, Some(1));
+    let seq = node.grant(0, 4 * KIB, 0);
+    let (start, _) = node.granted(0, seq);
+    let seq = node.promise(0, 1, 0);
+    node.promised(0, seq);
+    assert!(node.seal(0, (start + 64, 128), true).is_err());
+    assert!(node.seal(0, (start, 128), false).is_err());
+    node.seal(0, (start, 128), true).unwrap();
+}
+
+#[test]
+fn who_waits_for_objects_gets_room_in_order_when_there_is_some() {
+    let mut node = limited_namespace(4, 3);
+    let seq = node.grant(0, 4 * KIB, 0);
+    let (start, _) = node.granted(0, seq);
+    let sealed: Vec<(u64, u64)> =
+        (0..3).map(|n| node.seal(0, (start + n * 128, 128), false).unwrap()).collect();
+    let two = node.promise(1, 2, 1_000);
+    let late = node.promise(2, 1, 500);
+    let last = node.promise(3, 1, 1_000);
+    node.delete(0, sealed[0]);
+    // It is for the first, who needs two: neither for who comes later nor for who does not wait.
+    assert!([(1, two), (2, late), (3, last)].iter().all(|(who, seq)| node.is_waiting(*who, *seq)));
+    let exceeded = |asked, waiting, waited_ms| WireError::QuotaExceeded {
+        whose: "namespace \"few\"".to_owned(),
+        what: "objects".to_owned(),
+        asked,
+        used: 2,
+        limit: 3,
+        waiting,
+        waited_ms,
+    };
+    assert_eq!(node.seal(0, (start, 128), false), Err(exceeded(1, 3, 0)));
+    let seq = node.promise(0, 1, 0);
+    assert_eq!(node.answer(0, seq), Some(Err(exceeded(1, 3, 0))));
+    node.pass(499);
+    assert!(node.is_waiting(2, late));
+    node.pass(1);
+    let told = exceeded(1, 1, 500);
+    assert!(told.to_string().ends_with("in use, 1 request waits before, after waiting 500 ms"));
+    assert_eq!(node.answer(2, late), Some(Err(told)));
+    node.delete(0, sealed[1]);
+    node.promised(1, two);
+    assert!(node.is_waiting(3, last));
+    // A client that goes leaves its promises to the others, and its place in the queue.
+    let gone = node.promise(1, 3, 60_000);
+    node.state.closed(SessionId(1), false, node.now_ms);
+    assert_eq!(node.state.next_deadline_ms(), Some(0), "the queue is looked at at once");
+    node.turn();
+    node.promised(3, last);
+    assert!(node.is_waiting(1, gone));
+    let seq = node.promise(0, 1, 0);
+    node.promised(0, seq);
+}
+
+#[test]
+fn who_is_at_its_own_limit_keeps_nobody_else_waiting() {
+    let mut node = limited_namespace(3, 10);
+    node.state.set_quotas(Quotas { client_bytes_max: None, client_objects_max: Some(2) });
+    let seq = node.promise(0, 2, 0);
+    node.promised(0, seq);
+    let waiting = node.promise(0, 1, 60_000);
+    assert!(node.is_waiting(0, waiting));
+    let seq = node.promise(1, 2, 0);
+    node.promised(1, seq);
+    node.ask(0, RequestBody::Unpromise { objects: 1 });
+    node.promised(0, waiting);
+}
+
+#[test]
+fn promises_outlive_a_daemon_that_is_followed_in_good_order() {
+    let mut node = limited_namespace(2, 4);
+    let seq = node.promise(0, 3, 0);
+    node.promised(0, seq);
+    assert_eq!(node.state.inheritance().unwrap().promised, [(0, 3)]);
+    // The client says what it still needs, once it has come back.
+    node.ask(0, RequestBody::Promised { objects: 1 });
+    let seq = node.promise(1, 3, 0);
+    node.promised(1, seq);
+    // What went to others meanwhile is lost.
+    node.ask(0, RequestBody::Promised { objects: 3 });
+    assert_eq!(node.state.inheritance().unwrap().promised, [(0, 1), (1, 3)]);
+}
+
+#[test]
+fn the_queue_for_objects_has_limits_and_an_end() {
+    let mut node = limited_namespace(20, 1);
+    let seq = node.promise(0, 1, 0);
+    node.promised(0, seq);
+    let mut refused = 0;
+    for client in 1..20 {
+        for count in 1..=65 {
+            let seq = node.promise(client, 1, 60_000);
+            match node.answer(client, seq) {
+                None => assert!(count <= 64),
+                Some(Err(WireError::TooMany { max: 64 | 1024, .. })) => refused += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(refused, 19 * 65 - 1024);
+    let mut actions = Vec::new();
+    node.state.stop(&mut actions);
+    assert_eq!(actions.len(), 1024);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
@@ -405,5 +623,47 @@ proptest! {
             let bytes: u64 = held.iter().map(|(_, span)| span.1).sum();
             prop_assert_eq!(stats.granted, bytes);
         }
+    }
+
+    /// Clients that never wait take and give back small pieces all the time, each when it likes. What
+    /// they hold at a time and what the great request asks for is more than there is; it is served
+    /// all the same, before they took more than it asks for.
+    #[test]
+    fn a_great_request_is_served_in_a_stream_of_small_ones(
+        great_pages in 130u64..=256,
+        steps in prop::collection::vec((2u64..6, 1u64..16, 0usize..32), 1..50),
+    ) {
+        let mut node = Node::new(6);
+        let mut held: Vec<(u64, WireSpan)> = Vec::new();
+        let take = |node: &mut Node, client, pages| {
+            let seq = node.grant(client, pages * 4 * KIB, 0);
+            match node.answer(client, seq) {
+                Some(Ok(ReplyBody::Granted(span))) => Some((client, span)),
+                Some(Err(WireError::OutOfMemory { .. })) => None,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut stream = steps.iter().cycle();
+        while let Some(one) = stream.next().and_then(|(client, pages, _)| take(&mut node, *client, *pages)) {
+            held.push(one);
+        }
+        let great = node.grant(1, great_pages * 4 * KIB, 60_000);
+        prop_assert!(node.is_waiting(1, great));
+        let mut passed = 0;
+        for (client, pages, which) in stream {
+            // One comes for each that goes.
+            let (owner, span) = held.swap_remove(which % held.len());
+            node.release(owner, span);
+            if !node.is_waiting(1, great) {
+                break;
+            }
+            if let Some(one) = take(&mut node, *client, *pages) {
+                passed += one.1.1;
+                held.push(one);
+            }
+            prop_assert!(passed <= great_pages * 4 * KIB);
+            prop_assert!(!held.is_empty(), "all memory is free, and it still waits");
+        }
+        prop_assert_eq!(node.granted(1, great).1, great_pages * 4 * KIB);
     }
 }

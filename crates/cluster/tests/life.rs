@@ -35,7 +35,7 @@ fn every_exhaustion_is_an_error_with_its_numbers_and_the_store_stays_usable() {
     assert!(matches!(client.create(1 << 40, None), Err(Error::TooLarge { .. })));
     let most = client.create(3 << 20, None).unwrap();
     match client.put(&Value::Bytes(&vec![1; 2 << 20]), None) {
-        Err(Error::OutOfMemory { asked, free, largest, waited_ms: 0 }) => {
+        Err(Error::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }) => {
             assert_eq!(asked, 2 << 20);
             assert!(free <= 1 << 20 && largest <= free, "{free} {largest}");
         }

@@ -94,7 +94,12 @@ impl Run {
             matches!(action, Action::Send { session: to, reply, .. }
                 if *to == session && reply.seq == asked.seq)
         });
-        let is_waiting = matches!(asked.body, RequestBody::Wait { .. } | RequestBody::Watch(_));
+        let is_waiting = matches!(
+            asked.body,
+            RequestBody::Wait { .. }
+                | RequestBody::Watch(_)
+                | RequestBody::Promise { wait_ms: 1.., .. }
+        );
         assert!(is_answered || is_waiting, "no answer to {asked:?}");
         for action in actions {
             self.learn(&asked, action);
@@ -165,7 +170,11 @@ impl Run {
             let namespace = self.namespace();
             return RequestBody::Hello(Hello { version, resume, namespace, node: String::new() });
         }
-        match self.dice.roll(19) {
+        let objects = 1 << self.dice.roll(14) as u32;
+        match self.dice.roll(22) {
+            19 => RequestBody::Promise { objects, wait_ms: self.dice.roll(30) },
+            20 => RequestBody::Unpromise { objects },
+            21 => RequestBody::Promised { objects },
             15 => RequestBody::Renew { names: vec![self.name()], are_all: self.dice.roll(2) == 0 },
             0 | 1 => {
                 let min = [0, 1, 4096, 100_000, 1 << 19, 1 << 30][self.dice.roll(6) as usize];
@@ -255,6 +264,7 @@ impl Run {
             metadata_crc: 0,
             name: (self.dice.roll(3) == 0).then(|| self.name()),
             is_reserved: self.dice.roll(4) == 0,
+            is_promised: self.dice.roll(4) == 0,
             is_held_by_creator: self.dice.roll(4) == 0,
         }
     }

@@ -235,7 +235,7 @@ fn a_daemon_takes_back_what_its_successor_drops() {
     for _ in 0..3 {
         let mut successor = Successor::connect(&daemon);
         let reply = successor.ask(RequestBody::Handover { region_uid });
-        let Ok(ReplyBody::HandedOver(Inheritance { reserved, kept })) = reply else {
+        let Ok(ReplyBody::HandedOver(Inheritance { reserved, kept, .. })) = reply else {
             panic!("{reply:?}");
         };
         assert_eq!((reserved.len(), kept.len()), (1, 0));

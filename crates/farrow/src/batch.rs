@@ -1,6 +1,7 @@
 //! Many objects for one message at most.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use farrow_cluster::wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 use farrow_memory::{Length, Span};
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
+use crate::promises::{Promise, rest_of};
 use crate::put::{Value, Written, abandon, settle, write, write_plain};
 use crate::seal;
 use crate::session::Session;
@@ -90,13 +92,18 @@ fn write_batch(
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<Made>, Error> {
     let mut made: Vec<Made> = Vec::with_capacity(values.len());
+    let wait = longest_wait(values.iter().map(|(_, options)| options));
+    let (mut promise, _) = Promise::take_to_wait(session, values.len(), wait)?;
     let mut small = Gather::neighbours(session);
     let done = values
         .iter()
         .try_for_each(|(value, options)| {
             made.push(match write_plain(session, value, options, &mut small)? {
                 Some((primary, size)) => Made::Plain(primary, size),
-                None => Made::Whole(Box::new(write(session, value, options, &mut small)?)),
+                None => {
+                    let one = promise.split_one();
+                    Made::Whole(Box::new(write(session, value, options, one, &mut small)?))
+                }
             });
             Ok(())
         })
@@ -104,7 +111,7 @@ fn write_batch(
     match done {
         Ok(()) => Ok(made),
         Err(error) => {
-            made.into_iter().for_each(|one| abandon(session, &one.written(), false));
+            made.into_iter().for_each(|one| abandon(session, &mut one.written(), false));
             Err(error)
         }
     }
@@ -114,7 +121,7 @@ fn write_batch(
 fn seal_left(
     session: &Arc<Session>,
     own: Vec<Option<ObjectId>>,
-    left: Vec<Written>,
+    mut left: Vec<Written>,
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
     let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
@@ -122,7 +129,7 @@ fn seal_left(
         Ok(results) => results,
         Err(error) => {
             let is_unknown = seal::is_unknown(session, &error);
-            left.iter().for_each(|one| abandon(session, one, is_unknown));
+            left.iter_mut().for_each(|one| abandon(session, one, is_unknown));
             take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
             return Err(error);
         }
@@ -134,9 +141,9 @@ fn seal_left(
         let result = match own {
             Some(id) => Ok(id),
             None => match results.next() {
-                Some((one, result)) => {
+                Some((mut one, result)) => {
                     let result = result.map_err(Error::from);
-                    settle(session, &one, &result);
+                    settle(session, &mut one, &result);
                     background::take_down(one.retired);
                     result
                 }
@@ -157,6 +164,10 @@ fn seal_left(
     }
 }
 
+fn longest_wait<'a>(all: impl Iterator<Item = &'a ObjectOptions<'a>>) -> Duration {
+    all.map(|options| options.wait).max().unwrap_or_default()
+}
+
 /// Room for several objects: their names are taken with one message, and one grant, at most, is
 /// asked for. All or none.
 pub(crate) fn create_many(
@@ -171,13 +182,18 @@ pub(crate) fn create_many(
         return Err(Error::TooMany { what, max: BATCH_ITEMS_MAX as u64 });
     }
     session.reservations.take(session, names.clone())?;
-    let wait = objects.iter().map(|(_, options)| options.wait).max().unwrap_or_default();
-    let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
-    let made = session.pool.extents().take_many(session, sizes, wait).and_then(|spans| {
+    let wait = longest_wait(objects.iter().map(|(_, options)| options));
+    let since = Instant::now();
+    let made = Promise::take(session, objects.len(), wait).and_then(|mut promise| {
+        let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
+        let wait = rest_of(wait, since.elapsed());
+        let spans = session.pool.extents().take_many(session, sizes, wait)?;
         let made: Vec<_> = spans
             .into_iter()
             .zip(objects)
-            .map(|(pages, (bytes, options))| Writer::over(session, pages, *bytes, options))
+            .map(|(pages, (bytes, options))| {
+                Writer::over(session, pages, *bytes, options, promise.split_one())
+            })
             .collect();
         made.into_iter().collect::<Result<Vec<Writer>, Error>>()
     });

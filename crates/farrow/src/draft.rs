@@ -11,6 +11,7 @@ use crate::background;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::options::ObjectOptions;
+use crate::promises::Promise;
 use crate::put::{self, Value, Written};
 use crate::seal;
 use crate::session::Session;
@@ -39,8 +40,10 @@ impl Draft {
         wait: Duration,
     ) -> Result<Self, Error> {
         session.check_process()?;
+        let (promise, wait) = Promise::take_to_wait(session, 1, wait)?;
         let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
-        let mut written = put::write(session, value, &options, &mut Gather::nothing(session))?;
+        let small = &mut Gather::nothing(session);
+        let mut written = put::write(session, value, &options, promise, small)?;
         written.item.is_held_by_creator = true;
         Ok(Self { session: Arc::clone(session), written: Some(written) })
     }
@@ -65,7 +68,7 @@ impl Draft {
             self.written = Some(written);
             return Ok(None);
         }
-        put::settle(&self.session, &written, &result);
+        put::settle(&self.session, &mut written, &result);
         background::take_down(written.retired);
         let id = result?;
         let held = self.session.hold_sealed(id)?;
@@ -75,8 +78,8 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        if let Some(written) = self.written.take() {
-            put::abandon(&self.session, &written, false);
+        if let Some(mut written) = self.written.take() {
+            put::abandon(&self.session, &mut written, false);
             background::take_down(written.retired);
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use farrow_arrow::{DescribeError, InvalidDescriptor};
 use farrow_cluster::link::LinkError;
-use farrow_cluster::wire::{WireError, after};
+use farrow_cluster::wire::{WireError, after, before};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError};
 
@@ -26,7 +26,8 @@ pub enum Error {
     },
     /// The region has no room.
     #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}",
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
+        before(*waiting),
         after(*waited_ms)
     )]
     OutOfMemory {
@@ -36,6 +37,8 @@ pub enum Error {
         free: u64,
         /// Longest free run in bytes.
         largest: u64,
+        /// Requests that wait for memory and come first.
+        waiting: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
     },
@@ -48,7 +51,11 @@ pub enum Error {
         capacity: u64,
     },
     /// This client, or its namespace, may not have more.
-    #[error("quota of {whose}: {asked} {what} asked, {used} of {limit} in use")]
+    #[error(
+        "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
+        before(*waiting),
+        after(*waited_ms)
+    )]
     QuotaExceeded {
         /// Of whom.
         whose: String,
@@ -60,6 +67,10 @@ pub enum Error {
         used: u64,
         /// How many it may have.
         limit: u64,
+        /// Requests that wait for objects of this quota and come first.
+        waiting: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
     },
     /// No such namespace.
     #[error("no namespace {name:?}; there are {known:?}")]
@@ -222,12 +233,12 @@ impl From<LinkError> for Error {
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
         match error {
-            WireError::OutOfMemory { asked, free, largest, waited_ms } => {
-                Self::OutOfMemory { asked, free, largest, waited_ms }
+            WireError::OutOfMemory { asked, free, largest, waiting, waited_ms } => {
+                Self::OutOfMemory { asked, free, largest, waiting, waited_ms }
             }
             WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
-            WireError::QuotaExceeded { whose, what, asked, used, limit } => {
-                Self::QuotaExceeded { whose, what, asked, used, limit }
+            WireError::QuotaExceeded { whose, what, asked, used, limit, waiting, waited_ms } => {
+                Self::QuotaExceeded { whose, what, asked, used, limit, waiting, waited_ms }
             }
             WireError::NoNamespace { name, known } => Self::NoNamespace { name, known },
             WireError::NamespaceInUse { name, objects, bytes, clients } => {

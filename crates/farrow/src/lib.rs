@@ -37,6 +37,7 @@ mod nodes;
 mod object;
 mod options;
 mod pool;
+mod promises;
 mod put;
 mod reservations;
 mod residency;

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
+use crate::promises::Promise;
 use crate::seal;
 use crate::session::{Session, wire_span};
 
@@ -75,17 +76,19 @@ pub(crate) struct Written {
     pool_pages: Vec<Span>,
     /// Their old page tables.
     pub(crate) retired: Retired,
+    promise: Promise,
 }
 
 impl Written {
-    fn new(item: SealItem, primary: Span, is_small: bool) -> Self {
+    fn new(mut item: SealItem, primary: Span, is_small: bool, promise: Promise) -> Self {
+        item.is_promised = promise.is_there();
         let retired = Retired::default();
-        Self { item, primary, is_small, pool_pages: Vec::new(), retired }
+        Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise }
     }
 
     /// What [`write_plain`] wrote.
     pub(crate) fn small_bytes(primary: Span, size: Length) -> Self {
-        Self::new(SealItem::bytes(wire_span(primary), size.0), primary, true)
+        Self::new(SealItem::bytes(wire_span(primary), size.0), primary, true, Promise::default())
     }
 }
 
@@ -136,13 +139,15 @@ pub(crate) fn put(
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
-    let written = write(session, value, options, &mut Gather::nothing(session))?;
+    let (promise, wait) = Promise::take_to_wait(session, 1, options.wait)?;
+    let options = ObjectOptions { wait, ..*options };
+    let mut written = write(session, value, &options, promise, &mut Gather::nothing(session))?;
     if let Some(id) = local::seal(session, &written.item) {
         return Ok(id);
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
     let result = seal::one(session, written.item.clone());
-    settle(session, &written, &result);
+    settle(session, &mut written, &result);
     background::take_down(written.retired);
     result
 }
@@ -153,11 +158,12 @@ pub(crate) fn write(
     session: &Arc<Session>,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
+    promise: Promise,
     small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
     let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
-        return write_bytes(session, bytes, options, &metadata, small);
+        return write_bytes(session, bytes, options, &metadata, promise, small);
     }
     let (plan, in_place) = plan_of(session, value)?;
     let pool_pages = sorted(in_place.pool);
@@ -184,6 +190,7 @@ pub(crate) fn write(
         metadata_crc: crc32c::crc32c(&metadata),
         name: options.name.map(str::to_owned),
         is_reserved: false,
+        is_promised: false,
         is_held_by_creator: !pool_pages.is_empty(),
     };
     let mut tail = vec![0; (total - descriptor_at) as usize];
@@ -193,12 +200,12 @@ pub(crate) fn write(
     if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
         place.copy_from_slice(&list);
     }
-    let mut written = Written::new(item, primary, is_small);
+    let mut written = Written::new(item, primary, is_small, promise);
     let filled = fill(session, &written, &plan, descriptor_at, &tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
     if let Err(error) = filled {
-        abandon(session, &written, false);
+        abandon(session, &mut written, false);
         return Err(error);
     }
     written.pool_pages = pool_pages;
@@ -262,6 +269,7 @@ fn write_bytes(
     bytes: &[u8],
     options: &ObjectOptions<'_>,
     metadata: &[u8],
+    promise: Promise,
     small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
     let total = bytes.len() as u64;
@@ -272,7 +280,7 @@ fn write_bytes(
         metadata_crc: crc32c::crc32c(metadata),
         ..SealItem::bytes(wire_span(primary), total)
     };
-    let written = Written::new(item, primary, is_small);
+    let mut written = Written::new(item, primary, is_small, promise);
     let copied = if is_small {
         small.write(primary.offset, bytes)
     } else {
@@ -285,7 +293,7 @@ fn write_bytes(
     match copied.and_then(|()| write_metadata(small, primary, metadata)) {
         Ok(()) => Ok(written),
         Err(error) => {
-            abandon(session, &written, false);
+            abandon(session, &mut written, false);
             Err(error)
         }
     }
@@ -383,11 +391,16 @@ pub(crate) fn relabel(
 }
 
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
-pub(crate) fn settle(session: &Arc<Session>, written: &Written, result: &Result<ObjectId, Error>) {
+pub(crate) fn settle(
+    session: &Arc<Session>,
+    written: &mut Written,
+    result: &Result<ObjectId, Error>,
+) {
     let id = match result {
         Ok(id) => *id,
         Err(error) => return abandon(session, written, seal::is_unknown(session, error)),
     };
+    written.promise.used(1);
     session.extents.sealed(written.primary);
     if written.pool_pages.is_empty() {
         return;
@@ -401,8 +414,9 @@ pub(crate) fn settle(session: &Arc<Session>, written: &Written, result: &Result<
     }
 }
 
-pub(crate) fn abandon(session: &Arc<Session>, written: &Written, is_unknown: bool) {
+pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown: bool) {
     if is_unknown {
+        written.promise.used(1);
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
         session.extents.in_limbo(written.primary);
         return;

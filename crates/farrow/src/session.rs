@@ -32,6 +32,7 @@ use crate::extents::{Extents, difference};
 use crate::local::Local;
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
+use crate::promises::Promises;
 use crate::reservations::Reservations;
 use crate::unheld::Unheld;
 
@@ -80,6 +81,7 @@ pub(crate) struct Session {
     pub(crate) blocks: HeldBlocks,
     pub(crate) populator: Populator,
     pub(crate) reservations: Reservations,
+    pub(crate) promises: Promises,
     pub(crate) unheld: Unheld,
     /// Events before this one are not of the client's namespace.
     pub(crate) events_from: u64,
@@ -136,6 +138,7 @@ impl Session {
             blocks: HeldBlocks::default(),
             populator: Populator::new(&region),
             reservations: Reservations::default(),
+            promises: Promises::new(welcome.are_objects_limited),
             unheld: Unheld::default(),
             uses: UseStamps::new(&region)?,
             region,
@@ -285,7 +288,9 @@ impl Session {
             }
         }
         self.reservations.renew(&link, deadline);
-        *lock(&self.link) = Arc::clone(&link);
+        self.promises.renew(&link, welcome.are_objects_limited, || {
+            *lock(&self.link) = Arc::clone(&link);
+        });
         if self.note_successor() {
             link.tell(RequestBody::ConfirmEarlier);
         }
@@ -473,6 +478,7 @@ fn may_repeat(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Grant { .. }
+            | RequestBody::Promise { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }
             | RequestBody::ConfirmEarlier

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use farrow_cluster::wire::SealItem;
 use farrow_memory::{Length, Offset, Retired, Span, page_bytes};
@@ -16,6 +17,7 @@ use crate::error::Error;
 use crate::extents::difference;
 use crate::local;
 use crate::options::ObjectOptions;
+use crate::promises::{Promise, rest_of};
 use crate::put;
 use crate::seal;
 use crate::session::{Session, lock, span, wire_span};
@@ -92,6 +94,7 @@ enum State {
 pub struct Writer {
     memory: Arc<WriterMemory>,
     name: Option<String>,
+    promise: Promise,
     metadata_bytes: u32,
     metadata_crc: u32,
     is_done: bool,
@@ -183,12 +186,15 @@ impl Writer {
     ) -> Result<Self, Error> {
         let name = || options.name.map(str::to_owned).into_iter().collect();
         session.reservations.take(session, name())?;
-        session
-            .pool
-            .extents()
-            .take_within(session, Self::block_bytes(bytes, options), options.wait)
-            .and_then(|pages| Self::over(session, pages, bytes, options))
-            .inspect_err(|_| session.reservations.give(session, name()))
+        let since = Instant::now();
+        let promise = Promise::take(session, 1, options.wait);
+        let made = promise.and_then(|promise| {
+            let wait = rest_of(options.wait, since.elapsed());
+            let bytes_all = Self::block_bytes(bytes, options);
+            let pages = session.pool.extents().take_within(session, bytes_all, wait)?;
+            Self::over(session, pages, bytes, options, promise)
+        });
+        made.inspect_err(|_| session.reservations.give(session, name()))
     }
 
     /// Bytes that an object takes with its metadata; never 0.
@@ -196,12 +202,14 @@ impl Writer {
         put::with_metadata(bytes.max(1), &options.encoded_metadata())
     }
 
-    /// Over pages that were taken from the pool's extents; its name is reserved.
+    /// Over pages that were taken from the pool's extents; its name is reserved, and `promise` is there
+    /// where one is needed.
     pub(crate) fn over(
         session: &Arc<Session>,
         pages: Span,
         bytes: u64,
         options: &ObjectOptions<'_>,
+        promise: Promise,
     ) -> Result<Self, Error> {
         let state = std::sync::Mutex::new(State::Writing);
         let published = std::sync::Mutex::new(Published::Parts(BTreeMap::new()));
@@ -214,6 +222,7 @@ impl Writer {
         Ok(Self {
             memory: Arc::new(memory),
             name: options.name.map(str::to_owned),
+            promise,
             metadata_bytes: metadata.len() as u32,
             metadata_crc: crc32c::crc32c(&metadata),
             is_done: false,
@@ -255,6 +264,7 @@ impl Writer {
             metadata_bytes: self.metadata_bytes,
             metadata_crc: self.metadata_crc,
             is_reserved: self.name.is_some(),
+            is_promised: self.promise.is_there(),
             is_held_by_creator: true,
             ..SealItem::bytes(wire_span(memory.pages), memory.bytes)
         };
@@ -269,6 +279,7 @@ impl Writer {
         background::take_down(retired);
         match sealed {
             Ok(id) => {
+                self.promise.used(1);
                 session.pool.extents().sealed(memory.pages);
                 if let Some(name) = &self.name {
                     session.reservations.sealed(name);
@@ -280,6 +291,7 @@ impl Writer {
             }
             Err(error) => {
                 if seal::is_unknown(&session, &error) {
+                    self.promise.used(1);
                     *state = State::Unknown;
                     return Err(error);
                 }

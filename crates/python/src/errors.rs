@@ -99,17 +99,28 @@ pub fn raise(error: Error) -> PyErr {
         let set_seconds =
             |millis: u64| made.value(py).setattr("waited_seconds", millis as f64 / 1e3);
         let done = match error {
-            Error::OutOfMemory { asked, free, largest, waited_ms } => set("asked", asked)
+            Error::OutOfMemory { asked, free, largest, waiting, waited_ms } => set("asked", asked)
                 .and(set("free", free))
                 .and(set("largest", largest))
+                .and(set("waiting", waiting))
                 .and(set_seconds(waited_ms)),
             Error::TooLarge { asked, capacity } => {
                 set("asked", asked).and(set("capacity", capacity))
             }
             Error::TooMany { max, .. } => set("limit", max),
-            Error::QuotaExceeded { ref whose, ref what, asked, used, limit } => set("asked", asked)
+            Error::QuotaExceeded {
+                ref whose,
+                ref what,
+                asked,
+                used,
+                limit,
+                waiting,
+                waited_ms,
+            } => set("asked", asked)
                 .and(set("used", used))
                 .and(set("limit", limit))
+                .and(set("waiting", waiting))
+                .and(set_seconds(waited_ms))
                 .and(made.value(py).setattr("what", what))
                 .and(made.value(py).setattr("whose", whose)),
             Error::NamespaceInUse { objects, bytes, clients, .. } => {

@@ -4,8 +4,8 @@
 //! served in the order of arrival, with one exception: while its first request does not fit,
 //! those behind it, and newcomers, may pass it, but only until they took as many bytes as it
 //! asks for. So a great request is not starved by small ones, and small ones go on for a while
-//! beside a great one that may never fit. A request that may not wait is answered at once: it
-//! takes what is free, and counts as passing.
+//! beside a great one that may never fit. A request that may not wait passes by the same rule, and
+//! where it may not it is refused at once, whatever is free.
 
 use std::collections::VecDeque;
 
@@ -102,7 +102,7 @@ impl Admission {
         self.seen_freed_bytes = None;
     }
 
-    /// Whether so many bytes may go to somebody who is not the first of the queue and could wait.
+    /// Whether so many bytes may go to somebody who is not the first of the queue.
     fn may_pass(&self, bytes: u64) -> bool {
         let first = self.queue.front();
         first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.min)
@@ -143,11 +143,14 @@ impl NodeState {
         if min > capacity {
             return Err(WireError::TooLarge { asked: min, capacity });
         }
-        self.check_objects(asker.slot)?;
+        if self.promises.of(asker.slot) == 0 {
+            // Who could not seal it is told before it writes.
+            self.check_objects(asker.slot, 1)?;
+        }
         self.allowance(asker.slot, Length(min), Length(want))?;
         let is_behind = self.admission.waiting() > 0;
         let may_wait = wait_ms > 0;
-        if !is_behind || !may_wait || self.admission.may_pass(min) {
+        if self.admission.may_pass(min) {
             // Nothing ahead of need while others wait.
             let want = if is_behind { min } else { want };
             match self.make_room(asker.slot, Length(min), Length(want)) {
@@ -156,9 +159,12 @@ impl NodeState {
                         self.admission.passed_bytes.saturating_add(granted.length.0);
                     return Ok(Some(ReplyBody::Granted(wire_span(granted))));
                 }
-                Err(WireError::OutOfMemory { .. }) if may_wait || self.spills.is_making_room() => {}
+                Err(WireError::OutOfMemory { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if !may_wait && !self.spills.is_making_room() {
+            return Err(self.out_of_memory(min, self.admission.waiting(), 0));
         }
         let wait_ms = if may_wait { wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
         let deadline_ms = now_ms.saturating_add(wait_ms);
@@ -199,7 +205,9 @@ impl NodeState {
             }
             self.admission.remove(place, 0);
             self.admission.seen_freed_bytes = None;
-            out.push(answer(waiting.asker, Err(self.too_late(waiting, now_ms))));
+            let waited_ms = now_ms.saturating_sub(waiting.since_ms);
+            let error = self.out_of_memory(waiting.min, place, waited_ms);
+            out.push(answer(waiting.asker, Err(error)));
         }
         if self.admission.seen_freed_bytes == Some(self.home.freed_bytes()) {
             return;
@@ -209,12 +217,11 @@ impl NodeState {
             let Waiting { asker, min, .. } = waiting;
             let found = match place {
                 0 => self.make_room(asker.slot, Length(min), Length(min)),
-                _ if !self.admission.may_pass(min) => {
-                    place += 1;
-                    continue;
-                }
                 // Nobody makes room for one that is not the first.
-                _ => self.take_free(asker.slot, Length(min), Length(min)),
+                _ if self.admission.may_pass(min) => {
+                    self.take_free(asker.slot, Length(min), Length(min))
+                }
+                _ => Err(self.out_of_memory(min, place, 0)),
             };
             match found {
                 Ok(granted) => {
@@ -222,7 +229,7 @@ impl NodeState {
                     out.push(answer(asker, Ok(ReplyBody::Granted(wire_span(granted)))));
                 }
                 Err(WireError::OutOfMemory { .. })
-                    if !waiting.is_for_spills || place > 0 || self.spills.is_making_room() =>
+                    if !waiting.is_for_spills || self.spills.is_making_room() =>
                 {
                     place += 1;
                 }
@@ -235,14 +242,11 @@ impl NodeState {
         self.admission.seen_freed_bytes = Some(self.home.freed_bytes());
     }
 
-    fn too_late(&self, waiting: Waiting, now_ms: u64) -> WireError {
+    /// What there is, for a request behind so many others.
+    fn out_of_memory(&self, asked: u64, before: usize, waited_ms: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
-        WireError::OutOfMemory {
-            asked: waiting.min,
-            free: free.0,
-            largest: largest.0,
-            waited_ms: now_ms.saturating_sub(waiting.since_ms),
-        }
+        let (free, largest, waiting) = (free.0, largest.0, before as u64);
+        WireError::OutOfMemory { asked, free, largest, waiting, waited_ms }
     }
 }
 

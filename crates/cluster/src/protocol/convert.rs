@@ -34,6 +34,7 @@ pub(super) fn store_error(error: StoreError) -> WireError {
             asked: asked.0,
             free: free.0,
             largest: largest.0,
+            waiting: 0,
             waited_ms: 0,
         },
         StoreError::TooManyObjects { max } => too_many("objects", max),

@@ -27,11 +27,13 @@ fn need(body: &RequestBody) -> Need {
         RequestBody::Grant { .. }
         | RequestBody::EntryPages { .. }
         | RequestBody::Reserve { .. }
+        | RequestBody::Promise { .. }
         | RequestBody::Seal { .. }
         | RequestBody::Pin { is_pinned: true, .. } => Need::Right(Rights::WRITE),
         RequestBody::Sync { ask, .. } => Need::Right(ask.right()),
         // To have no names any more is to give them back.
         RequestBody::Renew { names, .. } if !names.is_empty() => Need::Right(Rights::WRITE),
+        RequestBody::Promised { objects } if *objects > 0 => Need::Right(Rights::WRITE),
         RequestBody::Delete { .. }
         | RequestBody::Evict { .. }
         | RequestBody::Pin { is_pinned: false, .. } => Need::Right(Rights::DELETE),
@@ -57,6 +59,8 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Hello(_)
         | RequestBody::Listen(_)
         | RequestBody::Renew { .. }
+        | RequestBody::Promised { .. }
+        | RequestBody::Unpromise { .. }
         | RequestBody::Release { .. }
         | RequestBody::Unreserve { .. }
         | RequestBody::Confirm { .. }

@@ -46,13 +46,14 @@ impl NodeState {
         Ok(Inheritance {
             reserved: reserved.into_iter().map(|(client, name)| (client.0, name)).collect(),
             kept: kept.into_iter().map(|(client, id)| (client.0, id.hi, id.lo)).collect(),
+            promised: self.promises.all().map(|(client, objects)| (client.0, objects)).collect(),
         })
     }
 }
 
 /// What the last daemon said, in the words of the store. The store checks it.
 pub(crate) fn unfinished(inheritance: Inheritance) -> Unfinished {
-    let Inheritance { reserved, kept } = inheritance;
+    let Inheritance { reserved, kept, .. } = inheritance;
     Unfinished {
         reserved: reserved.into_iter().map(|(client, name)| (ClientSlot(client), name)).collect(),
         kept: kept

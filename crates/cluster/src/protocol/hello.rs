@@ -142,6 +142,7 @@ impl NodeState {
             memory: self.place.memory.clone(),
             namespace: namespace.id.0,
             events_from: namespace.events_from,
+            are_objects_limited: self.are_objects_limited(slot)?,
         })
     }
 }

@@ -17,6 +17,7 @@ pub mod naming;
 mod node;
 mod numbers;
 mod overview;
+mod promises;
 mod quota;
 mod requests;
 pub mod rights;

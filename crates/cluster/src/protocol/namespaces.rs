@@ -64,6 +64,7 @@ impl NodeState {
     ) -> Result<(), WireError> {
         let what = match body {
             RequestBody::Reserve { .. }
+            | RequestBody::Promised { .. }
             | RequestBody::Seal { .. }
             | RequestBody::EntryPages { .. }
             | RequestBody::Delete { .. }

@@ -8,6 +8,7 @@ use super::admission::{Admission, Ask, Asker, answer, answer_to};
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
+use super::promises::Promises;
 use super::quota::Quotas;
 use super::requests::answer_wait;
 use super::rights::{Rights, RightsTable};
@@ -132,6 +133,7 @@ pub struct NodeState {
     pub(super) eviction: Eviction,
     pub(super) spills: Spills,
     pub(super) quotas: Quotas,
+    pub(super) promises: Promises,
     /// What other nodes may do.
     pub(super) rules: RightsTable,
     pub(super) reclaim_at_ms: Option<u64>,
@@ -182,6 +184,7 @@ impl NodeState {
             eviction: Eviction::default(),
             spills: Spills::default(),
             quotas: Quotas::default(),
+            promises: Promises::default(),
             rules,
             reclaim_at_ms: Some(now_ms),
             reclaim_wait_ms: RECLAIM_MS_MIN,
@@ -229,6 +232,7 @@ impl NodeState {
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
         self.waits.forget(id);
         self.admission.forget(id);
+        self.promises.forget(id);
         self.spills.forget(id);
         self.watches.forget(id);
         self.show_fewer_watched();
@@ -264,6 +268,7 @@ impl NodeState {
     }
 
     fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
+        self.promises.take_back(slot, u32::MAX);
         let left = match self.home.region().is_node_local() {
             true => self.leave_dirty(slot),
             false => self.home.client_leave(slot).map(Some),
@@ -300,6 +305,7 @@ impl NodeState {
             self.spills.next_deadline_ms(),
             self.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
+            self.next_promise_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -325,6 +331,7 @@ impl NodeState {
         self.tick_sync(now_ms, out);
         self.tick_spills(now_ms, out);
         self.serve_waiting(now_ms, out);
+        self.serve_promises(now_ms, out);
         self.take_jobs(out);
         self.tell_watchers(out);
         self.expire_watches(now_ms, out);
@@ -341,7 +348,8 @@ impl NodeState {
         for (session, seq) in self.spills.drain() {
             out.push(answer_to(session, seq, Err(WireError::Closing)));
         }
-        out.extend(self.admission.drain().map(|asker| answer(asker, Err(WireError::Closing))));
+        let waiting = self.admission.drain().chain(self.promises.drain());
+        out.extend(waiting.map(|asker| answer(asker, Err(WireError::Closing))));
     }
 
     /// Answers one request. Replies come in `out`, perhaps of other sessions too.
@@ -430,6 +438,15 @@ impl NodeState {
                 match checked.and_then(|()| self.grant(asker, ask, now_ms)) {
                     Ok(None) => return,
                     Ok(Some(granted)) => Ok(granted),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::Promise { objects, wait_ms }, Some(slot)) => {
+                let asker = Asker { session, seq, slot };
+                let checked = self.check_writer(slot);
+                match checked.and_then(|()| self.promise(asker, objects, wait_ms, now_ms, out)) {
+                    Ok(None) => return,
+                    Ok(Some(done)) => Ok(done),
                     Err(error) => Err(error),
                 }
             }

@@ -1,11 +1,12 @@
 //! What one client, and one namespace, may have at a time.
 //!
 //! Bytes count from the grant on until the memory is free again: so a deleted object counts for
-//! its maker until the last reader lets go. Objects count while they are sealed. Who has a limit
-//! of objects gets no entry pages, so that each of its seals passes here.
+//! its maker until the last reader lets go. Objects count while they are sealed, and before as long as
+//! they are promised. Who has a limit of objects gets no entry pages, so that each of its seals
+//! passes here.
 
 use farrow_memory::Length;
-use farrow_store::{ClientSlot, Namespace, Usage};
+use farrow_store::{ClientSlot, Namespace, NamespaceId};
 
 use super::convert::{store_error, too_many};
 use super::node::NodeState;
@@ -21,10 +22,18 @@ pub struct Quotas {
 }
 
 /// Whose limit it is.
-#[derive(Debug, Clone, Copy)]
-enum Whose<'a> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scope {
     Client(ClientSlot),
-    Namespace(&'a str),
+    Namespace(NamespaceId),
+}
+
+/// How many of something there may be, and are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limit {
+    pub(super) scope: Scope,
+    pub(super) used: u64,
+    pub(super) max: u64,
 }
 
 impl NodeState {
@@ -42,75 +51,135 @@ impl NodeState {
     ) -> Result<Length, WireError> {
         let page = self.home.layout().page.0;
         let least = min.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
-        let within = |whose, limit: u64, used: u64, want: Length| {
-            let left = limit.saturating_sub(used);
+        let within = |limit: Limit, want: Length| {
+            let left = limit.max.saturating_sub(limit.used);
             if least > left {
-                return Err(self.quota_exceeded(whose, "bytes", min.0, used, limit));
+                return Err(self.exceeded(limit, "bytes", min.0, (0, 0)));
             }
             Ok(Length(want.0.min(left - left % page).max(min.0)))
         };
         let mut want = want;
-        if let Some(limit) = self.quotas.client_bytes_max {
+        if let Some(max) = self.quotas.client_bytes_max {
             let used = self.home.usage_of(slot).bytes.0;
-            want = within(Whose::Client(slot), limit, used, want)?;
+            want = within(Limit { scope: Scope::Client(slot), used, max }, want)?;
         }
         let Namespace { id, options, .. } = self.home.namespace_of(slot).map_err(store_error)?;
-        if let Some(limit) = options.bytes_max {
+        if let Some(max) = options.bytes_max {
             let used = self.home.usage_of_namespace(*id).bytes.0;
-            want = within(Whose::Namespace(&options.name), limit, used, want)?;
+            want = within(Limit { scope: Scope::Namespace(*id), used, max }, want)?;
         }
         Ok(want)
     }
 
-    /// Whether a client may have one object more.
-    pub(super) fn check_objects(&mut self, slot: ClientSlot) -> Result<(), WireError> {
-        // It may have pages from a time before there was a limit.
-        if self.quotas.client_objects_max.is_some()
-            && let Err(error) = self.home.register(slot)
-        {
-            tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
-        }
-        let check = |whose, limit: u32, Usage { objects, .. }: Usage| {
-            if objects < limit {
-                return Ok(());
+    /// The limits of objects that hold for a client, and what there is of them.
+    pub(super) fn object_limits(&mut self, slot: ClientSlot) -> Result<Vec<Limit>, WireError> {
+        let mut limits = Vec::new();
+        if let Some(max) = self.quotas.client_objects_max {
+            // It may have pages from a time before there was a limit.
+            if let Err(error) = self.home.register(slot) {
+                tracing::debug!(slot = slot.0, %error, "objects stay out of the books");
             }
-            Err(self.quota_exceeded(whose, "objects", 1, objects.into(), limit.into()))
-        };
-        if let Some(limit) = self.quotas.client_objects_max {
-            check(Whose::Client(slot), limit, self.home.usage_of(slot))?;
+            let used =
+                u64::from(self.home.usage_of(slot).objects) + u64::from(self.promises.of(slot));
+            limits.push(Limit { scope: Scope::Client(slot), used, max: max.into() });
         }
         let Namespace { id, options, .. } = self.home.namespace_of(slot).map_err(store_error)?;
-        if let Some(limit) = options.objects_max {
-            let used = self.home.usage_of_namespace(*id);
-            check(Whose::Namespace(&options.name), limit, used)?;
+        if let Some(max) = options.objects_max {
+            let sealed = u64::from(self.home.usage_of_namespace(*id).objects);
+            let promised = self.promises.all().filter(|(slot, _)| self.namespace_is(*slot, *id));
+            let used = sealed + promised.map(|(_, objects)| u64::from(objects)).sum::<u64>();
+            limits.push(Limit { scope: Scope::Namespace(*id), used, max: max.into() });
         }
-        Ok(())
+        Ok(limits)
     }
 
-    /// Whether a client may seal by itself, unseen: not where its objects are counted.
-    pub(super) fn check_unseen(&self, slot: ClientSlot) -> Result<(), WireError> {
+    fn namespace_is(&self, slot: ClientSlot, namespace: NamespaceId) -> bool {
+        self.home.client(slot).is_ok_and(|record| record.namespace == namespace)
+    }
+
+    /// Those limits beyond which so many more would be, or for which others wait.
+    pub(super) fn misfits(
+        &mut self,
+        slot: ClientSlot,
+        objects: u32,
+    ) -> Result<Vec<Limit>, WireError> {
+        let mut limits = self.object_limits(slot)?;
+        limits.retain(|limit| {
+            let is_full = limit.used.saturating_add(objects.into()) > limit.max;
+            is_full || self.promises.is_blocked(limit.scope)
+        });
+        Ok(limits)
+    }
+
+    /// Whether a client may have so many objects more.
+    pub(super) fn check_objects(
+        &mut self,
+        slot: ClientSlot,
+        objects: u32,
+    ) -> Result<(), WireError> {
+        match self.misfits(slot, objects)?.first() {
+            None => Ok(()),
+            Some(limit) => {
+                Err(self.objects_exceeded(*limit, objects, self.promises.waiting().count(), 0))
+            }
+        }
+    }
+
+    /// Whether the objects of a client are counted: then it may not seal by itself, unseen.
+    pub(super) fn are_objects_limited(&self, slot: ClientSlot) -> Result<bool, WireError> {
         let namespace = self.home.namespace_of(slot).map_err(store_error)?;
-        if self.quotas.client_objects_max.is_some() || namespace.options.objects_max.is_some() {
+        Ok(self.quotas.client_objects_max.is_some() || namespace.options.objects_max.is_some())
+    }
+
+    pub(super) fn check_unseen(&self, slot: ClientSlot) -> Result<(), WireError> {
+        if self.are_objects_limited(slot)? {
             return Err(too_many("entry pages where objects are limited", 0_u64));
         }
         Ok(())
     }
 
-    fn quota_exceeded(
+    /// Why there is no room for so many objects: `before` are those in front in the queue.
+    pub(super) fn objects_exceeded(
         &self,
-        whose: Whose<'_>,
+        limit: Limit,
+        objects: u32,
+        before: usize,
+        waited_ms: u64,
+    ) -> WireError {
+        let is_in = |slot: &ClientSlot| match limit.scope {
+            Scope::Client(client) => *slot == client,
+            Scope::Namespace(namespace) => self.namespace_is(*slot, namespace),
+        };
+        let waiting = self.promises.waiting().take(before).filter(is_in).count() as u64;
+        self.exceeded(limit, "objects", objects.into(), (waiting, waited_ms))
+    }
+
+    fn exceeded(
+        &self,
+        limit: Limit,
         what: &str,
         asked: u64,
-        used: u64,
-        limit: u64,
+        (waiting, waited_ms): (u64, u64),
     ) -> WireError {
-        let whose = match whose {
-            Whose::Client(slot) => {
+        let whose = match limit.scope {
+            Scope::Client(slot) => {
                 let pid = self.home.client(slot).map(|record| record.pid);
                 format!("client {} (process {})", slot.0, pid.unwrap_or_default())
             }
-            Whose::Namespace(name) => format!("namespace {name:?}"),
+            Scope::Namespace(id) => {
+                let name = self.home.namespaces().find(|one| one.id == id);
+                format!("namespace {:?}", name.map_or("", |one| &one.options.name))
+            }
         };
-        WireError::QuotaExceeded { whose, what: what.to_owned(), asked, used, limit }
+        let (used, limit) = (limit.used, limit.max);
+        WireError::QuotaExceeded {
+            whose,
+            what: what.to_owned(),
+            asked,
+            used,
+            limit,
+            waiting,
+            waited_ms,
+        }
     }
 }

@@ -45,6 +45,14 @@ impl NodeState {
                 self.note_reservations();
                 failed.map(|()| ReplyBody::Done).map_err(store_error)
             }
+            RequestBody::Unpromise { objects } => {
+                self.promises.take_back(slot, objects);
+                Ok(ReplyBody::Done)
+            }
+            RequestBody::Promised { objects } => {
+                self.renew_promises(slot, objects);
+                Ok(ReplyBody::Done)
+            }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
                 let sealed =
@@ -113,6 +121,7 @@ impl NodeState {
             RequestBody::Hello(_)
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
+            | RequestBody::Promise { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
@@ -148,7 +157,12 @@ impl NodeState {
         let Some(kind) = ObjectKind::from_u8(item.kind) else {
             return Err(WireError::Invalid(format!("kind {} is unknown", item.kind)));
         };
-        self.check_objects(slot)?;
+        let is_promised = item.is_promised && self.promises.of(slot) > 0;
+        if !is_promised {
+            // What has come free is for those who wait.
+            self.serve_promises(now_ms, out);
+            self.check_objects(slot, 1)?;
+        }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
         let request = SealRequest {
             kind,
@@ -171,6 +185,9 @@ impl NodeState {
         }
         let id = sealed.map_err(store_error)?;
         self.counts.sealed += 1;
+        if is_promised {
+            self.promises.take_back(slot, 1);
+        }
         if item.is_held_by_creator {
             self.home.keep_for(slot, id);
         }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum WireError {
     /// No run of free memory is long enough.
     #[error(
-        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}",
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}{}",
+        before(*waiting),
         after(*waited_ms)
     )]
     OutOfMemory {
@@ -17,6 +18,8 @@ pub enum WireError {
         free: u64,
         /// Longest run.
         largest: u64,
+        /// Requests that wait for memory and come first.
+        waiting: u64,
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
     },
@@ -77,7 +80,11 @@ pub enum WireError {
         capacity: u64,
     },
     /// A client may not have more.
-    #[error("quota of {whose}: {asked} {what} asked, {used} of {limit} in use")]
+    #[error(
+        "quota of {whose}: {asked} {what} asked, {used} of {limit} in use{}{}",
+        before(*waiting),
+        after(*waited_ms)
+    )]
     QuotaExceeded {
         /// Of whom.
         whose: String,
@@ -89,6 +96,10 @@ pub enum WireError {
         used: u64,
         /// How many it may have.
         limit: u64,
+        /// Requests that wait for objects of this quota and come first.
+        waiting: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
     },
     /// No such namespace.
     #[error("no namespace {name:?}; there are {known:?}")]
@@ -172,6 +183,15 @@ pub enum WireError {
         /// What is wrong with the file.
         reason: String,
     },
+}
+
+/// What an error says of those who come first.
+pub fn before(waiting: u64) -> String {
+    match waiting {
+        0 => String::new(),
+        1 => ", 1 request waits before".to_owned(),
+        _ => format!(", {waiting} requests wait before"),
+    }
 }
 
 /// What an error says of a wait.

@@ -71,6 +71,8 @@ pub struct Inheritance {
     pub reserved: Vec<(u32, String)>,
     /// Objects that their creators have not held yet: place, and the two halves of the id.
     pub kept: Vec<(u32, u64, u64)>,
+    /// Promised objects, by the place of the client.
+    pub promised: Vec<(u32, u32)>,
 }
 
 /// The client's place in the region.
@@ -112,6 +114,8 @@ pub struct Welcome {
     pub namespace: u16,
     /// Events before this one are not of that namespace.
     pub events_from: u64,
+    /// Objects are counted: who is about to create some asks for a promise.
+    pub are_objects_limited: bool,
 }
 
 /// A namespace, and what is in it.

@@ -96,6 +96,25 @@ pub enum RequestBody {
         /// Every other name of this client is given back.
         are_all: bool,
     },
+    /// Keeps room in the quotas for objects that the client is about to create: for all, or none.
+    /// When there is none, the answer may take up to `wait_ms`.
+    Promise {
+        /// How many.
+        objects: u32,
+        /// How long to wait for room, in milliseconds; 0: not at all.
+        wait_ms: u64,
+    },
+    /// Gives promises back.
+    Unpromise {
+        /// How many.
+        objects: u32,
+    },
+    /// Among the first words of a client that came back: so many of its objects in creation were
+    /// promised. What there is no room for any more is no promise from here on.
+    Promised {
+        /// How many.
+        objects: u32,
+    },
     /// First message of a further connection of a client, on which it only waits for events.
     Listen(Listen),
     /// Answers as soon as there is an event that is meant, or the time is over. The events
@@ -250,6 +269,8 @@ pub struct SealItem {
     pub name: Option<String>,
     /// True when the name was reserved by this client before.
     pub is_reserved: bool,
+    /// True when a promise of this client keeps room for it.
+    pub is_promised: bool,
     /// True when the client goes on using the memory and will hold the object: until it says
     /// so, nobody's delete frees it.
     pub is_held_by_creator: bool,
@@ -270,6 +291,7 @@ impl SealItem {
             metadata_crc: 0,
             name: None,
             is_reserved: false,
+            is_promised: false,
             is_held_by_creator: false,
         }
     }

@@ -253,6 +253,12 @@ impl Home {
         }
     }
 
+    /// Sealed objects, those that clients sealed by themselves once they are registered.
+    #[must_use]
+    pub fn objects(&self) -> u32 {
+        self.objects
+    }
+
     /// Bytes that became free since this home was opened: when it has grown, a request that did
     /// not fit may fit.
     #[must_use]

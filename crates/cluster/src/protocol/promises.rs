@@ -1,0 +1,206 @@
+//! Room in a quota of objects, kept for objects in creation.
+//!
+//! Where objects are limited a client asks for a promise before it writes one, so that it learns at
+//! once, and not at the seal, that there is no room for it. A promise counts like an object until it
+//! is sealed or given up. One that may wait is queued; who asks for the same quota later stays behind
+//! it. Promises are in private memory: the next daemon is told by the last one, or after a kill by
+//! the clients that come back; who finds no room then is told so at the seal.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use farrow_store::ClientSlot;
+
+use super::admission::{Asker, answer};
+use super::convert::limit;
+use super::node::NodeState;
+use super::quota::Scope;
+use super::{Action, SessionId};
+use crate::wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
+
+/// Most requests that wait at a time, of all clients and of one: as for memory.
+const WAITING_MAX: usize = 1024;
+const WAITING_PER_SESSION_MAX: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    asker: Asker,
+    objects: u32,
+    since_ms: u64,
+    deadline_ms: u64,
+}
+
+/// What was promised, and who waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Promises {
+    of_client: BTreeMap<ClientSlot, u32>,
+    queue: VecDeque<Waiting>,
+    /// Quotas for which somebody waits.
+    blocked: BTreeSet<Scope>,
+    /// Promises made and given up so far.
+    changes: u64,
+    /// What there was when the queue was last looked at; none: it is to be looked at.
+    seen: Option<Seen>,
+}
+
+/// When this is still the same, nobody's objects have become fewer.
+type Seen = (u32, u64, u64);
+
+impl Promises {
+    pub(super) fn of(&self, slot: ClientSlot) -> u32 {
+        self.of_client.get(&slot).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, slot: ClientSlot, objects: u32) {
+        self.changes += 1;
+        match objects {
+            0 => self.of_client.remove(&slot),
+            _ => self.of_client.insert(slot, objects),
+        };
+    }
+
+    /// Gives up so many, if there are so many. True: there was one at least.
+    pub(super) fn take_back(&mut self, slot: ClientSlot, objects: u32) -> bool {
+        let had = self.of(slot);
+        if had > 0 && objects > 0 {
+            self.set(slot, had.saturating_sub(objects));
+        }
+        had > 0
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (ClientSlot, u32)> + '_ {
+        self.of_client.iter().map(|(slot, objects)| (*slot, *objects))
+    }
+
+    /// Forgets the requests of a session that went.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        self.queue.retain(|waiting| waiting.asker.session != session);
+        self.seen = None;
+    }
+
+    /// Takes out all requests, for the end.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
+        self.queue.drain(..).map(|waiting| waiting.asker)
+    }
+
+    pub(super) fn is_blocked(&self, scope: Scope) -> bool {
+        !self.queue.is_empty() && self.blocked.contains(&scope)
+    }
+
+    /// Those who wait, in order.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = ClientSlot> + '_ {
+        self.queue.iter().map(|waiting| waiting.asker.slot)
+    }
+
+    fn push(&mut self, waiting: Waiting) -> Result<(), WireError> {
+        let session = waiting.asker.session;
+        let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
+        limit("requests that wait for room for objects", self.queue.len() + 1, WAITING_MAX)?;
+        limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        self.queue.push_back(waiting);
+        Ok(())
+    }
+}
+
+impl NodeState {
+    /// Keeps room for so many objects; `None`: the answer comes later.
+    pub(super) fn promise(
+        &mut self,
+        asker: Asker,
+        objects: u32,
+        wait_ms: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
+        self.serve_promises(now_ms, out);
+        match self.check_objects(asker.slot, objects) {
+            Ok(()) => {
+                self.promises.set(asker.slot, self.promises.of(asker.slot).saturating_add(objects));
+                Ok(Some(ReplyBody::Done))
+            }
+            // More than there can ever be is refused whoever waits.
+            Err(WireError::QuotaExceeded { limit, .. })
+                if wait_ms > 0 && u64::from(objects) <= limit =>
+            {
+                let deadline_ms = now_ms.saturating_add(wait_ms.min(WAIT_MS_MAX));
+                let since_ms = now_ms;
+                self.promises.push(Waiting { asker, objects, since_ms, deadline_ms })?;
+                let misfits = self.misfits(asker.slot, objects)?;
+                self.promises.blocked.extend(misfits.into_iter().map(|limit| limit.scope));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a client that came back still needs of what the last daemon had promised: as much as there
+    /// is room for.
+    pub(super) fn renew_promises(&mut self, slot: ClientSlot, objects: u32) {
+        self.promises.set(slot, 0);
+        let limits = self.object_limits(slot).unwrap_or_default();
+        let left = limits.iter().map(|limit| limit.max.saturating_sub(limit.used)).min();
+        let kept = left.map_or(0, |left| objects.min(u32::try_from(left).unwrap_or(u32::MAX)));
+        if kept < objects {
+            tracing::warn!(slot = slot.0, kept, objects, "promised objects are lost");
+        }
+        self.promises.set(slot, kept);
+    }
+
+    /// Goes on with what the last daemon had promised.
+    pub(crate) fn inherit_promises(&mut self, promised: &[(u32, u32)]) {
+        for (slot, objects) in promised {
+            let slot = ClientSlot(*slot);
+            if self.home.client(slot).is_ok() {
+                self.renew_promises(slot, *objects);
+            }
+        }
+    }
+
+    /// Refuses those whose time is over; gives to those for whom there is room now.
+    pub(super) fn serve_promises(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        if self.promises.queue.is_empty() {
+            return;
+        }
+        let late = |waiting: &Waiting| waiting.deadline_ms <= now_ms;
+        if self.promises.seen == Some(self.seen_objects()) && !self.promises.queue.iter().any(late)
+        {
+            return;
+        }
+        self.promises.blocked.clear();
+        let mut place = 0;
+        while let Some(waiting) = self.promises.queue.get(place).copied() {
+            let Waiting { asker, objects, .. } = waiting;
+            let body = match self.misfits(asker.slot, objects) {
+                Ok(misfits) => match misfits.first() {
+                    None => {
+                        let had = self.promises.of(asker.slot);
+                        self.promises.set(asker.slot, had.saturating_add(objects));
+                        Ok(ReplyBody::Done)
+                    }
+                    Some(limit) if late(&waiting) => {
+                        let waited_ms = now_ms.saturating_sub(waiting.since_ms);
+                        Err(self.objects_exceeded(*limit, objects, place, waited_ms))
+                    }
+                    Some(_) => {
+                        self.promises.blocked.extend(misfits.iter().map(|limit| limit.scope));
+                        place += 1;
+                        continue;
+                    }
+                },
+                Err(error) => Err(error),
+            };
+            self.promises.queue.remove(place);
+            out.push(answer(asker, body));
+        }
+        self.promises.seen = Some(self.seen_objects());
+    }
+
+    fn seen_objects(&self) -> Seen {
+        (self.home.objects(), self.counts.sealed, self.promises.changes)
+    }
+
+    pub(super) fn next_promise_deadline_ms(&self) -> Option<u64> {
+        let first = self.promises.queue.iter().map(|waiting| waiting.deadline_ms).min()?;
+        Some(if self.promises.seen == Some(self.seen_objects()) { first } else { 0 })
+    }
+}

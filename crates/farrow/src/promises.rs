@@ -1,0 +1,131 @@
+//! Room in the quotas of objects for those that this client is about to make.
+//!
+//! Where objects are limited the node is asked for a promise before one is written. What is not used
+//! goes back when the object is given up. A node that follows another is told how many there are.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use farrow_cluster::link::Link;
+use farrow_cluster::wire::{RequestBody, WAIT_MS_MAX};
+use farrow_memory::sync::{AtomicBool, Ordering};
+
+use crate::client::{deadline_after, millis};
+use crate::error::Error;
+use crate::session::{Session, lock};
+
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    /// The node counts objects.
+    are_needed: AtomicBool,
+    /// Those that were made and neither used nor given back.
+    objects: Mutex<u32>,
+}
+
+/// Room for so many objects, or for none. What is left of it goes back at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    session: Option<Arc<Session>>,
+    objects: u32,
+}
+
+impl Promises {
+    pub(crate) fn new(are_needed: bool) -> Self {
+        Self { are_needed: AtomicBool::new(are_needed), objects: Mutex::default() }
+    }
+
+    pub(crate) fn are_needed(&self) -> bool {
+        // It says nothing of other memory.
+        self.are_needed.load(Ordering::Relaxed)
+    }
+
+    /// Says to a node that follows another what is still needed, and goes over to it: in one, so that
+    /// what is given back meanwhile is given to the right one.
+    pub(crate) fn renew(&self, link: &Link, are_needed: bool, go_over: impl FnOnce()) {
+        let objects = lock(&self.objects);
+        self.are_needed.store(are_needed, Ordering::Relaxed);
+        if are_needed {
+            link.tell(RequestBody::Promised { objects: *objects });
+        }
+        go_over();
+    }
+}
+
+impl Promise {
+    /// Asks for room for all, or none, which may take so long to come. Where objects are not counted
+    /// there is nothing to ask.
+    pub(crate) fn take(
+        session: &Arc<Session>,
+        objects: usize,
+        wait: Duration,
+    ) -> Result<Self, Error> {
+        if objects == 0 || !session.promises.are_needed() {
+            return Ok(Self::default());
+        }
+        let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+        let wait_ms = millis(wait).min(WAIT_MS_MAX);
+        // The node keeps the time; its answer may take a little longer.
+        let deadline = deadline_after(wait.saturating_add(session.timeout));
+        session.call_until(RequestBody::Promise { objects, wait_ms }, deadline)?;
+        let mut all = lock(&session.promises.objects);
+        *all = all.saturating_add(objects);
+        Ok(Self { session: Some(Arc::clone(session)), objects })
+    }
+
+    /// The same for what is written at once: only who would wait asks, all others hear it at the seal,
+    /// which follows. Returns what is left of the wait too.
+    pub(crate) fn take_to_wait(
+        session: &Arc<Session>,
+        objects: usize,
+        wait: Duration,
+    ) -> Result<(Self, Duration), Error> {
+        if wait.is_zero() {
+            return Ok((Self::default(), wait));
+        }
+        let since = Instant::now();
+        let promise = Self::take(session, objects, wait)?;
+        Ok((promise, rest_of(wait, since.elapsed())))
+    }
+
+    /// Whether there is room for one.
+    pub(crate) fn is_there(&self) -> bool {
+        self.objects > 0
+    }
+
+    /// One of those that are left, by itself.
+    pub(crate) fn split_one(&mut self) -> Self {
+        let objects = self.objects.min(1);
+        self.objects -= objects;
+        Self { session: self.session.clone(), objects }
+    }
+
+    /// So many were sealed, or nobody knows whether they were: then what is too much at the node goes
+    /// when it hears of this client's promises the next time.
+    pub(crate) fn used(&mut self, objects: usize) {
+        let used = u32::try_from(objects).unwrap_or(u32::MAX).min(self.objects);
+        self.objects -= used;
+        if let Some(session) = self.session.as_ref().filter(|_| used > 0) {
+            let mut all = lock(&session.promises.objects);
+            *all = all.saturating_sub(used);
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        let Self { session: Some(session), objects: 1.. } = self else {
+            return;
+        };
+        // In a forked child they are the parent's.
+        if session.is_own_process() {
+            let mut all = lock(&session.promises.objects);
+            *all = all.saturating_sub(self.objects);
+            session.tell(RequestBody::Unpromise { objects: self.objects });
+        }
+    }
+}
+
+/// What is left of a wait that began so long ago; it ends no wait altogether.
+pub(crate) fn rest_of(wait: Duration, gone: Duration) -> Duration {
+    wait.saturating_sub(gone).max(wait.min(Duration::from_millis(1)))
+}
