@@ -1,4 +1,4 @@
-//! Writes what real nodes say to each other to `crates/cluster/fuzz/corpus`, for the fuzz targets.
+//! Writes what real nodes say to each other, and clients to them, to `crates/cluster/fuzz/corpus`, for the fuzz targets.
 
 use std::path::Path;
 use std::{fs, io};
@@ -8,9 +8,14 @@ mod fuzzed;
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
-    let (peers, decoders) = (corpus.join("peers"), corpus.join("decoders"));
-    fs::create_dir_all(&peers)?;
-    fs::create_dir_all(&decoders)?;
+    let [peers, decoders, protocol] =
+        ["peers", "decoders", "protocol"].map(|target| corpus.join(target));
+    for folder in [&peers, &decoders, &protocol] {
+        fs::create_dir_all(folder)?;
+    }
+    for (about, run) in fuzzed::clients::seeds() {
+        fs::write(protocol.join(about), run)?;
+    }
     for (about, run) in fuzzed::seeds::runs() {
         fs::write(peers.join(about), run)?;
     }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farrow_cluster::wire::RequestBody;
 use fuzzed::nodes::World;
-use fuzzed::seeds;
+use fuzzed::{clients, seeds};
 
 /// Changed copies of each input: `FARROW_FUZZ_ROUNDS`, or a dozen.
 fn rounds() -> u64 {
@@ -54,6 +54,33 @@ fn a_canary_is_caught() {
         world.request_of_b(true, RequestBody::Delete { targets });
         let looked = catch_unwind(AssertUnwindSafe(|| world.assert_sound()));
         assert_eq!(looked.is_err(), is_caught);
+    }
+}
+
+/// The same requests take the object's bytes away once its client lets go of it, and that is noticed.
+#[test]
+fn a_canary_of_clients_is_caught() {
+    let (_, away) = clients::seeds().swap_remove(0);
+    for (is_held, is_caught) in [(true, false), (false, true)] {
+        let looked = catch_unwind(AssertUnwindSafe(|| {
+            clients::run_with(&away, |world| {
+                if !is_held {
+                    world.let_go();
+                }
+            });
+        }));
+        assert_eq!(looked.is_err(), is_caught);
+    }
+}
+
+#[test]
+fn what_clients_send_and_what_is_made_of_it_does_no_harm() {
+    for (about, run) in clients::seeds() {
+        assert!(clients::understood(&run) > 10, "{about} says nothing");
+        clients::run(&run);
+        for round in 1..=8 * rounds() {
+            clients::run(&changed(&run, round));
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Node `a` is under test; `b` is an honest one that it shares a cluster with. A step is a letter, a
 //! question, an answer, bytes of a seat, time, or a round in which both say what they have to say.
-//! Used by the fuzz targets, by the example that writes their first inputs, and by a plain test.
+//! `clients` is the same for what clients send. Used by the fuzz targets, by the example that writes their first inputs, and by a plain test.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
+pub mod clients;
 pub mod nodes;
 pub mod seeds;
 

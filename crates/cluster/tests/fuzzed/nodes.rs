@@ -42,7 +42,8 @@ thread_local! {
     static FOUNDED: RefCell<Option<[Vec<u8>; 2]>> = const { RefCell::new(None) };
 }
 
-fn options() -> RegionOptions {
+/// Few of everything, since each run makes all tables anew.
+pub(super) fn options() -> RegionOptions {
     let mut options = RegionOptions::for_capacity(Length(256 << 10));
     options.objects_max = 16;
     options.clients_max = 4;
