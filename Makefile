@@ -1,4 +1,4 @@
-# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-coherence | reproduce | lint | docs | soak | fuzz: each sets up what it needs.
+# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-restart | bench-coherence | reproduce | lint | docs | soak | fuzz: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-coherence reproduce lint docs install fuzz soak clean
+.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-restart bench-coherence reproduce lint docs install fuzz soak clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -94,6 +94,9 @@ bench-graph-cluster: $(VENV)/farrow
 
 bench-coherence: $(VENV)/farrow
 	python bench/coherence.py $(BENCH)
+
+bench-restart: $(VENV)/farrow
+	python bench/restart.py $(BENCH)
 
 bench-network: $(VENV)/farrow
 	cargo build --quiet --release -p farrow-bench-network

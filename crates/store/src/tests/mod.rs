@@ -12,6 +12,7 @@ mod kills;
 mod lives;
 mod local;
 mod local_races;
+mod many;
 mod model;
 mod namespaces;
 mod nodes;

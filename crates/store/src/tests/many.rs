@@ -1,0 +1,139 @@
+//! As many objects as a build without optimisation makes in a second or two: a home adopts them all,
+//! as they were. How long a million takes is measured by `bench/restart.py`.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::{Length, Offset, Span};
+
+use super::spill::File;
+use super::support::{Client, World, small};
+use crate::{
+    BLOCK_BYTES, Home, ObjectId, RegionOptions, SealRequest, StoreError, StoreStats, Target,
+    Whereabouts,
+};
+
+const OBJECTS: u64 = 100_000;
+/// What became of every so-manieth object before the home went.
+const DELETED: u64 = 7;
+const PINNED: u64 = 50;
+const HELD: u64 = 5_000;
+const SPILLED: u64 = 20_000;
+
+fn name_of(number: u64) -> Option<String> {
+    number.is_multiple_of(2).then(|| format!("object-{number:06}"))
+}
+
+/// Objects of one block each, one half sealed by the home, the other by the client itself; in each is
+/// its number.
+fn fill(home: &mut Home, client: &Client) -> BTreeMap<u64, ObjectId> {
+    let half = OBJECTS / 2;
+    let mut ids = BTreeMap::new();
+    for first in [0, half] {
+        let extent =
+            home.grant(client.slot, Length(half * BLOCK_BYTES), Length(half * BLOCK_BYTES));
+        let extent = extent.unwrap();
+        let bytes: Vec<u8> = (first..first + half)
+            .flat_map(|number| [number; BLOCK_BYTES as usize / 8])
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        client.write(extent.offset, &bytes);
+        for number in first..first + half {
+            let start = Offset(extent.offset.0 + (number - first) * BLOCK_BYTES);
+            let block = Span::new(start, Length(BLOCK_BYTES));
+            let id = if first == 0 {
+                let name = name_of(number);
+                let request = SealRequest::bytes(block, block.length, name.as_deref());
+                home.seal(client.slot, &request, number).unwrap()
+            } else {
+                client.seal_local(block, number).unwrap_or_else(|| {
+                    let pages = home.entry_pages(client.slot, 64).unwrap();
+                    client.entries.add_pages(pages).unwrap();
+                    client.seal_local(block, number).unwrap()
+                })
+            };
+            ids.insert(number, id);
+        }
+    }
+    ids
+}
+
+/// What has to be the same in the next life.
+fn books(home: &Home) -> StoreStats {
+    let mut stats = home.stats().unwrap();
+    // The name index is made anew, without what was deleted.
+    stats.life = 0;
+    stats
+}
+
+#[test]
+fn a_hundred_thousand_objects_are_adopted_as_they_were() {
+    let world = World::new(RegionOptions {
+        // Large grants begin at huge pages.
+        capacity: Length((OBJECTS * BLOCK_BYTES).next_multiple_of(4096) + (8 << 20)),
+        objects_max: OBJECTS as u32,
+        client_objects_max: OBJECTS as u32,
+        name_bytes: Length(OBJECTS * 32),
+        ..small()
+    });
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let mut ids = fill(&mut home, &client);
+    assert!(home.register_all().unwrap());
+    let is = |every: u64| move |(number, _): &(&u64, &ObjectId)| **number % every == every - 1;
+    let some = |ids: &BTreeMap<u64, ObjectId>, every| -> Vec<(u64, ObjectId)> {
+        ids.iter().filter(is(every)).map(|(number, id)| (*number, *id)).collect()
+    };
+    let mut held = Vec::new();
+    for (_, id) in some(&ids, HELD) {
+        held.push(client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap());
+    }
+    for (number, id) in some(&ids, DELETED) {
+        let deleted = home.delete(Target::Id(id)).unwrap();
+        assert_eq!(deleted.freed_now, (number + 1) % HELD != 0);
+        ids.remove(&number);
+    }
+    let pinned = some(&ids, PINNED);
+    // One that a client had sealed has another id from then on, and so it has when it is spilled.
+    for (number, id) in &pinned {
+        ids.insert(*number, home.pin(Target::Id(*id), true).unwrap());
+    }
+    let mut away = BTreeMap::new();
+    for (number, id) in ids.iter().filter(|(number, _)| **number % SPILLED == 1) {
+        let file = File::of(&mut home, *id).unwrap();
+        home.finish_spill(file.head.id).unwrap().unwrap();
+        away.insert(*number, file.head.id);
+    }
+    let before = books(&home);
+    assert!(before.objects_retiring > 0 && before.objects_spilled > 0 && before.holds > 0);
+    drop(home);
+
+    let mut home = world.adopt();
+    assert_eq!(books(&home), before);
+    for (number, id) in &ids {
+        if let Some(away) = away.get(number) {
+            let found = client.reader.whereabouts(Target::Id(*id)).unwrap();
+            assert_eq!(found, Whereabouts::Away(*away));
+            continue;
+        }
+        let entry = home.find(Target::Id(*id)).unwrap();
+        assert_eq!((entry.id, entry.sealed_at_ns), (*id, *number));
+        assert_eq!(client.read(entry.primary)[..8], number.to_le_bytes());
+        if let Some(name) = name_of(*number).filter(|_| *number < OBJECTS / 2) {
+            assert_eq!(client.reader.find(&name).unwrap().map(|entry| entry.id), Some(*id));
+        }
+    }
+    let gone = (0..OBJECTS / 2).filter(|number| !ids.contains_key(number)).filter_map(name_of);
+    for name in gone {
+        assert!(matches!(home.find(Target::Name(&name)), Err(StoreError::NotFound { .. })));
+    }
+    let listed = client.reader.list("").unwrap();
+    assert_eq!(listed.len(), ids.len());
+    assert_eq!(listed.iter().filter(|one| one.is_pinned).count(), pinned.len());
+    // What was deleted while it was held goes with its hold, and life goes on.
+    drop(held);
+    assert!(home.reclaim().unwrap().objects > 0);
+    assert_eq!(home.stats().unwrap().objects_retiring, 0);
+    let again = client.put(&mut home, b"again", Some("again")).unwrap();
+    assert_eq!(home.find(Target::Name("again")).unwrap().id, again);
+    home.check().unwrap();
+}
