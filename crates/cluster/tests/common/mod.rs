@@ -214,7 +214,13 @@ pub fn failpoint(place: &str, nth: u64) -> String {
 
 /// Connects as soon as the daemon listens.
 pub fn client_at(socket: &Path) -> Client {
-    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::at(socket) };
+    client_in(socket, "")
+}
+
+/// As [`client_at`], in a namespace.
+pub fn client_in(socket: &Path, namespace: &str) -> Client {
+    let namespace = namespace.to_owned();
+    let options = ConnectOptions { timeout: PATIENCE, namespace, ..ConnectOptions::at(socket) };
     let mut last = None;
     wait_for("a daemon that listens", || match Client::connect(&options) {
         Ok(client) => Some(client),

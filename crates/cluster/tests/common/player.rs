@@ -15,12 +15,14 @@ use farrow::{Client, Error, Metadata, ObjectBytes, ObjectOptions, Target, Value,
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Address, Geometry, Length, Region, page_bytes};
 
-use super::{PATIENCE, bytes_of, client_at, this_test_again};
+use super::{PATIENCE, bytes_of, client_in, this_test_again};
 
 /// Set in the environment of a child that plays; names the socket.
 pub const PLAYER_SOCKET: &str = "FARROW_TEST_PLAYER_SOCKET";
 /// Set too where something else is to lie at an address before the child connects.
 const TAKEN: &str = "FARROW_TEST_PLAYER_TAKEN";
+/// Set too where it is to be in another namespace than the default one.
+const NAMESPACE: &str = "FARROW_TEST_PLAYER_NAMESPACE";
 
 /// The driver's end of a player.
 pub struct Player {
@@ -47,6 +49,11 @@ impl Player {
     /// One whose process has something at this address already.
     pub fn start_beside(socket: &Path, address: u64) -> Self {
         Self::start_as(socket, &[(TAKEN, address.to_string())])
+    }
+
+    /// One in a namespace.
+    pub fn start_in(socket: &Path, namespace: &str) -> Self {
+        Self::start_as(socket, &[(NAMESPACE, namespace.to_owned())])
     }
 
     fn start_as(socket: &Path, more: &[(&str, String)]) -> Self {
@@ -78,7 +85,17 @@ impl Player {
 
     /// One command, one answer.
     pub fn ask(&mut self, command: &str) -> Answer {
+        self.begin(command);
+        self.answer(command)
+    }
+
+    /// A command of which nobody knows yet what becomes of it.
+    pub fn begin(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
+    }
+
+    /// What became of it.
+    pub fn answer(&mut self, command: &str) -> Answer {
         let answer = self
             .answers
             .recv_timeout(2 * PATIENCE)
@@ -116,7 +133,8 @@ pub fn play() {
         return;
     };
     let _taken = std::env::var(TAKEN).ok().map(|address| take(&address));
-    let client = client_at(Path::new(&socket));
+    let namespace = std::env::var(NAMESPACE).unwrap_or_default();
+    let client = client_in(Path::new(&socket), &namespace);
     let mut hands = Hands { client, holds: BTreeMap::new(), writers: BTreeMap::new() };
     // A line of its own: the harness does not end its line before a test runs.
     println!();
@@ -213,6 +231,17 @@ impl Hands {
                 self.writers.insert(number(key), (writer, number(length)));
                 Ok(String::new())
             }
+            // All or none, under numbers that count on.
+            ["create_many", key, length, ref labels @ ..] => {
+                let objects: Vec<_> = labels
+                    .iter()
+                    .map(|label| (number(length), ObjectOptions::named(name(label))))
+                    .collect();
+                for (place, writer) in (0..).zip(client.create_many(&objects)?) {
+                    self.writers.insert(number(key) + place, (writer, number(length)));
+                }
+                Ok(String::new())
+            }
             ["seal", key, seed] => {
                 let (writer, length) = self.writers.remove(&number(key)).unwrap();
                 writer.memory().write_at(0, &bytes_of(number(seed), length as usize))?;
@@ -231,6 +260,26 @@ impl Hands {
                 self.check(number(key));
                 Ok(String::new())
             }
+            // ID SEED, and so on.
+            ["get_many", ref words @ ..] => {
+                let targets: Vec<Target> = words.iter().step_by(2).map(|id| target(id)).collect();
+                let objects = client.get_many(&targets, Duration::ZERO)?;
+                for (object, seed) in objects.iter().zip(words.iter().skip(1).step_by(2)) {
+                    let view = object.view()?;
+                    assert_eq!(&view[..], &bytes_of(number(seed), view.len())[..], "{words:?}");
+                }
+                Ok(String::new())
+            }
+            // Says which are there.
+            ["wait", count, timeout_ms, ref words @ ..] => {
+                let targets: Vec<Target> = words.iter().map(|word| target(word)).collect();
+                let timeout = Duration::from_millis(number(timeout_ms));
+                let ready = client.wait(&targets, number(count) as usize, timeout)?;
+                let digit = |ready: &bool| if *ready { '1' } else { '0' };
+                Ok(ready.iter().map(digit).collect())
+            }
+            ["pin", what] => client.pin(&[target(what)]).map(|()| String::new()),
+            ["unpin", what] => client.unpin(&[target(what)]).map(|()| String::new()),
             ["check", key] => {
                 self.check(number(key));
                 Ok(String::new())
