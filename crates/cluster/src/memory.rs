@@ -19,6 +19,9 @@ use crate::place::{Place, should_mount};
 use crate::protocol::PeerIdentity;
 use crate::size::human;
 
+/// Room for the name of an object, as the store has it by itself.
+const NAME_BYTES_EACH: u64 = 32;
+
 /// A store over its region, new or adopted.
 pub(crate) struct Found {
     pub(crate) home: Home,
@@ -201,6 +204,9 @@ fn region_options(options: &NodeOptions, memory: Length) -> Result<RegionOptions
     if let Some(objects_max) = options.objects_max {
         region.objects_max = objects_max;
         region.client_objects_max = objects_max;
+        // Each of them may have a name.
+        let name_bytes = u64::from(objects_max) * NAME_BYTES_EACH;
+        region.name_bytes = Length(region.name_bytes.0.max(name_bytes));
     }
     if let Some(clients_max) = options.clients_max {
         region.clients_max = clients_max;
