@@ -1,5 +1,6 @@
 //! One graph with its columns: rows in, features out, old edges away.
 
+use crate::ahead::Ahead;
 use crate::columns::{Columns, Measured};
 use crate::features::Edges;
 use crate::graph::{
@@ -67,6 +68,8 @@ pub(crate) struct Core<T> {
     pub(crate) expired: Vec<About>,
     /// What was there before rows came that are to go again.
     before: Option<Before<T>>,
+    /// Rows that are in the graph and have no features yet; until they do nothing is evicted.
+    pub(crate) ahead: Option<Ahead<T>>,
     /// Statistics of accounts of the call, and where each account's begin.
     described: (HashMap<i64, usize, Spread>, Vec<f64>),
 }
@@ -105,6 +108,7 @@ impl<T: Stamp> Core<T> {
             ends: Vec::new(),
             expired: Vec::new(),
             before: None,
+            ahead: None,
             described: Default::default(),
         }
     }
@@ -133,9 +137,9 @@ impl<T: Stamp> Core<T> {
 
     /// The same with stamps of another type, or from another base.
     pub(crate) fn restamp<S: Stamp>(self, settings: &Settings, base: i64) -> Core<S> {
-        let time = |stamp: T| self.graph.time(stamp);
+        let from = self.graph.base();
         let shift = |stamp: T| {
-            let offset = i128::from(time(stamp)) - i128::from(base);
+            let offset = i128::from(from) + i128::from(stamp.offset()) - i128::from(base);
             S::from_offset(offset.clamp(0, i128::from(S::OFFSET_MAX)) as u64)
         };
         let queue = Queue {
@@ -146,9 +150,10 @@ impl<T: Stamp> Core<T> {
             gone: Vec::new(),
             floor: self.queue.floor.map(|(time, number)| (shift(time), number)),
         };
+        let ahead = self.ahead.map(|ahead| ahead.restamp(shift));
         let graph = self.graph.restamp(base);
         let (columns, now, expired) = (self.columns, self.now, self.expired);
-        Core { graph, columns, now, queue, expired, ..Core::new(settings, base) }
+        Core { graph, columns, now, queue, expired, ahead, ..Core::new(settings, base) }
     }
 
     /// Adds rows in the order that `order` gives and notes them as triggers.
@@ -198,13 +203,25 @@ impl<T: Stamp> Core<T> {
         }
     }
 
+    /// Forgets what is kept of accounts of which a trigger with this floor, and all later ones, see
+    /// nothing.
+    pub(crate) fn forget(&mut self, oldest: T) {
+        self.statistics.forget(oldest, self.graph.is_ordered());
+        self.hubs.forget(oldest, self.graph.is_ordered());
+    }
+
     /// Takes out what the rows just added have made too old.
-    fn evict(&mut self, settings: &Settings) {
+    pub(crate) fn evict(&mut self, settings: &Settings) {
+        if self.ahead.is_some() {
+            // What segments have leaves the newest part, as ever.
+            self.drain();
+            self.columns.forget(self.graph.head());
+            return;
+        }
         match settings.mode {
             Mode::Causal => {
                 let oldest = self.oldest(settings.horizon());
-                self.statistics.forget(oldest, self.graph.is_ordered());
-                self.hubs.forget(oldest, self.graph.is_ordered());
+                self.forget(oldest);
                 self.graph.remove_all(self.queue.gone.iter().copied());
                 self.queue.gone.clear();
             }
@@ -292,6 +309,25 @@ impl<T: Stamp> Core<T> {
     ) -> Outcome {
         let first = self.graph.next();
         self.insert(settings, edges, order);
+        let outcome = self.compute(settings, edges, places, first, output, evidence_max, pool);
+        if self.before.is_none() {
+            self.evict(settings);
+        }
+        outcome
+    }
+
+    /// Writes the features of rows whose edges are in the graph, as triggers from number `first` on.
+    #[expect(clippy::too_many_arguments, reason = "a call in its parts")]
+    pub(crate) fn compute(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        places: &[u32],
+        first: u64,
+        output: Output<'_>,
+        evidence_max: Option<usize>,
+        pool: Option<&rayon::ThreadPool>,
+    ) -> Outcome {
         let Output { cells, stride, offset, share } = output;
         self.prefetch(settings, first);
         let outcome = self.search(settings, first, evidence_max, pool, share);
@@ -308,9 +344,6 @@ impl<T: Stamp> Core<T> {
         self.describe(settings, edges, places, first, output);
         let lost = self.graph.failure();
         let found = outcome.found.iter().map(|found| self.name(settings, found, first)).collect();
-        if self.before.is_none() {
-            self.evict(settings);
-        }
         Outcome { named: found, lost, ..outcome }
     }
 
@@ -489,6 +522,7 @@ impl<T: Stamp> Core<T> {
             + scratch
             + self.statistics.bytes()
             + self.hubs.bytes()
+            + self.ahead.as_ref().map_or(0, Ahead::bytes)
     }
 }
 

@@ -82,6 +82,12 @@ pub enum GraphError {
         /// What was heard.
         reason: String,
     },
+    /// Rows that were learned ahead have no features yet: other rows would see them.
+    #[error("{rows} rows that were learned ahead have no features yet")]
+    Ahead {
+        /// So many.
+        rows: usize,
+    },
     /// Patterns can be named by their edges only where ids are kept.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,

@@ -32,13 +32,18 @@ pub struct Stragglers {
 }
 
 impl<T: Stamp> Core<T> {
-    /// Takes out segments that are too old, and from the newest part what is in a segment.
+    /// Takes out segments that are too old, and from the newest part what segments have.
     pub(crate) fn evict_segments(&mut self, settings: &Settings) {
         let now = i128::from(self.now.unwrap_or(i64::MIN));
         let oldest = now - i128::from(settings.horizon()) - i128::from(self.graph.base());
         let oldest = oldest.clamp(0, i128::from(T::OFFSET_MAX)) as u64;
         let expired = self.graph.expire(T::from_offset(oldest));
         self.expired.extend(expired.iter().map(|segment| segment.about().clone()));
+        self.drain();
+    }
+
+    /// Takes out of the newest part what is in a segment, some edges at a call.
+    pub(crate) fn drain(&mut self) {
         self.graph.drain(DRAINED + self.triggers.len());
         let Core { graph, columns, .. } = self;
         graph.stragglers().for_each(|(number, ..)| columns.keep(number));

@@ -1,5 +1,6 @@
 //! The features of a stream, call by call.
 
+mod offline;
 mod segments;
 
 use crate::core::{Core, Outcome, Output, Share};
@@ -224,6 +225,9 @@ impl GraphFeatures {
     }
 
     fn add(&mut self, edges: &Edges<'_>, order: &[u32]) -> Result<(), GraphError> {
+        if !order.is_empty() {
+            self.refuse_while_ahead()?;
+        }
         self.make_room(edges, order.len())?;
         self.rows += order.len() as u64;
         let settings = &self.settings;
@@ -306,6 +310,7 @@ impl GraphFeatures {
         if most.is_some() && !self.settings.keeps_ids {
             return Err(GraphError::NoIds);
         }
+        self.refuse_while_ahead()?;
         let mut cells = self.room(edges)?;
         // Now, so that no row changes how the graph keeps times.
         self.make_room(edges, edges.ids.len())?;
@@ -416,6 +421,7 @@ impl GraphFeatures {
         most: Option<usize>,
     ) -> Result<Evidence, GraphError> {
         let Output { cells, stride, offset, share } = output;
+        self.refuse_while_ahead()?;
         let rows = self.rows_of(edges)?;
         let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
         if stride < used || given != rows.len().saturating_mul(stride) {

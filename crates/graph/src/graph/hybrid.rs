@@ -53,13 +53,27 @@ impl<T: Stamp> Part<T> {
         Entry { time: self.stamp(time), other, seq }
     }
 
-    /// The row of an account and which of its entries a window holds.
-    fn inside(&self, account: u32, list: List, (from, to): (T, T)) -> (Row<'_>, usize, usize) {
+    /// The row of an account and which of its entries a window holds, up to what `until` has seen
+    /// come.
+    fn inside(
+        &self,
+        account: u32,
+        list: List,
+        (from, to): (T, T),
+        until: Option<Lens<T>>,
+    ) -> (Row<'_>, usize, usize) {
         let row = self.segment.row(account, list);
         let is_old = |&packed: &u64| self.time(packed) < from;
         let is_in = |&packed: &u64| self.time(packed) <= to;
         let start = if self.first >= from { 0 } else { row.partition_point(is_old) };
-        let end = if self.last <= to { row.len() } else { row.partition_point(is_in) };
+        let mut end = if self.last <= to { row.len() } else { row.partition_point(is_in) };
+        if let Some(lens) = until
+            && !lens.has_come(self.end().wrapping_sub(1) as u32)
+        {
+            // Entries of a row are in order of arrival.
+            let has_come = |&packed: &u64| lens.has_come(self.entry(packed).seq);
+            end = end.min(row.partition_point(has_come));
+        }
         (row, start, end.max(start))
     }
 }
@@ -72,6 +86,9 @@ pub(crate) struct Hybrid<T> {
     floor: T,
     /// Accounts that pay themselves in some segment: 64 to a word.
     looped: Vec<u64>,
+    /// Segments are shown that hold edges before this number of arrival, and of the last of them
+    /// what a lens lets through. None: no trigger comes before an edge of a segment.
+    shown: Option<u64>,
 }
 
 /// The newest edges are what calls change.
@@ -91,7 +108,8 @@ impl<T> DerefMut for Hybrid<T> {
 
 impl<T: Stamp> From<Dynamic<T>> for Hybrid<T> {
     fn from(dynamic: Dynamic<T>) -> Hybrid<T> {
-        Hybrid { dynamic, parts: Vec::new(), floor: T::default(), looped: Vec::new() }
+        let (parts, looped) = (Vec::new(), Vec::new());
+        Hybrid { dynamic, parts, floor: T::default(), looped, shown: None }
     }
 }
 
@@ -134,6 +152,24 @@ impl<T: Stamp> Hybrid<T> {
 
     pub(crate) fn segments(&self) -> impl ExactSizeIterator<Item = &Arc<Segment>> {
         self.parts.iter().map(|part| &part.segment)
+    }
+
+    /// Shows segments up to this number of arrival: triggers are to come that are older than others
+    /// that are there. None: shows all.
+    pub(crate) fn show(&mut self, until: Option<u64>) {
+        self.shown = until;
+    }
+
+    /// The segments that are shown.
+    fn parts(&self) -> &[Part<T>] {
+        let Some(until) = self.shown else { return &self.parts };
+        let end = self.parts.partition_point(|part| part.segment.about().first < until);
+        self.parts.get(..end).unwrap_or_default()
+    }
+
+    /// What has to be asked whether an edge of a segment had come.
+    fn until(&self, lens: Lens<T>) -> Option<Lens<T>> {
+        self.shown.map(|_| lens)
     }
 
     /// Edges of segments that are older than this are gone. Gives the segments of which nothing
@@ -201,7 +237,8 @@ impl<T: Stamp> Hybrid<T> {
         // The base lies before all that the graph holds.
         let parts = self.parts.into_iter().filter_map(|part| Part::new(part.segment, base));
         let floor = dynamic.stamp(floor).unwrap_or_default();
-        Hybrid { parts: parts.collect(), floor, looped: self.looped, dynamic }
+        let (looped, shown) = (self.looped, self.shown);
+        Hybrid { parts: parts.collect(), floor, looped, shown, dynamic }
     }
 
     pub(crate) fn rebuild(&mut self) {
@@ -216,9 +253,10 @@ impl<T: Stamp> Hybrid<T> {
     /// The segments that a window may touch, and the window as they know it.
     fn window(&self, (from, to): (T, T), lens: Lens<T>) -> (&[Part<T>], (T, T)) {
         let from = from.max(self.floor).max(lens.oldest());
-        let start = self.parts.partition_point(|part| part.last < from);
-        let end = self.parts.partition_point(|part| part.first <= to);
-        (self.parts.get(start..end).unwrap_or_default(), (from, to))
+        let parts = self.parts();
+        let start = parts.partition_point(|part| part.last < from);
+        let end = parts.partition_point(|part| part.first <= to);
+        (parts.get(start..end).unwrap_or_default(), (from, to))
     }
 
     /// Has far segments bring rows of these accounts, and then, with `has_next`, those of the
@@ -251,7 +289,7 @@ impl<T: Stamp> Hybrid<T> {
         }
         let (parts, window) = self.window(window, lens);
         let count = |part: &Part<T>| {
-            let (_, start, end) = part.inside(account, side.into(), window);
+            let (_, start, end) = part.inside(account, side.into(), window, self.until(lens));
             end - start
         };
         parts.iter().map(count).sum()
@@ -271,6 +309,7 @@ struct Older<'a, T> {
     account: u32,
     list: List,
     window: (T, T),
+    until: Option<Lens<T>>,
     is_backward: bool,
     row: Row<'a>,
     part: Option<&'a Part<T>>,
@@ -279,13 +318,20 @@ struct Older<'a, T> {
 }
 
 impl<'a, T: Stamp> Older<'a, T> {
-    fn new(parts: &'a [Part<T>], account: u32, list: List, window: (T, T)) -> Older<'a, T> {
+    fn new(
+        parts: &'a [Part<T>],
+        account: u32,
+        list: List,
+        window: (T, T),
+        until: Option<Lens<T>>,
+    ) -> Older<'a, T> {
         let row = Row::Near(&[]);
         Older {
             parts,
             account,
             list,
             window,
+            until,
             is_backward: false,
             row,
             part: None,
@@ -306,7 +352,7 @@ impl<'a, T: Stamp> Older<'a, T> {
                 self.parts.split_first()?
             };
             self.parts = rest;
-            let (row, start, end) = part.inside(self.account, self.list, self.window);
+            let (row, start, end) = part.inside(self.account, self.list, self.window, self.until);
             if start < end {
                 (self.row, self.part, self.start, self.end) = (row, Some(part), start, end);
                 return self.next();
@@ -426,7 +472,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return Walk::Newest(newest);
         }
         let (parts, window) = self.window(window, lens);
-        let sealed = Older::new(parts, account, side.into(), window);
+        let sealed = Older::new(parts, account, side.into(), window, self.until(lens));
         if self.is_ordered() {
             return Walk::Forward(sealed, newest);
         }
@@ -446,7 +492,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return Walk::Newest(newest);
         }
         let (parts, window) = self.window(window, lens);
-        let sealed = Older::new(parts, account, side.into(), window).backward();
+        let sealed = Older::new(parts, account, side.into(), window, self.until(lens)).backward();
         if self.is_ordered() {
             return Walk::Backward(newest, sealed);
         }
@@ -473,7 +519,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         let (parts, inner) = self.window(window, lens);
         let before = into.len();
         for part in parts {
-            let (row, start, end) = part.inside(account, side.into(), inner);
+            let (row, start, end) = part.inside(account, side.into(), inner, self.until(lens));
             if into.len() - before + (end - start) > most {
                 into.truncate(before);
                 return false;
@@ -491,8 +537,9 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
 
     fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T)) {
         self.dynamic.touch(lists.clone(), window);
-        let start = self.parts.partition_point(|part| part.last < window.0);
-        let parts = self.parts.get(start..).unwrap_or_default();
+        let parts = self.parts();
+        let start = parts.partition_point(|part| part.last < window.0);
+        let parts = parts.get(start..).unwrap_or_default();
         if parts.is_empty() {
             return;
         }
@@ -525,8 +572,17 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
 
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
         let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
-        let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts.as_slice() };
+        let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts() };
         let window = (self.floor, T::from_offset(T::OFFSET_MAX));
-        Older::new(parts, account, List::Loops, window).chain(self.dynamic.loops(account))
+        let sealed = Older::new(parts, account, List::Loops, window, None);
+        let newest = self.dynamic.loops(account);
+        if parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        if self.is_ordered() {
+            return Walk::Forward(sealed, newest);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
     }
 }

@@ -82,6 +82,6 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// How many edges `ascending` gives.
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
-    /// Self-loops of an account, in order of time where edges came in that order.
+    /// Self-loops of an account, in order of time.
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;
 }

@@ -1,0 +1,97 @@
+//! Offline mode: everything is added first, then features are computed row by row.
+
+use super::{Graph, GraphFeatures};
+use crate::Edges;
+use crate::error::GraphError;
+use crate::graph::EDGES_MAX;
+use crate::settings::Mode;
+
+impl GraphFeatures {
+    /// Adds rows whose features come later, by [`GraphFeatures::transform_ahead`]: the same as if
+    /// each row had got them when it came. Until all have them nothing is evicted, and no other
+    /// rows are taken.
+    ///
+    /// ```
+    /// use farrow_graph::{Bins, Edges, GraphFeatures, Mode, Settings};
+    /// let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    /// let mut features = GraphFeatures::new(Settings { mode: Mode::Causal, fan, ..Settings::default() })?;
+    /// let (sources, times) = ([1, 2, 3], [1, 2, 3]);
+    /// let edges = Edges { ids: &times, sources: &sources, targets: &[9; 3], times: &times, columns: &[] };
+    /// features.learn_ahead(&edges)?;
+    /// // All three are there, and the second one does not see the third.
+    /// assert_eq!(features.transform_ahead(2)?, [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    /// assert_eq!(features.transform_ahead(2)?, [0.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), farrow_graph::GraphError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`GraphFeatures::learn`]; [`GraphError::Setting`] in batch mode, where a row's features
+    /// depend on what else its call brings. Nothing has changed then.
+    pub fn learn_ahead(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        if self.settings.mode == Mode::Batch {
+            let reason = "must be causal: in batch mode a row's features are those of its call";
+            return Err(GraphError::Setting { parameter: "mode".into(), reason: reason.into() });
+        }
+        let order: Vec<u32> = self.rows_of(edges)?.collect();
+        let (added, alive) = (order.len(), self.ahead());
+        if alive.saturating_add(added) > EDGES_MAX {
+            return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
+        }
+        self.make_room(edges, added)?;
+        self.rows += added as u64;
+        let settings = &self.settings;
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.learn_ahead(settings, edges, &order),
+            Graph::Wide(core) => core.learn_ahead(settings, edges, &order),
+        }
+        Ok(())
+    }
+
+    /// How many rows wait for their features.
+    pub fn ahead(&self) -> usize {
+        match &self.graph {
+            Graph::Empty => 0,
+            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::ahead::Ahead::len),
+            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::ahead::Ahead::len),
+        }
+    }
+
+    /// The features of the next rows that were learned ahead, so many or as many as there are:
+    /// [`crate::Settings::width`] values a row.
+    ///
+    /// # Errors
+    /// No memory for the result, before anything is done; edges that cannot be read.
+    pub fn transform_ahead(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
+        let values = rows.min(self.ahead()).saturating_mul(self.settings.width());
+        let mut cells = Vec::new();
+        let bytes = values.saturating_mul(size_of::<f64>());
+        cells.try_reserve_exact(values).map_err(|_| GraphError::Memory { bytes })?;
+        cells.resize(values, 0.0);
+        let (settings, pool) = (&self.settings, self.pool.as_ref());
+        let outcome = match &mut self.graph {
+            Graph::Empty => return Ok(cells),
+            Graph::Narrow(core) => core.transform_ahead(settings, rows, &mut cells, pool),
+            Graph::Wide(core) => core.transform_ahead(settings, rows, &mut cells, pool),
+        };
+        self.take(outcome, &mut super::Evidence::default())?;
+        Ok(cells)
+    }
+
+    /// Lets the rows that still wait stay in the graph without features.
+    pub fn drop_ahead(&mut self) {
+        let settings = &self.settings;
+        match &mut self.graph {
+            Graph::Empty => {}
+            Graph::Narrow(core) => core.drop_ahead(settings),
+            Graph::Wide(core) => core.drop_ahead(settings),
+        }
+    }
+
+    pub(super) fn refuse_while_ahead(&self) -> Result<(), GraphError> {
+        match self.ahead() {
+            0 => Ok(()),
+            rows => Err(GraphError::Ahead { rows }),
+        }
+    }
+}

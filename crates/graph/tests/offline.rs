@@ -1,0 +1,204 @@
+//! Offline mode: rows are added first and get their features later. They get what they would have
+//! got when they came.
+//!
+//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::{Bins, Edges, Frozen, GraphError, GraphFeatures, Mode, Settings};
+use oracle::Rows;
+use oracle::check::{
+    Call, Result, Stream, amounts, by_engine, by_oracle, call, difference, show, shrink,
+};
+use oracle::random::{Random, Size, stream};
+use std::sync::Arc;
+
+/// What an offline run does, in these tests.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Ahead,
+    /// The canary: features of rows when all are there, old ones and later ones.
+    Late,
+}
+
+/// Makes a segment now and then, and puts it in its place then or later.
+fn seal(engine: &mut GraphFeatures, pending: &mut Option<Frozen>, random: &mut Random) {
+    *pending = pending.take().or_else(|| engine.freeze());
+    if random.is(0.6)
+        && let Some(frozen) = pending.take()
+    {
+        engine.attach(Arc::new(frozen.plan().unwrap().build().unwrap())).unwrap();
+    }
+}
+
+/// Features of all calls but the last `Start`s, where some calls at a time are added before any
+/// row of them gets its features; what the graph says of itself is that of `online` but where all
+/// rows have their features.
+fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Result> {
+    let mut random = Random::new(seed ^ 0x0ff1_11e0);
+    let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
+    let width = stream.settings.width();
+    let (mut results, mut pending) = (online.to_vec(), None);
+    let mut at = 0;
+    while let Some(first) = stream.calls.get(at) {
+        if matches!(first, Call::Start(_)) {
+            pending = None;
+            results[at].cells = call(&mut engine, first);
+            at += 1;
+            continue;
+        }
+        let most = random.size(1, stream.calls.len() + 1);
+        let rest = stream.calls[at..].iter().take(most);
+        let group: Vec<&Call> = rest.take_while(|one| !matches!(one, Call::Start(_))).collect();
+        for one in &group {
+            one.rows().with(|edges| engine.learn_ahead(edges)).unwrap();
+            if stream.settings.segment.is_some() {
+                seal(&mut engine, &mut pending, &mut random);
+            }
+        }
+        let rows: usize = group.iter().map(|one| one.rows().len()).sum();
+        assert_eq!(engine.ahead(), rows);
+        let mut cells = Vec::new();
+        if way == Way::Late {
+            engine.drop_ahead();
+            for one in &group {
+                cells.extend(one.rows().with(|edges| engine.preview(edges, None)).unwrap().0);
+            }
+        }
+        while engine.ahead() > 0 {
+            cells.extend(engine.transform_ahead(random.size(0, 40)).unwrap());
+            if stream.settings.segment.is_some() {
+                seal(&mut engine, &mut pending, &mut random);
+            }
+        }
+        assert_eq!(cells.len(), rows * width);
+        let mut cells = cells.as_slice();
+        for (one, result) in group.iter().zip(&mut results[at..]) {
+            let (own, others) = cells.split_at(one.rows().len() * width);
+            cells = others;
+            if matches!(one, Call::Transform(_)) {
+                result.cells = own.to_vec();
+            }
+        }
+        at += group.len();
+        let stats = engine.stats();
+        let last = &mut results[at - 1];
+        last.now = stats.now;
+        if stream.settings.segment.is_none() {
+            (last.edges, last.accounts) = (stats.edges, stats.accounts);
+        }
+    }
+    results
+}
+
+fn bits(results: &[Result]) -> Vec<Vec<u64>> {
+    results.iter().map(|one| one.cells.iter().map(|cell| cell.to_bits()).collect()).collect()
+}
+
+/// What is wrong, if anything.
+fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
+    let plain = Settings { segment: None, ..stream.settings.clone() };
+    let plain = Stream { settings: plain, calls: stream.calls.clone() };
+    let online = by_engine(&plain);
+    let got = offline(stream, &online, seed, way);
+    if bits(&got) == bits(&online) && got == online {
+        return None;
+    }
+    let told = difference(&plain, &got, &online);
+    Some(told.unwrap_or_else(|| "the last bits of a feature".into()))
+}
+
+fn agree(size: Size, seed: u64, with_segments: bool) {
+    let mut stream = stream(Mode::Causal, size, seed);
+    if with_segments {
+        stream.settings.edges_max = None;
+        stream.settings.segment = Some(if seed.is_multiple_of(5) { 1 } else { 1 + seed % 40 });
+    }
+    let Some(first) = fault(&stream, seed, Way::Ahead) else { return };
+    let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
+    let is_bad = |one: &Stream| fault(one, seed, Way::Ahead).is_some();
+    let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
+    let last = fault(&stream, seed, Way::Ahead).unwrap_or(first);
+    panic!("seed {seed}: {last}\n{}", show(&stream));
+}
+
+fn all_agree(with_segments: bool) {
+    let [small, medium, large] = amounts();
+    for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
+        (0..count.div_ceil(2)).for_each(|seed| agree(size, seed, with_segments));
+    }
+}
+
+#[test]
+fn rows_that_came_ahead_get_what_they_would_have_got() {
+    all_agree(false);
+}
+
+#[test]
+fn segments_that_hold_later_rows_change_nothing() {
+    all_agree(true);
+}
+
+#[test]
+fn offline_mode_agrees_with_the_oracle() {
+    let [small, _, _] = amounts();
+    for seed in 0..small / 4 {
+        let mut stream = stream(Mode::Causal, Size::Small, seed);
+        if seed.is_multiple_of(2) {
+            stream.settings.edges_max = None;
+            stream.settings.segment = Some(1 + seed % 20);
+        }
+        let want = by_oracle(&stream, None);
+        let got = offline(&stream, &want, seed, Way::Ahead);
+        if let Some(told) = difference(&stream, &got, &want) {
+            panic!("seed {seed}: {told}\n{}", show(&stream));
+        }
+    }
+}
+
+/// The canary: rows that see what came after them must be told apart.
+#[test]
+fn rows_that_see_later_ones_are_told_apart() {
+    let is_seen = (0..100)
+        .any(|seed| fault(&stream(Mode::Causal, Size::Small, seed), seed, Way::Late).is_some());
+    assert!(is_seen);
+}
+
+fn fan(mode: Mode) -> GraphFeatures {
+    let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    GraphFeatures::new(Settings { mode, fan, ..Settings::default() }).unwrap()
+}
+
+fn row<R>(at: i64, run: impl FnOnce(&Edges<'_>) -> R) -> R {
+    let mut rows = Rows::default();
+    rows.push((at, at, 9, at));
+    rows.with(run)
+}
+
+#[test]
+fn other_rows_wait_until_all_have_their_features() {
+    let mut engine = fan(Mode::Causal);
+    row(1, |edges| engine.learn_ahead(edges)).unwrap();
+    row(2, |edges| engine.learn_ahead(edges)).unwrap();
+    let refused = [
+        row(3, |edges| engine.transform(edges).unwrap_err()),
+        row(3, |edges| engine.preview(edges, None).unwrap_err()),
+        row(3, |edges| engine.learn(edges).unwrap_err()),
+    ];
+    assert!(refused.iter().all(|one| *one == GraphError::Ahead { rows: 2 }), "{refused:?}");
+    assert_eq!(engine.transform_ahead(1).unwrap(), [0.0; 4]);
+    engine.drop_ahead();
+    assert_eq!((engine.ahead(), engine.stats().edges), (0, 2));
+    assert_eq!(engine.transform_ahead(9).unwrap(), []);
+    assert_eq!(row(3, |edges| engine.transform(edges)).unwrap(), [0.0, 1.0, 0.0, 0.0]);
+    row(4, |edges| engine.learn_ahead(edges)).unwrap();
+    row(5, |edges| engine.start(edges)).unwrap();
+    assert_eq!((engine.ahead(), engine.stats().edges), (0, 1));
+}
+
+#[test]
+fn there_is_no_offline_mode_of_batches() {
+    let error = row(1, |edges| fan(Mode::Batch).learn_ahead(edges)).unwrap_err().to_string();
+    assert!(error.starts_with("mode must be causal"), "{error}");
+}
