@@ -27,6 +27,7 @@ from farrow.graph.cluster._objects import (
     joined,
     keep,
     log,
+    names_of,
     newest,
     root,
 )
@@ -48,6 +49,8 @@ _Result = TypeVar("_Result")
 _RETRY_SECONDS = 10.0
 # Entries of the log, before half of them are made one.
 _ENTRIES_MAX = 256
+# Kinds of objects that nobody needs whom the manifest does not name.
+_PARTS = ("segment", "accounts", "share")
 # Rows of one entry that is not a call's own.
 _ROWS_MAX = 1 << 16
 
@@ -110,7 +113,7 @@ class ClusterEngine:
         mine = kept.name(self._config.name)
         over = []
         for other in found:
-            is_part = other.startswith((f"{name}segment/", f"{name}accounts/"))
+            is_part = other.startswith(tuple(f"{name}{kind}/" for kind in _PARTS))
             is_old = other.startswith(f"{name}manifest/") and other < mine
             if is_old or (is_part and other not in belongs):
                 over.append(other)
@@ -358,4 +361,6 @@ class ClusterEngine:
         """End the workers; the graph stays."""
         if self._workers is not None:
             self._workers.close()
+            with contextlib.suppress(farrow.FarrowError):
+                drop(self._client, names_of(self._client, f"{root(self._config.name)}share/"))
         self._thread.shutdown(wait=True)

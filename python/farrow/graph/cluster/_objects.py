@@ -2,7 +2,8 @@
 
 Of a graph NAME, ``graph/NAME/manifest/K`` says what belongs to it; the one with the highest K
 counts.  ``.../segment/N`` holds edges from number of arrival N on, ``.../accounts/N`` the accounts
-whose small numbers begin with N, and ``.../log/N-COUNT`` rows that no segment has yet.  Names are
+whose small numbers begin with N, and ``.../log/N-COUNT`` rows that no segment has yet; for a moment
+``.../share/N.WORKER`` holds what a worker found for the rows from N on.  Names are
 unique in the cluster, so two writers cannot both go on: whoever comes second finds a name taken.
 """
 
@@ -232,6 +233,13 @@ def logged(client: Client, entry: Entry) -> Batch:
     columns = [one.to_numpy() for one in table.columns]
     is_raw = (table.schema.metadata or {}).get(b"is_raw") == b"1"
     return Batch(columns[:4], columns[4:], is_raw)
+
+
+def share(client: Client, graph: str, entry: Entry, worker: int, features: Any) -> str:
+    """Put a worker's share of the features of an entry; its name."""
+    name = f"{root(graph)}share/{entry.first:020d}.{worker}"
+    client.put(features, name)
+    return name
 
 
 def joined(client: Client, graph: str, short: list[Entry]) -> Entry:

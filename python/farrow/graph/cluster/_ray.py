@@ -26,18 +26,19 @@ class Share:
 
         self._reader = GraphReader(graph, address, without_lost=without_lost)
         self._client = farrow.connect(address)
-        self._share = share
+        self._part = share
 
     def ready(self) -> str | None:
         """The node of the store that it is a client of."""
         return self._client.node
 
     def compute(self, entry: str) -> str:
-        """The id of the features of a share of an entry of the log."""
-        from farrow.graph.cluster._objects import Entry
+        """The name of the features of a share of an entry of the log."""
+        from farrow.graph.cluster._objects import Entry, share
 
-        _, features = self._reader.compute(Entry.of(entry), self._share)
-        return self._client.put(features).id.hex()
+        asked = Entry.of(entry)
+        _, features = self._reader.compute(asked, self._part)
+        return share(self._client, self._reader.name, asked, self._part[0], features)
 
 
 class RayWorkers:
@@ -62,7 +63,7 @@ class RayWorkers:
             for number, address in enumerate(addresses)
         ]
         self._asked: list[Any] = []
-        self._done: list[bytes] = []
+        self._done: list[str] = []
         try:
             self._all([one.ready.remote() for one in self._actors])
         except BaseException:
@@ -86,8 +87,8 @@ class RayWorkers:
         client.delete(self._done)
         self._done = []
         for found in self._all(self._asked):
-            own += client.get(bytes.fromhex(found))
-            self._done.append(bytes.fromhex(found))
+            own += client.get(found)
+            self._done.append(found)
         return own
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow.graph.cluster._objects import Entry
+from farrow.graph.cluster._objects import Entry, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +35,7 @@ class Workers:
         self.count = len(addresses)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._left = [b""] * self.count
-        self._done: list[bytes] = []
+        self._done: list[str] = []
         try:
             for number, address in enumerate(addresses):
                 share = [number + 1, self.count + 1]
@@ -74,9 +74,8 @@ class Workers:
             answer = self._answer(number, self._timeout)
             if "error" in answer:
                 raise WorkerLost(f"worker {number}: {answer['error']}")
-            found = bytes.fromhex(answer["id"])
-            own += client.get(found)
-            self._done.append(found)
+            own += client.get(answer["name"])
+            self._done.append(answer["name"])
         return own
 
     def _answer(self, number: int, timeout: float) -> dict[str, Any]:
@@ -112,18 +111,19 @@ class Workers:
 
 
 def main(task: dict[str, Any]) -> None:
-    """Be a worker: names of entries come in, ids of arrays go out, until the input ends."""
+    """Be a worker: names of entries come in, names of arrays go out, until the input ends."""
     from farrow.graph.cluster._reader import GraphReader
 
     lost = task["without_lost"]
     reader = GraphReader(task["graph"], task["address"], without_lost=lost)
     client = farrow.connect(task["address"])
-    share = (task["share"][0], task["share"][1])
+    part = (task["share"][0], task["share"][1])
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         try:
-            _, features = reader.compute(Entry.of(line.strip()), share)
-            answer = {"id": client.put(features).id.hex()}
+            entry = Entry.of(line.strip())
+            _, features = reader.compute(entry, part)
+            answer = {"name": share(client, task["graph"], entry, part[0], features)}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
