@@ -255,6 +255,9 @@ def test_other_settings_are_refused(nodes: Cluster) -> None:
     lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement="nobody"))
     with pytest.raises(ValueError, match=r"placement is 'nobody', .* nodes \(a, b, c\)"):
         lost.transform(stream(10))
+    lost = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", keeper="nobody"))
+    with pytest.raises(ValueError, match=r"keeper is 'nobody', .* nodes \(a, b, c\)"):
+        lost.transform(stream(10))
 
 
 _INGEST = """
@@ -350,6 +353,44 @@ def test_a_lost_node_is_an_error_that_names_the_days(make_cluster: Callable[...,
     ):
         with pytest.raises(farrow.NodeLost, match=r"graph 'payments' .* may be on (a, c|c, a),"):
             look()
+
+
+def test_a_lost_writers_node_costs_nothing_that_is_kept_elsewhere(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """Manifest, accounts and log on b, segments on c: whoever goes on has every row."""
+    cluster = make_cluster(3)
+    matrix, wanted = stream(1500), plain(stream(1500))
+    features = GraphFeatures(**SETTINGS, cluster=on(cluster, "a", placement="c", keeper="b"))
+    reader = None
+    for number, batch in enumerate(batches(matrix[:1200])):
+        assert np.array_equal(features.transform(batch), wanted[number])
+        features._stream.engine.settle(LIMIT_SECONDS)
+        if reader is None:
+            reader = attach("payments", cluster.nodes["c"].socket)
+            seen = reader.follow(timeout=LIMIT_SECONDS)
+        else:
+            assert np.array_equal(next(seen)[1], wanted[number][:, 5:])
+    listed = cluster.client("b").list("graph/", all_nodes=True)
+    parts = zip(listed["name"].to_pylist(), listed["node"].to_pylist(), strict=True)
+    assert {(name.split("/")[2], node) for name, node in parts} == {
+        ("manifest", "b"), ("accounts", "b"), ("log", "b"), ("segment", "c"),
+    }  # fmt: skip
+    cluster.nodes["a"].kill9()
+    client = cluster.client("c")
+    wait_until(lambda: {one.name: one.reach for one in client.nodes()}["a"] == "lost", "a is lost")
+    features.close()
+    again = GraphFeatures(**SETTINGS, cluster=on(cluster, "c", placement="c", keeper="b"))
+    for number, batch in enumerate(batches(matrix[1200:1400]), 12):
+        assert np.array_equal(again.transform(batch), wanted[number])
+    # Without the keeper nothing is acknowledged.
+    rows = again.stats()["rows"]
+    cluster.nodes["b"].kill9()
+    wait_until(lambda: {one.name: one.reach for one in client.nodes()}["b"] != "live", "b is away")
+    with pytest.raises((farrow.NodeLost, farrow.Disconnected, farrow.Timeout)):
+        again.transform(matrix[1400:])
+    assert again.stats()["rows"] == rows
+    again.close()
 
 
 def test_a_segment_whose_node_is_lost_before_it_counts_is_made_again(

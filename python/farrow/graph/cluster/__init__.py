@@ -15,9 +15,11 @@ log until a segment has them, so that nothing acknowledged is lost with the proc
     for rows, computed in reader.follow(share=(0, 2)):
         ...                                 # every second piece of the work of each batch
 
-The log lies in the memory of the writer's node, which needs room for the rows of a segment's span,
-and of as long as the next one takes to be made.  One process writes at a time: a second one is told
-so by the first name that both want.
+The log lies in the memory of the writer's node, or of the one that ``keeper`` names, which needs
+room for the rows of a segment's span, and of as long as the next one takes to be made.  Nothing is
+kept twice: what is on a node whose machine is lost is lost.  With a ``keeper``, and segments, on
+other nodes than the writer's, the loss of that node costs nothing: a writer on another one goes on.
+One process writes at a time: a second one is told so by the first name that both want.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class ClusterGraph:
             unit of the timestamps. An account's edges are looked up segment by segment, so a tenth
             of the window is a good length for long windows; the newest span, up to this length,
             stays in the memory of the process that ingests.
+        keeper: the name of the node whose memory keeps the manifest, the accounts and the log: a
+            call returns when that node has its rows. None: this client's node.
         placement: where segments lie: "local" (this client's node), "round-robin", "most-free",
             or the name of a node.
         workers: processes that share the work of each batch with this one: a number of them,
@@ -57,6 +61,7 @@ class ClusterGraph:
     address: str | None = None
     segment: Any = "1d"
     placement: str = "local"
+    keeper: str | None = None
     workers: int | tuple[str | None, ...] = 0
     timeout: float = 60.0
     without_lost: bool = False
@@ -95,7 +100,7 @@ def attach(name: str, address: str | None = None, *, without_lost: bool = False)
     Raises:
         farrow.NotFound: there is no such graph.
         DaysLost: segments lie on nodes that cannot be reached.
-        farrow.NodeLost: what names them does, which is on the writer's node.
+        farrow.NodeLost: what names them does, which is on the writer's node or its ``keeper``.
     """
     from farrow.graph.cluster._reader import GraphReader
 

@@ -23,6 +23,7 @@ from farrow.graph.cluster._objects import (
     Entry,
     Manifest,
     drop,
+    elsewhere,
     engine_of,
     joined,
     keep,
@@ -65,7 +66,7 @@ class ClusterEngine:
         self._engine = engine_of(manifest)
         self._config = config
         self._client = farrow.connect(config.address)
-        check(self._client, config.placement)
+        check(self._client, config.placement, config.keeper)
         self._pending: Future[tuple[str, str | None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="farrow-graph-seal")
         self._log: list[Entry] = []
@@ -78,7 +79,7 @@ class ClusterEngine:
         if found is None:
             self._manifest = manifest
             self._manifest.number = 1
-            self._manifest.home = self._client.node
+            self._manifest.home = config.keeper or self._client.node
             self._manifest.put(self._client, config.name)
         else:
             self._resume(found, manifest)
@@ -94,7 +95,7 @@ class ClusterEngine:
                     f"graph {self._config.name!r} is there with other {what}: {theirs}, not {ours}"
                 )
         self._manifest = found
-        self._manifest.home = self._client.node
+        self._manifest.home = self._config.keeper or self._client.node
         self._tidy()
         adopt(
             self._client,
@@ -224,7 +225,8 @@ class ClusterEngine:
             return None
         if len(self._log) >= _ENTRIES_MAX:
             self._join_log()
-        entry = log(self._client, self._config.name, self._engine.next_number(), batch)
+        number, home = self._engine.next_number(), self._manifest.home
+        entry = log(self._client, self._config.name, number, batch, home)
         self._log.append(entry)
         return entry
 
@@ -260,7 +262,7 @@ class ClusterEngine:
     def _join_log(self) -> None:
         """Make short entries of the log one."""
         short = self._log[-_ENTRIES_MAX // 2 :]
-        whole = joined(self._client, self._config.name, short)
+        whole = joined(self._client, self._config.name, short, self._manifest.home)
         drop(self._client, [one.name for one in short])
         self._log[-len(short) :] = [whole]
 
@@ -311,7 +313,7 @@ class ClusterEngine:
         if about["accounts"] > kept.known:
             more = self._engine.accounts(kept.known)[: about["accounts"] - kept.known]
             accounts = f"{root(self._config.name)}accounts/{kept.known:020d}"
-            keep(client, more, accounts)
+            keep(client, more, accounts, elsewhere(client, kept.home))
             kept.accounts.append(accounts)
             kept.known += len(more)
         self._run(lambda: self._engine.attach(segment))

@@ -45,6 +45,11 @@ def keep(client: Client, value: Any, name: str, node: str | None = None) -> None
     client.pin(client.put(value, name, node=node))
 
 
+def elsewhere(client: Client, node: str | None) -> str | None:
+    """A node as calls of the client name it: None is its own."""
+    return None if node == client.node else node
+
+
 def drop(client: Client, names: Iterable[str]) -> None:
     """Delete objects, those on lost nodes apart: whoever opens the graph next deletes them."""
     for name in names:
@@ -73,7 +78,7 @@ class Manifest:
     stream: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
     segment: int = 1
-    # The node whose client writes it; None without a cluster.
+    # The node that keeps it, the accounts and the log; None without a cluster.
     home: str | None = None
     # Segments that were ever made.
     made: int = 0
@@ -106,7 +111,7 @@ class Manifest:
         columns |= {f"column {n}": one for n, one in enumerate(self.late["columns"])}
         text = json.dumps({"version": VERSION, **kept})
         table = pa.table(columns).replace_schema_metadata({_KEY: text})
-        keep(client, table, self.name(graph))
+        keep(client, table, self.name(graph), elsewhere(client, self.home))
 
     @classmethod
     def of(cls, table: pa.Table) -> Manifest:
@@ -213,17 +218,19 @@ class Batch:
         return len(np.unique(self.ends[0])) if self.is_raw else len(self.ends[0])
 
 
-def log(client: Client, graph: str, first: int, batch: Batch) -> Entry:
-    """Keep the rows of a call.
+def log(client: Client, graph: str, first: int, batch: Batch, home: str | None) -> Entry:
+    """Keep the rows of a call on the node that is the graph's home.
 
     Raises:
         farrow.AlreadyExists: another process writes this graph.
+        farrow.NodeLost: that node cannot be reached.
     """
     entry = Entry.of(f"{root(graph)}log/{first:020d}-{batch.count}")
     columns: dict[str, Any] = dict(zip(_ROW, batch.ends, strict=True))
     columns |= {f"column {n}": one for n, one in enumerate(batch.measured)}
     kind = {"is_raw": str(int(batch.is_raw))}
-    keep(client, pa.table(columns).replace_schema_metadata(kind), entry.name)
+    table = pa.table(columns).replace_schema_metadata(kind)
+    keep(client, table, entry.name, elsewhere(client, home))
     return entry
 
 
@@ -242,9 +249,9 @@ def share(client: Client, graph: str, entry: Entry, worker: int, features: Any) 
     return name
 
 
-def joined(client: Client, graph: str, short: list[Entry]) -> Entry:
+def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:
     """Keep neighbouring entries of the log once more, as one."""
     parts = [logged(client, one).arrivals() for one in short]
     columns = [[*ends, *measured] for ends, measured in parts]
     whole = [np.concatenate(column) for column in zip(*columns, strict=True)]
-    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]))
+    return log(client, graph, short[0].first, Batch(whole[:4], whole[4:]), home)

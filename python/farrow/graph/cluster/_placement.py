@@ -12,16 +12,19 @@ if TYPE_CHECKING:
 POLICIES = ("local", "round-robin", "most-free")
 
 
-def check(client: Client, policy: str) -> None:
-    """See that there is such a policy, or such a node.
+def check(client: Client, policy: str, keeper: str | None) -> None:
+    """See that there is such a policy, or such a node, and the node that is to keep the log.
 
     Raises:
         ValueError: there is neither.
     """
-    if policy in POLICIES:
-        return
     names = sorted(one.name for one in client.nodes())
-    if policy not in names:
+    if keeper is not None and keeper not in names:
+        raise ValueError(
+            f"keeper is {keeper!r}, which is none of the nodes"
+            f" ({', '.join(names) or 'there is no cluster'})"
+        )
+    if policy not in POLICIES and policy not in names:
         raise ValueError(
             f"placement is {policy!r}, which is none of {', '.join(POLICIES)} and none of the "
             f"nodes ({', '.join(names) or 'there is no cluster'})"

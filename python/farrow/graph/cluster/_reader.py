@@ -12,7 +12,15 @@ import farrow
 from farrow.graph._form import Form
 from farrow.graph._settings import STATISTICS, feature_names
 from farrow.graph.cluster import DaysLost
-from farrow.graph.cluster._objects import Entry, Manifest, engine_of, entries, logged, newest
+from farrow.graph.cluster._objects import (
+    Entry,
+    Manifest,
+    elsewhere,
+    engine_of,
+    entries,
+    logged,
+    newest,
+)
 from farrow.graph.cluster._segments import opened
 
 if TYPE_CHECKING:
@@ -179,7 +187,7 @@ class GraphReader:
             The rows of one call, and an array with a row of features for each.
         """
         home = self._manifest.home
-        node = None if home == self._client.node else home
+        node = elsewhere(self._client, home)
         prefix = f"graph/{self.name}/log/"
         events = self._client.subscribe(prefix, kinds=["sealed"], timeout=timeout, node=node)
         self._catch_up()
