@@ -148,6 +148,7 @@ impl<T: Stamp> Core<T> {
             };
             self.graph.straggle(number, Record { source, target, time }, front);
             self.queue.late.insert((time, number));
+            self.queue.alive += 1;
             let values = all.columns.iter().map(|column| column[at]).collect();
             self.columns.insert(number, all.ids[at], values);
         }

@@ -377,6 +377,20 @@ fn segments_need_a_length_and_no_other_limit() {
     assert_eq!(error, "segment is needed to take segments up");
 }
 
+/// Edges that came late were counted when they went, and not when they were taken up: the count of
+/// what is alive fell below zero.
+#[test]
+fn late_edges_that_were_taken_up_are_evicted() {
+    let mut engine = learned(&[(0, 1, 2, 12), (1, 1, 3, 11), (2, 1, 3, 10), (3, 1, 3, 21)]);
+    let segment = Arc::new(engine.freeze().unwrap().plan().unwrap().build().unwrap());
+    engine.attach(Arc::clone(&segment)).unwrap();
+    let (accounts, late) = (engine.accounts(0), engine.stragglers());
+    assert_eq!(late.numbers, [1, 2]);
+    engine.adopt(&accounts, [segment], &late, 3).unwrap();
+    rows(&[(3, 1, 2, 500), (4, 1, 2, 501)]).with(|edges| engine.learn(edges)).unwrap();
+    assert_eq!((engine.stats().edges, engine.stats().segments), (2, 0));
+}
+
 /// Whoever goes on without a lost segment still numbers rows as all others do.
 #[test]
 fn a_graph_goes_on_without_segments_that_are_lost() {
