@@ -92,6 +92,33 @@ def test_segments_on_any_node_change_nothing(nodes: Cluster, mode: str, placemen
     features.close()
 
 
+@pytest.mark.parametrize("placement", ["local", "c"])
+def test_offline_mode_out_of_segments(nodes: Cluster, placement: str) -> None:
+    """All rows are in segments, wherever these lie, before the first gets its features."""
+    matrix = stream(3000, seed=9, late=0.02 if placement == "c" else 0.0)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement=placement))
+    wanted = plain(matrix)
+    assert np.array_equal(features.transform(matrix[:100]), wanted[0])
+    parts = features.offline(matrix[100:], batch=100)
+    features._stream.engine.settle(LIMIT_SECONDS)
+    # 15 spans, of which a window holds 6.
+    assert features.stats()["segments"] == 14
+    for number, (part, want) in enumerate(zip(parts, wanted[1:], strict=True)):
+        assert np.array_equal(part, want), number
+    features._stream.engine.settle(LIMIT_SECONDS)
+    assert features.stats()["segments"] <= 7
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix)
+    more = stream(3100)[3000:]
+    assert np.array_equal(features.transform(more), whole.transform(more))
+    # Whoever comes next goes on from there.
+    features.close()
+    again = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    more = stream(3200)[3100:]
+    assert np.array_equal(again.transform(more), whole.transform(more))
+    again.close()
+
+
 def test_readers_see_what_the_writer_sees(nodes: Cluster) -> None:
     matrix = stream(2000)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a", placement="round-robin"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from farrow.graph import GraphFeatures
+from farrow.graph import GraphFeatures, data, generate
 
 ALL = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "gather-scatter")
 
@@ -378,3 +379,58 @@ def test_a_preview_of_a_table_is_a_table() -> None:
         np.testing.assert_allclose(seen[name], result[name], rtol=1e-6, atol=1e-9)
     with pytest.raises(TypeError, match="tables came before"):
         one.preview(rows_of(3))
+
+
+def _equal(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, pa.Table):
+        return bool(found.equals(wanted))
+    return np.array_equal(found, wanted)
+
+
+def test_offline_mode_gives_what_real_time_does() -> None:
+    """On a generated stream, whose rows come late now and then: arrays and tables."""
+    table = generate.transactions(6000, days=10, accounts=300, seed=5)
+    random = np.random.default_rng(5)
+    names = ("edge_id", "source", "target", "timestamp")
+    matrix = np.column_stack(
+        [data.from_table(table).table[name].to_numpy().astype(np.float64) for name in names]
+    )
+    late = matrix.copy()
+    late[random.random(len(late)) < 0.02, 3] -= 2 * 86_400
+    settings: dict[str, Any] = {"patterns": (*ALL, "vertex-stats"), "window": "48h"}
+    for rows in (matrix, late, data.from_table(table).table):
+        online, offline = GraphFeatures(**settings), GraphFeatures(**settings)
+        first, rest = rows[:1000], rows[1000:]
+        assert _equal(offline.transform(first), online.transform(first))
+        parts = offline.offline(rest, batch=700)
+        # All are there before the first is computed, and nothing is evicted before the last is.
+        assert offline.stats()["rows"] == len(rows)
+        assert offline.stats()["edges"] > len(rest)
+        with pytest.raises(ValueError, match="5000 rows that were learned ahead have no features"):
+            offline.transform(first)
+        count = 0
+        for part in parts:
+            wanted = online.transform(rest[count : count + 700])
+            assert _equal(part, wanted), count
+            count += len(part)
+        assert count == len(rest)
+        assert offline.stats() == {**online.stats(), "bytes": offline.stats()["bytes"]}
+        assert _equal(offline.transform(first), online.transform(first))
+
+
+def test_offline_mode_that_is_left_early() -> None:
+    features, other = GraphFeatures(window=100), GraphFeatures(window=100)
+    matrix = rows_of(200)
+    for taken in (0, 1):
+        parts = features.offline(matrix, batch=10)
+        for _ in range(taken):
+            next(parts)
+        parts.close()
+        other.partial_fit(matrix)
+        assert features.stats()["edges"] == other.stats()["edges"]
+    assert np.array_equal(features.transform(matrix), other.transform(matrix))
+    with pytest.raises(ValueError, match="mode must be causal"):
+        GraphFeatures(mode="batch").offline(matrix)
+    with pytest.raises(ValueError, match="batch"):
+        features.offline(matrix, batch=0)
+    assert list(features.offline(matrix[:0])) == []

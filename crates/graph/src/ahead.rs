@@ -98,6 +98,7 @@ impl<T: Stamp> Core<T> {
             let oldest = self.triggers.last().map(|one| one.floor.time).unwrap_or_default();
             self.forget(oldest);
             self.ahead = Some(ahead);
+            self.evict(settings);
         }
         outcome
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from farrow.graph._state import read_state, restored, state_of, write_state
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -158,6 +159,29 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         result = stream.transform(X)
         self._keep(stream)
         return result
+
+    def offline(self, X: Any, batch: int = 2048) -> Iterator[Any]:
+        """Add all rows first, then compute their features, batch by batch.
+
+        The batches are what ``transform`` would return for these rows, one batch after the other,
+        to the last bit: a row sees what came before it, though later ones are there.  Until the
+        last batch is taken nothing leaves the graph; whoever closes the iteration earlier leaves
+        the other rows without features.  Meanwhile no other rows can be added or looked at.  With
+        ``cluster`` the older rows come out of segments wherever these lie; workers do nothing.
+
+        Args:
+            X: rows, as ``transform`` takes them.
+            batch: rows that are computed at once.
+
+        Raises:
+            ValueError: with mode "batch", where a row's features depend on its call; and as
+                ``transform``.  Nothing has been added then.
+        """
+        size = whole_of("batch", batch, least=1)
+        stream = self._stream or _Stream(self, X)
+        parts = stream.offline(X, size)
+        self._keep(stream)
+        return parts
 
     def patterns_of(self, X: Any) -> tuple[Any, pa.Table]:
         """As ``transform``, with the patterns that the rows complete.
@@ -367,6 +391,40 @@ class _Stream(Form):
         features = self.engine.transform_columns(columns.ends, columns.measured)
         self._count(table[0])
         return like(self._joined(table[0], features), table[1])
+
+    def offline(self, rows: Any, size: int) -> Iterator[Any]:
+        table = self._table(rows)
+        if table is None:
+            whole = self._matrix(rows)
+            ends, measured = self.native.split(whole)
+            self.engine.learn_ahead(ends, measured)
+
+            def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
+                return np.hstack([whole[start : start + len(features)], features])
+
+        else:
+            columns = self._columns(table[0])
+            self.engine.learn_ahead(columns.ends, columns.measured)
+            self._count(table[0])
+
+            def joined(start: int, features: npt.NDArray[np.float64]) -> Any:
+                part = table[0].slice(start, len(features))
+                return like(self._joined(part, features), table[1])
+
+        parts = self._computed(size, joined)
+        # From here on its end is that of offline mode, whether a batch was taken or none.
+        next(parts)
+        return parts
+
+    def _computed(self, size: int, joined: Callable[[int, Any], Any]) -> Iterator[Any]:
+        start = 0
+        try:
+            yield None
+            while len(features := self.engine.transform_ahead(size)):
+                yield joined(start, features)
+                start += len(features)
+        finally:
+            self.engine.drop_ahead()
 
     def patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
         table = self._table(rows)

@@ -322,6 +322,41 @@ impl GraphEngine {
         })
     }
 
+    /// Adds rows whose features come later, by `transform_ahead`.
+    fn learn_ahead(
+        &self,
+        py: Python<'_>,
+        ends: [PyReadonlyArray1<'_, i64>; 4],
+        measured: Vec<PyReadonlyArray1<'_, f64>>,
+    ) -> PyResult<()> {
+        with_columns(&ends, &measured, |edges| {
+            py.detach(|| self.lock().learn_ahead(edges)).map_err(raise)
+        })
+    }
+
+    /// Rows that wait for their features.
+    fn ahead(&self) -> usize {
+        self.lock().ahead()
+    }
+
+    /// Features of the next rows that were learned ahead, one array of `width` values a row.
+    fn transform_ahead<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Matrix<'py>> {
+        let (cells, count, width) = py
+            .detach(|| {
+                let mut engine = self.lock();
+                let count = rows.min(engine.ahead());
+                let width = engine.settings().width();
+                engine.transform_ahead(rows).map(|cells| (cells, count, width))
+            })
+            .map_err(raise)?;
+        PyArray1::from_vec(py, cells).reshape([count, width])
+    }
+
+    /// Lets the rows that still wait stay without features.
+    fn drop_ahead(&self, py: Python<'_>) {
+        py.detach(|| self.lock().drop_ahead());
+    }
+
     /// As `transform_columns`, with the patterns that the rows completed.
     fn patterns_columns<'py>(
         &self,

@@ -175,6 +175,27 @@ class ClusterEngine:
         entry = self._logged(Batch(ends, measured))
         self._added(entry, lambda: self._engine.learn_columns(ends, measured))
 
+    def learn_ahead(self, ends: Any, measured: Any) -> None:
+        """Add rows whose features come later."""
+        for start in range(0, len(ends[0]), _ROWS_MAX):
+            part = slice(start, start + _ROWS_MAX)
+            batch = Batch([one[part] for one in ends], [one[part] for one in measured])
+            self._learn_ahead(batch)
+
+    def _learn_ahead(self, batch: Batch) -> None:
+        entry = self._logged(batch)
+        self._added(entry, lambda: self._engine.learn_ahead(batch.ends, batch.measured))
+
+    def transform_ahead(self, rows: int) -> npt.NDArray[np.float64]:
+        """Features of the next rows that were learned ahead."""
+        self._check()
+        self._advance()
+        return self._run(lambda: self._engine.transform_ahead(rows))
+
+    def drop_ahead(self) -> None:
+        """Let the rows that still wait stay without features."""
+        self._engine.drop_ahead()
+
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add rows; the rows with their features behind them."""
         features = self.transform_columns(*self._engine.split(matrix))
