@@ -31,7 +31,7 @@ from reproduction.experiment import Room  # noqa: E402
 from reproduction.far import Caches, Network, WhatIf  # noqa: E402
 from reproduction.memory import Descriptor, Initialisation, Strided  # noqa: E402
 from reproduction.page import Outcome, markdown, page  # noqa: E402
-from reproduction.windows import Enlarged, Placement, Windows  # noqa: E402
+from reproduction.windows import Enlarged, Modes, Placement, Windows  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENTS", "inside", "main", "measured", "read", "report"]
 
 EXPERIMENTS: tuple[Experiment, ...] = (
-    Windows(), Placement(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(), Strided(),
-    Descriptor(),
+    Windows(), Placement(), Modes(), Enlarged(), Network(), Caches(), WhatIf(), Initialisation(),
+    Strided(), Descriptor(),
 )  # fmt: skip
 # After its time an experiment may still end its nodes.
 _END_SECONDS_MAX = 40.0

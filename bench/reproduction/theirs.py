@@ -44,6 +44,7 @@ FIGURES: tuple[Figure, ...] = (
            "19,000", _SNAPML),
     Figure("placement", "temp-cycle 72 h", "the same, 72 h", "669", _SNAPML),
     Figure("enlarged", "enlarged", "throughput as data grow", None, _THESIS_GAP),
+    Figure("modes", "modes", "offline beside real-time mode", None, _THESIS_GAP),
     Figure("network", "cache", "remote memory faster than gRPC with its best cache",
            "33 to 313 times", _THESIS),
     Figure("network", "none", "remote memory faster than gRPC without a cache", "965 times",

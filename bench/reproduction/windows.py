@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from graph_cluster import DAY, Run, same, ways
 from harness.machine import available_bytes
 from harness.tasks import Sample
 
+from farrow.graph import GraphFeatures
 from reproduction.experiment import (
     BATCH,
     CYCLES,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Enlarged", "Placement", "Windows"]
+__all__ = ["Enlarged", "Modes", "Placement", "Windows"]
 
 ALONE, OWN, OTHER = "one process", "own node", "other node"
 # Edges that one search may look at; for cycles over more than three days in a quick and in a full
@@ -219,6 +221,86 @@ class Placement(Experiment):
             for pattern, case in _PLACED
         }
         return {"lost": "; ".join(texts) or None, **rates}
+
+
+def _offline(
+    run: Run, rows: npt.NDArray[np.float64], seconds: float
+) -> list[npt.NDArray[np.float64]]:
+    """Features of rows that are all added before the first batch, for so long; times in
+    ``run.calls``."""
+    features = run.features
+    assert isinstance(features, GraphFeatures)
+    parts = features.offline(rows, batch=BATCH)
+    # Days that are over lie in segments before anything is computed.
+    run.settle()
+    found, until = [], time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        part = next(parts, None)
+        if part is None or len(part) < BATCH:
+            # Figures are of whole batches.
+            break
+        run.calls.append(time.perf_counter() - began)
+        found.append(part[:, 4:])
+    parts.close()
+    return found
+
+
+class Modes(Experiment):
+    """Rows as they come, and rows that are all there."""
+
+    name = "modes"
+    title = "Real-time against offline mode"
+    about = (
+        "In the thesis' real-time mode a batch is added and its features are computed, then comes"
+        " the next; in its offline mode everything is added first. Here offline mode gives each row"
+        " what it gets in real time, though all rows of the last day and a half are there: both"
+        f" must find the same. Windows are those of the base line; batches of {BATCH}; in real time"
+        " alone adding the rows is part of a batch."
+    )
+    seconds_max = (120.0, 420.0)
+    views = (
+        View(SCATTER, "Scatter-gather, 6 h", "rows a second", rate),
+        View(CYCLES, "Temporal cycles, 24 h", "rows a second", rate),
+    )
+
+    def run(self, room: Room) -> Iterator[Sample]:
+        """Both modes, in one process and out of another node's memory."""
+        days = min(_FROM)
+        stream = room.stream(1_000_000 if room.is_quick else 5_000_000, days)
+        room.note(f"{len(stream):,} rows of {days} days")
+        times, middle = stream[:, 3], int(len(stream) * _FROM[days])
+        seconds = room.pick(1.5, 10.0)
+        with running(2, 1 << 30) as nodes:
+            for pattern, hours in ((SCATTER, 6), (CYCLES, 24)):
+                first = int(np.searchsorted(times, times[middle] - hours * 3600 - DAY))
+                chosen = ways(f"modes-{pattern}", nodes.sockets[0], nodes.names[1])
+                for way in (ALONE, OTHER):
+                    want: list[npt.NDArray[Any]] = []
+                    for mode in ("real time", "offline"):
+                        peer = f"{mode}, {way}"
+                        most = {"work_max": _WORK_MAX}
+                        one = Run(peer, pattern, hours, chosen[way], **most)
+                        with contextlib.closing(one) as run:
+                            run.fill(stream[first:middle])
+                            if mode == "offline":
+                                found = _offline(run, stream[middle:], seconds)
+                            else:
+                                found = run.measure(stream[middle:], seconds)
+                            if want and not same(found, want):
+                                raise ValueError(f"{pattern}, {way}: offline features differ")
+                            want = want or found
+                            yield Sample(f"{hours} h", peer, pattern, "s", run.calls)
+
+    def ours(self, cells: Cells) -> Mapping[str, str | None]:
+        """Offline beside real time, in one process."""
+        texts = []
+        for pattern, case in ((SCATTER, "6 h"), (CYCLES, "24 h")):
+            pair = [cells.get(pattern, case, f"{mode}, {ALONE}", rate) for mode in
+                    ("offline", "real time")]  # fmt: skip
+            if pair[0] and pair[1]:
+                texts.append(f"{TITLES[pattern]} {pair[0] / pair[1]:.2f} of real time")
+        return {"modes": "; ".join(texts) or None}
 
 
 class Enlarged(Experiment):
