@@ -231,6 +231,28 @@ def test_one_process_writes(nodes: Cluster) -> None:
     second.close()
 
 
+@pytest.mark.parametrize("rows", [50, 100])
+def test_who_wrote_before_is_told_whatever_the_length_of_a_call(nodes: Cluster, rows: int) -> None:
+    """Entries of the log were told apart by their lengths, so both calls were acknowledged and one
+    was lost."""
+    matrix = stream(400)
+    first = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    first.transform(matrix[:100])
+    second = GraphFeatures(**SETTINGS, cluster=on(nodes, "b"))
+    second.transform(matrix[100 : 100 + rows])
+    for _ in range(2):
+        with pytest.raises(farrow.AlreadyExists):
+            first.transform(matrix[100:175])
+    first.close()
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[: 100 + rows])
+    assert np.array_equal(second.transform(matrix[200:300]), whole.transform(matrix[200:300]))
+    second.close()
+    again = GraphFeatures(**SETTINGS, cluster=on(nodes, "c"))
+    assert np.array_equal(again.transform(matrix[300:]), whole.transform(matrix[300:]))
+    again.close()
+
+
 def test_fit_begins_anew(nodes: Cluster) -> None:
     matrix = stream(1000)
     features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))

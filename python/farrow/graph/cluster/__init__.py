@@ -19,7 +19,8 @@ The log lies in the memory of the writer's node, or of the one that ``keeper`` n
 room for the rows of a segment's span, and of as long as the next one takes to be made.  Nothing is
 kept twice: what is on a node whose machine is lost is lost.  With a ``keeper``, and segments, on
 other nodes than the writer's, the loss of that node costs nothing: a writer on another one goes on.
-One process writes at a time: a second one is told so by the first name that both want.
+One process writes at a time: who takes the graph up goes on, and a call of whoever wrote before
+raises ``farrow.AlreadyExists`` and adds nothing.
 """
 
 from __future__ import annotations

@@ -96,7 +96,6 @@ class ClusterEngine:
                 )
         self._manifest = found
         self._manifest.home = self._config.keeper or self._client.node
-        self._tidy()
         adopt(
             self._client,
             self._config.name,
@@ -104,6 +103,10 @@ class ClusterEngine:
             found,
             without_lost=self._config.without_lost,
         )
+        # Before the log is read: whoever wrote before acknowledges nothing from here on.
+        self._manifest.number += 1
+        self._manifest.put(self._client, self._config.name)
+        self._tidy()
         self._log = replay(self._client, self._config.name, self._engine)
 
     def _tidy(self) -> None:
@@ -248,6 +251,14 @@ class ClusterEngine:
             self._join_log()
         number, home = self._engine.next_number(), self._manifest.home
         entry = log(self._client, self._config.name, number, batch, home)
+        # Entries of different lengths have different names: only manifests tell that another
+        # process writes. One that comes from here on reads this entry.
+        after = self._manifest.name(self._config.name, later=1)
+        if self._client.contains(after):
+            drop(self._client, [entry.name])
+            raise farrow.AlreadyExists(
+                f"another process writes graph {self._config.name!r}: {after} is there"
+            )
         self._log.append(entry)
         return entry
 

@@ -4,7 +4,8 @@ Of a graph NAME, ``graph/NAME/manifest/K`` says what belongs to it; the one with
 counts.  ``.../segment/N`` holds edges from number of arrival N on, ``.../accounts/N`` the accounts
 whose small numbers begin with N, and ``.../log/N-COUNT`` rows that no segment has yet; for a moment
 ``.../share/N.WORKER`` holds what a worker found for the rows from N on.  Names are
-unique in the cluster, so two writers cannot both go on: whoever comes second finds a name taken.
+unique in the cluster, so two writers cannot both go on: who takes a graph up puts the next
+manifest, and each call looks for that once its rows are in the log.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ class Manifest:
         about = self.segments[-1]["about"]
         return int(about["first"] + about["numbers"])
 
-    def name(self, graph: str) -> str:
-        """Of its object."""
-        return f"{root(graph)}manifest/{self.number:012d}"
+    def name(self, graph: str, later: int = 0) -> str:
+        """Of its object, or of one that comes so many later."""
+        return f"{root(graph)}manifest/{self.number + later:012d}"
 
     def put(self, client: Client, graph: str) -> None:
         """Make it the one that counts.
