@@ -1,4 +1,4 @@
-# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-restart | bench-coherence | reproduce | lint | docs | soak | fuzz: each sets up what it needs.
+# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-restart | bench-coherence | reproduce | lint | docs | soak | fuzz | compare: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-restart bench-coherence reproduce lint docs install fuzz soak clean
+.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-restart bench-coherence reproduce lint docs install fuzz soak compare clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -129,6 +129,15 @@ fuzz:
 	for crate in arrow cluster; do
 		( cd crates/$$crate && for target in $$(RUSTC_BOOTSTRAP=1 cargo fuzz list); do
 			RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -runs=$(RUNS); done )
+	done
+
+# Graph features against the definitions written as slow code, cell by cell: STREAMS random streams
+# (small, medium, large), in batch mode and row by row, with 1 and with 2 threads. An hour or two.
+STREAMS ?= 100000,1000,100
+compare:
+	for threads in 1 2; do
+		FARROW_GRAPH_STREAMS=$(STREAMS) FARROW_GRAPH_THREADS=$$threads cargo test --release --quiet \
+			-p farrow-graph --test batch --test causal -- agree_with_the_oracle
 	done
 
 clean:

@@ -1,6 +1,7 @@
 //! Batch mode against the definitions, cell by cell, on random streams.
 //!
-//! `FARROW_GRAPH_STREAMS` sets how many.
+//! `FARROW_GRAPH_STREAMS` sets how many (`100`, or `100,5,1` by size), `FARROW_GRAPH_THREADS` with
+//! how many threads; `make compare` runs very many.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;

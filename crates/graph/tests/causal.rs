@@ -1,6 +1,7 @@
 //! Causal mode against the definitions fed row by row.
 //!
-//! `FARROW_GRAPH_STREAMS` sets on how many random streams.
+//! `FARROW_GRAPH_STREAMS` sets on how many random streams, `FARROW_GRAPH_THREADS` with how many
+//! threads, as for batch mode.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod oracle;

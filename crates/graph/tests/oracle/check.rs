@@ -219,11 +219,22 @@ fn agrees(stream: Stream, seed: u64, engine: fn(&Stream) -> Vec<Result>) {
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-/// How many random streams a test runs: small ones, medium ones, large ones.
+/// How many random streams a test runs: small ones, medium ones, large ones. All three are told, or
+/// the first alone.
 pub fn amounts() -> [u64; 3] {
-    let wanted = std::env::var("FARROW_GRAPH_STREAMS").ok().and_then(|text| text.parse().ok());
-    let small = wanted.unwrap_or(3000u64);
-    [small, small.div_ceil(20), small.div_ceil(200)]
+    let Ok(text) = std::env::var("FARROW_GRAPH_STREAMS") else { return [3000, 150, 15] };
+    let wanted: Vec<u64> = text.split(',').map(|one| one.trim().parse().unwrap()).collect();
+    match wanted[..] {
+        [small] => [small, small.div_ceil(20), small.div_ceil(200)],
+        [small, medium, large] => [small, medium, large],
+        _ => panic!("FARROW_GRAPH_STREAMS is {text:?}: one number or three"),
+    }
+}
+
+/// The number of threads that `FARROW_GRAPH_THREADS` sets for all streams.
+pub fn threads() -> Option<usize> {
+    let text = std::env::var("FARROW_GRAPH_THREADS").ok()?;
+    Some(text.parse().unwrap())
 }
 
 /// Each wrong definition is told apart within the small streams.

@@ -1,7 +1,7 @@
 //! Random settings and random streams, the same ones for the same seed.
 
 use super::Rows;
-use super::check::{Call, Stream};
+use super::check::{Call, Stream, threads};
 use farrow_graph::{Bins, Column, Measure, Mode, Settings, Statistics};
 
 /// SplitMix64.
@@ -203,7 +203,8 @@ impl Random {
 /// The stream of a seed, cut into calls of all kinds.
 pub fn stream(mode: Mode, size: Size, seed: u64) -> Stream {
     let mut random = Random::new(seed);
-    let settings = random.settings(mode, size);
+    let mut settings = random.settings(mode, size);
+    settings.threads = threads().unwrap_or(settings.threads);
     let columns = settings.statistics.iter().flat_map(|one| &one.columns);
     let given = columns.filter(|&&column| column == Column::Given).count();
     let mut rows = random.rows(mode, size, given);
