@@ -3,6 +3,7 @@
 use crate::core::{Core, Outcome, Output, Share};
 use crate::features::Edges;
 use crate::graph::{Adjacency, Floor, Stamp};
+use crate::memory::Full;
 use crate::patterns::Trigger;
 use crate::settings::Settings;
 use std::collections::VecDeque;
@@ -49,21 +50,33 @@ impl<T: Stamp> Ahead<T> {
 }
 
 impl<T: Stamp> Core<T> {
-    /// Adds rows as they come; their features are wanted later.
-    pub(crate) fn learn_ahead(&mut self, settings: &Settings, edges: &Edges<'_>, order: &[u32]) {
-        for part in order.chunks(ROWS_AT_ONCE) {
+    /// Adds rows as they come; their features are wanted later. Where there is no memory: how many
+    /// rows are in, and what was missing.
+    pub(crate) fn learn_ahead(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        order: &[u32],
+    ) -> Result<(), (usize, Full)> {
+        for (number, part) in order.chunks(ROWS_AT_ONCE).enumerate() {
             let first = self.graph.next();
             let mut ahead = self.ahead.take().unwrap_or_else(|| Ahead {
                 origin: first,
                 next: first,
                 triggers: VecDeque::new(),
             });
-            self.insert(settings, edges, part);
+            let bytes = (ahead.len() + part.len()) * size_of::<Trigger<T>>();
+            let room = ahead.triggers.try_reserve(part.len()).map_err(|_| Full { bytes });
+            let added = room.and_then(|()| self.insert(settings, edges, part));
             let by = (first - ahead.origin).cast_signed();
-            ahead.triggers.extend(self.triggers.iter().map(|&one| moved(one, by)));
-            self.ahead = Some(ahead);
+            if added.is_ok() {
+                ahead.triggers.extend(self.triggers.iter().map(|&one| moved(one, by)));
+            }
+            self.ahead = Some(ahead).filter(|ahead| !ahead.triggers.is_empty());
+            added.map_err(|full| (number * ROWS_AT_ONCE, full))?;
             self.evict(settings);
         }
+        Ok(())
     }
 
     /// Writes the features of the next `rows` rows; behind the last one old edges go.

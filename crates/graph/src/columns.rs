@@ -1,7 +1,8 @@
 //! What the graph keeps of an edge beside its ends and its time.
 
 use crate::features::Edges;
-use crate::graph::{Entry, Hybrid, Stamp, push};
+use crate::graph::{Entry, Hybrid, Stamp};
+use crate::memory::{Full, make_room};
 use crate::running::Values;
 use crate::settings::{Column, Statistics};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,13 +28,17 @@ impl Columns {
         Columns { ids, values: vec![VecDeque::new(); columns], ..Columns::default() }
     }
 
-    pub(crate) fn push(&mut self, edges: &Edges<'_>, row: usize) {
+    /// Where there is no memory, `rewind` takes back what of the row has come.
+    pub(crate) fn push(&mut self, edges: &Edges<'_>, row: usize) -> Result<(), Full> {
         if let Some(ids) = &mut self.ids {
-            push(ids, edges.ids[row]);
+            make_room(ids)?;
+            ids.push_back(edges.ids[row]);
         }
         for (values, column) in self.values.iter_mut().zip(edges.columns) {
-            push(values, column[row]);
+            make_room(values)?;
+            values.push_back(column[row]);
         }
+        Ok(())
     }
 
     /// Forgets what arrived from `next` on.

@@ -6,10 +6,11 @@ use crate::features::Edges;
 use crate::graph::{
     About, Adjacency, Dynamic, Floor, Hybrid, Lens, Mark, Record, Side, Spread, Stamp,
 };
+use crate::memory::{Full, probe, reserve};
 use crate::patterns::{
     Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueMark};
 use crate::running::Vertex;
 use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
@@ -23,6 +24,13 @@ const CHUNK: usize = 32;
 /// Rows whose lists are read together before they are added to: as many as stay in a second-level
 /// cache of 256 KiB until then, with four lines each.
 const ROWS_TOUCHED: usize = 512;
+/// Rows that causal mode adds at once where it computes nothing.
+pub(crate) const LEARNT_AT_ONCE: usize = 1 << 16;
+/// What a row of a call takes while the call lasts, beside its counts and statistics: a trigger,
+/// places in orders and groups, its accounts in tables, and what trees keep of one that comes late.
+const ROW_BYTES: usize = 256;
+/// What the tables of searches take, unless accounts have many thousands of edges.
+const SEARCH_BYTES: usize = 64 << 10;
 /// Both ends of a trigger, and both lists of each.
 const LISTS: [(Side, Side); 4] =
     [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
@@ -51,6 +59,14 @@ impl Share {
     }
 }
 
+/// What a call takes for so many rows beside what the graph keeps of them.
+pub(crate) fn call_bytes(settings: &Settings, rows: usize) -> usize {
+    let statistics = settings.statistics.as_ref().map_or(0, |one| 4 * one.width());
+    let counts = settings.histogram_width() * settings.threads * size_of::<u32>();
+    let row = ROW_BYTES + counts + statistics * size_of::<f64>();
+    rows.saturating_mul(row).saturating_add(SEARCH_BYTES)
+}
+
 /// A graph whose stamps are of type `T`.
 #[derive(Debug)]
 pub(crate) struct Core<T> {
@@ -77,12 +93,19 @@ pub(crate) struct Core<T> {
     described: (HashMap<i64, usize, Spread>, Vec<f64>),
 }
 
+/// All that the insertion of rows changes, as it was.
+#[derive(Debug)]
+struct Place<T> {
+    graph: Mark<T>,
+    next: u64,
+    now: Option<i64>,
+    queue: QueueMark<T>,
+}
+
 /// All that rows change before something is evicted.
 #[derive(Debug)]
 struct Before<T> {
-    graph: Mark<T>,
-    now: Option<i64>,
-    queue: Queue<T>,
+    place: Place<T>,
     /// These carry on from row to row, and must not from rows that go again.
     hubs: Hubs<T>,
     statistics: statistics::Scratch<T>,
@@ -119,9 +142,7 @@ impl<T: Stamp> Core<T> {
     /// Has rows that come from here on go again with `rewind`; until then nothing is evicted.
     pub(crate) fn preview(&mut self) {
         self.before = Some(Before {
-            graph: self.graph.mark(),
-            now: self.now,
-            queue: self.queue.clone(),
+            place: self.place(),
             hubs: std::mem::take(&mut self.hubs),
             statistics: std::mem::take(&mut self.statistics),
         });
@@ -129,12 +150,22 @@ impl<T: Stamp> Core<T> {
 
     /// Is as it was before `preview`.
     pub(crate) fn rewind(&mut self) {
-        let Some(Before { graph, now, queue, hubs, statistics }) = self.before.take() else {
-            return;
-        };
+        let Some(Before { place, hubs, statistics }) = self.before.take() else { return };
+        self.take_back(place);
+        (self.hubs, self.statistics) = (hubs, statistics);
+    }
+
+    fn place(&self) -> Place<T> {
+        let (graph, queue) = (self.graph.mark(), self.queue.mark());
+        Place { graph, next: self.graph.next(), now: self.now, queue }
+    }
+
+    /// Takes back rows that were inserted since, of which nothing has been evicted.
+    fn take_back(&mut self, Place { graph, next, now, queue }: Place<T>) {
+        self.queue.rewind(queue, next);
         self.graph.rewind(graph);
         self.columns.rewind(self.graph.next());
-        (self.now, self.queue, self.hubs, self.statistics) = (now, queue, hubs, statistics);
+        self.now = now;
         self.triggers.clear();
     }
 
@@ -150,8 +181,8 @@ impl<T: Stamp> Core<T> {
             cursor: self.queue.cursor,
             newest: shift(self.queue.newest),
             alive: self.queue.alive,
-            gone: Vec::new(),
             floor: self.queue.floor.map(|(time, number)| (shift(time), number)),
+            ..Queue::default()
         };
         let ahead = self.ahead.map(|ahead| ahead.restamp(shift));
         let graph = self.graph.restamp(base);
@@ -159,34 +190,59 @@ impl<T: Stamp> Core<T> {
         Core { graph, columns, now, queue, expired, ahead, ..Core::new(settings, base) }
     }
 
-    /// Adds rows in the order that `order` gives and notes them as triggers.
-    pub(crate) fn insert(&mut self, settings: &Settings, edges: &Edges<'_>, order: &[u32]) {
+    /// Adds rows in the order that `order` gives and notes them as triggers; all of them, or where
+    /// there is no memory none.
+    pub(crate) fn insert(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        order: &[u32],
+    ) -> Result<(), Full> {
+        let place = self.place();
+        let mut ends = std::mem::take(&mut self.ends);
+        let inserted = self.try_insert(settings, edges, order, &mut ends);
+        if inserted.is_err() {
+            self.take_back(place);
+            self.graph.forget_idle(ends.iter().flatten().copied());
+        }
+        self.ends = ends;
+        inserted
+    }
+
+    fn try_insert(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        order: &[u32],
+        ends: &mut Vec<[u32; 2]>,
+    ) -> Result<(), Full> {
         self.triggers.clear();
+        reserve(&mut self.triggers, order.len())?;
         let first = self.graph.next();
         let is_causal = settings.mode == Mode::Causal;
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
-        let mut ends = std::mem::take(&mut self.ends);
         for part in order.chunks(ROWS_TOUCHED) {
             let keys = part.iter().map(|&row| row as usize);
             let keys = keys.map(|row| (edges.sources[row], edges.targets[row]));
-            self.graph.intern(keys, &mut ends);
-            for (&row, &ends) in part.iter().zip(&ends) {
+            self.graph.intern(keys, ends)?;
+            for (&row, &ends) in part.iter().zip(ends.iter()) {
                 let row = row as usize;
                 let Some(time) = self.graph.stamp(edges.times[row]) else { continue };
                 let floor = self.floor(first, horizon);
-                let number = self.graph.insert(ends, time);
-                self.columns.push(edges, row);
+                let number = self.graph.insert(ends, time)?;
+                self.columns.push(edges, row)?;
                 let [source, target] = ends;
                 self.triggers.push(Trigger { source, target, time, floor });
                 if is_causal {
                     self.now = self.now.max(Some(edges.times[row]));
                     self.queue.add(time, number);
                     let oldest = self.oldest(horizon);
-                    self.queue.evict(&self.graph, oldest, most);
+                    self.queue.evict(&self.graph, oldest, most)?;
                 }
             }
         }
-        self.ends = ends;
+        // Searches follow, which cannot say that there is no memory.
+        probe(call_bytes(settings, order.len()))
     }
 
     /// The oldest time that stays.
@@ -228,7 +284,7 @@ impl<T: Stamp> Core<T> {
                 let oldest = self.oldest(settings.horizon());
                 self.forget(oldest);
                 self.graph.remove_all(self.queue.gone.iter().copied());
-                self.queue.gone.clear();
+                self.queue.settle();
             }
             Mode::Batch => {
                 self.evict_in_order_of_arrival(settings);
@@ -240,8 +296,7 @@ impl<T: Stamp> Core<T> {
             self.evict_segments(settings);
         }
         self.columns.forget(self.graph.head());
-        if self.graph.is_sparse() {
-            self.graph.rebuild();
+        if self.graph.is_sparse() && self.graph.rebuild() {
             self.columns.shrink();
             // They go by small numbers.
             self.hubs = Hubs::default();
@@ -285,22 +340,28 @@ impl<T: Stamp> Core<T> {
         }
     }
 
-    /// Adds rows and computes nothing.
-    pub(crate) fn learn(&mut self, settings: &Settings, edges: &Edges<'_>, order: &[u32]) {
+    /// Adds rows and computes nothing; where there is no memory, says how many were added.
+    pub(crate) fn learn(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        order: &[u32],
+    ) -> Result<(), (usize, Full)> {
         // Evicting now and then keeps the memory that of the window.
-        let step = if settings.mode == Mode::Causal { 1 << 16 } else { order.len().max(1) };
-        for part in order.chunks(step) {
-            self.insert(settings, edges, part);
+        let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
+        for (number, part) in order.chunks(step).enumerate() {
+            self.insert(settings, edges, part).map_err(|full| (number * step, full))?;
             self.evict(settings);
         }
         if order.is_empty() && self.graph.is_draining() {
             self.triggers.clear();
             self.evict(settings);
         }
+        Ok(())
     }
 
     /// Adds rows in `order`, and writes the features of all rows: row `r` gets the counts of the
-    /// edge at `places[r]` of the order.
+    /// edge at `places[r]` of the order. Where there is no memory, nothing has changed.
     #[expect(clippy::too_many_arguments, reason = "a call in its parts, made in one place")]
     pub(crate) fn transform(
         &mut self,
@@ -311,14 +372,14 @@ impl<T: Stamp> Core<T> {
         output: Output<'_>,
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Outcome {
+    ) -> Result<Outcome, Full> {
         let first = self.graph.next();
-        self.insert(settings, edges, order);
+        self.insert(settings, edges, order)?;
         let outcome = self.compute(settings, edges, places, first, output, evidence_max, pool);
         if self.before.is_none() {
             self.evict(settings);
         }
-        outcome
+        Ok(outcome)
     }
 
     /// Writes the features of rows whose edges are in the graph, as triggers from number `first` on.

@@ -64,6 +64,20 @@ pub enum GraphError {
         /// Rows times columns times 8.
         bytes: usize,
     },
+    /// There is no memory for the graph to grow by these rows.
+    #[error(
+        "there is no memory for {rows} rows ({bytes} B were asked for); {taken} of them were added"
+    )]
+    Full {
+        /// Rows of the call.
+        rows: usize,
+        /// What was asked for in vain.
+        bytes: usize,
+        /// Rows at the beginning of the call that are in the graph now. 0 means that nothing has
+        /// changed: more may be there only in a call of many thousand rows, which is taken in
+        /// parts, when another part of the process took memory meanwhile.
+        taken: usize,
+    },
     /// A segment that is not one, or not of this graph.
     #[error("{what} are {given}, where {expected} are possible")]
     Segment {

@@ -14,6 +14,7 @@ mod error;
 mod evidence;
 mod features;
 mod graph;
+mod memory;
 mod moments;
 mod patterns;
 mod queue;

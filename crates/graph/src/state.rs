@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::graph::{Adjacency, Stamp};
+use crate::memory::Full;
 use crate::settings::Settings;
 
 /// What a graph holds, in order of arrival: enough to go on from.
@@ -70,8 +71,8 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Fills an empty graph.
-    pub(crate) fn restore(&mut self, settings: &Settings, state: &State) {
-        self.graph.remember(&state.order);
+    pub(crate) fn restore(&mut self, settings: &Settings, state: &State) -> Result<(), Full> {
+        self.graph.try_remember(&state.order)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
         let edges = crate::Edges {
             ids: state.ids.as_deref().unwrap_or(&state.times),
@@ -81,8 +82,9 @@ impl<T: Stamp> Core<T> {
             columns: &columns,
         };
         let order: Vec<u32> = (0..state.times.len() as u32).collect();
-        self.insert(settings, &edges, &order);
+        self.insert(settings, &edges, &order)?;
         self.columns.recent = state.unmeasured as u64;
         self.now = state.now;
+        Ok(())
     }
 }

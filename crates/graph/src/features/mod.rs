@@ -3,10 +3,11 @@
 mod offline;
 mod segments;
 
-use crate::core::{Core, Outcome, Output, Share};
+use crate::core::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, call_bytes};
 use crate::error::GraphError;
 use crate::evidence::Pattern;
 use crate::graph::{EDGES_MAX, Stamp};
+use crate::memory::{Full, probe, reserve_exact};
 use crate::patterns::Kind;
 use crate::settings::{Mode, Settings, Statistics};
 use crate::state::State;
@@ -16,6 +17,12 @@ use hashbrown::HashMap;
 const ROWS_AT_ONCE: usize = 4096;
 /// Room for rows that come later but are older: a quarter of what a narrow stamp spans.
 const SLACK: i64 = 1 << 30;
+/// What a row adds to a graph, at most: a record of 16 B, two entries of 16 B in blocks that are half
+/// empty, two accounts of 24 B with 18 B in a table and in their order, and an id; and a sixteenth
+/// or an eighth of all that, by which they grow.
+const KEPT_BYTES: usize = 208;
+/// The same for a measured column.
+const VALUE_BYTES: usize = 9;
 
 /// Rows of a stream: column by column, all of the same length.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +139,7 @@ impl GraphFeatures {
     /// A graph that goes on where another stopped.
     ///
     /// # Errors
-    /// As [`GraphFeatures::new`], and columns that do not fit each other or the settings.
+    /// As [`GraphFeatures::new`], columns that do not fit each other or the settings, and no memory.
     pub fn restore(settings: Settings, state: &State) -> Result<GraphFeatures, GraphError> {
         let mut features = GraphFeatures::new(settings)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
@@ -148,6 +155,7 @@ impl GraphFeatures {
             columns: &columns,
         };
         let rows = features.rows_of(&edges)?.len();
+        features.afford(&edges)?;
         features.make_room(&edges, rows)?;
         // A graph without edges may still know the time, and its accounts.
         if let (Graph::Empty, Some(now)) = (&features.graph, state.now) {
@@ -155,10 +163,11 @@ impl GraphFeatures {
             features.graph = Graph::Narrow(Box::new(Core::new(&features.settings, base)));
         }
         match &mut features.graph {
-            Graph::Empty => {}
+            Graph::Empty => Ok(()),
             Graph::Narrow(core) => core.restore(&features.settings, state),
             Graph::Wide(core) => core.restore(&features.settings, state),
         }
+        .map_err(|Full { bytes }| GraphError::Full { rows, bytes, taken: 0 })?;
         features.rows = state.rows;
         Ok(features)
     }
@@ -205,9 +214,12 @@ impl GraphFeatures {
     /// Adds rows, sorted by time in batch mode, and computes nothing.
     ///
     /// # Errors
-    /// Columns that do not fit, or more edges than a graph holds; nothing has changed then.
+    /// Columns that do not fit, more edges than a graph holds, or more than there is memory for;
+    /// nothing has changed then, but see [`GraphError::Full`].
     pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
-        let mut order: Vec<u32> = self.rows_of(edges)?.collect();
+        let rows = self.rows_of(edges)?;
+        self.afford(edges)?;
+        let mut order: Vec<u32> = rows.collect();
         if self.settings.mode == Mode::Batch {
             order.sort_by_key(|&row| edges.times[row as usize]);
         }
@@ -219,9 +231,17 @@ impl GraphFeatures {
     /// # Errors
     /// As [`GraphFeatures::learn`].
     pub fn start(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
-        let order: Vec<u32> = self.rows_of(edges)?.collect();
+        let rows = self.rows_of(edges)?;
+        self.afford(edges)?;
+        let order: Vec<u32> = rows.collect();
+        let before = std::mem::replace(&mut self.graph, Graph::Empty);
+        let (rows, cut_short) = (self.rows, self.cut_short);
         self.clear();
-        self.add(edges, &order)
+        let added = self.add(edges, &order);
+        if added.is_err() {
+            (self.graph, self.rows, self.cut_short) = (before, rows, cut_short);
+        }
+        added.map_err(untouched)
     }
 
     fn add(&mut self, edges: &Edges<'_>, order: &[u32]) -> Result<(), GraphError> {
@@ -229,14 +249,14 @@ impl GraphFeatures {
             self.refuse_while_ahead()?;
         }
         self.make_room(edges, order.len())?;
-        self.rows += order.len() as u64;
-        let settings = &self.settings;
-        match &mut self.graph {
-            Graph::Empty => {}
+        let (settings, rows) = (&self.settings, order.len());
+        let learnt = match &mut self.graph {
+            Graph::Empty => Ok(()),
             Graph::Narrow(core) => core.learn(settings, edges, order),
             Graph::Wide(core) => core.learn(settings, edges, order),
-        }
-        Ok(())
+        };
+        self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
+        learnt.map_err(|(taken, Full { bytes })| GraphError::Full { rows, bytes, taken })
     }
 
     /// Adds rows and gives their features, [`Settings::width`] values a row.
@@ -312,6 +332,7 @@ impl GraphFeatures {
         }
         self.refuse_while_ahead()?;
         let mut cells = self.room(edges)?;
+        self.afford(edges)?;
         // Now, so that no row changes how the graph keeps times.
         self.make_room(edges, edges.ids.len())?;
         match &mut self.graph {
@@ -328,7 +349,7 @@ impl GraphFeatures {
             Graph::Narrow(core) => core.rewind(),
             Graph::Wide(core) => core.rewind(),
         }
-        done.map(|evidence| (cells, evidence))
+        done.map(|evidence| (cells, evidence)).map_err(untouched)
     }
 
     /// Room for the features of rows that fit.
@@ -336,7 +357,7 @@ impl GraphFeatures {
         let values = self.rows_of(edges)?.len().saturating_mul(self.settings.width());
         let mut cells = Vec::new();
         let bytes = values.saturating_mul(size_of::<f64>());
-        cells.try_reserve_exact(values).map_err(|_| GraphError::Memory { bytes })?;
+        reserve_exact(&mut cells, values).map_err(|_| GraphError::Memory { bytes })?;
         cells.resize(values, 0.0);
         Ok(cells)
     }
@@ -380,6 +401,41 @@ impl GraphFeatures {
         }
     }
 
+    /// Whether there is memory for these rows now, whatever they are: for what the graph grows by
+    /// and what it takes to add them.
+    fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        let (settings, rows) = (&self.settings, edges.ids.len());
+        let (kept, at_once) = match settings.mode {
+            Mode::Batch => (rows, rows),
+            Mode::Causal => (self.most_at_once(edges.times), rows.min(ROWS_AT_ONCE)),
+        };
+        let row = KEPT_BYTES + VALUE_BYTES * edges.columns.len();
+        let order = rows.saturating_mul(size_of::<u32>());
+        let bytes = kept.saturating_mul(row).saturating_add(call_bytes(settings, at_once));
+        probe(bytes.saturating_add(order)).map_err(|Full { bytes }| GraphError::Full {
+            rows,
+            bytes,
+            taken: 0,
+        })
+    }
+
+    /// How many of the rows of these times are in a graph at once, at most, in causal mode.
+    fn most_at_once(&self, times: &[i64]) -> usize {
+        if times.len() <= LEARNT_AT_ONCE || !times.is_sorted() {
+            return times.len();
+        }
+        let horizon = i128::from(self.settings.horizon());
+        let (mut first, mut most) = (0, 0);
+        for (at, &time) in times.iter().enumerate() {
+            while i128::from(times[first]) < i128::from(time) - horizon {
+                first += 1;
+            }
+            most = most.max(at + 1 - first);
+        }
+        // What one part of a call makes too old leaves when the part is over.
+        (most + LEARNT_AT_ONCE).min(times.len())
+    }
+
     /// Sees to it that the graph can hold so many rows, of those times.
     fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
         let alive = match &self.graph {
@@ -395,6 +451,13 @@ impl GraphFeatures {
             return Ok(());
         };
         let settings = &self.settings;
+        if let Graph::Narrow(core) = &self.graph
+            && !(core.holds(first) && core.holds(last))
+        {
+            // It is made again beside what is there.
+            let error = |Full { bytes }| GraphError::Full { rows: added, bytes, taken: 0 };
+            probe(core.bytes().saturating_mul(2)).map_err(error)?;
+        }
         self.graph = match std::mem::replace(&mut self.graph, Graph::Empty) {
             Graph::Empty => match narrow_base(first, last) {
                 Some(base) => Graph::Narrow(Box::new(Core::new(settings, base))),
@@ -428,19 +491,21 @@ impl GraphFeatures {
             let expected = rows.len().max(1).saturating_mul(stride.max(used));
             return Err(GraphError::Room { given, expected });
         }
+        self.afford(edges)?;
         let mut evidence = Evidence::default();
+        let full = |taken, Full { bytes }| GraphError::Full { rows: edges.ids.len(), bytes, taken };
         match self.settings.mode {
             Mode::Batch => {
                 let (order, places) = order_of_batch(edges);
                 self.make_room(edges, order.len())?;
-                self.rows += order.len() as u64;
                 let output = Output { cells, stride, offset, share };
                 let outcome = self.call(edges, &order, &places, output, most);
+                let outcome = outcome.map_err(|error| full(0, error))?;
+                self.rows += order.len() as u64;
                 self.take(outcome, &mut evidence)?;
             }
             Mode::Causal => {
                 self.make_room(edges, rows.len())?;
-                self.rows += rows.len() as u64;
                 for from in (0..rows.len()).step_by(ROWS_AT_ONCE) {
                     let to = (from + ROWS_AT_ONCE).min(rows.len());
                     let cells = &mut cells[from * stride..to * stride];
@@ -452,6 +517,8 @@ impl GraphFeatures {
                     let output = Output { cells, stride, offset, share };
                     let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
                     let outcome = self.call(&part, &order, &order, output, left);
+                    let outcome = outcome.map_err(|error| full(from, error))?;
+                    self.rows += order.len() as u64;
                     self.take(outcome, &mut evidence)?;
                 }
             }
@@ -466,10 +533,10 @@ impl GraphFeatures {
         places: &[u32],
         output: Output<'_>,
         most: Option<usize>,
-    ) -> Outcome {
+    ) -> Result<Outcome, Full> {
         let (settings, pool) = (&self.settings, self.pool.as_ref());
         match &mut self.graph {
-            Graph::Empty => Outcome::default(),
+            Graph::Empty => Ok(Outcome::default()),
             Graph::Narrow(core) => {
                 core.transform(settings, edges, order, places, output, most, pool)
             }
@@ -525,6 +592,14 @@ impl<T: Stamp> Core<T> {
 
     fn holds(&self, time: i64) -> bool {
         self.graph.stamp(time).is_some()
+    }
+}
+
+/// The error of a call that left a graph as it was, though it had taken rows.
+fn untouched(error: GraphError) -> GraphError {
+    match error {
+        GraphError::Full { rows, bytes, .. } => GraphError::Full { rows, bytes, taken: 0 },
+        other => other,
     }
 }
 

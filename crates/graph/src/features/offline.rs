@@ -4,6 +4,7 @@ use super::{Graph, GraphFeatures};
 use crate::Edges;
 use crate::error::GraphError;
 use crate::graph::EDGES_MAX;
+use crate::memory::Full;
 use crate::settings::Mode;
 
 impl GraphFeatures {
@@ -32,20 +33,22 @@ impl GraphFeatures {
             let reason = "must be causal: in batch mode a row's features are those of its call";
             return Err(GraphError::Setting { parameter: "mode".into(), reason: reason.into() });
         }
-        let order: Vec<u32> = self.rows_of(edges)?.collect();
+        let rows = self.rows_of(edges)?;
+        self.afford(edges)?;
+        let order: Vec<u32> = rows.collect();
         let (added, alive) = (order.len(), self.ahead());
         if alive.saturating_add(added) > EDGES_MAX {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
         self.make_room(edges, added)?;
-        self.rows += added as u64;
         let settings = &self.settings;
-        match &mut self.graph {
-            Graph::Empty => {}
+        let learnt = match &mut self.graph {
+            Graph::Empty => Ok(()),
             Graph::Narrow(core) => core.learn_ahead(settings, edges, &order),
             Graph::Wide(core) => core.learn_ahead(settings, edges, &order),
-        }
-        Ok(())
+        };
+        self.rows += learnt.map_or_else(|(taken, _)| taken, |()| added) as u64;
+        learnt.map_err(|(taken, Full { bytes })| GraphError::Full { rows: added, bytes, taken })
     }
 
     /// How many rows wait for their features.

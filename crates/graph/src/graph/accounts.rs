@@ -1,7 +1,8 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
 use super::arena::List;
-use hashbrown::HashTable;
+use crate::memory::{Full, reserve, reserve_exact};
+use hashbrown::{HashTable, TryReserveError};
 
 /// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,14 @@ impl std::hash::Hasher for Spreader {
     }
 }
 
+/// What a table asked for in vain.
+fn asked(error: &TryReserveError) -> usize {
+    match error {
+        TryReserveError::AllocError { layout } => layout.size(),
+        TryReserveError::CapacityOverflow => usize::MAX,
+    }
+}
+
 impl Accounts {
     /// With `remembers`, the order of first appearance is kept.
     pub(crate) fn new(remembers: bool) -> Accounts {
@@ -87,12 +96,20 @@ impl Accounts {
     }
 
     /// The dense number of an account, a new one if it is not known.
-    pub(crate) fn intern(&mut self, key: i64) -> u32 {
+    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
         let Accounts { all, index, free, orders, appeared } = self;
         let is_it = |&at: &u32| all[at as usize].key == key;
         if let Some(&at) = index.find(hash(key), is_it) {
-            return at;
+            return Ok(at);
         }
+        if free.is_empty() && all.len() == all.capacity() {
+            reserve_exact(all, (all.len() / 16).max(64))?;
+        }
+        if let Some(orders) = orders {
+            reserve(orders, 1)?;
+        }
+        let rehash = |&at: &u32| hash(all[at as usize].key);
+        index.try_reserve(1, rehash).map_err(|error| Full { bytes: asked(&error) })?;
         let account = Account { key, out: List::default(), into: List::default() };
         let at = match free.pop() {
             Some(at) => {
@@ -100,9 +117,6 @@ impl Accounts {
                 at
             }
             None => {
-                if all.len() == all.capacity() {
-                    all.reserve_exact((all.len() / 16).max(64));
-                }
                 all.push(account);
                 (all.len() - 1) as u32
             }
@@ -113,7 +127,7 @@ impl Accounts {
         }
         *appeared += 1;
         index.insert_unique(hash(key), at, |&at| hash(all[at as usize].key));
-        at
+        Ok(at)
     }
 
     pub(crate) fn find(&self, key: i64) -> Option<u32> {
@@ -146,7 +160,10 @@ impl Accounts {
         let key = all[at as usize].key;
         if let Ok(found) = index.find_entry(hash(key), |&one| one == at) {
             found.remove();
-            free.push(at);
+            // Where there is no memory to remember it, the number is not used again.
+            if reserve(free, 1).is_ok() {
+                free.push(at);
+            }
         }
     }
 
@@ -219,12 +236,12 @@ mod tests {
     #[test]
     fn a_forgotten_account_comes_back_as_a_new_one() {
         let mut accounts = Accounts::new(true);
-        let (first, second) = (accounts.intern(i64::MIN), accounts.intern(42));
+        let (first, second) = (accounts.intern(i64::MIN).unwrap(), accounts.intern(42).unwrap());
         assert_ne!(first, second);
-        assert_eq!(accounts.intern(42), second);
+        assert_eq!(accounts.intern(42), Ok(second));
         accounts.forget(first);
         assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
-        let again = accounts.intern(i64::MIN);
+        let again = accounts.intern(i64::MIN).unwrap();
         assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));
         assert!(accounts.order(again) > accounts.order(second));
     }

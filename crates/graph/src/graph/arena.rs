@@ -5,6 +5,7 @@
 //! size.
 
 use super::stamp::Stamp;
+use crate::memory::{Full, reserve, reserve_exact};
 
 /// One edge as one of its ends sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,8 +93,8 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Adds an entry behind all that are not younger.
-    pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) {
-        self.make_room(list);
+    pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) -> Result<(), Full> {
+        self.make_room(list)?;
         let (start, len) = (self.start(*list), list.len());
         let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
@@ -107,6 +108,7 @@ impl<T: Stamp> Arena<T> {
         }
         live[at] = entry;
         list.packed += 1;
+        Ok(())
     }
 
     /// Removes the entry of one edge; says whether it was there.
@@ -130,36 +132,37 @@ impl<T: Stamp> Arena<T> {
             self.release(*list);
             *list = List::default();
         } else if list.class() > 4 && (len - 1) * 3 <= capacity(list.class()) {
-            self.relocate(list);
+            // Where there is no memory it stays in a block that is too large.
+            _ = self.relocate(list);
         }
         true
     }
 
     /// Sees to it that one more entry fits behind the last.
-    fn make_room(&mut self, list: &mut List) {
+    fn make_room(&mut self, list: &mut List) -> Result<(), Full> {
         let at = list.at as usize;
         let end = at + capacity(list.class());
         let (start, len) = (self.start(*list), list.len());
         if start + len < end {
-            return;
+            return Ok(());
         }
         // Sliding back costs `len` once in as many insertions as there were dead entries.
         if list.is_large() && (start - at) * 4 >= end - at {
             self.entries.copy_within(start..start + len, at + 1);
             self.entries[at].seq = 0;
-        } else {
-            self.relocate(list);
+            return Ok(());
         }
+        self.relocate(list)
     }
 
     /// Moves a list to the smallest block that holds it and one entry more.
-    fn relocate(&mut self, list: &mut List) {
+    fn relocate(&mut self, list: &mut List) -> Result<(), Full> {
         let (old, from, len) = (*list, self.start(*list), list.len());
         let mut class = 1;
         while capacity(class) <= len + usize::from(class >= CLASS_LARGE) {
             class += 1;
         }
-        let at = self.allocate(class);
+        let at = self.allocate(class)?;
         *list = List::new(at, class, len);
         if list.is_large() {
             self.entries[at as usize].seq = 0;
@@ -167,20 +170,21 @@ impl<T: Stamp> Arena<T> {
         let to = self.start(*list);
         self.entries.copy_within(from..from + len, to);
         self.release(old);
+        Ok(())
     }
 
-    fn allocate(&mut self, class: u8) -> u32 {
+    fn allocate(&mut self, class: u8) -> Result<u32, Full> {
         if let Some(at) = self.free.get_mut(usize::from(class)).and_then(Vec::pop) {
-            return at;
+            return Ok(at);
         }
         let (at, room) = (self.entries.len(), capacity(class));
         if self.entries.capacity() - at < room {
             // A sixteenth at a time: doubling would leave half of a large graph empty.
-            self.entries.reserve_exact(room.max(at / 16).max(1024));
+            reserve_exact(&mut self.entries, room.max(at / 16).max(1024))?;
         }
         self.entries.resize(at + room, Entry::default());
         debug_assert!(u32::try_from(at).is_ok(), "Dynamic limits the number of edges");
-        at as u32
+        Ok(at as u32)
     }
 
     fn release(&mut self, list: List) {
@@ -191,7 +195,10 @@ impl<T: Stamp> Arena<T> {
         if self.free.len() <= class {
             self.free.resize(class + 1, Vec::new());
         }
-        if let Some(free) = self.free.get_mut(class) {
+        // Where there is no memory to remember it, the block is not used again.
+        if let Some(free) = self.free.get_mut(class)
+            && reserve(free, 1).is_ok()
+        {
             free.push(list.at);
         }
     }
@@ -242,7 +249,7 @@ mod tests {
                     prop_assert!(arena.remove(list, time, seq));
                     prop_assert!(!arena.remove(list, time, seq));
                 } else {
-                    arena.insert(list, Entry { time, other: 7, seq });
+                    arena.insert(list, Entry { time, other: 7, seq }).unwrap();
                     model.push((time, seq));
                     model.sort_unstable();
                 }

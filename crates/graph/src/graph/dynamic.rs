@@ -5,6 +5,7 @@ use super::accounts::{Accounts, Side, Spread};
 use super::arena::{Arena, Entry, LENGTH_MAX};
 use super::lens::Lens;
 use super::stamp::Stamp;
+use crate::memory::{Full, make_room, or_abort, reserve};
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -79,14 +80,6 @@ pub(crate) struct Dynamic<T> {
     sealed: Boundary<T>,
 }
 
-/// Grows by an eighth, so that a large deque is never half empty.
-pub(crate) fn push<V>(deque: &mut VecDeque<V>, value: V) {
-    if deque.len() == deque.capacity() {
-        deque.reserve_exact((deque.len() / 8).max(256));
-    }
-    deque.push_back(value);
-}
-
 impl<T: Stamp> Dynamic<T> {
     pub(crate) fn new(base: i64, remembers: bool) -> Dynamic<T> {
         Dynamic {
@@ -142,25 +135,46 @@ impl<T: Stamp> Dynamic<T> {
 
     /// Makes an empty graph know accounts in this order.
     pub(crate) fn remember(&mut self, accounts: &[i64]) {
-        for &account in accounts {
-            self.accounts.intern(account);
-        }
+        or_abort(self.try_remember(accounts));
+    }
+
+    /// The same, and what there was no memory for. Some of them are known then.
+    pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), Full> {
+        accounts.iter().try_for_each(|&account| self.accounts.intern(account).map(|_| ()))
     }
 
     /// The numbers of both ends of each edge, for `insert`. Together, and before any is inserted:
-    /// the waits for their memory overlap.
+    /// the waits for their memory overlap. Where there is no memory, `found` tells who is known
+    /// now; `forget_idle` forgets them.
     pub(crate) fn intern(
         &mut self,
         ends: impl Iterator<Item = (i64, i64)>,
         found: &mut Vec<[u32; 2]>,
-    ) {
+    ) -> Result<(), Full> {
         found.clear();
-        found.extend(
-            ends.map(|(source, target)| {
-                [self.accounts.intern(source), self.accounts.intern(target)]
-            }),
-        );
+        reserve(found, ends.size_hint().0)?;
+        for (source, target) in ends {
+            let source = self.accounts.intern(source)?;
+            found.push([source, source]);
+            let target = self.accounts.intern(target)?;
+            if let Some(last) = found.last_mut() {
+                *last = [source, target];
+            }
+        }
         self.touch_ends(found.iter().copied());
+        Ok(())
+    }
+
+    /// Forgets those of these accounts that have no edges, where accounts are forgotten.
+    pub(crate) fn forget_idle(&mut self, accounts: impl Iterator<Item = u32>) {
+        if self.remembers {
+            return;
+        }
+        for account in accounts {
+            if !self.accounts.has_edges(account) && !self.loops.contains_key(&account) {
+                self.accounts.forget(account);
+            }
+        }
     }
 
     /// Reads what changes of these accounts' lists will touch.
@@ -172,22 +186,26 @@ impl<T: Stamp> Dynamic<T> {
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
-    /// Adds an edge behind all others; its number of arrival.
-    pub(crate) fn insert(&mut self, [source, target]: [u32; 2], time: T) -> u64 {
+    /// Adds an edge behind all others; its number of arrival. Where there is no memory, nothing has
+    /// changed.
+    pub(crate) fn insert(&mut self, [source, target]: [u32; 2], time: T) -> Result<u64, Full> {
         let number = self.next();
         let seq = number as u32;
+        make_room(&mut self.records)?;
         if source == target {
-            let list = self.loops.entry(source).or_default();
-            let at = list.partition_point(|one| one.time <= time);
-            list.insert(at, Entry { time, other: source, seq });
+            self.insert_loop(source, time, seq)?;
         } else {
             let list = self.accounts.list_mut(source, Side::Out);
-            self.arena.insert(list, Entry { time, other: target, seq });
+            self.arena.insert(list, Entry { time, other: target, seq })?;
             let list = self.accounts.list_mut(target, Side::In);
-            self.arena.insert(list, Entry { time, other: source, seq });
+            let inserted = self.arena.insert(list, Entry { time, other: source, seq });
+            if inserted.is_err() {
+                self.arena.remove(self.accounts.list_mut(source, Side::Out), time, seq);
+            }
+            inserted?;
         }
         let record = Record { source, target, time };
-        push(&mut self.records, record);
+        self.records.push_back(record);
         self.alive += 1;
         if time < self.newest {
             self.disorder = Some(number);
@@ -196,7 +214,21 @@ impl<T: Stamp> Dynamic<T> {
             }
         }
         self.newest = self.newest.max(time);
-        number
+        Ok(number)
+    }
+
+    fn insert_loop(&mut self, account: u32, time: T, seq: u32) -> Result<(), Full> {
+        let bytes = (self.loops.len() + 1) * size_of::<(u32, Vec<Entry<T>>)>();
+        self.loops.try_reserve(1).map_err(|_| Full { bytes })?;
+        let list = self.loops.entry(account).or_default();
+        let room = reserve(list, 1);
+        if room.is_err() && list.is_empty() {
+            self.loops.remove(&account);
+        } else if room.is_ok() {
+            let at = list.partition_point(|one| one.time <= time);
+            list.insert(at, Entry { time, other: account, seq });
+        }
+        room
     }
 
     /// Where the graph is, for `rewind`.
@@ -257,13 +289,7 @@ impl<T: Stamp> Dynamic<T> {
             self.arena.remove(self.accounts.list_mut(source, Side::Out), time, seq);
             self.arena.remove(self.accounts.list_mut(target, Side::In), time, seq);
         }
-        if !self.remembers {
-            for account in [source, target] {
-                if !self.accounts.has_edges(account) && !self.loops.contains_key(&account) {
-                    self.accounts.forget(account);
-                }
-            }
-        }
+        self.forget_idle([source, target].into_iter());
         while self.records.front().is_some_and(|record| record.source == GONE) {
             self.records.pop_front();
             self.head += 1;
@@ -284,7 +310,7 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn straggle(&mut self, number: u64, record: Record<T>, front: T) {
         let head = self.head;
         self.head = number;
-        self.insert([record.source, record.target], record.time);
+        or_abort(self.insert([record.source, record.target], record.time));
         self.records.clear();
         self.head = head;
         if let Some(late) = &mut self.late {
@@ -477,22 +503,24 @@ impl<T: Stamp> Dynamic<T> {
             > SPARSE_MIN.max(SPARSE * self.records.len())
     }
 
-    /// The same graph in memory of its size. Accounts have other small numbers then.
-    pub(crate) fn rebuilt(&self) -> Dynamic<T> {
+    /// The same graph in memory of its size, if there is that much. Accounts have other small
+    /// numbers then.
+    pub(crate) fn rebuilt(&self) -> Result<Dynamic<T>, Full> {
         let mut graph = Dynamic::new(self.base, self.remembers);
-        graph.remember(&self.in_order());
+        graph.try_remember(&self.in_order())?;
         graph.head = self.head;
         for record in &self.records {
             if record.source == GONE {
-                push(&mut graph.records, *record);
+                make_room(&mut graph.records)?;
+                graph.records.push_back(*record);
             } else {
                 let [source, target] =
                     [record.source, record.target].map(|one| self.accounts.key(one));
-                let ends = [graph.accounts.intern(source), graph.accounts.intern(target)];
-                graph.insert(ends, record.time);
+                let ends = [graph.accounts.intern(source)?, graph.accounts.intern(target)?];
+                graph.insert(ends, record.time)?;
             }
         }
-        graph
+        Ok(graph)
     }
 
     /// The earliest time of an edge that is alive.

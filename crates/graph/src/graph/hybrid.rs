@@ -241,8 +241,14 @@ impl<T: Stamp> Hybrid<T> {
         Hybrid { parts: parts.collect(), floor, looped, shown, dynamic }
     }
 
-    pub(crate) fn rebuild(&mut self) {
-        self.dynamic = self.dynamic.rebuilt();
+    /// Moves to memory of its size; where there is no memory to do so, it stays where it is.
+    pub(crate) fn rebuild(&mut self) -> bool {
+        let rebuilt = self.dynamic.rebuilt();
+        let is_done = rebuilt.is_ok();
+        if let Ok(dynamic) = rebuilt {
+            self.dynamic = dynamic;
+        }
+        is_done
     }
 
     /// Memory of the graph in this process, segments apart.

@@ -15,7 +15,7 @@ mod stamp;
 
 pub(crate) use accounts::{Side, Spread};
 pub(crate) use arena::Entry;
-pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark, Record, push};
+pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark, Record};
 pub use freeze::{Frozen, Plan, Room, Sizes};
 pub(crate) use freeze::{GONE, Sealed};
 pub(crate) use hybrid::Hybrid;

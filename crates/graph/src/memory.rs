@@ -1,0 +1,51 @@
+//! Growth of a graph that says so where there is no memory, and leaves what is there as it was.
+
+use std::alloc::{Layout, handle_alloc_error};
+use std::collections::VecDeque;
+
+/// There was no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full {
+    /// What was asked for.
+    pub bytes: usize,
+}
+
+/// Makes room for exactly so many values more.
+pub(crate) fn reserve_exact<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
+    let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
+    all.try_reserve_exact(more).map_err(|_| Full { bytes })
+}
+
+/// Makes room for so many values more, or twice as many as there are.
+pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
+    let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
+    all.try_reserve(more).map_err(|_| Full { bytes })
+}
+
+/// Makes room for one value more: by an eighth, so that a large deque is never half empty.
+pub(crate) fn make_room<V>(deque: &mut VecDeque<V>) -> Result<(), Full> {
+    if deque.len() < deque.capacity() {
+        return Ok(());
+    }
+    let more = (deque.len() / 8).max(256);
+    let bytes = (deque.len() + more).saturating_mul(size_of::<V>());
+    deque.try_reserve_exact(more).map_err(|_| Full { bytes })
+}
+
+/// Whether there is memory for so many bytes now. What cannot say that it found none (trees, tables
+/// of a search) is asked for in advance, all at once.
+pub(crate) fn probe(bytes: usize) -> Result<(), Full> {
+    let mut room: Vec<u8> = Vec::new();
+    reserve_exact(&mut room, bytes)?;
+    // Else the compiler sees that nobody uses it.
+    std::hint::black_box(room.as_ptr());
+    Ok(())
+}
+
+/// For callers that cannot say it.
+pub(crate) fn or_abort<V>(grown: Result<V, Full>) -> V {
+    grown.unwrap_or_else(|full| {
+        let layout = Layout::array::<u8>(full.bytes).unwrap_or(Layout::new::<u8>());
+        handle_alloc_error(layout)
+    })
+}

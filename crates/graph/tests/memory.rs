@@ -1,0 +1,210 @@
+//! A graph for which there is no memory says so, is as it was, and goes on.
+//!
+//! The allocator of this program refuses what would take a thread beyond its limit.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod oracle;
+
+use farrow_graph::{
+    Bins, Column, Evidence, GraphError, GraphFeatures, Measure, Mode, Settings, Statistics,
+};
+use oracle::Rows;
+use oracle::random::Random;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// The system's allocator, with books and a limit for each thread.
+struct Limited;
+
+thread_local! {
+    /// Less than nothing where a thread gives back what another one took.
+    static TAKEN: Cell<isize> = const { Cell::new(0) };
+    static LIMIT: Cell<isize> = const { Cell::new(isize::MAX) };
+}
+
+impl Limited {
+    /// Books a change from so many bytes to so many, unless it goes beyond the limit.
+    fn is_granted(before: usize, after: usize) -> bool {
+        let taken = TAKEN.get() + (after.cast_signed() - before.cast_signed());
+        let is_granted = after <= before || taken <= LIMIT.get();
+        if is_granted {
+            TAKEN.set(taken);
+        }
+        is_granted
+    }
+}
+
+// SAFETY: every call goes to the system's allocator with its own arguments, or is refused.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !Limited::is_granted(0, layout.size()) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller keeps the promises of `alloc`, which are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        Limited::is_granted(layout.size(), 0);
+        // SAFETY: the caller keeps the promises of `dealloc`; the block came from the system.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !Limited::is_granted(layout.size(), size) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller keeps the promises of `realloc`; the block came from the system.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Limited = Limited;
+
+/// Does something with so many bytes more than are taken now.
+fn with_memory<R>(bytes: usize, run: impl FnOnce() -> R) -> R {
+    LIMIT.set(TAKEN.get() + bytes.cast_signed());
+    let result = run();
+    LIMIT.set(isize::MAX);
+    result
+}
+
+fn settings(mode: Mode) -> Settings {
+    let bins = |window| Some(Bins { window, bins: vec![2, 3, 5, 10] });
+    Settings {
+        mode,
+        fan: bins(3_000),
+        scatter_gather: bins(40),
+        temporal_cycle: bins(40),
+        simple_cycle: bins(20),
+        cycle_length_max: 4,
+        time_window: Some(20_000),
+        edges_max: Some(10_235),
+        statistics: Some(Statistics {
+            window: 3_000,
+            measures: vec![Measure::Fan, Measure::Degree, Measure::Sum],
+            columns: vec![Column::Given],
+        }),
+        keeps_ids: true,
+        ..Settings::default()
+    }
+}
+
+/// Rows at one time unit each from `from` on, some of which come late: every fourth pays account 0,
+/// some pay themselves, and there are new accounts all the time.
+fn rows(from: i64, count: i64) -> Rows {
+    let mut random = Random::new(from.cast_unsigned());
+    let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+    for id in from..from + count {
+        let late = if random.is(0.05) { random.range(0, 400) } else { 0 };
+        let source = if random.is(0.1) { 1_000_000 + id } else { random.range(1, 2_000) };
+        let target = match random.range(0, 20) {
+            0 => source,
+            1..=5 => 0,
+            _ => random.range(1, 2_000),
+        };
+        rows.push((id, source, target, (id - late).max(0)));
+        rows.columns[0].push(random.unit());
+    }
+    rows
+}
+
+type Call = fn(&mut GraphFeatures, &Rows) -> Result<Evidence, GraphError>;
+
+const CALLS: [(&str, Call); 4] = [
+    ("learn", |engine, rows| rows.with(|edges| engine.learn(edges)).map(|()| Evidence::default())),
+    ("patterns", |engine, rows| rows.with(|edges| engine.patterns(edges, 0)).map(|one| one.1)),
+    ("preview", |engine, rows| rows.with(|edges| engine.preview(edges, Some(0))).map(|one| one.1)),
+    ("start", |engine, rows| rows.with(|edges| engine.start(edges)).map(|()| Evidence::default())),
+];
+
+/// What a graph is, but for how much memory it has taken.
+fn seen(engine: &GraphFeatures) -> impl PartialEq + use<> {
+    let stats = engine.stats();
+    (stats.edges, stats.accounts, stats.now, stats.rows, engine.state())
+}
+
+/// Makes a call with less memory than it needs, with more and more, until it succeeds: gives how
+/// often it did not. After each failure the graph is as it was, and in the end it does what one
+/// does that never ran out.
+fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usize) -> usize {
+    let made = || {
+        let mut engine = GraphFeatures::new(settings(mode)).unwrap();
+        before.iter().for_each(|rows| rows.with(|edges| engine.learn(edges)).unwrap());
+        engine
+    };
+    let (mut one, mut other) = (made(), made());
+    let was = seen(&one);
+    let mut failures = 0;
+    let found = loop {
+        // A kilobyte is for what the call itself hands over.
+        match with_memory(1_000 + failures * step, || call(&mut one, next)) {
+            Ok(found) => break found,
+            Err(GraphError::Full { rows, bytes, taken }) => {
+                assert_eq!((rows, taken), (next.len(), 0), "{bytes} bytes");
+                assert!(seen(&one) == was, "{failures} times {step}: the graph is not as it was");
+            }
+            Err(GraphError::Memory { .. }) => assert!(seen(&one) == was),
+            Err(error) => panic!("{error}"),
+        }
+        failures += 1;
+    };
+    assert_eq!(found, call(&mut other, next).unwrap());
+    assert!(seen(&one) == seen(&other), "it went on in another way");
+    let last = rows(40_000, 500);
+    let [got, want] =
+        [&mut one, &mut other].map(|engine| last.with(|edges| engine.patterns(edges, 100)));
+    assert!(got.unwrap() == want.unwrap(), "it went on in another way");
+    failures
+}
+
+/// The list of account 0 is full in the middle of a call, and moves to a block that is larger than
+/// what the rows asked for beforehand: what was added until then is taken back, and what was evicted
+/// comes back.
+#[test]
+fn rows_for_which_there_is_no_memory_leave_the_graph_as_it_was() {
+    let row = |rows: &mut Rows, id| {
+        let time = if id % 7 == 0 { id - 5 } else { id };
+        let source = if id % 5 == 0 { 0 } else { 1_000 + id };
+        rows.push((id, source, 0, time));
+        rows.columns[0].push(1.0);
+    };
+    let made = |range: std::ops::Range<i64>| {
+        let mut rows = Rows { columns: vec![Vec::new()], ..Rows::default() };
+        range.for_each(|id| row(&mut rows, id));
+        rows
+    };
+    // Four of five rows are in the list, which has room for 8,191.
+    let full = 8_192 / 4 * 5;
+    for mode in [Mode::Causal, Mode::Batch] {
+        let (before, next) = (made(0..full - 10), made(full - 10..full + 20));
+        let failures = until_it_fits(mode, CALLS[0].1, &[before], &next, 3_000);
+        assert!(failures > 20, "{mode:?}: {failures} failures");
+    }
+}
+
+/// A call that is taken in parts asks for what it will need before the first.
+#[test]
+fn a_long_call_for_which_there_is_no_memory_adds_nothing() {
+    for (name, call) in CALLS {
+        let failures =
+            until_it_fits(Mode::Causal, call, &[rows(0, 900)], &rows(900, 9_000), 60_000);
+        assert!(failures > 10, "{name}: {failures} failures");
+    }
+}
+
+#[test]
+fn a_state_for_which_there_is_no_memory_is_refused() {
+    let mut engine = GraphFeatures::new(settings(Mode::Causal)).unwrap();
+    rows(0, 2_000).with(|edges| engine.learn(edges)).unwrap();
+    let state = engine.state();
+    let restored = |bytes| {
+        let settings = settings(Mode::Causal);
+        with_memory(bytes, || GraphFeatures::restore(settings, &state))
+    };
+    let Err(GraphError::Full { rows, bytes, taken }) = restored(100_000) else { panic!() };
+    assert_eq!((rows, taken), (2_000, 0));
+    assert!(bytes > 100_000, "{bytes}");
+    assert_eq!(restored(10_000_000).unwrap().state(), state);
+}
