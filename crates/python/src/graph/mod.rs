@@ -32,7 +32,11 @@ pub struct GraphEngine {
 
 fn raise(error: GraphError) -> PyErr {
     match error {
-        GraphError::TooMany { .. } => PyMemoryError::new_err(error.to_string()),
+        GraphError::TooMany { .. }
+        | GraphError::Memory { .. }
+        | GraphError::Full { taken: 0, .. } => PyMemoryError::new_err(error.to_string()),
+        // The graph is not as it was.
+        GraphError::Full { .. } => PyRuntimeError::new_err(error.to_string()),
         GraphError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     }
