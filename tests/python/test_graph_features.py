@@ -414,7 +414,8 @@ def test_offline_mode_gives_what_real_time_does() -> None:
             assert _equal(part, wanted), count
             count += len(part)
         assert count == len(rest)
-        assert offline.stats() == {**online.stats(), "bytes": offline.stats()["bytes"]}
+        own = {name: offline.stats()[name] for name in ("bytes", "rates")}
+        assert offline.stats() == {**online.stats(), **own}
         assert _equal(offline.transform(first), online.transform(first))
 
 
@@ -434,3 +435,22 @@ def test_offline_mode_that_is_left_early() -> None:
     with pytest.raises(ValueError, match="batch"):
         features.offline(matrix, batch=0)
     assert list(features.offline(matrix[:0])) == []
+
+
+def test_rates_count_the_rows_that_were_added():
+    one = features()
+    one.partial_fit(rows_of(40)[:30])
+    one.preview(rows_of(40)[30:])
+    with pytest.raises(ValueError, match="row"):
+        one.transform(-rows_of(40)[30:])
+    rates = one.stats()["rates"]
+    assert (rates["calls"], rates["rows"], rates["last_rows"]) == (1, 30, 30)
+    one.transform(rows_of(40)[30:])
+    rates = one.stats()["rates"]
+    assert (rates["calls"], rates["rows"], rates["last_rows"]) == (2, 40, 10)
+    assert 0 < rates["last_seconds"] < rates["seconds"]
+    assert rates["rows_per_second"] == 40 / rates["seconds"]
+    assert rates["last_rows_per_second"] == 10 / rates["last_seconds"]
+    one.fit(rows_of(40))
+    assert one.stats()["rates"]["rows"] == 40
+    assert pickle.loads(pickle.dumps(one)).stats()["rates"]["rows"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 
 from farrow.graph._check import matrix_of, whole_of
+from farrow.graph._clock import Clock
 from farrow.graph._form import Form
 from farrow.graph._rows import Accounts, Layout, like, table_of
 from farrow.graph._settings import PATTERNS, STATISTICS, VERTEX, Plan, ticks_of
@@ -228,11 +230,15 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """What the graph holds: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
-        latest time), ``rows`` (that came) and ``cut_short`` (searches that ended at ``work_max``,
-        by pattern).  In a cluster also ``segments``, ``sealed`` (their edges), ``sealed_bytes``,
-        ``draining`` (edges that are in a segment and still here), ``log`` (calls that no segment
-        has), ``sealing`` (whether one is being made) and ``trouble`` (why the last could not)."""
-        return self._fitted().engine.stats()
+        latest time), ``rows`` (that came), ``cut_short`` (searches that ended at ``work_max``,
+        by pattern) and ``rates``: ``calls`` that added rows (but :meth:`offline`) since the transformer was made, loaded
+        or emptied, their ``rows``, ``seconds`` and ``rows_per_second``, and the same of the last
+        one (``last_rows`` and so on).  In a cluster also ``segments``, ``sealed`` (their edges),
+        ``sealed_bytes``, ``draining`` (edges that are in a segment and still here), ``log`` (calls
+        that no segment has), ``sealing`` (whether one is being made) and ``trouble`` (why the last
+        could not)."""
+        stream = self._fitted()
+        return {**stream.engine.stats(), "rates": stream.clock.rates()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters and graph to a file (Arrow IPC); :meth:`load` reads it.
@@ -330,6 +336,7 @@ class _Stream(Form):
         self.numbers = numbers
         self.native = plan.engine(numbers)
         self.engine = self.native
+        self.clock = Clock()
         if self.cluster is not None:
             self.engine = self._in_cluster(self.cluster, plan, numbers)
             # Rows without ids of their own are numbered on.
@@ -375,15 +382,33 @@ class _Stream(Form):
         return stream
 
     def learn(self, rows: Any) -> None:
-        table = self._table(rows)
-        if table is None:
-            self.engine.learn(self._matrix(rows))
-        else:
-            columns = self._columns(table[0])
-            self.engine.learn_columns(columns.ends, columns.measured)
-            self._count(table[0])
+        began = perf_counter()
+        self.clock.add(self._learn(rows), began)
 
     def transform(self, rows: Any) -> Any:
+        began = perf_counter()
+        result = self._transform(rows)
+        self.clock.add(len(result), began)
+        return result
+
+    def patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
+        began = perf_counter()
+        result = self._patterns(rows, most)
+        self.clock.add(len(result[0]), began)
+        return result
+
+    def _learn(self, rows: Any) -> int:
+        table = self._table(rows)
+        if table is None:
+            matrix = self._matrix(rows)
+            self.engine.learn(matrix)
+            return len(matrix)
+        columns = self._columns(table[0])
+        self.engine.learn_columns(columns.ends, columns.measured)
+        self._count(table[0])
+        return len(table[0])
+
+    def _transform(self, rows: Any) -> Any:
         table = self._table(rows)
         if table is None:
             return self.engine.transform(self._matrix(rows))
@@ -426,7 +451,7 @@ class _Stream(Form):
         finally:
             self.engine.drop_ahead()
 
-    def patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
+    def _patterns(self, rows: Any, most: int) -> tuple[Any, pa.Table]:
         table = self._table(rows)
         if table is None:
             result, found = self.engine.patterns(self._matrix(rows), most)
