@@ -10,8 +10,8 @@ __all__ = ["Clock", "Rates"]
 
 class Rates(TypedDict):
     """Calls that added rows since the transformer was made, loaded or emptied; previews and calls
-    that failed do not count, nor does offline mode.  Seconds are those of whole calls, from rows to features: in a
-    cluster also those for the log and for the workers."""
+    that failed do not count, nor does offline mode. Seconds are those of whole calls, from rows to
+    features: in a cluster also those for the log and for the workers."""
 
     calls: int
     rows: int

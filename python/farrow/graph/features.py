@@ -230,13 +230,13 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def stats(self) -> dict[str, Any]:
         """What the graph holds: ``edges``, ``accounts``, ``bytes`` (in this process), ``now`` (the
-        latest time), ``rows`` (that came), ``cut_short`` (searches that ended at ``work_max``,
-        by pattern) and ``rates``: ``calls`` that added rows (but :meth:`offline`) since the transformer was made, loaded
-        or emptied, their ``rows``, ``seconds`` and ``rows_per_second``, and the same of the last
-        one (``last_rows`` and so on).  In a cluster also ``segments``, ``sealed`` (their edges),
-        ``sealed_bytes``, ``draining`` (edges that are in a segment and still here), ``log`` (calls
-        that no segment has), ``sealing`` (whether one is being made) and ``trouble`` (why the last
-        could not)."""
+        latest time), ``rows`` (that came), ``cut_short`` (searches that ended at ``work_max``, by
+        pattern) and ``rates``: ``calls`` that added rows, but :meth:`offline`, since the
+        transformer was made, loaded or emptied, their ``rows``, ``seconds`` and
+        ``rows_per_second``, and the same of the last one (``last_rows`` and so on). In a cluster
+        also ``segments``, ``sealed`` (their edges), ``sealed_bytes``, ``draining`` (edges that are
+        in a segment and still here), ``log`` (calls that no segment has), ``sealing`` (whether one
+        is being made) and ``trouble`` (why the last could not)."""
         stream = self._fitted()
         return {**stream.engine.stats(), "rates": stream.clock.rates()}
 
