@@ -112,10 +112,15 @@ fn rows(from: i64, count: i64) -> Rows {
 
 type Call = fn(&mut GraphFeatures, &Rows) -> Result<Evidence, GraphError>;
 
-const CALLS: [(&str, Call); 4] = [
+const CALLS: [(&str, Call); 5] = [
     ("learn", |engine, rows| rows.with(|edges| engine.learn(edges)).map(|()| Evidence::default())),
     ("patterns", |engine, rows| rows.with(|edges| engine.patterns(edges, 0)).map(|one| one.1)),
     ("preview", |engine, rows| rows.with(|edges| engine.preview(edges, Some(0))).map(|one| one.1)),
+    ("learn_ahead", |engine, rows| {
+        rows.with(|edges| engine.learn_ahead(edges))?;
+        engine.drop_ahead();
+        Ok(Evidence::default())
+    }),
     ("start", |engine, rows| rows.with(|edges| engine.start(edges)).map(|()| Evidence::default())),
 ];
 
