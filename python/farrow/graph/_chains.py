@@ -4,9 +4,9 @@ Without them a stream has next to no cycles but those of its rings, and a search
 to do.  Of the real data only rings and a first half hour are at hand, so the numbers below, and how
 often a hub is paid, are chosen, not counted: public snapml should be about as fast on a generated
 stream as on HI-Small.  Rows a second in batches of 2048, here and there: temporal cycles over 24 h
-26,700 and 19,000, over 72 h 550 and 670; cycles of up to ten payments over 24 h 1,330 and 1,540;
-fans over 24 h 4,200 and 5,500, degrees 8,800 and 15,600.  Scatter-gathers are harder here: over
-6 h 11,400 and 38,300, over 24 h 950 and 4,200.  Called by ``generate`` alone.
+18,900 and 19,000, over 72 h 510 to 640 and 670; cycles of up to ten payments over 24 h 1,100 and
+1,540; fans over 24 h 5,400 and 5,500, degrees 13,500 and 15,600.  Scatter-gathers are harder here:
+over 6 h 13,100 and 38,300, over 24 h 970 and 4,200.  Called by ``generate`` alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Chains", "chain"]
 _Ints = npt.NDArray[np.int64]
 
 # Rows that are part of a chain, and how many of them follow each other in one.
-_ROW_SHARE, _LENGTH = 0.35, 12
+_ROW_SHARE, _LENGTH = 0.1, 12
 # Accounts that pay on, as a share of all; they live in communities of so many.
-_ACCOUNT_SHARE, _COMMUNITY = 0.15, 14
+_ACCOUNT_SHARE, _COMMUNITY = 0.03, 14
 # Accounts that send more than these do, as a share of all.
 _BUSIER_SHARE = 0.04
 # Whom an account pays: so many others, few of them from any community; skews as in `generate`.

@@ -15,6 +15,8 @@ use hashbrown::HashMap;
 
 /// Rows that causal mode adds at once; the cut of a call changes nothing.
 const ROWS_AT_ONCE: usize = 4096;
+/// Calls of so few rows have next to nothing to order.
+const FEW_ROWS: usize = 64;
 /// Room for rows that come later but are older: a quarter of what a narrow stamp spans.
 const SLACK: i64 = 1 << 30;
 /// What a row adds to a graph, at most: a record of 16 B, two entries of 16 B in blocks that are half
@@ -405,6 +407,10 @@ impl GraphFeatures {
     /// and what it takes to add them.
     fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let (settings, rows) = (&self.settings, edges.ids.len());
+        if rows <= FEW_ROWS {
+            // One part alone asks for it.
+            return Ok(());
+        }
         let (kept, at_once) = match settings.mode {
             Mode::Batch => (rows, rows),
             Mode::Causal => (self.most_at_once(edges.times), rows.min(ROWS_AT_ONCE)),
