@@ -1,7 +1,7 @@
 //! A real etcd of this machine, on loopback, with data of its own.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -44,11 +44,7 @@ impl Etcd {
             let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm");
             let more = more.iter().map(|word| (*word).to_owned()).collect();
             let mut etcd = Self { dir: dir.unwrap(), more, members: Vec::new() };
-            let held: Vec<_> =
-                (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-            let ports: Vec<u16> = held.iter().map(|one| one.local_addr().unwrap().port()).collect();
-            drop(held);
-            for pair in ports.chunks_exact(2) {
+            for pair in super::free_ports(2 * count).chunks_exact(2) {
                 etcd.members.push(Member { ports: [pair[0], pair[1]], child: None });
             }
             (0..count).for_each(|member| etcd.spawn(member));
@@ -77,7 +73,8 @@ impl Etcd {
             (format!("{scheme}://127.0.0.1:{}", own.ports[0]), peer(own))
         };
         let name = format!("m{member}");
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        command
             .arg("--data-dir")
             .arg(self.dir.path().join(&name))
             .args(["--name", &name, "--initial-cluster", &all.join(",")])
@@ -86,8 +83,8 @@ impl Etcd {
             .args(&self.more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
+            .stderr(Stdio::null());
+        let child = super::spawn(&mut command);
         self.members[member].child = Some(child.unwrap());
     }
 

@@ -16,9 +16,11 @@ pub mod worker;
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrow::{Client, ConnectOptions, Stats};
@@ -118,9 +120,8 @@ impl Daemon {
             .args(&self.arguments)
             .args(more)
             .stdin(Stdio::null())
-            .stderr(self.log.try_clone().unwrap())
-            .spawn()
-            .unwrap()
+            .stderr(self.log.try_clone().unwrap());
+        spawn(&mut command).unwrap()
     }
 
     /// The next starts are to die where this place is passed for the n-th time, or are not.
@@ -194,6 +195,25 @@ impl Drop for Daemon {
             eprintln!("{:?}:\n{}", self.arguments, String::from_utf8_lossy(end));
         }
     }
+}
+
+/// A process begins as a copy of this one, with its sockets, until it runs its own program. None
+/// does while ports are chosen: they would be in use for as long as that takes.
+static PORTS: Mutex<()> = Mutex::new(());
+
+/// Starts a program; it runs when this returns.
+pub fn spawn(command: &mut Command) -> std::io::Result<Child> {
+    let _chosen = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn()
+}
+
+/// So many ports of loopback that are free, all different.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let _chosen = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Held until all are chosen, so that no two are the same.
+    let held: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    held.iter().map(|one| one.local_addr().unwrap().port()).collect()
 }
 
 fn folder() -> tempfile::TempDir {

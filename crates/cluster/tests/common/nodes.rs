@@ -1,6 +1,5 @@
 //! Several daemons on this machine that are nodes of one cluster.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use farrow::{Client, Reach, Roster};
@@ -27,12 +26,8 @@ impl Nodes {
         more: &[&str],
         start: impl Fn(usize, &[&str]) -> Daemon,
     ) -> Self {
-        // Held until all are chosen, so that no two are the same.
-        let held: Vec<TcpListener> =
-            (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<String> =
-            held.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
-        drop(held);
+        let ports = super::free_ports(count);
+        let addresses: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let names: Vec<String> =
             (0..count).map(|n| char::from(b'a' + n as u8).to_string()).collect();
         let lease = if more.contains(&"--lease-ms") { None } else { Some(LEASE_MS.to_string()) };
