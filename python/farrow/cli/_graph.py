@@ -32,6 +32,8 @@ _BATCH = 2_048
 # Rows of a row group: many enough to compress, few enough to keep in memory.
 _GROUP_ROWS = 1 << 17
 _FOUND_MAX = 1_000_000
+# In a second, the finest unit that timestamps may have.
+_NANOSECONDS = 10**9
 
 
 def add_parsers(commands: Any) -> None:
@@ -291,8 +293,11 @@ def _batch(options: argparse.Namespace, rows: int) -> int:
 def _read(options: argparse.Namespace) -> Transactions:
     """The transactions of the input file."""
     from farrow.cli._output import progress_bar
-    from farrow.graph import data
+    from farrow.graph import GraphFeatures, data
+    from farrow.graph._settings import Plan
 
+    # What makes no sense is told before a large file is read.
+    Plan(GraphFeatures(**_settings(options)).get_params(deep=False), ticks=_NANOSECONDS)
     path = Path(options.input)
     if not path.is_file():
         raise ValueError(f"{options.input}: {'not a file' if path.exists() else 'no such file'}")
@@ -457,7 +462,9 @@ def _summary(options: argparse.Namespace, run: Run, output: Path) -> None:
         rows.append((block, f"{len(used)} of {len(places)}", f"{share:.2%}", f"{largest:,.6g}"))
     out = console(stderr=True)
     out.print(grid(("features", ">not zero", ">rows, at most", ">largest"), rows))
-    facts = ", ".join(_fact(name, value) for name, value in run.stats.items() if value)
+    # How fast it was stands above.
+    held = {name: value for name, value in run.stats.items() if value and name != "rates"}
+    facts = ", ".join(_fact(name, value) for name, value in held.items())
     _say(f"graph: {facts}")
 
 

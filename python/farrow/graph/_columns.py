@@ -137,7 +137,7 @@ def layout_of(
     if missing:
         raise ValueError(
             f"which column is {missing[0]}? There are: {', '.join(names)}. Say it by"
-            f" columns={{{missing[0]!r}: name or number}}"
+            f" columns={{{missing[0]!r}: name or number}}, or --columns {missing[0]}=NAME"
         )
     if (found.get("source_bank") is None) != (found.get("target_bank") is None):
         raise ValueError("source_bank and target_bank: only one of the two is a column")

@@ -48,7 +48,10 @@ def ticks_of(name: str, value: Any, ticks: int) -> int:
         raise ValueError(f"{name} must be a number with s, m, h, d or w behind it, not {value!r}")
     window = float(match[1]) * _UNITS[match[2]] * ticks
     if window < 1 or window != int(window):
-        raise ValueError(f"{name} is {value}: {window} units of the timestamps")
+        raise ValueError(
+            f"{name} is {value}, {window:g} units of the timestamps; it must be a whole number of"
+            " them, 1 or more"
+        )
     return int(window)
 
 
