@@ -37,6 +37,8 @@ pub(crate) struct Breadth {
     pub hops: Vec<Hop>,
     /// Place of the account to look at next.
     next: u32,
+    /// Accounts before this place were given by `ahead`.
+    given: u32,
     pub work: u64,
 }
 
@@ -46,7 +48,7 @@ impl Breadth {
         self.places.clear();
         self.seen.clear();
         self.hops.clear();
-        self.next = 0;
+        (self.next, self.given) = (0, 0);
         self.work = 0;
         self.see(origin, 0);
     }
@@ -78,6 +80,18 @@ impl Breadth {
             next = self.seen.get(self.next as usize)?;
         }
         Some((self.next, next.account, next.rank))
+    }
+
+    /// The accounts to look at next, so many at most, once for each: their lists can be read
+    /// together.
+    pub(crate) fn ahead(&mut self, most: usize) -> &[Seen] {
+        if self.next < self.given {
+            return &[];
+        }
+        let from = self.next as usize;
+        let to = self.seen.len().min(from + most);
+        self.given = to as u32;
+        self.seen.get(from..to).unwrap_or_default()
     }
 
     /// Goes on to the one behind.

@@ -12,6 +12,9 @@ use super::credits::Credits;
 use super::scene::{Scene, Search, Trigger, is_before};
 use crate::graph::{Adjacency, Lens, Side, Stamp};
 
+/// Lists that are read together before the first is looked at.
+const TOUCHED_MAX: usize = 16;
+
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     towards: Breadth,
@@ -118,13 +121,17 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
 
     /// Looks at what leads to an account, or where it leads.
     fn expand(&self, reach: &mut Breadth, side: Side, (place, account, rank): (u32, u32, u32)) {
+        let window = (self.from, self.trigger.time);
+        let next = reach.ahead(TOUCHED_MAX);
+        if next.len() > 1 {
+            self.scene.graph.touch(next.iter().map(|one| (one.account, side)), window);
+        }
         reach.take();
         let (origin, goal) = match side {
             Side::In => (self.trigger.source, self.trigger.target),
             Side::Out => (self.trigger.target, self.trigger.source),
         };
         let is_last = rank + 1 == self.hops_max;
-        let window = (self.from, self.trigger.time);
         for one in self.scene.graph.descending(account, side, window, self.lens) {
             reach.work += 1;
             let target = if side == Side::In { account } else { one.other };
