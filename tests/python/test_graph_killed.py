@@ -210,11 +210,18 @@ def test_workers_that_are_killed_in_a_batch_are_an_error_and_nothing_hangs(nodes
         features = GraphFeatures(**SETTINGS, cluster=config)
         features.partial_fit(matrix[:0])
         victim = features._stream.engine._workers._processes[chance.randrange(2)]
-        timer = threading.Timer(chance.random() * 0.3, victim.kill)
+        first, seconds = done // 100, 0.0
+        for number in range(first, first + 2):
+            began = time.monotonic()
+            found = features.transform(matrix[number * 100 : number * 100 + 100])
+            seconds = time.monotonic() - began
+            assert np.array_equal(found, wanted[number]), number
+        # Within one of the next three calls, of the thirteen or so that a round has.
+        timer = threading.Timer(chance.random() * 3 * seconds, victim.kill)
         timer.start()
         try:
             with pytest.raises(RuntimeError, match=r"worker \d"):
-                for number in range(done // 100, len(wanted)):
+                for number in range(first + 2, len(wanted)):
                     found = features.transform(matrix[number * 100 : number * 100 + 100])
                     assert np.array_equal(found, wanted[number]), number
         finally:
