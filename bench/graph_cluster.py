@@ -153,7 +153,7 @@ class Run:
         if self.cluster is None:
             return
         if self.features._stream is not None:
-            self.features._stream.clear()
+            self.features._stream.engine.clear()
         self.features.close()
 
     def stalls(self, rows: npt.NDArray[np.float64]) -> None:
