@@ -620,8 +620,6 @@ class GraphEngine:
         measured: Sequence[npt.NDArray[np.float64]],
     ) -> None:
         """Add rows whose features come later, by ``transform_ahead``."""
-    def ahead(self) -> int:
-        """Rows that wait for their features."""
     def transform_ahead(self, rows: int) -> npt.NDArray[np.float64]:
         """Features of the next rows that were learned ahead; as many as there are, at most."""
     def drop_ahead(self) -> None:

@@ -1,15 +1,12 @@
 //! Rows that are in the graph before their features are wanted: offline mode.
 
-use crate::core::{Core, Outcome, Output, Share};
+use crate::core::{Core, LEARNT_AT_ONCE, Outcome, Output, Share};
 use crate::features::Edges;
 use crate::graph::{Adjacency, Floor, Stamp};
 use crate::memory::Full;
 use crate::patterns::Trigger;
 use crate::settings::Settings;
 use std::collections::VecDeque;
-
-/// Rows that a call adds at once, so that what segments have can leave meanwhile.
-const ROWS_AT_ONCE: usize = 1 << 16;
 
 /// Rows without features, each with what had been evicted when it came, were it the last one.
 #[derive(Debug)]
@@ -58,7 +55,8 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         order: &[u32],
     ) -> Result<(), (usize, Full)> {
-        for (number, part) in order.chunks(ROWS_AT_ONCE).enumerate() {
+        // In parts, so that what segments have can leave meanwhile.
+        for (number, part) in order.chunks(LEARNT_AT_ONCE).enumerate() {
             let first = self.graph.next();
             let mut ahead = self.ahead.take().unwrap_or_else(|| Ahead {
                 origin: first,
@@ -73,7 +71,7 @@ impl<T: Stamp> Core<T> {
                 ahead.triggers.extend(self.triggers.iter().map(|&one| moved(one, by)));
             }
             self.ahead = Some(ahead).filter(|ahead| !ahead.triggers.is_empty());
-            added.map_err(|full| (number * ROWS_AT_ONCE, full))?;
+            added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
             self.evict(settings);
         }
         Ok(())
@@ -105,14 +103,12 @@ impl<T: Stamp> Core<T> {
         let output = Output { cells, stride, offset: 0, share: Share::WHOLE };
         let outcome = self.compute(settings, &ends, &places, first, output, None, pool);
         self.graph.show(None);
-        if ahead.len() == 0 {
-            self.evict(settings);
-        } else {
+        if ahead.len() > 0 {
             let oldest = self.triggers.last().map(|one| one.floor.time).unwrap_or_default();
             self.forget(oldest);
             self.ahead = Some(ahead);
-            self.evict(settings);
         }
+        self.evict(settings);
         outcome
     }
 

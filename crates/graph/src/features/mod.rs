@@ -257,6 +257,11 @@ impl GraphFeatures {
             Graph::Narrow(core) => core.learn(settings, edges, order),
             Graph::Wide(core) => core.learn(settings, edges, order),
         };
+        self.count(rows, learnt)
+    }
+
+    /// Counts the rows of a call that were learned: all, or so many until there was no memory.
+    fn count(&mut self, rows: usize, learnt: Result<(), (usize, Full)>) -> Result<(), GraphError> {
         self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
         learnt.map_err(|(taken, Full { bytes })| GraphError::Full { rows, bytes, taken })
     }
@@ -356,7 +361,12 @@ impl GraphFeatures {
 
     /// Room for the features of rows that fit.
     fn room(&self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
-        let values = self.rows_of(edges)?.len().saturating_mul(self.settings.width());
+        self.cells(self.rows_of(edges)?.len())
+    }
+
+    /// Room for the features of so many rows.
+    fn cells(&self, rows: usize) -> Result<Vec<f64>, GraphError> {
+        let values = rows.saturating_mul(self.settings.width());
         let mut cells = Vec::new();
         let bytes = values.saturating_mul(size_of::<f64>());
         reserve_exact(&mut cells, values).map_err(|_| GraphError::Memory { bytes })?;

@@ -4,7 +4,6 @@ use super::{Graph, GraphFeatures};
 use crate::Edges;
 use crate::error::GraphError;
 use crate::graph::EDGES_MAX;
-use crate::memory::Full;
 use crate::settings::Mode;
 
 impl GraphFeatures {
@@ -47,8 +46,7 @@ impl GraphFeatures {
             Graph::Narrow(core) => core.learn_ahead(settings, edges, &order),
             Graph::Wide(core) => core.learn_ahead(settings, edges, &order),
         };
-        self.rows += learnt.map_or_else(|(taken, _)| taken, |()| added) as u64;
-        learnt.map_err(|(taken, Full { bytes })| GraphError::Full { rows: added, bytes, taken })
+        self.count(added, learnt)
     }
 
     /// How many rows wait for their features.
@@ -66,11 +64,7 @@ impl GraphFeatures {
     /// # Errors
     /// No memory for the result, before anything is done; edges that cannot be read.
     pub fn transform_ahead(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
-        let values = rows.min(self.ahead()).saturating_mul(self.settings.width());
-        let mut cells = Vec::new();
-        let bytes = values.saturating_mul(size_of::<f64>());
-        cells.try_reserve_exact(values).map_err(|_| GraphError::Memory { bytes })?;
-        cells.resize(values, 0.0);
+        let mut cells = self.cells(rows.min(self.ahead()))?;
         let (settings, pool) = (&self.settings, self.pool.as_ref());
         let outcome = match &mut self.graph {
             Graph::Empty => return Ok(cells),

@@ -338,11 +338,6 @@ impl GraphEngine {
         })
     }
 
-    /// Rows that wait for their features.
-    fn ahead(&self) -> usize {
-        self.lock().ahead()
-    }
-
     /// Features of the next rows that were learned ahead, one array of `width` values a row.
     fn transform_ahead<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Matrix<'py>> {
         let (cells, count, width) = py
