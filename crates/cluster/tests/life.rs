@@ -101,6 +101,36 @@ fn a_get_that_waits_is_woken_by_the_seal() {
 }
 
 #[test]
+fn small_objects_of_several_threads_keep_their_bytes_and_one_chunk_writable() {
+    let daemon = Daemon::start("64M", &["--no-prepare"]);
+    let (client, other) = (daemon.client(), daemon.client());
+    // Lines, pages and chunks end inside of objects, between them, and under another thread's.
+    let length = |seed: u64| 1 + (seed * 7919) as usize % (64 << 10);
+    let seeds: Vec<u64> = (0..600).collect();
+    let put = |seeds: &[u64]| -> Vec<_> {
+        let put =
+            |seed: &u64| client.put(&Value::Bytes(&bytes_of(*seed, length(*seed))), None).unwrap();
+        seeds.iter().map(put).collect()
+    };
+    let ids: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            seeds.chunks(150).map(|part| scope.spawn(move || put(part))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for (seed, id) in seeds.iter().zip(&ids) {
+        for reader in [&client, &other] {
+            let object = reader.get(&(*id).into(), Duration::ZERO).unwrap();
+            assert_eq!(&object.view().unwrap()[..], bytes_of(*seed, length(*seed)));
+        }
+    }
+    let stats = client.stats().unwrap();
+    let writable: u64 = stats.fabrics.values().map(|fabric| fabric.mapped_writable).sum();
+    // The last chunk, with what was left of the one before, and the client's pages in the tables.
+    assert!((1..=2 << 20).contains(&writable), "{writable} of {} B", stats.node.used);
+    assert_balanced(&stats);
+}
+
+#[test]
 fn a_writer_that_is_dropped_or_aborted_leaves_nothing() {
     let daemon = Daemon::start("4M", &["--no-prepare"]);
     let client = daemon.client();

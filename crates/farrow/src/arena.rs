@@ -1,11 +1,12 @@
 //! Room for small objects, several to a page.
 //!
-//! They are written by a system call, not through a mapping: then no page that holds a sealed
-//! object is mapped writable anywhere, and no page fault is paid.
+//! They are written through a second mapping of the chunk that they are cut from, at an address
+//! that nobody is told, which ends with the chunk. By system calls they would wait for those of
+//! other clients: the kernel locks the whole file of a region for each write.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use farrow_memory::{Length, Offset, Span, page_bytes};
+use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
 use crate::error::Error;
@@ -19,6 +20,10 @@ pub(crate) const SMALL_BYTES_MAX: u64 = 64 << 10;
 const CHUNK_BYTES_FIRST: u64 = 64 << 10;
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
+/// Of a chunk's mapping so much is made ready at a time: 64 page faults cost more, all of the chunk
+/// at once is a pause.
+const READY_BYTES: u64 = 256 << 10;
+
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     state: Mutex<State>,
@@ -30,6 +35,10 @@ struct State {
     next: u64,
     end: u64,
     chunk_bytes: u64,
+    /// The chunk, writable. None: it could not be mapped again.
+    alias: Option<Arc<Alias>>,
+    /// Where the part of the alias begins whose pages are not ready.
+    ready_end: u64,
 }
 
 impl Arena {
@@ -49,10 +58,33 @@ impl Arena {
                 state.next = fresh.offset.0;
             }
             state.end = fresh.offset.0 + fresh.length.0;
+            state.map(session);
         }
         let span = Span { offset: Offset(state.next), length: Length(length) };
         state.next += length;
+        if state.ready_end < state.next {
+            state.make_ready();
+        }
         Ok(span)
+    }
+
+    /// Writes and publishes bytes of room that was taken here.
+    pub(crate) fn write(
+        &self,
+        session: &Session,
+        offset: Offset,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let span = Span { offset, length: Length(bytes.len() as u64) };
+        let alias = lock(&self.state).alias.clone();
+        match alias.filter(|alias| alias.span().contains(span)) {
+            Some(alias) => alias.write(offset, bytes)?,
+            // Another thread has gone on to the next chunk since, or there was no mapping to be had.
+            None => session.write_by_call(offset, bytes)?,
+        }
+        // A seal follows, by a release store or by a message.
+        session.region.publish_if_node_local(span)?;
+        Ok(())
     }
 
     /// Gives back room that was not used after all.
@@ -63,6 +95,31 @@ impl Arena {
         } else {
             drop(state);
             session.extents.give_lines(session, span);
+        }
+    }
+}
+
+impl State {
+    /// Maps what is to be cut up, in place of the chunk before.
+    fn map(&mut self, session: &Session) {
+        let pages = self.next - self.next % page_bytes();
+        let span = Span { offset: Offset(pages), length: Length(self.end - pages) };
+        self.ready_end = pages;
+        self.alias = session
+            .region
+            .alias(span)
+            .inspect_err(|error| tracing::debug!(%error, "a chunk is written by system calls"))
+            .map(Arc::new)
+            .ok();
+    }
+
+    fn make_ready(&mut self) {
+        let start = self.ready_end;
+        self.ready_end = (self.next + READY_BYTES).min(self.end);
+        if let Some(alias) = &self.alias {
+            let part = Span { offset: Offset(start), length: Length(self.ready_end - start) };
+            // Without it pages are made ready one by one, by whoever writes to them.
+            let _ = alias.populate_part(part);
         }
     }
 }

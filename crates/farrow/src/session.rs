@@ -416,16 +416,14 @@ impl Session {
         unpublished.iter().try_for_each(|part| Ok(self.region.publish(*part)?))
     }
 
-    /// Writes bytes that lie in pages which others may read, without mapping them writable.
-    pub(crate) fn write_small(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
-        let span = Span { offset, length: Length(bytes.len() as u64) };
+    /// Writes bytes of this client's to pages that it has not mapped writable.
+    pub(crate) fn write_by_call(&self, offset: Offset, bytes: &[u8]) -> Result<(), Error> {
         if self.region.write_by_call(offset, bytes).is_err() {
             // A device that can only be mapped.
+            let span = Span { offset, length: Length(bytes.len() as u64) };
             let pages = span.outward(page_bytes()).unwrap_or(span);
             self.region.alias(pages)?.write(offset, bytes)?;
         }
-        // A seal follows, by a release store or by a message.
-        self.region.publish_if_node_local(span)?;
         Ok(())
     }
 
