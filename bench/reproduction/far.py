@@ -194,9 +194,10 @@ class WhatIf(Experiment):
     about = (
         "By the thesis' formula: the time measured here, and for each load of the older days that"
         " the last-level cache misses, what a remote line takes longer than one here. Misses are"
-        " those of a model of this machine's last cache, empty at first; whole rows are touched,"
-        " and misses do not overlap, so real links are faster. Each sum is checked by a run that"
-        " waits that long at each miss."
+        " the processor's, of all loads, where it counts them; else those of a model of its last"
+        " cache, empty at first, for loads of the older days, of which whole rows are touched."
+        " Misses do not overlap, so real links are faster. Each sum is checked by a run that waits"
+        " that long at each of the model's misses."
     )
     seconds_max = (120.0, 270.0)
     views = (

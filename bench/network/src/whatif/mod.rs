@@ -1,9 +1,11 @@
 //! What the same search would cost in remote memory of other speeds, by the thesis' formula: the
 //! time measured here, and for each miss what a remote line takes longer than one here.
 
+mod counter;
 mod model;
 mod rows;
 
+pub use counter::EventCounter;
 pub use model::{LINE_BYTES, Model, Shape};
 pub use rows::{Memory, Touched};
 
