@@ -22,12 +22,12 @@ pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
     all.try_reserve(more).map_err(|_| Full { bytes })
 }
 
-/// Makes room for one value more: by an eighth, so that a large deque is never half empty.
+/// Makes room for one value more: by a sixteenth, so that a large deque is never half empty.
 pub(crate) fn make_room<V>(deque: &mut VecDeque<V>) -> Result<(), Full> {
     if deque.len() < deque.capacity() {
         return Ok(());
     }
-    let more = (deque.len() / 8).max(256);
+    let more = (deque.len() / 16).max(256);
     let bytes = (deque.len() + more).saturating_mul(size_of::<V>());
     deque.try_reserve_exact(more).map_err(|_| Full { bytes })
 }

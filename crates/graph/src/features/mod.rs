@@ -21,7 +21,7 @@ const FEW_ROWS: usize = 64;
 const SLACK: i64 = 1 << 30;
 /// What a row adds to a graph, at most: a record of 16 B, two entries of 16 B in blocks that are half
 /// empty, two accounts of 24 B with 18 B in a table and in their order, and an id; and a sixteenth
-/// or an eighth of all that, by which they grow.
+/// of all that, by which they grow.
 const KEPT_BYTES: usize = 208;
 /// The same for a measured column.
 const VALUE_BYTES: usize = 9;

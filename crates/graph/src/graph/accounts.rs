@@ -103,7 +103,7 @@ impl Accounts {
             return Ok(at);
         }
         if free.is_empty() && all.len() == all.capacity() {
-            reserve_exact(all, (all.len() / 16).max(64))?;
+            reserve_exact(all, (all.len() / 32).max(64))?;
         }
         if let Some(orders) = orders {
             reserve(orders, 1)?;

@@ -179,8 +179,8 @@ impl<T: Stamp> Arena<T> {
         }
         let (at, room) = (self.entries.len(), capacity(class));
         if self.entries.capacity() - at < room {
-            // A sixteenth at a time: doubling would leave half of a large graph empty.
-            reserve_exact(&mut self.entries, room.max(at / 16).max(1024))?;
+            // A little at a time: doubling would leave half of a large graph empty.
+            reserve_exact(&mut self.entries, room.max(at / 32).max(1024))?;
         }
         self.entries.resize(at + room, Entry::default());
         debug_assert!(u32::try_from(at).is_ok(), "Dynamic limits the number of edges");

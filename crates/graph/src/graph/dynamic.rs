@@ -2,7 +2,7 @@
 
 use super::Adjacency;
 use super::accounts::{Accounts, Side, Spread};
-use super::arena::{Arena, Entry, LENGTH_MAX};
+use super::arena::{Arena, Entry, LENGTH_MAX, List};
 use super::lens::Lens;
 use super::stamp::Stamp;
 use crate::memory::{Full, make_room, or_abort, reserve};
@@ -63,7 +63,7 @@ pub(crate) struct Dynamic<T> {
     accounts: Accounts,
     arena: Arena<T>,
     /// Accounts that pay themselves, and when.
-    loops: HashMap<u32, Vec<Entry<T>>, Spread>,
+    loops: HashMap<u32, List, Spread>,
     /// All edges since the oldest that is alive.
     records: VecDeque<Record<T>>,
     /// Number of arrival of the first record.
@@ -218,17 +218,12 @@ impl<T: Stamp> Dynamic<T> {
     }
 
     fn insert_loop(&mut self, account: u32, time: T, seq: u32) -> Result<(), Full> {
-        let bytes = (self.loops.len() + 1) * size_of::<(u32, Vec<Entry<T>>)>();
+        let bytes = (self.loops.len() + 1) * size_of::<(u32, List)>();
         self.loops.try_reserve(1).map_err(|_| Full { bytes })?;
-        let list = self.loops.entry(account).or_default();
-        let room = reserve(list, 1);
-        if room.is_err() && list.is_empty() {
-            self.loops.remove(&account);
-        } else if room.is_ok() {
-            let at = list.partition_point(|one| one.time <= time);
-            list.insert(at, Entry { time, other: account, seq });
-        }
-        room
+        let mut list = self.loops.get(&account).copied().unwrap_or_default();
+        self.arena.insert(&mut list, Entry { time, other: account, seq })?;
+        self.loops.insert(account, list);
+        Ok(())
     }
 
     /// Where the graph is, for `rewind`.
@@ -280,7 +275,7 @@ impl<T: Stamp> Dynamic<T> {
         let seq = number as u32;
         if source == target {
             if let Some(list) = self.loops.get_mut(&source) {
-                list.retain(|one| one.seq != seq);
+                self.arena.remove(list, time, seq);
                 if list.is_empty() {
                     self.loops.remove(&source);
                 }
@@ -331,12 +326,6 @@ impl<T: Stamp> Dynamic<T> {
         self.skip(next);
         self.newest = self.newest.max(last);
         self.sealed = Boundary { last: Some(last), next };
-        let mut loops = std::mem::take(&mut self.loops);
-        loops.retain(|_, list| {
-            list.retain(|one| !self.is_sealed(self.number(one.seq)));
-            !list.is_empty()
-        });
-        self.loops = loops;
     }
 
     /// Whether something is left to `drain`.
@@ -460,12 +449,6 @@ impl<T: Stamp> Dynamic<T> {
             let offset = (i128::from(time.offset()) + shift).clamp(0, i128::from(S::OFFSET_MAX));
             S::from_offset(offset as u64)
         };
-        let again = |entry: Entry<T>| Entry {
-            time: change(entry.time),
-            other: entry.other,
-            seq: entry.seq,
-        };
-        let loops = self.loops.into_iter();
         let records = self.records.into_iter().map(|Record { source, target, time }| Record {
             source,
             target,
@@ -473,7 +456,7 @@ impl<T: Stamp> Dynamic<T> {
         });
         Dynamic {
             base,
-            loops: loops.map(|(at, list)| (at, list.into_iter().map(again).collect())).collect(),
+            loops: self.loops,
             records: records.collect(),
             arena: self.arena.restamp(change),
             accounts: self.accounts,
@@ -531,11 +514,9 @@ impl<T: Stamp> Dynamic<T> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let loops = self.loops.values().map(Vec::capacity).sum::<usize>();
         self.accounts.bytes()
             + self.arena.bytes()
             + self.records.capacity() * size_of::<Record<T>>()
-            + loops * size_of::<Entry<T>>()
             + self.loops.allocation_size()
     }
 
@@ -657,6 +638,7 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
         let has_any = !self.loops.is_empty();
         let found = if has_any { self.loops.get(&account) } else { None };
-        found.map_or(&[] as &[Entry<T>], Vec::as_slice).iter().copied()
+        let all = found.map_or(&[] as &[Entry<T>], |list| self.arena.get(*list));
+        all.iter().copied().filter(|one| !self.is_hidden(*one))
     }
 }
