@@ -357,6 +357,10 @@ impl<T: Stamp> Core<T> {
             self.triggers.clear();
             self.evict(settings);
         }
+        if !order.is_empty() {
+            // As many as the call had rows, and nobody asks for them.
+            self.triggers = Vec::new();
+        }
         Ok(())
     }
 
@@ -580,11 +584,18 @@ impl<T: Stamp> Core<T> {
     pub(crate) fn bytes(&self) -> usize {
         let values: usize = self.columns.values.iter().map(VecDeque::capacity).sum();
         let ids = self.columns.ids.as_ref().map_or(0, VecDeque::capacity);
-        let late = self.queue.late.len() * size_of::<(T, u64)>() * 2;
+        let call = self.triggers.capacity() * size_of::<Trigger<T>>()
+            + self.ends.capacity() * size_of::<[u32; 2]>()
+            + self.described.0.allocation_size()
+            + self.described.1.capacity() * size_of::<f64>();
         let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();
         self.graph.bytes()
             + (values + ids) * size_of::<f64>()
-            + late
+            + self.queue.bytes()
+            + call
+            + self.by_source.bytes()
+            + self.by_target.bytes()
+            + self.pairs.bytes()
             + scratch
             + self.statistics.bytes()
             + self.hubs.bytes()

@@ -4,6 +4,9 @@ use crate::graph::{Dynamic, Stamp};
 use crate::memory::{Full, reserve};
 use std::collections::BTreeSet;
 
+/// Room for evicted edges that stays for the next call.
+const GONE_KEPT: usize = 4096;
+
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
@@ -65,6 +68,14 @@ impl<T: Stamp> Queue<T> {
     pub(crate) fn settle(&mut self) {
         self.gone.clear();
         self.late_gone.clear();
+        self.gone.shrink_to(GONE_KEPT);
+        self.late_gone.shrink_to(GONE_KEPT);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        // Trees are half empty.
+        (2 * self.late.len() + self.late_gone.capacity()) * size_of::<(T, u64)>()
+            + self.gone.capacity() * size_of::<u64>()
     }
 
     pub(crate) fn add(&mut self, time: T, number: u64) {

@@ -230,7 +230,11 @@ impl<T: Stamp> Scratch<T> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.running.values().map(Running::bytes).sum::<usize>() + self.neighbours.bytes()
+        self.running.values().map(Running::bytes).sum::<usize>()
+            + self.running.allocation_size()
+            + self.neighbours.bytes()
+            + self.entries.capacity() * size_of::<Entry<T>>()
+            + (self.values.capacity() + self.recent.capacity()) * size_of::<f64>()
     }
 }
 

@@ -199,6 +199,22 @@ fn a_long_call_for_which_there_is_no_memory_adds_nothing() {
     }
 }
 
+/// A graph that has lived through many windows, with what its calls left behind: it tells of all
+/// that it holds, but for a few small things.
+#[test]
+fn a_graph_tells_how_much_memory_it_holds() {
+    for mode in [Mode::Causal, Mode::Batch] {
+        let before = TAKEN.get();
+        let mut engine = GraphFeatures::new(settings(mode)).unwrap();
+        rows(0, 120_000).with(|edges| engine.learn(edges)).unwrap();
+        rows(120_000, 500).with(|edges| engine.patterns(edges, 0)).unwrap();
+        let held = (TAKEN.get() - before).cast_unsigned();
+        let told = engine.stats().bytes;
+        assert!(told * 20 >= held * 19, "{mode:?}: holds {held} bytes, tells of {told}");
+        assert!(told <= held, "{mode:?}: holds {held} bytes, tells of {told}");
+    }
+}
+
 #[test]
 fn a_state_for_which_there_is_no_memory_is_refused() {
     let mut engine = GraphFeatures::new(settings(Mode::Causal)).unwrap();

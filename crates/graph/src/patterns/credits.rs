@@ -65,6 +65,10 @@ impl Credits {
         self.evidence = None;
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.counts.capacity() * size_of::<u32>()
+    }
+
     /// Counts one pattern for the edge at `place`.
     pub(crate) fn add(&mut self, place: usize, column: usize) {
         self.add_many(place, column, 1);

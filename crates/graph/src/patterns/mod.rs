@@ -109,6 +109,7 @@ impl<T: Stamp> Scratch<T> {
             + self.scatter_gather.bytes()
             + self.temporal_cycle.bytes()
             + self.simple_cycle.bytes()
+            + self.credits.bytes()
     }
 }
 

@@ -62,6 +62,11 @@ impl Groups {
         self.starts.len().saturating_sub(1)
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        (self.places.capacity() + self.starts.capacity()) * size_of::<u32>()
+            + self.keyed.capacity() * size_of::<u64>()
+    }
+
     /// How many places these groups have.
     pub(crate) fn places(&self, groups: &Range<usize>) -> u32 {
         match (self.starts.get(groups.start), self.starts.get(groups.end)) {
@@ -114,6 +119,12 @@ impl Pairs {
             let before = self.last.insert((one.source, one.target), place);
             self.before.push(before.unwrap_or(NONE));
         }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.last.allocation_size()
+            + self.before.capacity() * size_of::<u32>()
+            + self.filter.capacity() * size_of::<u64>()
     }
 
     /// Places of the batch's edges from `source` to `target`.
