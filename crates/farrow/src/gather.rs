@@ -1,5 +1,5 @@
-//! Small writes that lie side by side, made by one system call: that of each costs more than the
-//! copy of a thousand bytes.
+//! Small writes that lie side by side, made at one time: each takes a lock, and fences where memory
+//! is not coherent.
 
 use farrow_memory::Offset;
 use farrow_store::BLOCK_BYTES;

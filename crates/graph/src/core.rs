@@ -419,7 +419,7 @@ impl<T: Stamp> Core<T> {
 
     /// Tells far segments which rows the search will start with.
     fn prefetch(&self, settings: &Settings, first: u64) {
-        if self.graph.segments().len() == 0 {
+        if !self.graph.has_far() {
             return;
         }
         let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };

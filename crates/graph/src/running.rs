@@ -107,7 +107,7 @@ impl<T: Stamp> Running<T> {
         let last = self.entries.back().copied();
         // What has left the graph goes first: its neighbour's small number may be another's now.
         while let Some(&oldest) = self.entries.front() {
-            let is_gone = lens.is_gone(oldest) || graph.has_dropped(oldest.seq);
+            let is_gone = lens.is_gone(oldest) || graph.has_dropped(oldest);
             if oldest.time >= window.0 && !is_gone {
                 break;
             }

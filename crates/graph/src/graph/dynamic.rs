@@ -552,12 +552,8 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         }
     }
 
-    fn has_dropped(&self, seq: u32) -> bool {
-        (self.head as u32).wrapping_sub(seq).cast_signed() > 0
-    }
-
-    fn is_dynamic(&self) -> bool {
-        true
+    fn has_dropped(&self, entry: Entry<T>) -> bool {
+        (self.head as u32).wrapping_sub(entry.seq).cast_signed() > 0
     }
 
     fn key(&self, account: u32) -> i64 {

@@ -265,10 +265,15 @@ impl<T: Stamp> Hybrid<T> {
         (parts.get(start..end).unwrap_or_default(), (from, to))
     }
 
+    /// Whether rows of some segment are not in memory that this process maps.
+    pub(crate) fn has_far(&self) -> bool {
+        self.parts.iter().any(|part| part.segment.is_far())
+    }
+
     /// Has far segments bring rows of these accounts, and then, with `has_next`, those of the
     /// accounts next to them: a search will ask for many of them one by one.
     pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
-        if !self.parts.iter().any(|part| part.segment.is_far()) {
+        if !self.has_far() {
             return;
         }
         let (parts, window) = self.window(window, lens);
@@ -450,12 +455,13 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         self.dynamic.is_ordered()
     }
 
-    fn has_dropped(&self, seq: u32) -> bool {
-        self.parts.is_empty() && self.dynamic.has_dropped(seq)
-    }
-
-    fn is_dynamic(&self) -> bool {
-        self.parts.is_empty()
+    fn has_dropped(&self, entry: Entry<T>) -> bool {
+        if self.dynamic.is_sealed(self.dynamic.number(entry.seq)) {
+            // What is older is seen no longer, though its segment may still be there.
+            entry.time < self.floor
+        } else {
+            self.dynamic.has_dropped(entry)
+        }
     }
 
     fn key(&self, account: u32) -> i64 {

@@ -31,10 +31,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
 
     /// Whether an edge that was there is gone for all that come: true only where edges leave in
     /// order of arrival.
-    fn has_dropped(&self, seq: u32) -> bool;
-
-    /// Whether all edges are in this process, none of them in a segment.
-    fn is_dynamic(&self) -> bool;
+    fn has_dropped(&self, entry: Entry<T>) -> bool;
 
     /// The caller's number of an account.
     fn key(&self, account: u32) -> i64;

@@ -126,8 +126,7 @@ fn measure<T: Stamp, G: Adjacency<T>>(
         );
         return;
     }
-    // In batch mode all of a segment goes when all of it is old, and what is seen of it may not.
-    if scene.graph.is_ordered() && (scene.is_causal || scene.graph.is_dynamic()) {
+    if scene.graph.is_ordered() {
         let last = group[group.len() - 1];
         let lens = scene.lens(last);
         if group.len() == 1 {
