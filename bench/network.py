@@ -168,8 +168,8 @@ def main() -> int:
         f"{options.rows} rows; one thread; both processes on one machine, over loopback",
         f"the thesis has far memory {THESIS['cache']} times faster than its network with a cache,"
         f" {THESIS['no cache']} times without one",
-        f"links: misses of {links[0]['counters']}; the model's cache is empty at first, and whole rows"
-        " are touched; misses do not overlap, so real links are faster",
+        f"links: misses of {links[0]['counters']}; the model's cache is empty at first, and whole"
+        " rows are touched; misses do not overlap, so real links are faster",
     ]
     document = document_of(HERE.parent, [], notes, options.quick)
     document["answers"] = answers + links
