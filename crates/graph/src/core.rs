@@ -8,7 +8,7 @@ use crate::graph::{
 };
 use crate::memory::{Full, probe, reserve};
 use crate::patterns::{
-    Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
+    CHUNK, Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
 };
 use crate::queue::{Queue, QueueMark};
 use crate::running::Vertex;
@@ -19,8 +19,10 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Triggers, or accounts, that a worker takes at once.
-const CHUNK: usize = 32;
+/// The shortest pieces of triggers that are looked at one by one,
+const CHUNK_MIN: usize = 4;
+/// and by which part of what is left they become shorter.
+const TAIL: usize = 8;
 /// Rows whose lists are read together before they are added to: as many as stay in a second-level
 /// cache of 256 KiB until then, with four lines each.
 const ROWS_TOUCHED: usize = 512;
@@ -447,8 +449,8 @@ impl<T: Stamp> Core<T> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize_with(workers, Scratch::default);
         for one in &mut scratch {
-            one.credits.reset(self.triggers.len(), settings.histogram_width());
-            one.credits.evidence = evidence_max.map(Evidence::new);
+            let evidence = evidence_max.map(Evidence::new);
+            one.start(self.triggers.len(), settings.histogram_width(), evidence);
         }
         let plans = plans(settings);
         if plans.iter().any(|plan| plan.kind.sides().contains(&Side::Out)) {
@@ -462,7 +464,7 @@ impl<T: Stamp> Core<T> {
             self.pairs.fill(&self.triggers);
         }
         let scene = self.scene(first, is_causal);
-        let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, share);
+        let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, workers, share);
         match pool {
             None => {
                 if let Some(one) = scratch.first_mut() {
@@ -626,6 +628,18 @@ fn plans(settings: &Settings) -> Vec<Plan<'_>> {
     plans
 }
 
+/// Pieces of so many triggers. Those of several workers become shorter, so that they end together.
+fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut from = 0;
+    let shortest = if is_divided { CHUNK_MIN } else { CHUNK };
+    std::iter::from_fn(move || {
+        let left = triggers - from;
+        let piece = from..from + (left / TAIL).clamp(shortest, CHUNK).min(left);
+        from = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// The search of one batch in pieces that workers take one after the other.
 struct Work<'a, T, G> {
     scene: &'a Scene<'a, T, G>,
@@ -641,28 +655,30 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         plans: &[Plan<'a>],
         by_source: &'a Groups,
         by_target: &'a Groups,
+        workers: usize,
         share: Share,
     ) -> Work<'a, T, G> {
+        // All shares of a call are cut alike, whatever their workers.
+        let is_divided = workers > 1 || share.count > 1;
         let mut tasks = Vec::new();
         // The long searches first: what is left for the end should be short.
         for plan in plans.iter().rev() {
             let first = tasks.len();
-            let mut add = |side, count: usize| {
-                let starts = (0..count).step_by(CHUNK);
-                tasks.extend(starts.map(|from| (*plan, side, from..(from + CHUNK).min(count))));
-            };
             match plan.kind.sides() {
-                [] => add(None, scene.triggers.len()),
+                [] => {
+                    let pieces = pieces(scene.triggers.len(), is_divided);
+                    tasks.extend(pieces.map(|one| (*plan, None, one)));
+                }
                 sides => {
+                    let is_divided = is_divided && plan.kind == Kind::ScatterGather;
                     for &side in sides {
                         let groups = if side == Side::In { by_target } else { by_source };
-                        add(Some(side), groups.len());
+                        let pieces = groups.pieces(is_divided).into_iter();
+                        tasks.extend(pieces.map(|one| (*plan, Some(side), one)));
                     }
-                    // A hub's triggers are a piece that cannot be divided.
-                    tasks[first..].sort_by_key(|(_, side, groups)| {
-                        let by = if *side == Some(Side::In) { by_target } else { by_source };
-                        Reverse(by.places(groups))
-                    });
+                    // Of most kinds a hub's triggers are a piece that cannot be divided. Parts of
+                    // one stay in their order.
+                    tasks[first..].sort_by_key(|(.., piece)| Reverse(piece.len()));
                 }
             }
         }
@@ -692,8 +708,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };
                     self.touch(*plan, *side, groups, range.clone());
-                    for group in range.clone() {
-                        find(self.scene, *plan, Some(*side), groups.get(group), scratch);
+                    for group in groups.get(range.clone()) {
+                        find(self.scene, *plan, Some(*side), group, scratch);
                     }
                 }
             }
@@ -706,16 +722,16 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         match plan.kind {
             // The middle accounts are others for each trigger.
             Kind::ScatterGather => {
-                let places = range.flat_map(|group| groups.get(group)).copied().take(2 * CHUNK);
+                let places = groups.places(range).iter().copied().take(2 * CHUNK);
                 let ends = [(side, side), (side.other(), side.other()), (side.other(), side)];
                 self.scene.touch(places, window, &ends);
             }
             Kind::GatherScatter => {
-                let places = range.filter_map(|group| groups.get(group).first().copied());
+                let places = groups.get(range).filter_map(|group| group.first().copied());
                 self.scene.touch(places, window, &[(side, Side::In), (side, Side::Out)]);
             }
             _ => {
-                let places = range.filter_map(|group| groups.get(group).first().copied());
+                let places = groups.get(range).filter_map(|group| group.first().copied());
                 self.scene.touch(places, window, &[(side, side)]);
             }
         }

@@ -4,7 +4,7 @@
 //! and a little more. A worker takes a view out, moves it on, and puts it back.
 
 use super::scatter_gather::Legs;
-use crate::graph::{Side, Spread, Stamp};
+use crate::graph::{Lens, Side, Spread, Stamp};
 pub(crate) use crate::running::LENGTH_MIN;
 use crate::running::Running;
 use hashbrown::HashMap;
@@ -12,6 +12,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many views are looked through for those that are over.
 const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
+
+/// So many legs are kept of an account: as many as workers look at its triggers at once.
+const LEGS_MAX: usize = 16;
 
 /// An account, its side, and the window.
 pub(crate) type Place = (u32, bool, u64);
@@ -23,7 +26,7 @@ pub(crate) fn place(account: u32, side: Side, window: u64) -> Place {
 #[derive(Debug)]
 struct Views<T> {
     stars: HashMap<Place, Running<T>, Spread>,
-    legs: HashMap<Place, Legs<T>, Spread>,
+    legs: HashMap<Place, Vec<Legs<T>>, Spread>,
     most: usize,
 }
 
@@ -52,12 +55,21 @@ impl<T: Stamp> Hubs<T> {
         self.lock().stars.insert(place, star);
     }
 
-    pub(crate) fn take_legs(&self, place: Place) -> Option<Legs<T>> {
-        self.lock().legs.remove(&place)
+    /// Legs that show no more than `lens` does: another worker may be ahead with a later part of the
+    /// same account's triggers.
+    pub(crate) fn take_legs(&self, place: Place, lens: Lens<T>) -> Option<Legs<T>> {
+        let mut views = self.lock();
+        let all = views.legs.get_mut(&place)?;
+        let at = all.iter().rposition(|one| one.last().is_none_or(|last| lens.has_come(last)))?;
+        Some(all.swap_remove(at))
     }
 
     pub(crate) fn put_legs(&self, place: Place, legs: Legs<T>) {
-        self.lock().legs.insert(place, legs);
+        let mut views = self.lock();
+        let all = views.legs.entry(place).or_default();
+        if all.len() < LEGS_MAX {
+            all.push(legs);
+        }
     }
 
     /// Forgets accounts whose last edge is older than all that a later trigger sees, and all of
@@ -71,7 +83,10 @@ impl<T: Stamp> Hubs<T> {
         }
         if stars.len() + legs.len() > *most {
             stars.retain(|_, one| one.newest().is_some_and(|newest| newest >= oldest));
-            legs.retain(|_, one| one.newest() >= oldest);
+            legs.retain(|_, all| {
+                all.retain(|one| one.newest() >= oldest);
+                !all.is_empty()
+            });
             *most = (2 * (stars.len() + legs.len())).max(VIEWS_MIN);
         }
     }
@@ -79,6 +94,6 @@ impl<T: Stamp> Hubs<T> {
     pub(crate) fn bytes(&self) -> usize {
         let views = self.lock();
         views.stars.values().map(Running::bytes).sum::<usize>()
-            + views.legs.values().map(Legs::bytes).sum::<usize>()
+            + views.legs.values().flatten().map(Legs::bytes).sum::<usize>()
     }
 }

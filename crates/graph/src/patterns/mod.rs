@@ -13,7 +13,7 @@ mod temporal_cycle;
 
 pub(crate) use credits::{Credits, Evidence, Found};
 pub(crate) use hubs::Hubs;
-pub(crate) use scene::{Groups, Pairs, Scene, Search, Trigger, is_before};
+pub(crate) use scene::{CHUNK, Groups, Pairs, Scene, Search, Trigger, is_before};
 pub(crate) use table::Table;
 
 use crate::graph::{Adjacency, Side, Stamp};
@@ -104,6 +104,13 @@ impl<T: Stamp> Default for Scratch<T> {
 }
 
 impl<T: Stamp> Scratch<T> {
+    /// Is ready for a call that finds nothing yet.
+    pub(crate) fn start(&mut self, rows: usize, width: usize, evidence: Option<Evidence>) {
+        self.scatter_gather.start();
+        self.credits.reset(rows, width);
+        self.credits.evidence = evidence;
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.star.bytes()
             + self.scatter_gather.bytes()

@@ -88,6 +88,11 @@ impl<T: Stamp> Legs<T> {
         self.mark
     }
 
+    /// Number of arrival of the last edge that was seen, modulo 2^32.
+    pub(crate) fn last(&self) -> Option<u32> {
+        self.last
+    }
+
     pub(crate) fn newest(&self) -> T {
         self.newest
     }
@@ -100,6 +105,8 @@ impl<T: Stamp> Legs<T> {
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     legs: Legs<T>,
+    /// Whose legs these are, where all triggers of the call see the same.
+    of: Option<(u32, Side)>,
     far: Table<Far>,
     /// The keys of `far`.
     fars: Vec<u32>,
@@ -112,6 +119,7 @@ impl<T: Stamp> Default for Scratch<T> {
     fn default() -> Scratch<T> {
         Scratch {
             legs: Legs::default(),
+            of: None,
             far: Table::default(),
             fars: Vec::new(),
             members: Vec::new(),
@@ -121,6 +129,11 @@ impl<T: Stamp> Default for Scratch<T> {
 }
 
 impl<T: Stamp> Scratch<T> {
+    /// Forgets what an earlier call saw.
+    pub(crate) fn start(&mut self) {
+        self.of = None;
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.legs.bytes()
             + self.far.bytes()
@@ -144,7 +157,8 @@ struct Role<'a, T, G> {
     from: T,
 }
 
-/// Finds the patterns that triggers with the same near account complete.
+/// Finds the patterns that triggers with the same near account complete: all those of a call, or a
+/// part of them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     scene: &Scene<'_, T, G>,
     search: Search<'_>,
@@ -165,12 +179,17 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         && scene.graph.at_most(near, side, whole, lens) >= hubs::LENGTH_MIN;
     let kept = hubs::place(near, side, search.window);
     let key = scene.graph.key(near);
-    let own = std::mem::take(&mut scratch.legs);
-    scratch.legs = if is_kept { scene.hubs.take_legs(kept).unwrap_or_default() } else { own };
-    if !is_kept || scratch.legs.key != key {
+    let own = is_kept.then(|| {
+        let legs = scene.hubs.take_legs(kept, scene.lens(group[0])).unwrap_or_default();
+        std::mem::replace(&mut scratch.legs, legs)
+    });
+    let is_causal = scene.is_causal;
+    // In batch mode all triggers see the same, those of other parts too.
+    let of = (!is_causal).then_some((near, side));
+    if (is_causal && !is_kept) || scratch.legs.key != key {
         scratch.legs.clear(key);
+        scratch.of = None;
     }
-    let mut is_seen = false;
     for &place in group {
         let trigger = scene.triggers[place as usize];
         let from = trigger.time.closed(search.window);
@@ -187,20 +206,19 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         if scratch.work < 2 || scene.graph.at_most(mid, side, role.live(), lens) == 0 {
             continue;
         }
-        if scene.is_causal && is_ordered {
+        if is_causal && is_ordered {
             role.follow(&mut scratch.legs);
-        } else if !is_seen || scene.is_causal {
-            // In batch mode all triggers see the same.
+        } else if is_causal || scratch.of != of {
             scratch.legs.clear(key);
             role.follow(&mut scratch.legs);
-            is_seen = true;
+            scratch.of = of;
         }
         if !role.run(scratch, credits) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
         }
     }
-    if is_kept {
-        scene.hubs.put_legs(kept, std::mem::take(&mut scratch.legs));
+    if let Some(own) = own {
+        scene.hubs.put_legs(kept, std::mem::replace(&mut scratch.legs, own));
     }
 }
 
@@ -440,5 +458,25 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::hubs::{Hubs, place};
+    use super::Legs;
+    use crate::graph::{Entry, Floor, Lens, Side};
+
+    #[test]
+    fn legs_that_are_ahead_of_a_part_are_left_to_later_ones() {
+        let hubs = Hubs::<u32>::default();
+        let place = place(7, Side::In, 10);
+        let mut legs = Legs::default();
+        legs.see(Entry { time: 5, other: 1, seq: 120 });
+        hubs.put_legs(place, legs);
+        let until = |at| Lens::until(100, at, Floor::default());
+        assert!(hubs.take_legs(place, until(19)).is_none(), "its last edge is yet to come");
+        assert!(hubs.take_legs(place, until(20)).is_some());
+        assert!(hubs.take_legs(place, until(21)).is_none(), "another worker has them");
     }
 }

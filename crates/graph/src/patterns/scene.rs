@@ -29,6 +29,11 @@ impl<T: Stamp> Trigger<T> {
     }
 }
 
+/// Triggers, or accounts, that a worker takes at once.
+pub(crate) const CHUNK: usize = 32;
+/// Triggers of one account that a worker takes at once, where they can be divided.
+const PART: usize = if cfg!(debug_assertions) { 2 } else { 64 };
+
 /// Places of the batch, those of one account together, in order of arrival within.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
@@ -58,28 +63,51 @@ impl Groups {
         starts.push(places.len() as u32);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.starts.len().saturating_sub(1)
-    }
-
     pub(crate) fn bytes(&self) -> usize {
         (self.places.capacity() + self.starts.capacity()) * size_of::<u32>()
             + self.keyed.capacity() * size_of::<u64>()
     }
 
-    /// How many places these groups have.
-    pub(crate) fn places(&self, groups: &Range<usize>) -> u32 {
-        match (self.starts.get(groups.start), self.starts.get(groups.end)) {
-            (Some(&from), Some(&to)) => to - from,
-            _ => 0,
+    /// What a worker takes at once, as ranges of `get`: whole groups, or where `is_divided` also
+    /// parts of a long one, which follow each other.
+    pub(crate) fn pieces(&self, is_divided: bool) -> Vec<Range<usize>> {
+        let mut pieces = Vec::new();
+        let (mut from, mut groups) = (0, 0);
+        for pair in self.starts.windows(2) {
+            let (start, end) = (pair[0] as usize, pair[1] as usize);
+            if is_divided && end - start > PART {
+                pieces.push(from..start);
+                let parts = (start..end).step_by(PART);
+                pieces.extend(parts.map(|part| part..(part + PART).min(end)));
+                (from, groups) = (end, 0);
+                continue;
+            }
+            groups += 1;
+            if groups == CHUNK {
+                pieces.push(from..end);
+                (from, groups) = (end, 0);
+            }
         }
+        pieces.push(from..self.places.len());
+        pieces.retain(|piece| !piece.is_empty());
+        pieces
     }
 
-    pub(crate) fn get(&self, group: usize) -> &[u32] {
-        match (self.starts.get(group), self.starts.get(group + 1)) {
-            (Some(&from), Some(&to)) => &self.places[from as usize..to as usize],
-            _ => &[],
-        }
+    /// The places of a piece.
+    pub(crate) fn places(&self, piece: Range<usize>) -> &[u32] {
+        self.places.get(piece).unwrap_or_default()
+    }
+
+    /// The groups, or parts of them, of a piece.
+    pub(crate) fn get(&self, piece: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
+        let account = |at: usize| self.keyed.get(at).map(|key| key >> 32);
+        let mut rest = piece;
+        std::iter::from_fn(move || {
+            let start = rest.start;
+            let own = account(start).filter(|_| !rest.is_empty())?;
+            rest.start = (start..rest.end).find(|&at| account(at) != Some(own)).unwrap_or(rest.end);
+            self.places.get(start..rest.start)
+        })
     }
 }
 
