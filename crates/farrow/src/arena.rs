@@ -1,8 +1,8 @@
 //! Room for small objects, several to a page.
 //!
 //! They are written through a second mapping of the chunk that they are cut from, at an address
-//! that nobody is told, which ends with the chunk. By system calls they would wait for those of
-//! other clients: the kernel locks the whole file of a region for each write.
+//! that nobody is told, which ends with the chunk. A system call for each takes longer than all the
+//! rest of a put, and locks the whole file of a region against other clients' writes.
 
 use std::sync::{Arc, Mutex};
 
