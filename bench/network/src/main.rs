@@ -271,26 +271,26 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     // Four times a large cache, and steps enough for a second.
     let local_ns = options.local_ns.unwrap_or_else(|| local_latency_ns(512 << 20, 4_000_000));
     let runs = options.runs.max(1);
-    let first = task.measure(&dump, learned(&task, &dump, Some(&mut here))?, usize::MAX)?;
+    let features = learned(&task, &dump, Some(&mut here))?;
+    let work = || task.measure(&dump, features, usize::MAX);
+    let (first, hardware, counters) = match EventCounter::of_misses() {
+        Ok(mut counter) => {
+            let (outcome, misses) = counter.during(work)?;
+            let about = "the processor's: loads of the whole search that missed its last cache";
+            (outcome?, Some(misses), about.to_owned())
+        }
+        Err(error) => {
+            let about = "a model of the last cache; the processor's are not there";
+            (work()?, None, format!("{about}: {error}"))
+        }
+    };
     let batches = first.times.len();
     let task = Task { seconds: 1e6, ..task };
     let mut local = first.busy_seconds();
-    let mut counter = EventCounter::of_misses();
-    let mut hardware = None;
-    for _ in 0..runs {
+    for _ in 1..runs {
         let features = learned(&task, &dump, Some(&mut here))?;
-        let work = || task.measure(&dump, features, batches);
-        let (outcome, misses) = match &mut counter {
-            Ok(counter) => counter.during(work).map(|(outcome, misses)| (outcome, Some(misses)))?,
-            Err(_) => (work(), None),
-        };
-        local = local.min(outcome?.busy_seconds());
-        hardware = misses.map(|one| hardware.map_or(one, |other: u64| other.min(one)));
+        local = local.min(task.measure(&dump, features, batches)?.busy_seconds());
     }
-    let counters = match &counter {
-        Ok(_) => "the processor's: loads of the whole search that missed its last cache".into(),
-        Err(error) => format!("a model of the last cache; the processor's are not there: {error}"),
-    };
     let memory = Memory::default();
     let mut placed: Vec<Arc<Segment>> = Vec::new();
     let mut place = |_, segment: Segment| {
