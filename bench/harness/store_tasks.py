@@ -66,7 +66,7 @@ class StorePlan:
     many_rounds: int = 10
     rate_rounds: int = 5
     rate_seconds: float = 0.7
-    rate_pairs_max: int = 60_000
+    rate_pairs_max: int = 150_000
     fill: int = 100_000
     fill_seconds_max: float = 12.0
     idle_seconds: float = 2.0
@@ -284,6 +284,8 @@ def _together(drivers: list[Driver], work: str, plan: StorePlan) -> float | None
     for driver in drivers:
         driver.ask(work, **asked)
     found = [driver.answer(work) for driver in drivers]
+    for driver in drivers:
+        driver.call("drop")
     if any(item["late"] > 0 for item in found):
         return None
     # Each over its own time: that is the rate while all were at work.

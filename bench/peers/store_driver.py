@@ -196,7 +196,8 @@ class StoreDriver:
     def rate(self, start_at: float, seconds: float, pairs_max: int, size: int) -> Any:
         """Put and get from a common start on, until the time or the number is reached.
 
-        The clock is the machine's: ``start_at`` means the same moment in every process.
+        The clock is the machine's: ``start_at`` means the same moment in every process. The
+        objects stay until ``drop``: to delete them would disturb whoever is still at work.
         """
         if hasattr(self._store, "prepare"):
             self._store.prepare(100, size, f"rate-{os.getpid()}", "both")
@@ -216,7 +217,7 @@ class StoreDriver:
             if _clock() > end:
                 break
         ended = _clock()
-        self._store.delete(tokens)
+        self._kept = tokens
         return {"pairs": len(tokens), "began": began, "ended": ended, "late": max(late, 0.0)}
 
     def compute(self, start_at: float, seconds: float) -> Any:
