@@ -119,6 +119,12 @@ impl CopyPlan {
         Self { threads_max: NonZeroUsize::MIN, ..self }
     }
 
+    /// The same for a part of so many bytes in all: past the cache if all of them would go there.
+    pub(crate) fn of_part(self, all: Length) -> Self {
+        let is_streamed = all >= self.stream_bytes_min;
+        Self { stream_bytes_min: Length(if is_streamed { 0 } else { u64::MAX }), ..self }
+    }
+
     /// By what so many bytes are stored.
     fn method_for(&self, length: Length) -> StreamMethod {
         let is_streamed = length >= self.stream_bytes_min && stream::is_available(self.method);

@@ -4,7 +4,11 @@
 //! what a large copy takes makes starting a thread not worth saving.
 
 use std::num::NonZeroUsize;
+use std::os::unix::thread::JoinHandleExt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{StreamMethod, copy_part, fill_part};
 use crate::sync::{AtomicUsize, Ordering};
@@ -12,6 +16,13 @@ use crate::sync::{AtomicUsize, Ordering};
 /// Parts are handed out one by one, so that a core that others also use gets fewer of them; large
 /// enough that a thread streams for a while (some 300 us) in one place.
 pub(crate) const PART_BYTES: usize = 2 << 20;
+
+/// Of what is left when each thread has one part to go.
+const LAST_BYTES: usize = 256 << 10;
+
+/// So long a thread that is done looks for the others to be done: they have little left to do, and
+/// to be woken takes as long as that.
+const SPIN_MAX: Duration = Duration::from_micros(100);
 
 /// No CPU this crate knows has longer lines.
 const LINE_BYTES_MAX: usize = 128;
@@ -78,17 +89,45 @@ fn share_bytes(
     work: impl Fn(usize, usize) + Sync,
 ) -> usize {
     let phase = into.align_offset(LINE_BYTES_MAX).min(length);
-    let parts = (length - phase).div_ceil(PART_BYTES).max(1);
-    share(parts, threads_max, |index| {
-        let start = if index == 0 { 0 } else { phase + index * PART_BYTES };
-        work(start, (phase + (index + 1) * PART_BYTES).min(length));
+    let parts = Parts::new(length - phase, threads_max);
+    share(parts.count(), threads_max, |index| {
+        let (start, end) = parts.bounds(index);
+        work(if index == 0 { 0 } else { phase + start }, phase + end);
     })
+}
+
+/// A length cut into parts of [`PART_BYTES`] and, towards the end, of [`LAST_BYTES`], so that all
+/// threads end at nearly the same time.
+pub(crate) struct Parts {
+    length: usize,
+    whole: usize,
+}
+
+impl Parts {
+    pub(crate) fn new(length: usize, threads_max: NonZeroUsize) -> Self {
+        let fine = if threads_max.get() > 1 { threads_max.get() } else { 0 };
+        Self { length, whole: (length / PART_BYTES).saturating_sub(fine) }
+    }
+
+    /// How many there are: one of nothing is one.
+    pub(crate) fn count(&self) -> usize {
+        (self.whole + (self.length - self.whole * PART_BYTES).div_ceil(LAST_BYTES)).max(1)
+    }
+
+    /// The first byte and the end of one of them.
+    pub(crate) fn bounds(&self, index: usize) -> (usize, usize) {
+        let at = |index: usize| {
+            let last = index.saturating_sub(self.whole);
+            ((index - last) * PART_BYTES + last * LAST_BYTES).min(self.length)
+        };
+        (at(index), at(index + 1))
+    }
 }
 
 /// Has `work` done once for each number below `parts`, by up to `threads_max` threads; how many
 /// took part.
 pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize) + Sync) -> usize {
-    let helpers = threads_max.get().min(parts).saturating_sub(1);
+    let wanted = threads_max.get().min(parts).saturating_sub(1);
     let next = AtomicUsize::new(0);
     let take_parts = || {
         loop {
@@ -99,17 +138,150 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
             work(index);
         }
     };
-    thread::scope(|scope| {
-        let mut threads = 1;
-        for _ in 0..helpers {
+    let (done, ended) = mpsc::channel();
+    // Whichever way this is left, `helpers` waits for all, and `done` is gone by then.
+    let helpers = Helpers(ended);
+    let done = done;
+    let elsewhere = if wanted > 0 { other_cpus() } else { None };
+    let mut threads = 1;
+    for _ in 0..wanted {
+        let done = done.clone();
+        let help = move || {
+            // From this message on it uses nothing that it borrowed. To join it would be to wait
+            // until its stack is taken down as well.
+            let _ = done.send(catch_unwind(AssertUnwindSafe(take_parts)));
+        };
+        let helper = thread::Builder::new().name("farrow-copy".to_owned());
+        // SAFETY: `helpers` hears from it before what it borrows ends.
+        match unsafe { helper.spawn_unchecked(help) } {
+            Ok(helper) => {
+                threads += 1;
+                if let Some(cpus) = &elsewhere {
+                    send(&helper, cpus);
+                }
+            }
             // Without a thread to help, the others do its part.
-            let helper = thread::Builder::new().name("farrow-copy".to_owned());
-            match helper.spawn_scoped(scope, take_parts) {
-                Ok(_) => threads += 1,
-                Err(error) => tracing::debug!(%error, "copying with fewer threads"),
+            Err(error) => tracing::debug!(%error, "copying with fewer threads"),
+        }
+    }
+    drop(done);
+    take_parts();
+    drop(helpers);
+    threads
+}
+
+/// Says of each thread that borrows from a call how it ended, and when none is left.
+struct Helpers(mpsc::Receiver<thread::Result<()>>);
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        let mut panic = None;
+        let patience = Instant::now() + SPIN_MAX;
+        loop {
+            match self.0.try_recv() {
+                Ok(ended) => panic = ended.err().or(panic),
+                Err(TryRecvError::Empty) if Instant::now() < patience => thread::yield_now(),
+                Err(TryRecvError::Empty) => {
+                    panic = self.0.iter().filter_map(Result::err).last().or(panic);
+                    break;
+                }
+                Err(TryRecvError::Disconnected) => break,
             }
         }
-        take_parts();
-        threads
-    })
+        if let Some(panic) = panic.filter(|_| !thread::panicking()) {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// The CPUs that this thread may use but for the one it runs on. None: there are no others, or
+/// nobody knows.
+fn other_cpus() -> Option<libc::cpu_set_t> {
+    // SAFETY: a set of bits, of which none is a set too.
+    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes a set of that size to what is ours; 0 is this thread.
+    let known = unsafe { libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) } == 0;
+    // SAFETY: asks for a number.
+    let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
+    if !known || here >= libc::CPU_SETSIZE as usize {
+        return None;
+    }
+    // SAFETY: inside of the set.
+    unsafe { libc::CPU_CLR(here, &mut cpus) };
+    // SAFETY: counts bits.
+    (unsafe { libc::CPU_COUNT(&cpus) } > 0).then_some(cpus)
+}
+
+/// Moves a thread that was just started to other CPUs. Where all are busy for a moment, be it with
+/// the last copy's rest, Linux starts a thread on the CPU of whoever starts it, and leaves it there
+/// for longer than a copy takes: so two threads shared one CPU in more than half of all copies of
+/// 100 MB, on two CPUs of which one was idle.
+fn send(helper: &thread::JoinHandle<()>, cpus: &libc::cpu_set_t) {
+    // SAFETY: a thread that nobody has joined, and a set of that size.
+    let code = unsafe {
+        libc::pthread_setaffinity_np(helper.as_pthread_t(), size_of_val(cpus), &raw const *cpus)
+    };
+    if code != 0 {
+        tracing::debug!(code, "a helper stays where the system put it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_to_the_end() {
+        for threads in [1, 2, 7] {
+            let threads = NonZeroUsize::new(threads).unwrap();
+            for length in [0, 1, LAST_BYTES, PART_BYTES, PART_BYTES + 1, 23 * PART_BYTES + 77] {
+                let parts = Parts::new(length, threads);
+                let mut end = 0;
+                for index in 0..parts.count() {
+                    let bounds = parts.bounds(index);
+                    assert_eq!(bounds.0, end, "{length} B, {threads} threads");
+                    assert!(bounds.1 > bounds.0 || length == 0);
+                    end = bounds.1;
+                }
+                assert_eq!(end, length);
+            }
+        }
+    }
+
+    #[test]
+    fn every_part_is_done_once_and_a_panic_comes_out() {
+        let threads = NonZeroUsize::new(3).unwrap();
+        let done: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+        let count = share(done.len(), threads, |index| {
+            done[index].fetch_add(1, Ordering::Relaxed);
+        });
+        assert!((1..=3).contains(&count));
+        assert!(done.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+        let failed = std::panic::catch_unwind(|| {
+            share(100, threads, |index| assert!(index != 50, "part {index}"));
+        });
+        assert!(failed.is_err());
+    }
+
+    #[test]
+    fn helpers_are_sent_to_other_cpus() {
+        let Some(others) = other_cpus() else { return };
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let helper = thread::spawn(move || {
+            let _ = wait.recv();
+        });
+        send(&helper, &others);
+        // SAFETY: a set of bits, of which none is a set too.
+        let mut found: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: writes a set of that size to what is ours; the thread still waits.
+        let code = unsafe {
+            let size = size_of_val(&found);
+            libc::pthread_getaffinity_np(helper.as_pthread_t(), size, &raw mut found)
+        };
+        assert_eq!(code, 0);
+        // SAFETY: compares bits.
+        assert!(unsafe { libc::CPU_EQUAL(&found, &others) });
+        drop(go);
+        helper.join().unwrap();
+    }
 }

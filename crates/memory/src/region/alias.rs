@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::words::{WORD_BYTES, WordsMut};
 use super::{Populate, Region, failure, words};
-use crate::copy::parallel::{PART_BYTES, share};
+use crate::copy::parallel::{PART_BYTES, Parts, share};
 use crate::copy::{self, CopyPlan, CopyReport};
 use crate::error::{AccessError, MapError};
 use crate::mapping::{self, Mapping};
@@ -140,12 +140,18 @@ impl Alias {
     /// # Errors
     /// [`AccessError::OutsideHeld`] if it does not all lie in the alias.
     pub fn write_published(&self, offset: Offset, from: &[u8]) -> Result<(), AccessError> {
+        self.write_part(offset, from, Length::from(from.len()))
+    }
+
+    /// As [`Alias::write_published`], in the way that is best for so many bytes in `all`.
+    fn write_part(&self, offset: Offset, from: &[u8], all: Length) -> Result<(), AccessError> {
         let span = Span::new(offset, Length::from(from.len()));
+        let profile = self.region.profile();
         if !self.region.is_node_local() {
-            self.write_large(offset, from)?;
+            self.write_as(offset, from, profile.copy_plan().of_part(all))?;
             return Ok(self.region.publish(span)?);
         }
-        let (plan, method) = self.region.profile().published_plan(span.length);
+        let (plan, method) = profile.published_plan(all);
         let report = self.write_as(offset, from, plan)?;
         if let Some(method) = method {
             return Ok(self.region.publish_by(method, span)?);
@@ -175,16 +181,17 @@ impl Alias {
         // Parts end where huge pages do, so that no two threads make the same one ready.
         let phase = (offset.0 % PART_BYTES as u64) as usize;
         let failed = OnceLock::new();
-        share((phase + from.len()).div_ceil(PART_BYTES), threads_max, |index| {
-            let start = (index * PART_BYTES).saturating_sub(phase);
-            let end = ((index + 1) * PART_BYTES - phase).min(from.len());
-            let Some(part) = from.get(start..end) else {
+        let parts = Parts::new(phase + from.len(), threads_max);
+        share(parts.count(), threads_max, |index| {
+            let (start, end) = parts.bounds(index);
+            let (start, end) = (start.saturating_sub(phase), end.saturating_sub(phase));
+            let Some(part) = from.get(start..end).filter(|part| !part.is_empty()) else {
                 return;
             };
             let at = Offset(offset.0 + start as u64);
             // Without the entries the copy is slower, not wrong.
             let _ = self.populate_part(Span::new(at, Length::from(part.len())));
-            if let Err(error) = self.write_published(at, part) {
+            if let Err(error) = self.write_part(at, part, Length::from(from.len())) {
                 let _ = failed.set(error);
             }
         });
