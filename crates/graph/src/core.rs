@@ -33,6 +33,8 @@ pub(crate) const LEARNT_AT_ONCE: usize = 1 << 16;
 const ROW_BYTES: usize = 256;
 /// What the tables of searches take, unless accounts have many thousands of edges.
 const SEARCH_BYTES: usize = 64 << 10;
+/// Of fewer rows the searches take less time than it takes to wake other threads for them.
+const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 8 };
 /// Both ends of a trigger, and both lists of each.
 const LISTS: [(Side, Side); 4] =
     [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
@@ -445,7 +447,7 @@ impl<T: Stamp> Core<T> {
         share: Share,
     ) -> Outcome {
         let is_causal = settings.mode == Mode::Causal;
-        let workers = pool.map_or(1, rayon::ThreadPool::current_num_threads);
+        let workers = 1 + pool.map_or(0, rayon::ThreadPool::current_num_threads);
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.resize_with(workers, Scratch::default);
         for one in &mut scratch {
@@ -465,18 +467,20 @@ impl<T: Stamp> Core<T> {
         }
         let scene = self.scene(first, is_causal);
         let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, workers, share);
-        match pool {
-            None => {
-                if let Some(one) = scratch.first_mut() {
-                    work.run(one);
-                }
+        match (pool, scratch.split_first_mut()) {
+            (Some(pool), Some((own, others))) if self.triggers.len() >= HELPED_MIN => {
+                // This thread searches too: it need not be woken, and has just had the newest edges
+                // in its hands.
+                pool.in_place_scope(|scope| {
+                    for one in others {
+                        let work = &work;
+                        scope.spawn(move |_| work.run(one));
+                    }
+                    work.run(own);
+                });
             }
-            Some(pool) => pool.scope(|scope| {
-                for one in &mut scratch {
-                    let work = &work;
-                    scope.spawn(move |_| work.run(one));
-                }
-            }),
+            (_, Some((own, _))) => work.run(own),
+            (_, None) => {}
         }
         let mut outcome = Outcome::default();
         if let Some((one, others)) = scratch.split_first_mut() {

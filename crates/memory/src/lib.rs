@@ -2,7 +2,7 @@
 //!
 //! This crate turns (region, offset, length) into memory and is the only one that makes pointers.
 //! It knows fabrics, pages and cache lines; it knows no objects, no names and no Arrow, starts no
-//! thread that outlives a call, and never prints. `farrow-store` builds objects on it, and
+//! thread that works beyond a call, and never prints. `farrow-store` builds objects on it, and
 //! `farrow-cluster` and `farrow` make and pass the descriptors.
 //!
 //! What another process can write is read only by [`Region::words`] and [`Region::copy_out`]; what

@@ -98,6 +98,7 @@ enum Graph {
 pub struct GraphFeatures {
     settings: Settings,
     graph: Graph,
+    /// All threads but the caller's.
     pool: Option<rayon::ThreadPool>,
     rows: u64,
     cut_short: [u64; Kind::COUNT],
@@ -121,7 +122,7 @@ impl GraphFeatures {
         settings.check()?;
         let threads = settings.threads;
         let pool = if threads > 1 {
-            let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let built = rayon::ThreadPoolBuilder::new().num_threads(threads - 1).build();
             Some(
                 built
                     .map_err(|error| GraphError::Threads { threads, reason: error.to_string() })?,
