@@ -58,14 +58,15 @@ class StorePlan:
 
     classes: tuple[tuple[int, int], ...] = CLASSES
     rounds: int = 5
+    large_rounds: int = 11
     reads: int = 8
     large_rows: int = 157_286_400
     tables: int = 4
     latency: int = 5_000
     many_bulk: int = 1_000
     many_rounds: int = 10
-    rate_rounds: int = 5
-    rate_seconds: float = 0.7
+    rate_rounds: int = 9
+    rate_seconds: float = 0.35
     rate_pairs_max: int = 150_000
     fill: int = 100_000
     fill_seconds_max: float = 12.0
@@ -78,6 +79,7 @@ class StorePlan:
         return cls(
             classes=QUICK_CLASSES,
             rounds=2,
+            large_rounds=3,
             reads=2,
             large_rows=15_728_640,
             tables=2,
@@ -198,9 +200,12 @@ def _classes(run: PeerRun, plan: StorePlan, about: dict[str, Any], say: _Say) ->
             reader = run.driver()
         for driver, role in ((writer, "write"), (reader, "read")):
             driver.call("prepare", count=count, size=size, scope=f"class-{size}", role=role)
-        written = writer.call("write", count=count, size=size, rounds=plan.rounds)
+        rounds = plan.large_rounds if is_last else plan.rounds
+        written = writer.call("write", count=count, size=size, rounds=rounds, compares=is_last)
         yield _sample(f"write first {title}", written["seconds"][:1], total)
         yield _sample(f"write {title}", written["seconds"][1:], total)
+        if written["copies"]:
+            yield _sample(f"copy in turn {title}", written["copies"][1:], total)
         tokens = written["tokens"]
         if is_last:
             found = reader.call(

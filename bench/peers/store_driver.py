@@ -70,14 +70,17 @@ class StoreDriver:
             self._store.prepare(count, size, scope, role)
         return {}
 
-    def write(self, count: int, size: int, rounds: int) -> Any:
+    def write(self, count: int, size: int, rounds: int, compares: bool) -> Any:
         """Create, write and seal ``count`` objects, ``rounds`` times; the last ones stay.
 
-        Returns the seconds of each round and the tokens that are kept.
+        Returns the seconds of each round and the tokens that are kept; with ``compares``, of the
+        machine's best copy of as many bytes before each round too, where the peer knows it.
         """
         payload, put = self._payload(size), self._store.put
-        samples = []
+        samples, copies = [], []
         for turn in range(rounds):
+            if compares and hasattr(self._store, "best_copy"):
+                copies.append(self._store.best_copy(count * size))
             names, kept = self._names(count), []
             gc.collect()
             began = _clock()
@@ -93,7 +96,8 @@ class StoreDriver:
                 del token
                 kept.clear()
         self._kept = kept
-        return {"seconds": samples, "tokens": [self._store.export(token) for token in kept]}
+        tokens = [self._store.export(token) for token in kept]
+        return {"seconds": samples, "copies": copies, "tokens": tokens}
 
     def drop(self) -> Any:
         """Delete what ``write`` or ``latency_put`` kept."""

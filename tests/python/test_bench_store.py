@@ -21,6 +21,7 @@ from harness.tasks import Sample  # noqa: E402
 SMALL = StorePlan(
     classes=((5, 1_000), (3, 10_000)),
     rounds=2,
+    large_rounds=2,
     reads=2,
     large_rows=4_096,
     tables=2,
@@ -53,12 +54,15 @@ def test_a_ratio_to_plasma_is_judged_by_medians() -> None:
     assert bad.met is False
 
 
-def test_a_share_of_the_best_copy_counts_bytes() -> None:
+def test_a_share_of_the_best_copy_is_that_of_the_copy_just_before() -> None:
     title = "create+write+seal 10 x 100 MB"
-    limit = sample("copy", "limit", 0.05, size=500_000_000)
+    # The machine was faster in the second round.
+    copies = sample("copy in turn 10 x 100 MB", "farrow", 0.100, 0.050, 0.100)
     for seconds, is_met in ((0.104, True), (0.107, False)):
-        ours = sample("write 10 x 100 MB", "farrow", seconds, size=1_000_000_000)
-        assert row(title, ours, limit).met is is_met
+        ours = sample("write 10 x 100 MB", "farrow", seconds, seconds / 2, 0.500)
+        found = row(title, ours, copies)
+        assert found.met is is_met
+        assert "(0.20 to 0.9" in found.goal
 
 
 def test_peers_that_name_all_stand_beside_unnamed_puts_and_not_the_other_way() -> None:
@@ -100,7 +104,7 @@ def test_what_a_second_process_adds_at_best_stands_beside_the_goal() -> None:
     ]
     found = row("rate of 2 clients over 1", *samples)
     assert found.met is False
-    assert found.goal == "1.8 or more; pure compute in turn: 1.90 (1.00 to 1.90)"
+    assert found.goal == "1.8 or more; pure compute in turn: 1.50 (1.00 to 1.90)"
 
 
 @pytest.mark.parametrize("peer", ["ipc_shm", "farrow"])
@@ -114,6 +118,7 @@ def test_every_measurement_of_a_peer_gives_samples(peer: str) -> None:
     wanted |= {"table put", "table get", "memory per object"}
     if peer == "farrow":
         wanted |= {"put 1 kB", "get 1 kB", "put_many 1 kB each", "get_many 1 kB each", "idle"}
+        wanted |= {"copy in turn 3 x 10 kB"}
         wanted |= {"compute 1 process", "compute 2 processes"}
     assert wanted <= cases, said
 
@@ -121,6 +126,6 @@ def test_every_measurement_of_a_peer_gives_samples(peer: str) -> None:
 def test_other_bytes_are_an_error() -> None:
     with PeerRun("ipc_shm", 1 << 20, PROGRAM) as run:
         driver: Driver = run.driver()
-        written = driver.call("write", count=1, size=1_000, rounds=1)
+        written = driver.call("write", count=1, size=1_000, rounds=1, compares=False)
         with pytest.raises(PeerError, match="other bytes came back"):
             driver.call("read", tokens=written["tokens"], size=1_001, rounds=1)

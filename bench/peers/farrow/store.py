@@ -76,6 +76,12 @@ class Store:
         stats = self._client.stats()
         return int(stats["used"]) + int(stats["records"])
 
+    def best_copy(self, size: int) -> float:
+        """Seconds of a copy between private buffers, with all cores and past the caches."""
+        from farrow import _native
+
+        return float(_native.copy_bandwidth(size))
+
     def stats(self) -> dict[str, Any]:
         """The node's counters."""
         result: dict[str, Any] = self._client.stats()

@@ -48,7 +48,7 @@ impl Arena {
         let mut state = lock(&self.state);
         if state.end - state.next < length {
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
-            let fresh = session.extents.take(session, chunk.max(length))?;
+            let fresh = session.extents.take_to_cut(session, chunk.max(length))?;
             state.chunk_bytes = chunk;
             // Behind the old chunk, the new one may go on with it: nothing is left over then.
             if fresh.offset.0 != state.end {

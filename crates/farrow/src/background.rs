@@ -16,9 +16,6 @@ use crate::session::lock;
 /// Smaller objects are faulted in by their reader in less time than it takes to tell a thread.
 const POPULATE_BYTES_MIN: u64 = 1 << 20;
 
-/// Up to this many bytes an alias is unmapped by who wrote through it: some 300 us.
-const UNMAP_AT_ONCE_BYTES_MAX: u64 = 16 << 20;
-
 /// Bytes made ready by one call.
 const PIECE_BYTES: u64 = 8 << 20;
 
@@ -83,9 +80,9 @@ pub(crate) fn take_down(retired: Retired) {
     }
 }
 
-/// Unmaps a large alias later, a small one or one too many at once.
+/// Unmaps an alias later, if that takes long and this is not one too many.
 pub(crate) fn unmap(alias: Alias) {
-    if alias.span().length.0 <= UNMAP_AT_ONCE_BYTES_MAX {
+    if alias.span().length <= alias.at_once() {
         return;
     }
     if let Some(queue) = worker() {

@@ -25,6 +25,9 @@ const GRANT_BYTES_FIRST: u64 = 256 << 10;
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
 const AHEAD_PART_OF_HEAP: u64 = 64;
 
+/// The greatest grant for what is cut up for small objects: a message for several thousands of them.
+const CUT_BYTES_MAX: u64 = 8 << 20;
+
 /// Free ranges that a client keeps.
 const KEPT_RUNS_MAX: usize = 2;
 
@@ -92,6 +95,31 @@ impl Extents {
                 None => state.want(whole, self.ahead_bytes),
             }
         };
+        self.granted(session, whole, want, wait)
+    }
+
+    /// As [`Self::take`], for what many small objects are cut from: more is granted ahead however
+    /// much is taken.
+    pub(crate) fn take_to_cut(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
+        let whole = bytes.max(1).next_multiple_of(page_bytes());
+        let want = {
+            let mut state = lock(&self.state);
+            match state.take(whole) {
+                Some(span) => return Ok(span),
+                None => state.want_ahead(whole, self.ahead_bytes.min(CUT_BYTES_MAX)),
+            }
+        };
+        self.granted(session, whole, want, Duration::ZERO)
+    }
+
+    /// Has the node grant more, and takes `whole` bytes of it.
+    fn granted(
+        &self,
+        session: &Session,
+        whole: u64,
+        want: u64,
+        wait: Duration,
+    ) -> Result<Span, Error> {
         if !wait.is_zero() {
             // In the node's queue it would wait for what it keeps itself.
             trim_all(session);
@@ -257,6 +285,10 @@ impl State {
         if whole >= EXACT_BYTES_MIN {
             return whole;
         }
+        self.want_ahead(whole, ahead_bytes)
+    }
+
+    fn want_ahead(&mut self, whole: u64, ahead_bytes: u64) -> u64 {
         let want = self.grant_bytes.min(ahead_bytes).max(whole);
         self.grant_bytes = (self.grant_bytes * 2).min(AHEAD_BYTES_MAX);
         want

@@ -14,8 +14,10 @@ use farrow_store::{EntryTable, Held, HoldTable, ObjectId, ObjectKind, SealReques
 use crate::error::Error;
 use crate::session::{Session, lock, span, wall_clock_ns};
 
-/// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries.
+/// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries, and up
+/// to four times as many where that is no more than this part of all.
 const PAGES_MAX: u32 = 64;
+const PART_OF_PAGES: u32 = 32;
 
 /// After the node had no page left, so many objects are sealed by it before it is asked again.
 const PAUSE: u32 = 256;
@@ -133,7 +135,8 @@ fn add_pages(session: &Session) -> Result<(), Error> {
         state.pause -= 1;
         return Err(Error::TooMany { what: "entry pages".into(), max: 0 });
     }
-    let count = (state.pages * 2).clamp(1, PAGES_MAX);
+    let part = session.reader.layout().entry_pages_max / PART_OF_PAGES;
+    let count = (state.pages * 2).clamp(1, part.clamp(PAGES_MAX, 4 * PAGES_MAX));
     let added = match session.call(RequestBody::EntryPages { count }) {
         Ok(ReplyBody::EntryPages(pages)) => Ok(session.local.add(&[span(pages)])?),
         Ok(other) => Err(confused(&other).into()),

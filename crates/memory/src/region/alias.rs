@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::io::Errno;
 
 use super::words::{WORD_BYTES, WordsMut};
+use super::writable::{TAKE_DOWN_PIECE_BYTES, TAKE_DOWN_PIECE_BYTES_HUGE, take_down};
 use super::{Populate, Region, failure, words};
 use crate::copy::parallel::{PART_BYTES, Parts, share};
 use crate::copy::{self, CopyPlan, CopyReport};
@@ -85,6 +86,16 @@ impl Alias {
     #[must_use]
     pub fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// A view of so much or less is quick to drop. What is longer holds the kernel's lock on the
+    /// address space again and again meanwhile.
+    #[must_use]
+    pub fn at_once(&self) -> Length {
+        match self.region.fabric().huge_page_bytes() {
+            Some(_) => Length(TAKE_DOWN_PIECE_BYTES_HUGE),
+            None => Length(TAKE_DOWN_PIECE_BYTES),
+        }
     }
 
     /// A pointer to a byte of the region through this view, or `None` outside of it.
@@ -243,7 +254,7 @@ impl Alias {
 
 impl Drop for Alias {
     fn drop(&mut self) {
-        super::writable::take_down(&self.mapping);
+        take_down(&self.mapping, self.at_once().0);
         self.region.counters.alias_bytes.fetch_sub(self.span.length.0, Ordering::Relaxed);
     }
 }

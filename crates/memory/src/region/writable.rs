@@ -116,8 +116,9 @@ fn refuse_pinned(writable: &super::ranges::WritableRanges, span: Span) -> Result
     }
 }
 
-/// Page tables taken down at once: some 300 us without huge pages.
-const TAKE_DOWN_PIECE_BYTES: u64 = 16 << 20;
+/// Page tables taken down at once: some 300 us without huge pages, 60 us with them.
+pub(super) const TAKE_DOWN_PIECE_BYTES: u64 = 16 << 20;
+pub(super) const TAKE_DOWN_PIECE_BYTES_HUGE: u64 = 512 << 20;
 
 /// A claim that a range stays writable.
 #[derive(Debug)]
@@ -155,20 +156,20 @@ impl Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        self.moved.iter().for_each(take_down);
+        self.moved.iter().for_each(|mapping| take_down(mapping, TAKE_DOWN_PIECE_BYTES));
     }
 }
 
 /// Takes the page tables of a mapping of a shared file down, before it goes. In pieces: all of a
 /// large one at once would hold the kernel's lock on the address space, for which every other
 /// thread's next map waits.
-pub(super) fn take_down(mapping: &Mapping) {
+pub(super) fn take_down(mapping: &Mapping, piece: u64) {
     let whole = mapping.length().0;
-    if whole <= TAKE_DOWN_PIECE_BYTES {
+    if whole <= piece {
         return;
     }
-    for start in (0..whole).step_by(TAKE_DOWN_PIECE_BYTES as usize) {
-        let length = Length(TAKE_DOWN_PIECE_BYTES.min(whole - start));
+    for start in (0..whole).step_by(piece as usize) {
+        let length = Length(piece.min(whole - start));
         let advice = rustix::mm::Advice::LinuxDontNeed;
         // SAFETY: all of our own mapping of a shared file, whose bytes stay in the file. What is
         // left over goes with the mapping itself.

@@ -32,10 +32,12 @@ use crate::format::ids::{Generation, NamespaceId, ObjectId};
 use crate::home::SealRequest;
 use crate::seqlock::{self, RecordWriter};
 
-/// Lives looked at in one search for entries that can be used again: some 8 KiB of them. With
-/// more entries than that in use it may find none although there are some, and another page is
-/// cheaper than to look at all.
-const SEARCH_MAX: usize = 512;
+/// Entries that one search finds, and lives that it looks at in any case: some 4 KiB of them.
+const SEARCH_MIN: usize = 512;
+
+/// Lives that may be looked at for each object that is made. Where one entry in this many can be
+/// used again, no page is asked for: what a client takes follows what it has in use.
+const LOOKS_PER_OBJECT: usize = 4;
 
 /// Entries in pages in a row.
 #[derive(Debug)]
@@ -57,6 +59,10 @@ struct Books {
     /// Where the next search starts.
     row: usize,
     place: usize,
+    /// Entries in all rows.
+    entries: usize,
+    /// Lives that the next search may look at.
+    looks: usize,
 }
 
 /// The words of one entry.
@@ -138,6 +144,7 @@ impl EntryTable {
         let used = vec![0; pages as usize * in_page as usize];
         let (row, places) = (books.rows.len(), used.len());
         let namespace = namespace_of_page(&self.region, layout, before as u32)?;
+        books.entries += places;
         books.rows.push(PageRow { alias, first: before as u32 * in_page, namespace, used });
         // The last one in is the first one out: low entries are used first.
         for place in (0..places).rev() {
@@ -185,6 +192,7 @@ impl EntryTable {
                 if let Some(used) = used {
                     *used = life.0;
                 }
+                books.looks = (books.looks + LOOKS_PER_OBJECT).min(books.entries);
             }
             Err(_) => books.free.push((row, place)),
         }
@@ -249,8 +257,12 @@ impl EntryTable {
 
     /// Look for entries whose life has moved on since they were used.
     fn search(&self, books: &mut Books) -> Result<(), StoreError> {
-        let all: usize = books.rows.iter().map(|row| row.used.len()).sum();
-        for _ in 0..all.min(SEARCH_MAX) {
+        let most = books.looks.max(SEARCH_MIN).min(books.entries);
+        for _ in 0..most {
+            if books.free.len() >= SEARCH_MIN {
+                break;
+            }
+            books.looks = books.looks.saturating_sub(1);
             if books.rows.get(books.row).is_none_or(|row| books.place >= row.used.len()) {
                 books.row = if books.row + 1 < books.rows.len() { books.row + 1 } else { 0 };
                 books.place = 0;

@@ -108,6 +108,39 @@ fn entries_are_used_again_and_ids_never_repeat() {
     assert_eq!(count, live.len());
 }
 
+/// New pages once stood in the way of the search for old entries, which led to newer pages.
+#[test]
+fn pages_of_a_client_follow_what_it_has_in_use() {
+    let capacity = Length(256 << 12);
+    let world = World::new(RegionOptions { capacity, client_objects_max: 42 * 1024, ..small() });
+    let mut home = world.create();
+    let client = Client::join(&world, &mut home).unwrap();
+    let mut pages = 0;
+    let mut seal = |home: &mut Home, count: u64| -> Vec<ObjectId> {
+        let extent = home.grant(client.slot, Length(128 * count), Length(128 * count)).unwrap();
+        let one = |n| loop {
+            if let Some(id) = client.seal_local(part(extent, n * 128, 128), n) {
+                return id;
+            }
+            let more = home.entry_pages(client.slot, 16).unwrap();
+            pages += more.length.0 / 4096;
+            client.entries.add_pages(more).unwrap();
+        };
+        (0..count).map(one).collect()
+    };
+    // A few stay.
+    let kept = seal(&mut home, 1024);
+    for round in 0..40 {
+        // Now more, now fewer.
+        for id in seal(&mut home, [2048, 512, 3072, 64][round % 4]) {
+            assert!(home.delete(Target::Id(id)).unwrap().freed_now);
+        }
+    }
+    assert!(kept.iter().all(|id| client.reader.by_id(*id).unwrap().is_some()));
+    let needed = (1024 + 3072) / 42;
+    assert!(pages <= needed + needed / 3 + 2 * 16, "{pages} pages for entries in {needed}");
+}
+
 #[test]
 fn what_a_client_leaves_behind_stays_and_its_page_is_free_in_the_end() {
     let world = World::new(small());
