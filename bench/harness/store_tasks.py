@@ -45,7 +45,7 @@ KINDS = {
 }
 # Pages of a fresh region are made ready in the background; a store in use has them.
 _READY_SECONDS_MAX = 30.0
-_START_SECONDS = 1.0
+_START_SECONDS = 0.4
 
 _Found = Iterator[Sample]
 _Say = Callable[[str, bool], None]
@@ -65,13 +65,13 @@ class StorePlan:
     latency: int = 5_000
     many_bulk: int = 1_000
     many_rounds: int = 10
-    rate_rounds: int = 9
+    rate_rounds: int = 7
     rate_seconds: float = 0.35
-    rate_pairs_max: int = 150_000
+    rate_pairs_max: int = 100_000
     fill: int = 100_000
     fill_seconds_max: float = 12.0
     idle_seconds: float = 2.0
-    seconds_max: float = 660.0
+    seconds_max: float = 900.0
 
     @classmethod
     def quick(cls) -> StorePlan:

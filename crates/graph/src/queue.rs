@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 
 /// Room for evicted edges that stays for the next call.
 const GONE_KEPT: usize = 4096;
+/// Edges whose lists are read together.
+const TOUCHED: u64 = 64;
 
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub(crate) struct Queue<T> {
     pub late: BTreeSet<(T, u64)>,
     /// Edges before this one that did not come late have been evicted.
     pub cursor: u64,
+    /// Edges before this one have been touched.
+    pub touched: u64,
     pub newest: T,
     pub alive: usize,
     /// Evicted, and still in the graph for the triggers of the batch.
@@ -39,6 +43,7 @@ impl<T: Stamp> Default for Queue<T> {
         Queue {
             late: BTreeSet::new(),
             cursor: 0,
+            touched: 0,
             newest: T::default(),
             alive: 0,
             gone: Vec::new(),
@@ -91,6 +96,10 @@ impl<T: Stamp> Queue<T> {
         let punctual = loop {
             if self.cursor >= graph.next() {
                 break None;
+            }
+            if self.cursor >= self.touched {
+                self.touched = self.cursor + TOUCHED;
+                graph.touch_owners(self.cursor..self.touched);
             }
             let record = graph.record(self.cursor);
             match record.map(|record| (record.time, self.cursor)) {

@@ -4,24 +4,15 @@ use super::Adjacency;
 use super::accounts::{Accounts, Side, Spread};
 use super::arena::{Arena, Entry, LENGTH_MAX, List};
 use super::lens::Lens;
+use super::records::{Owner, Record, Records};
 use super::stamp::Stamp;
-use crate::memory::{Full, make_room, or_abort, reserve};
+use crate::memory::{Full, or_abort, reserve};
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// All edges may be those of one account. (Numbers of arrival are kept modulo 2^32 and compared by
 /// their distance.)
 pub(crate) const EDGES_MAX: usize = LENGTH_MAX;
-
-/// An edge in order of arrival. One that is gone names no account.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<T> {
-    pub source: u32,
-    pub target: u32,
-    pub time: T,
-}
-
-const GONE: u32 = u32::MAX;
 
 /// An edge that came after a later one.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +56,7 @@ pub(crate) struct Dynamic<T> {
     /// Accounts that pay themselves, and when.
     loops: HashMap<u32, List, Spread>,
     /// All edges since the oldest that is alive.
-    records: VecDeque<Record<T>>,
+    records: Records<T>,
     /// Number of arrival of the first record.
     head: u64,
     alive: usize,
@@ -87,7 +78,7 @@ impl<T: Stamp> Dynamic<T> {
             accounts: Accounts::new(remembers),
             arena: Arena::default(),
             loops: HashMap::default(),
-            records: VecDeque::new(),
+            records: Records::new(false),
             head: 0,
             alive: 0,
             newest: T::default(),
@@ -101,7 +92,8 @@ impl<T: Stamp> Dynamic<T> {
     /// The same for a graph with segments: they know accounts by their small numbers, and have no
     /// place for edges that came late.
     pub(crate) fn before_segments(base: i64) -> Dynamic<T> {
-        Dynamic { late: Some(BTreeMap::new()), ..Dynamic::new(base, true) }
+        let records = Records::new(true);
+        Dynamic { late: Some(BTreeMap::new()), records, ..Dynamic::new(base, true) }
     }
 
     pub(crate) fn base(&self) -> i64 {
@@ -191,7 +183,7 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn insert(&mut self, [source, target]: [u32; 2], time: T) -> Result<u64, Full> {
         let number = self.next();
         let seq = number as u32;
-        make_room(&mut self.records)?;
+        self.records.make_room()?;
         if source == target {
             self.insert_loop(source, time, seq)?;
         } else {
@@ -205,7 +197,7 @@ impl<T: Stamp> Dynamic<T> {
             inserted?;
         }
         let record = Record { source, target, time };
-        self.records.push_back(record);
+        self.records.push(record);
         self.alive += 1;
         if time < self.newest {
             self.disorder = Some(number);
@@ -240,7 +232,9 @@ impl<T: Stamp> Dynamic<T> {
     /// Takes back all edges that came since, as if they never had; none has been removed.
     pub(crate) fn rewind(&mut self, mark: Mark<T>) {
         for number in (mark.next..self.next()).rev() {
-            self.remove(number);
+            if let Some(record) = self.record(number) {
+                self.remove(number, record);
+            }
         }
         // Records of removed edges leave by themselves at the old end: all of them, if no edge is left.
         self.head = self.head.min(mark.next);
@@ -254,12 +248,17 @@ impl<T: Stamp> Dynamic<T> {
         let mut rest = numbers;
         loop {
             let part = rest.clone().take(TOUCHED);
-            let ends = part.clone().filter_map(|number| self.record(number));
-            self.touch_ends(ends.map(|record| [record.source, record.target]));
+            self.touch_owners(part.clone());
+            let mut found = [None; TOUCHED];
             let mut count = 0;
-            for number in part {
-                self.remove(number);
+            for (place, number) in found.iter_mut().zip(part) {
+                *place = self.record(number).map(|record| (number, record));
                 count += 1;
+            }
+            let known = found.iter().flatten();
+            self.touch_ends(known.map(|(_, record)| [record.source, record.target]));
+            for (number, record) in found.into_iter().flatten() {
+                self.remove(number, record);
             }
             if count < TOUCHED {
                 return;
@@ -268,9 +267,11 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// Takes an edge out.
-    fn remove(&mut self, number: u64) {
-        let Some(Record { source, target, time }) = self.take(number) else { return };
+    /// Takes an edge out that is there.
+    fn remove(&mut self, number: u64, Record { source, target, time }: Record<T>) {
+        if !self.forget(number) {
+            return;
+        }
         self.alive -= 1;
         let seq = number as u32;
         if source == target {
@@ -285,19 +286,47 @@ impl<T: Stamp> Dynamic<T> {
             self.arena.remove(self.accounts.list_mut(target, Side::In), time, seq);
         }
         self.forget_idle([source, target].into_iter());
-        while self.records.front().is_some_and(|record| record.source == GONE) {
-            self.records.pop_front();
-            self.head += 1;
-        }
+        self.head += self.records.pop_gone();
     }
 
-    /// Takes an edge out of the records.
-    fn take(&mut self, number: u64) -> Option<Record<T>> {
-        let late = self.late.as_mut().and_then(|late| late.remove(&number));
-        let Some(place) = number.checked_sub(self.head) else { return late.map(|one| one.record) };
-        let record = self.records.get_mut(usize::try_from(place).ok()?)?;
-        let gone = Record { source: GONE, ..*record };
-        (record.source != GONE).then(|| std::mem::replace(record, gone))
+    /// Takes an edge out of the records; false if it is in none.
+    fn forget(&mut self, number: u64) -> bool {
+        let was_late = self.late.as_mut().is_some_and(|late| late.remove(&number).is_some());
+        let Some(place) = number.checked_sub(self.head) else { return was_late };
+        let place = place as usize;
+        let is_there = self.records.owner(place).is_some();
+        self.records.mark_gone(place);
+        is_there
+    }
+
+    /// The edge at a place of the records, if it is alive.
+    fn at(&self, place: usize) -> Option<Record<T>> {
+        if self.records.are_whole() {
+            return self.records.whole(place);
+        }
+        let Owner { source, is_loop } = self.records.owner(place)?;
+        let list = if is_loop {
+            self.loops.get(&source).copied().unwrap_or_default()
+        } else {
+            self.accounts.list(source, Side::Out)
+        };
+        let (seq, head) = ((self.head + place as u64) as u32, self.head as u32);
+        let entry = self.arena.find(list, seq, self.is_ordered().then_some(head))?;
+        Some(Record { source, target: entry.other, time: entry.time })
+    }
+
+    /// Reads where the edges of these numbers are looked for, so that the waits overlap.
+    pub(crate) fn touch_owners(&self, numbers: impl Iterator<Item = u64>) {
+        if self.records.are_whole() {
+            return;
+        }
+        let places = numbers.filter_map(|number| number.checked_sub(self.head));
+        let owners = places.filter_map(|place| self.records.owner(place as usize));
+        let touched = owners.map(|one| {
+            let first = self.arena.get(self.accounts.list(one.source, Side::Out)).first();
+            first.map_or(0, |one| one.seq)
+        });
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
     /// Adds an edge that came late before all that the records will hold, with the latest time
@@ -306,7 +335,7 @@ impl<T: Stamp> Dynamic<T> {
         let head = self.head;
         self.head = number;
         or_abort(self.insert([record.source, record.target], record.time));
-        self.records.clear();
+        self.records.truncate(0);
         self.head = head;
         if let Some(late) = &mut self.late {
             late.insert(number, Late { record, front });
@@ -342,7 +371,7 @@ impl<T: Stamp> Dynamic<T> {
         let numbers: Vec<u64> = (self.head..end).filter(|one| !self.is_late(*one)).collect();
         self.remove_all(numbers.into_iter());
         // What came late stays, apart from the records.
-        while self.head < end && self.records.pop_front().is_some() {
+        while self.head < end && self.records.pop() {
             self.head += 1;
         }
     }
@@ -377,8 +406,7 @@ impl<T: Stamp> Dynamic<T> {
         let Some(place) = number.checked_sub(self.head) else {
             return self.late.as_ref()?.get(&number).map(|late| late.record);
         };
-        let record = self.records.get(usize::try_from(place).ok()?);
-        record.copied().filter(|record| record.source != GONE)
+        self.at(usize::try_from(place).ok()?)
     }
 
     /// As `stragglers`, with those that will be once what is sealed has been taken out.
@@ -406,15 +434,19 @@ impl<T: Stamp> Dynamic<T> {
         &self,
         is_over: impl Fn(T) -> bool,
     ) -> impl Iterator<Item = Option<Record<T>>> {
-        let all = (self.head..).zip(&self.records).map(|(number, record)| {
-            (record.source != GONE && !self.is_late(number)).then_some(*record)
-        });
+        let all = (self.head..).zip(0..self.records.len());
+        let all = all.map(|(number, at)| self.at(at).filter(|_| !self.is_late(number)));
         all.take_while(move |one| one.is_none_or(|record| !is_over(record.time)))
     }
 
     /// Edges that are alive, in order of arrival, `stragglers` apart.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
-        (self.head..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != GONE)
+        (self.head..).zip(0..self.records.len()).filter_map(|(number, at)| {
+            if at % TOUCHED == 0 {
+                self.touch_owners(number..number + TOUCHED as u64);
+            }
+            Some((number, self.at(at)?))
+        })
     }
 
     /// Number of arrival of the oldest record.
@@ -449,15 +481,10 @@ impl<T: Stamp> Dynamic<T> {
             let offset = (i128::from(time.offset()) + shift).clamp(0, i128::from(S::OFFSET_MAX));
             S::from_offset(offset as u64)
         };
-        let records = self.records.into_iter().map(|Record { source, target, time }| Record {
-            source,
-            target,
-            time: change(time),
-        });
         Dynamic {
             base,
             loops: self.loops,
-            records: records.collect(),
+            records: self.records.restamp(&change),
             arena: self.arena.restamp(change),
             accounts: self.accounts,
             head: self.head,
@@ -466,8 +493,8 @@ impl<T: Stamp> Dynamic<T> {
             disorder: self.disorder,
             remembers: self.remembers,
             late: self.late.map(|late| {
-                let again = |Late { record: Record { source, target, time }, front }| Late {
-                    record: Record { source, target, time: change(time) },
+                let again = |Late { record, front }| Late {
+                    record: record.restamp(&change),
                     front: change(front),
                 };
                 late.into_iter().map(|(number, late)| (number, again(late))).collect()
@@ -492,16 +519,15 @@ impl<T: Stamp> Dynamic<T> {
         let mut graph = Dynamic::new(self.base, self.remembers);
         graph.try_remember(&self.in_order())?;
         graph.head = self.head;
-        for record in &self.records {
-            if record.source == GONE {
-                make_room(&mut graph.records)?;
-                graph.records.push_back(*record);
-            } else {
-                let [source, target] =
-                    [record.source, record.target].map(|one| self.accounts.key(one));
-                let ends = [graph.accounts.intern(source)?, graph.accounts.intern(target)?];
-                graph.insert(ends, record.time)?;
-            }
+        for place in 0..self.records.len() {
+            let Some(record) = self.at(place) else {
+                graph.records.make_room()?;
+                graph.records.push_gone();
+                continue;
+            };
+            let [source, target] = [record.source, record.target].map(|one| self.accounts.key(one));
+            let ends = [graph.accounts.intern(source)?, graph.accounts.intern(target)?];
+            graph.insert(ends, record.time)?;
         }
         Ok(graph)
     }
@@ -516,7 +542,7 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.accounts.bytes()
             + self.arena.bytes()
-            + self.records.capacity() * size_of::<Record<T>>()
+            + self.records.bytes()
             + self.loops.allocation_size()
     }
 

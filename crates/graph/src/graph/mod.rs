@@ -10,16 +10,19 @@ mod dynamic;
 mod freeze;
 mod hybrid;
 mod lens;
+mod records;
+mod runs;
 mod segment;
 mod stamp;
 
 pub(crate) use accounts::{Side, Spread};
 pub(crate) use arena::Entry;
-pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark, Record};
+pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark};
 pub use freeze::{Frozen, Plan, Room, Sizes};
 pub(crate) use freeze::{GONE, Sealed};
 pub(crate) use hybrid::Hybrid;
 pub(crate) use lens::{Floor, Lens};
+pub(crate) use records::Record;
 pub use segment::{About, Buffers, List, Rows, Segment};
 pub(crate) use stamp::Stamp;
 

@@ -10,6 +10,10 @@ use crate::running::Running;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// Legs are kept of accounts with so many edges: looking at fewer once a call takes less than what is
+/// kept of them takes room.
+pub(crate) const LEGS_KEPT_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
+
 /// So many views are looked through for those that are over.
 const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 

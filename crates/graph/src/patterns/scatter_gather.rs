@@ -26,10 +26,25 @@ struct Near<T> {
 /// A far account and what is known of its pattern.
 #[derive(Clone, Copy, Debug, Default)]
 struct Far {
-    is_late: bool,
     /// The last middle account whose legs were compared with this one.
     seen: u32,
+    /// Middle accounts, or [`LATE`].
     size: u32,
+}
+
+/// Said of a pattern that a later edge completes.
+const LATE: u32 = u32::MAX;
+
+impl Far {
+    fn is_late(&self) -> bool {
+        self.size == LATE
+    }
+
+    fn add(&mut self) {
+        if !self.is_late() {
+            self.size += 1;
+        }
+    }
 }
 
 /// The legs between near and its middle accounts.
@@ -176,7 +191,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     let lens = scene.lens(group[group.len() - 1]);
     let is_kept = scene.is_causal
         && is_ordered
-        && scene.graph.at_most(near, side, whole, lens) >= hubs::LENGTH_MIN;
+        && scene.graph.at_most(near, side, whole, lens) >= hubs::LEGS_KEPT_MIN;
     let kept = hubs::place(near, side, search.window);
     let key = scene.graph.key(near);
     let own = is_kept.then(|| {
@@ -298,7 +313,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let (account, is_new) = far.entry(one.other);
             if is_new {
                 // The newest leg comes first.
-                account.is_late = !self.trigger.is_loop() && one.time > self.trigger.time;
+                if !self.trigger.is_loop() && one.time > self.trigger.time {
+                    account.size = LATE;
+                }
                 fars.push(one.other);
             }
         }
@@ -349,7 +366,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         for at in 0..scratch.fars.len() {
             let account = scratch.fars[at];
             let mark = scratch.legs.next_mark();
-            let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late) else {
+            let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late()) else {
                 continue;
             };
             let start = scratch.members.len();
@@ -360,15 +377,15 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
                 }
                 leg.seen = mark;
                 if leg.newest > time || one.time > time {
-                    far.is_late = true;
+                    far.size = LATE;
                     break;
                 }
                 if one.time >= self.from {
-                    far.size += 1;
+                    far.add();
                     scratch.members.push((account, one.other));
                 }
             }
-            if far.is_late {
+            if far.is_late() {
                 scratch.members.truncate(start);
             }
         }
@@ -390,9 +407,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
                 }
                 far.seen = mark;
                 if near.newest > time || one.time > time {
-                    far.is_late = true;
+                    far.size = LATE;
                 } else if one.time >= self.from {
-                    far.size += 1;
+                    far.add();
                     scratch.members.push((one.other, middle));
                 }
             }
@@ -412,9 +429,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             };
             let Some(far) = scratch.far.get_mut(account) else { continue };
             if near.newest > time || newest.time > time {
-                far.is_late = true;
+                far.size = LATE;
             } else if newest.time >= self.from {
-                far.size += 1;
+                far.add();
                 scratch.members.push((account, account));
             }
         }
@@ -422,7 +439,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     fn count(&self, scratch: &mut Scratch<T>, credits: &mut Credits) {
         let Scratch { far, fars, members, .. } = scratch;
-        let is_pattern = |far: &Far| !far.is_late && far.size >= 2;
+        let is_pattern = |far: &Far| !far.is_late() && far.size >= 2;
         for &account in fars.iter() {
             let Some(one) = far.get(account).filter(|one| is_pattern(one)) else { continue };
             if self.scene.is_causal && !self.trigger.is_loop() {

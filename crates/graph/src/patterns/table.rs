@@ -75,7 +75,7 @@ impl<V: Copy + Default> Table<V> {
 
     /// The value of an account and whether it is new: `V::default()` then.
     pub(crate) fn entry(&mut self, account: u32) -> (&mut V, bool) {
-        if self.len * 2 > self.mask {
+        if self.len * 3 > self.mask * 2 {
             self.grow();
         }
         let at = self.slot(account);

@@ -1,0 +1,154 @@
+//! Edges in order of arrival.
+
+use super::stamp::Stamp;
+use crate::memory::{Full, make_room};
+use std::collections::VecDeque;
+
+/// An edge in order of arrival.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<T> {
+    pub source: u32,
+    pub target: u32,
+    pub time: T,
+}
+
+impl<T: Stamp> Record<T> {
+    /// The same with another time.
+    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Record<S> {
+        Record { source: self.source, target: self.target, time: change(self.time) }
+    }
+}
+
+/// An edge that is gone.
+const GONE: u32 = u32::MAX;
+/// Said of an edge that is a self-loop.
+const LOOP: u32 = 1 << 31;
+
+/// Whose list has an edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub source: u32,
+    pub is_loop: bool,
+}
+
+/// All edges since the oldest that is alive, four bytes each: target and time are found in the list
+/// of the source. Only where all of a day's edges are copied at once are they kept here too.
+#[derive(Debug, Default)]
+pub(crate) struct Records<T> {
+    owners: VecDeque<u32>,
+    rest: Option<(VecDeque<u32>, VecDeque<T>)>,
+}
+
+impl<T: Stamp> Records<T> {
+    pub(crate) fn new(is_whole: bool) -> Records<T> {
+        Records { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
+    }
+
+    /// Sees to it that `push` needs no memory.
+    pub(crate) fn make_room(&mut self) -> Result<(), Full> {
+        make_room(&mut self.owners)?;
+        if let Some((targets, times)) = &mut self.rest {
+            make_room(targets)?;
+            make_room(times)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn push(&mut self, Record { source, target, time }: Record<T>) {
+        debug_assert!(source < LOOP, "EDGES_MAX, and segments, limit the number of accounts");
+        self.owners.push_back(if source == target { source | LOOP } else { source });
+        if let Some((targets, times)) = &mut self.rest {
+            targets.push_back(target);
+            times.push_back(time);
+        }
+    }
+
+    /// Another edge that is gone.
+    pub(crate) fn push_gone(&mut self) {
+        self.owners.push_back(GONE);
+        if let Some((targets, times)) = &mut self.rest {
+            targets.push_back(GONE);
+            times.push_back(T::default());
+        }
+    }
+
+    /// Whose list has the edge; None: it is gone, or was never there.
+    pub(crate) fn owner(&self, place: usize) -> Option<Owner> {
+        let word = self.owners.get(place).copied().filter(|word| *word != GONE)?;
+        Some(Owner { source: word & !LOOP, is_loop: word & LOOP != 0 })
+    }
+
+    /// The whole edge, where it is kept.
+    pub(crate) fn whole(&self, place: usize) -> Option<Record<T>> {
+        let (targets, times) = self.rest.as_ref()?;
+        let Owner { source, .. } = self.owner(place)?;
+        Some(Record { source, target: *targets.get(place)?, time: *times.get(place)? })
+    }
+
+    /// Whether nothing has to be looked up elsewhere.
+    pub(crate) fn are_whole(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Says that an edge is gone.
+    pub(crate) fn mark_gone(&mut self, place: usize) {
+        if let Some(word) = self.owners.get_mut(place) {
+            *word = GONE;
+        }
+    }
+
+    /// Forgets the oldest; false if there is none.
+    pub(crate) fn pop(&mut self) -> bool {
+        if let Some((targets, times)) = &mut self.rest {
+            targets.pop_front();
+            times.pop_front();
+        }
+        self.owners.pop_front().is_some()
+    }
+
+    /// Forgets those at the old end that are gone; how many.
+    pub(crate) fn pop_gone(&mut self) -> u64 {
+        let mut count = 0;
+        while self.owners.front() == Some(&GONE) {
+            self.pop();
+            count += 1;
+        }
+        count
+    }
+
+    /// Keeps the oldest.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.owners.truncate(count);
+        if let Some((targets, times)) = &mut self.rest {
+            targets.truncate(count);
+            times.truncate(count);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.owners.capacity()
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Records<S> {
+        let rest = self.rest.map(|(targets, times)| {
+            let times: VecDeque<S> = times.into_iter().map(change).collect();
+            (targets, times)
+        });
+        Records { owners: self.owners, rest }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let rest = self.rest.as_ref().map_or(0, |(targets, times)| {
+            targets.capacity() * size_of::<u32>() + times.capacity() * size_of::<T>()
+        });
+        self.owners.capacity() * size_of::<u32>() + rest
+    }
+}

@@ -1,0 +1,76 @@
+//! Free stretches of an arena, neighbours as one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Debug, Default)]
+pub(crate) struct Runs {
+    /// Start to length.
+    by_start: BTreeMap<u32, u32>,
+    /// Length and start.
+    by_length: BTreeSet<(u32, u32)>,
+}
+
+impl Runs {
+    /// Takes a stretch of `least` or more out of the shortest that has so much, but no more than
+    /// `most`: its start and its length.
+    pub(crate) fn take(&mut self, least: u32, most: u32) -> Option<(u32, u32)> {
+        let &(length, start) = self.by_length.range((least, 0)..).next()?;
+        self.remove(start, length);
+        let taken = length.min(most);
+        if taken < length {
+            self.insert(start + taken, length - taken);
+        }
+        Some((start, taken))
+    }
+
+    /// Takes a stretch in.
+    pub(crate) fn give(&mut self, start: u32, length: u32) {
+        let (mut from, mut to) = (start, start + length);
+        let before = self.by_start.range(..from).next_back().map(|(&at, &length)| (at, length));
+        if let Some((at, length)) = before.filter(|(at, length)| at + length == from) {
+            self.remove(at, length);
+            from = at;
+        }
+        if let Some(&length) = self.by_start.get(&to) {
+            self.remove(to, length);
+            to += length;
+        }
+        self.insert(from, to - from);
+    }
+
+    fn insert(&mut self, start: u32, length: u32) {
+        self.by_start.insert(start, length);
+        self.by_length.insert((length, start));
+    }
+
+    fn remove(&mut self, start: u32, length: u32) {
+        self.by_start.remove(&start);
+        self.by_length.remove(&(length, start));
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        // Trees are half empty.
+        4 * self.by_start.len() * size_of::<(u32, u32)>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Runs;
+
+    #[test]
+    fn neighbours_are_one_and_the_shortest_that_fits_is_cut() {
+        let mut runs = Runs::default();
+        for (start, length) in [(0, 10), (20, 5), (30, 40), (10, 10)] {
+            runs.give(start, length);
+        }
+        assert_eq!(runs.by_start.iter().collect::<Vec<_>>(), [(&0, &25), (&30, &40)]);
+        assert_eq!(runs.take(3, 8), Some((0, 8)));
+        assert_eq!(runs.take(26, 26), Some((30, 26)));
+        assert_eq!(runs.take(18, 18), None);
+        assert_eq!(runs.take(10, 100), Some((56, 14)));
+        runs.give(0, 8);
+        assert_eq!(runs.take(25, 25), Some((0, 25)));
+        assert_eq!((runs.take(1, 1), runs.by_length.len()), (None, 0));
+    }
+}
