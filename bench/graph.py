@@ -3,7 +3,8 @@
 A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
 in causal mode and snapml (from the package registry, run as it is installed), one after the other,
 on the same batches, one thread each.  In batch mode the counts must be equal, batch by batch.
-Prints rates and ratios and leaves the raw samples and the table in bench/results/.
+Then two threads, and a graph that has lived through thirty days beside a fresh one.  Prints rates
+and ratios and leaves the raw samples and the table in bench/results/.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-
 # Where the measured rows begin, as a share of all: on a Wednesday, so that windows of up to two
 # days hold working days alone. Nearer to the weekend they would hold half as many rows.
 FROM = 0.7
+# Days of the stream that a graph lives through, its rows and accounts, and where it is measured.
+LIFE_DAYS, LIFE_ROWS, LIFE_ACCOUNTS, LIFE_END = 30, 10_000_000, 500_000, 0.95
 # Edges that one search may look at where everything runs over long windows.
 WORK_MAX = 80_000
 EVERYTHING = ("fan", "degree", "scatter-gather", "temp-cycle", "lc-cycle", "vertex-stats")
@@ -49,6 +52,9 @@ class Task:
     peers: tuple[str, ...] = ("batch", "causal", "snapml")
     threads: int = 1
     work_max: int | None = None
+    start: float = FROM
+    # Whether the graph is shown all that comes before, or the last window only.
+    has_lived: bool = False
 
     @property
     def counts(self) -> int:
@@ -102,9 +108,9 @@ class Driver(Lines):
 
     def ask(self, task: Task, rows: int, seconds_max: float) -> None:
         """Send a task."""
-        fields = ("windows", "counts", "batch", "threads", "work_max")
+        fields = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
         message = {name: getattr(task, name) for name in fields}
-        self.send({**message, "from": FROM, "rows": rows, "seconds_max": seconds_max})
+        self.send({**message, "rows": rows, "seconds_max": seconds_max})
 
     def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
         """The answer to a task."""
@@ -112,11 +118,11 @@ class Driver(Lines):
         return self.answer()
 
 
-def stream(rows: int, path: Path) -> None:
+def stream(rows: int, path: Path, **how: int) -> None:
     """Write a generated stream as the drivers read it."""
     from farrow.graph import data, generate
 
-    table = data.from_table(generate.transactions(rows, seed=7)).table
+    table = data.from_table(generate.transactions(rows, seed=7, **how)).table
     names = ("edge_id", "source", "target", "timestamp")
     np.stack([table[name].to_numpy().astype(np.int64) for name in names]).tofile(path)
 
@@ -177,6 +183,43 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
         yield task, samples
 
 
+def aged(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample], float]]:
+    """A graph that has lived through thirty days and one that has seen the last window, in turn;
+    with the size of the one over that of the other."""
+    hours = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
+    fresh = Task("everything, 24 h, scatter-gather 6 h", hours, "1.05 x", start=LIFE_END)
+    tasks = {"fresh": fresh, "thirty days": dataclasses.replace(fresh, has_lived=True)}
+    samples = {word: Sample(fresh.name, word, "", "s", []) for word in tasks}
+    sizes: dict[str, float] = {}
+    sums: dict[str, list[float]] = {}
+    for _ in range(2 if quick else 5):
+        for word, task in tasks.items():
+            driver = Driver("causal", path)
+            try:
+                answer = driver.run(task, 2048 * 40, 60.0)
+            finally:
+                driver.close()
+            samples[word].samples.extend(answer["times"])
+            sizes[word] = answer["stats"]["bytes"] / answer["stats"]["edges"]
+            sums[word] = answer["sums"]
+    if sums["fresh"] != sums["thirty days"]:
+        raise SystemExit("a graph that has lived through thirty days finds other patterns")
+    yield fresh, samples, sizes["thirty days"] / sizes["fresh"]
+
+
+def lives(results: list[tuple[Task, dict[str, Sample], float]]) -> str:
+    """Markdown: what age costs."""
+    lines = [
+        "| causal, seconds a batch | fresh | thirty days | ratio | bytes an edge, ratio | goal |",
+        "| --- " * 6 + "|",
+    ]
+    for task, samples, size in results:
+        fresh, old = (statistics.median(sample.samples) for sample in samples.values())
+        cells = [f"{fresh:.5f}", f"{old:.5f}", f"{old / fresh:.2f}", f"{size:.2f}"]
+        lines.append(f"| {task.name} | {' | '.join(cells)} | {task.goal} |")
+    return "\n".join(lines) + "\n"
+
+
 def scaling(results: list[tuple[Task, dict[str, Sample]]]) -> str:
     """Markdown: what a second thread brings."""
     lines = [
@@ -235,9 +278,13 @@ def main() -> int:
         notes.append(f"{options.rows} rows made and read in {time.perf_counter() - began:.1f} s")
         results = list(measure(chosen, path, options.quick, notes))
         shared = list(in_two(path, options.quick))
+        stream(LIFE_ROWS, path, days=LIFE_DAYS, accounts=LIFE_ACCOUNTS)
+        old = list(aged(path, options.quick))
     samples = [sample for _, each in results + shared for sample in each.values()]
+    samples += [sample for _, each, _ in old for sample in each.values()]
     document = document_of(HERE.parent, samples, notes, options.quick)
-    leave(document, "graph", f"{table(results)}\n{scaling(shared)}", Path(options.output))
+    text = f"{table(results)}\n{scaling(shared)}\n{lives(old)}"
+    leave(document, "graph", text, Path(options.output))
     return 0
 
 

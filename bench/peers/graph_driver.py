@@ -52,14 +52,15 @@ def made(peer: str, task: dict[str, Any]) -> Any:
 
 
 def run(peer: str, data: np.ndarray, task: dict[str, Any]) -> dict[str, Any]:
-    """Fill the graph with one window, then time batches until rows or seconds run out."""
+    """Fill the graph with one window, or with all that came before, then time batches until rows or
+    seconds run out."""
     one = made(peer, task)
-    start = int(task["from"] * data.shape[1])
+    start = int(task["start"] * data.shape[1])
     window = max(task["windows"].values())
     oldest = np.searchsorted(data[3], data[3, start] - window)
-    rows = np.ascontiguousarray(data[:, oldest:start].T.astype(np.float64))
-    for at in range(0, len(rows), 1 << 16):
-        one.partial_fit(rows[at : at + (1 << 16)])
+    for at in range(0 if task["has_lived"] else oldest, start, 1 << 16):
+        part = data[:, at : min(at + (1 << 16), start)]
+        one.partial_fit(np.ascontiguousarray(part.T.astype(np.float64)))
     rows = np.ascontiguousarray(data[:, start : start + task["rows"]].T.astype(np.float64))
     batch, times, sums = task["batch"], [], []
     until = time.perf_counter() + task["seconds_max"]
