@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::session::{Session, lock, span, wall_clock_ns};
 
 /// Pages asked for at a time: one at first, twice as many each time, up to 42 x 64 entries, and up
-/// to four times as many where that is no more than this part of all.
+/// to twice as many where that is no more than this part of all.
 const PAGES_MAX: u32 = 64;
 const PART_OF_PAGES: u32 = 32;
 
@@ -136,7 +136,7 @@ fn add_pages(session: &Session) -> Result<(), Error> {
         return Err(Error::TooMany { what: "entry pages".into(), max: 0 });
     }
     let part = session.reader.layout().entry_pages_max / PART_OF_PAGES;
-    let count = (state.pages * 2).clamp(1, part.clamp(PAGES_MAX, 4 * PAGES_MAX));
+    let count = (state.pages * 2).clamp(1, part.clamp(PAGES_MAX, 2 * PAGES_MAX));
     let added = match session.call(RequestBody::EntryPages { count }) {
         Ok(ReplyBody::EntryPages(pages)) => Ok(session.local.add(&[span(pages)])?),
         Ok(other) => Err(confused(&other).into()),

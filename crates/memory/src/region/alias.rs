@@ -189,6 +189,7 @@ impl Alias {
         let plan = self.region.profile().copy_plan();
         let is_parallel = Length::from(from.len()) >= plan.parallel_bytes_min;
         let threads_max = if is_parallel { plan.threads_max } else { NonZeroUsize::MIN };
+        let is_small_paged = self.region.fabric().huge_page_bytes().is_none();
         // Parts end where huge pages do, so that no two threads make the same one ready.
         let phase = (offset.0 % PART_BYTES as u64) as usize;
         let failed = OnceLock::new();
@@ -200,8 +201,11 @@ impl Alias {
                 return;
             };
             let at = Offset(offset.0 + start as u64);
-            // Without the entries the copy is slower, not wrong.
-            let _ = self.populate_part(Span::new(at, Length::from(part.len())));
+            // Parts at the end are shorter than a huge page: the first to touch one makes it ready.
+            if is_small_paged || part.len() == PART_BYTES {
+                // Without the entries the copy is slower, not wrong.
+                let _ = self.populate_part(Span::new(at, Length::from(part.len())));
+            }
             if let Err(error) = self.write_part(at, part, Length::from(from.len())) {
                 let _ = failed.set(error);
             }
