@@ -300,7 +300,7 @@ impl<T: Stamp> Core<T> {
             self.evict_segments(settings);
         }
         self.columns.forget(self.graph.head());
-        if self.graph.is_sparse() && self.graph.rebuild() {
+        if self.graph.is_sparse(self.triggers.len()) && self.graph.rebuild() {
             self.columns.shrink();
             // They go by small numbers.
             self.hubs = Hubs::default();

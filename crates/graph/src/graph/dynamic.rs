@@ -44,6 +44,14 @@ pub(crate) struct Mark<T> {
 const SPARSE: usize = 8;
 /// and for more than these.
 const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
+/// It is also made anew, in a call of so many rows, when its lists have an eighth more room for
+/// each edge than they had the last time: after a busy day, say.
+const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
+/// Of so many edges at most: it takes some 0.7 us for each, in one call.
+const TIDIED_MAX: usize = 1 << 19;
+/// Entries that lists have room for, in thousandths of those that they hold: of a graph that was
+/// filled once, at most.
+const ROOM: usize = 1250;
 /// Edges whose lists are read together before they are changed.
 const TOUCHED: usize = 64;
 
@@ -69,6 +77,8 @@ pub(crate) struct Dynamic<T> {
     /// Edges that are alive and came late: no segment takes them. None where there are none.
     late: Option<BTreeMap<u64, Late<T>>>,
     sealed: Boundary<T>,
+    /// Number of arrival at which it was made anew, and its room then, as [`ROOM`].
+    tidied: (u64, usize),
 }
 
 impl<T: Stamp> Dynamic<T> {
@@ -86,6 +96,7 @@ impl<T: Stamp> Dynamic<T> {
             remembers,
             late: None,
             sealed: Boundary::default(),
+            tidied: (0, ROOM),
         }
     }
 
@@ -500,17 +511,32 @@ impl<T: Stamp> Dynamic<T> {
                 late.into_iter().map(|(number, late)| (number, again(late))).collect()
             }),
             sealed: Boundary { last: self.sealed.last.map(change), next: self.sealed.next },
+            tidied: self.tidied,
         }
     }
 
-    /// Whether most of its memory lies idle: a stream that was busier once. Behind segments it
+    /// Whether much of its memory lies idle: a stream that was busier once. Behind segments it
     /// empties span by span and fills again, while accounts, who are most of it then, stay.
-    pub(crate) fn is_sparse(&self) -> bool {
+    pub(crate) fn is_sparse(&self, rows: usize) -> bool {
         if self.late.is_some() {
             return false;
         }
-        self.records.capacity().max(self.arena.len() / 2)
-            > SPARSE_MIN.max(SPARSE * self.records.len())
+        let room = self.records.capacity().max(self.arena.len() / 2);
+        room > SPARSE_MIN.max(SPARSE * self.records.len()) || self.is_untidy(rows)
+    }
+
+    fn is_untidy(&self, rows: usize) -> bool {
+        let (since, room) = self.tidied;
+        // Each edge that comes pays for one that is moved.
+        let is_long_ago = self.next().saturating_sub(since) >= self.alive as u64;
+        let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
+        let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
+        rows >= TIDIED_IN && is_large && is_worth_it && is_long_ago && self.room() > room * 9 / 8
+    }
+
+    /// As [`ROOM`].
+    fn room(&self) -> usize {
+        self.arena.len() * 1000 / (2 * self.alive).max(1)
     }
 
     /// The same graph in memory of its size, if there is that much. Accounts have other small
@@ -520,6 +546,10 @@ impl<T: Stamp> Dynamic<T> {
         graph.try_remember(&self.in_order())?;
         graph.head = self.head;
         for place in 0..self.records.len() {
+            if place % TOUCHED == 0 {
+                let number = self.head + place as u64;
+                self.touch_owners(number..number + TOUCHED as u64);
+            }
             let Some(record) = self.at(place) else {
                 graph.records.make_room()?;
                 graph.records.push_gone();
@@ -529,6 +559,7 @@ impl<T: Stamp> Dynamic<T> {
             let ends = [graph.accounts.intern(source)?, graph.accounts.intern(target)?];
             graph.insert(ends, record.time)?;
         }
+        graph.tidied = (graph.next(), graph.room().max(ROOM));
         Ok(graph)
     }
 
