@@ -67,9 +67,14 @@ def one(pattern: str, hours: int, goal: str = "") -> Task:
     return Task(f"{pattern}, {hours} h", {pattern: hours * HOUR}, goal)
 
 
+def whole_day(goal: str, **how: Any) -> Task:
+    """All patterns over a day, but for scatter-gather, whose searches are the longest."""
+    windows = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
+    return Task("everything, 24 h, scatter-gather 6 h", windows, goal, **how)
+
+
 def tasks() -> list[Task]:
     """All of them, in the order of the table."""
-    day = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
     long = dict.fromkeys(EVERYTHING, 96 * HOUR)
     single = {name: 24 * HOUR for name in EVERYTHING if name != "lc-cycle"}
     return [
@@ -84,7 +89,7 @@ def tasks() -> list[Task]:
         one("fan", 168, "250 x"),
         one("degree", 24, "60 x"),
         one("vertex-stats", 24, "3 x"),
-        Task("everything, 24 h, scatter-gather 6 h", day, "20 x"),
+        whole_day("20 x"),
         Task("everything, 96 h", long, "10,000 /s", peers=("causal",), work_max=WORK_MAX),
         Task("row by row, 24 h, no lc-cycle", single, "100,000 /s", batch=1),
     ]
@@ -183,11 +188,10 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
         yield task, samples
 
 
-def aged(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample], float]]:
+def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
     """A graph that has lived through thirty days and one that has seen the last window, in turn;
     with the size of the one over that of the other."""
-    hours = dict.fromkeys(EVERYTHING, 24 * HOUR) | {"scatter-gather": 6 * HOUR}
-    fresh = Task("everything, 24 h, scatter-gather 6 h", hours, "1.05 x", start=LIFE_END)
+    fresh = whole_day("1.05 x", start=LIFE_END)
     tasks = {"fresh": fresh, "thirty days": dataclasses.replace(fresh, has_lived=True)}
     samples = {word: Sample(fresh.name, word, "", "s", []) for word in tasks}
     sizes: dict[str, float] = {}
@@ -204,19 +208,18 @@ def aged(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample], flo
             sums[word] = answer["sums"]
     if sums["fresh"] != sums["thirty days"]:
         raise SystemExit("a graph that has lived through thirty days finds other patterns")
-    yield fresh, samples, sizes["thirty days"] / sizes["fresh"]
+    return fresh, samples, sizes["thirty days"] / sizes["fresh"]
 
 
-def lives(results: list[tuple[Task, dict[str, Sample], float]]) -> str:
+def life(task: Task, samples: dict[str, Sample], size: float) -> str:
     """Markdown: what age costs."""
+    fresh, old = (statistics.median(sample.samples) for sample in samples.values())
+    cells = [f"{fresh:.5f}", f"{old:.5f}", f"{old / fresh:.2f}", f"{size:.2f}"]
     lines = [
         "| causal, seconds a batch | fresh | thirty days | ratio | bytes an edge, ratio | goal |",
         "| --- " * 6 + "|",
+        f"| {task.name} | {' | '.join(cells)} | {task.goal} |",
     ]
-    for task, samples, size in results:
-        fresh, old = (statistics.median(sample.samples) for sample in samples.values())
-        cells = [f"{fresh:.5f}", f"{old:.5f}", f"{old / fresh:.2f}", f"{size:.2f}"]
-        lines.append(f"| {task.name} | {' | '.join(cells)} | {task.goal} |")
     return "\n".join(lines) + "\n"
 
 
@@ -279,11 +282,11 @@ def main() -> int:
         results = list(measure(chosen, path, options.quick, notes))
         shared = list(in_two(path, options.quick))
         stream(LIFE_ROWS, path, days=LIFE_DAYS, accounts=LIFE_ACCOUNTS)
-        old = list(aged(path, options.quick))
+        old = aged(path, options.quick)
     samples = [sample for _, each in results + shared for sample in each.values()]
-    samples += [sample for _, each, _ in old for sample in each.values()]
+    samples += old[1].values()
     document = document_of(HERE.parent, samples, notes, options.quick)
-    text = f"{table(results)}\n{scaling(shared)}\n{lives(old)}"
+    text = f"{table(results)}\n{scaling(shared)}\n{life(*old)}"
     leave(document, "graph", text, Path(options.output))
     return 0
 

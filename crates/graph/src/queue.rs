@@ -6,8 +6,6 @@ use std::collections::BTreeSet;
 
 /// Room for evicted edges that stays for the next call.
 const GONE_KEPT: usize = 4096;
-/// Edges whose lists are read together.
-const TOUCHED: u64 = 64;
 
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
 #[derive(Debug)]
@@ -98,8 +96,7 @@ impl<T: Stamp> Queue<T> {
                 break None;
             }
             if self.cursor >= self.touched {
-                self.touched = self.cursor + TOUCHED;
-                graph.touch_owners(self.cursor..self.touched);
+                self.touched = graph.touch_from(self.cursor);
             }
             let record = graph.record(self.cursor);
             match record.map(|record| (record.time, self.cursor)) {

@@ -326,8 +326,16 @@ impl<T: Stamp> Dynamic<T> {
         Some(Record { source, target: entry.other, time: entry.time })
     }
 
+    /// Reads ahead for those who look at edges one after the other, from this number on; the first
+    /// number beyond.
+    pub(crate) fn touch_from(&self, number: u64) -> u64 {
+        let end = number + TOUCHED as u64;
+        self.touch_owners(number..end);
+        end
+    }
+
     /// Reads where the edges of these numbers are looked for, so that the waits overlap.
-    pub(crate) fn touch_owners(&self, numbers: impl Iterator<Item = u64>) {
+    fn touch_owners(&self, numbers: impl Iterator<Item = u64>) {
         if self.records.are_whole() {
             return;
         }
@@ -454,7 +462,7 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
         (self.head..).zip(0..self.records.len()).filter_map(|(number, at)| {
             if at % TOUCHED == 0 {
-                self.touch_owners(number..number + TOUCHED as u64);
+                self.touch_from(number);
             }
             Some((number, self.at(at)?))
         })
@@ -547,8 +555,7 @@ impl<T: Stamp> Dynamic<T> {
         graph.head = self.head;
         for place in 0..self.records.len() {
             if place % TOUCHED == 0 {
-                let number = self.head + place as u64;
-                self.touch_owners(number..number + TOUCHED as u64);
+                self.touch_from(self.head + place as u64);
             }
             let Some(record) = self.at(place) else {
                 graph.records.make_room()?;
