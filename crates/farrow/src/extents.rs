@@ -88,38 +88,34 @@ impl Extents {
         let whole = bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| {
             Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
         })?;
-        let want = {
-            let mut state = lock(&self.state);
-            match state.take(whole) {
-                Some(span) => return Ok(span),
-                None => state.want(whole, self.ahead_bytes),
-            }
-        };
-        self.granted(session, whole, want, wait)
+        self.take_or_ask(session, whole, wait, |state| state.want(whole, self.ahead_bytes))
     }
 
     /// As [`Self::take`], for what many small objects are cut from: more is granted ahead however
     /// much is taken.
     pub(crate) fn take_to_cut(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
         let whole = bytes.max(1).next_multiple_of(page_bytes());
+        let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
+        self.take_or_ask(session, whole, Duration::ZERO, |state| {
+            state.want_ahead(whole, ahead_bytes)
+        })
+    }
+
+    /// Takes `whole` bytes of what is free here, or else has the node grant what is wanted.
+    fn take_or_ask(
+        &self,
+        session: &Session,
+        whole: u64,
+        wait: Duration,
+        want: impl FnOnce(&mut State) -> u64,
+    ) -> Result<Span, Error> {
         let want = {
             let mut state = lock(&self.state);
             match state.take(whole) {
                 Some(span) => return Ok(span),
-                None => state.want_ahead(whole, self.ahead_bytes.min(CUT_BYTES_MAX)),
+                None => want(&mut state),
             }
         };
-        self.granted(session, whole, want, Duration::ZERO)
-    }
-
-    /// Has the node grant more, and takes `whole` bytes of it.
-    fn granted(
-        &self,
-        session: &Session,
-        whole: u64,
-        want: u64,
-        wait: Duration,
-    ) -> Result<Span, Error> {
         if !wait.is_zero() {
             // In the node's queue it would wait for what it keeps itself.
             trim_all(session);
