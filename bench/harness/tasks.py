@@ -84,8 +84,9 @@ def measure_limits(plan: Plan, variant: str) -> Iterator[Sample]:
     try:
         from farrow import _native
 
-        best = [float(_native.copy_bandwidth(size)) for _ in range(5)]
-        yield Sample("copy", "limit", variant, "s", best, size)
+        buffers = _native.CopyBuffers(size)
+        yield Sample("copy", "limit", variant, "s", [buffers.copy() for _ in range(11)], size)
+        del buffers
     except (ImportError, AttributeError):
         pass
     source = np.ones(size // 8, dtype=np.uint64)

@@ -53,6 +53,7 @@ class StoreDriver:
             "can_name": store.can_name,
             "can_unnamed": store.can_unnamed,
             "is_queue": store.is_queue,
+            "has_best_copy": hasattr(store, "best_copy"),
             "remarks": getattr(store, "remarks", ""),
             "accounting": getattr(store, "accounting", ""),
             "has": [name for name in _OPTIONAL if hasattr(store, name)],
@@ -81,8 +82,6 @@ class StoreDriver:
         for turn in range(rounds):
             if compares and hasattr(self._store, "best_copy"):
                 copies.append(self._store.best_copy(count * size))
-                # It is the best of a few; the puts after it find their source as cold as its first.
-                self._store.delete([put(payload, None)])
             names, kept = self._names(count), []
             gc.collect()
             began = _clock()

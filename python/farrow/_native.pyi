@@ -17,6 +17,7 @@ from farrow.huge import Partition, Schema
 __all__ = [
     "ARROW_SO_VERSION",
     "Client",
+    "CopyBuffers",
     "DissociatedMessages",
     "EventStream",
     "GraphEngine",
@@ -31,7 +32,6 @@ __all__ = [
     "certs_init",
     "certs_issue",
     "connect",
-    "copy_bandwidth",
     "export_dissociated",
     "import_dissociated",
     "lab_fit",
@@ -552,8 +552,17 @@ def certs_issue(
 def survey() -> dict[str, Any]:
     """What this machine offers: fabrics, huge pages, cache-line operations, limits."""
 
-def copy_bandwidth(nbytes: int) -> float:
-    """Seconds of the best of a few copies of ``nbytes`` between private memory, all cores."""
+@final
+class CopyBuffers:
+    """Two private buffers of ``nbytes``, to measure the best copy of this machine.
+
+    Raises:
+        InvalidArgument: 0 bytes.
+    """
+
+    def __new__(cls, nbytes: int) -> CopyBuffers: ...
+    def copy(self) -> float:
+        """Copy one to the other with all cores and past the caches; the seconds that it took."""
 
 def export_dissociated(client: Client, target: Target) -> DissociatedMessages:
     """An object in Arrow's Dissociated IPC form, with offsets relative to the region.

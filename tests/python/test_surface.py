@@ -115,10 +115,11 @@ def test_survey() -> None:
     assert isinstance(survey["tmpfs"], list)
 
 
-def test_copy_bandwidth() -> None:
-    assert _native.copy_bandwidth(1 << 20) > 0
+def test_copy_buffers() -> None:
+    buffers = _native.CopyBuffers(16 << 20)
+    assert all(buffers.copy() > 0 for _ in range(3))
     with pytest.raises(farrow.InvalidArgument):
-        _native.copy_bandwidth(0)
+        _native.CopyBuffers(0)
 
 
 def test_node_main_with_wrong_flags() -> None:

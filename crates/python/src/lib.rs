@@ -52,6 +52,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<graph::GraphSegment>()?;
     module.add_class::<huge::HugeTable>()?;
     module.add_class::<lab::LabArena>()?;
+    module.add_class::<node::CopyBuffers>()?;
     module.add_class::<reference::ObjectRef>()?;
     module.add_class::<writer::Writer>()?;
     module.add_function(wrap_pyfunction!(certs::init, module)?)?;
@@ -62,7 +63,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lab::lab_fit, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_methods, module)?)?;
     module.add_function(wrap_pyfunction!(lab::lab_profile, module)?)?;
-    module.add_function(wrap_pyfunction!(node::copy_bandwidth, module)?)?;
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
     Ok(())

@@ -9,13 +9,11 @@ use farrow_memory::{Length, WINDOW_BASE};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// The window is asked for a region of this size: larger than most.
 const WINDOW_PROBE_BYTES: u64 = 1 << 40;
-
-/// The best of this many copies counts.
-const COPIES: u32 = 5;
 
 /// Run a node in this process until it ends.
 #[pyfunction]
@@ -95,23 +93,32 @@ fn tmpfs(tmpfs: &TmpfsSurvey) -> Value {
     })
 }
 
-/// Seconds of the best of a few copies of `nbytes` between private memory, with all cores.
-#[pyfunction]
-pub fn copy_bandwidth(py: Python<'_>, nbytes: usize) -> PyResult<f64> {
-    if nbytes == 0 {
-        return Err(invalid_argument("a copy of 0 bytes"));
-    }
-    Ok(py.detach(|| {
-        // Written once, so that no copy pays for the first touch of a page.
-        let from = vec![1u8; nbytes];
-        let mut into = vec![2u8; nbytes];
-        let mut best = f64::INFINITY;
-        for _ in 0..COPIES {
-            let start = Instant::now();
-            copy_slice(&mut into, &from, CopyPlan::automatic());
-            best = best.min(start.elapsed().as_secs_f64());
-            std::hint::black_box(&into);
+/// Private memory to copy from, and to.
+#[pyclass(module = "farrow._native", frozen)]
+pub struct CopyBuffers {
+    from: Vec<u8>,
+    into: Mutex<Vec<u8>>,
+}
+
+#[pymethods]
+impl CopyBuffers {
+    #[new]
+    fn new(py: Python<'_>, nbytes: usize) -> PyResult<Self> {
+        if nbytes == 0 {
+            return Err(invalid_argument("a copy of 0 bytes"));
         }
-        best
-    }))
+        // Written once, so that no copy pays for the first touch of a page.
+        Ok(py.detach(|| Self { from: vec![1; nbytes], into: Mutex::new(vec![2; nbytes]) }))
+    }
+
+    /// Copies once; the seconds that it took.
+    fn copy(&self, py: Python<'_>) -> f64 {
+        py.detach(|| {
+            let mut into = self.into.lock().unwrap_or_else(PoisonError::into_inner);
+            let start = Instant::now();
+            copy_slice(&mut into, &self.from, CopyPlan::automatic());
+            std::hint::black_box(&into);
+            start.elapsed().as_secs_f64()
+        })
+    }
 }

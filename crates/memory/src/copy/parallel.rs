@@ -1,15 +1,14 @@
 //! Work on many parts of memory, mostly one copy, shared by several threads.
 //!
-//! Threads live for the one copy: a pool would not survive `fork`, which Python programs do, and
-//! what a large copy takes makes starting a thread not worth saving.
+//! The caller's thread takes its part, others are lent by [`super::helpers`].
 
 use std::num::NonZeroUsize;
-use std::os::unix::thread::JoinHandleExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::helpers::{Helper, Place};
 use super::{StreamMethod, copy_part, fill_part};
 use crate::sync::{AtomicUsize, Ordering};
 
@@ -142,22 +141,22 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
     // Whichever way this is left, `helpers` waits for all, and `done` is gone by then.
     let helpers = Helpers(ended);
     let done = done;
-    let elsewhere = if wanted > 0 { other_cpus() } else { None };
-    let mut threads = 1;
+    let place = if wanted > 0 { Place::of_caller() } else { None };
+    let mut hired = Vec::new();
     for _ in 0..wanted {
         let done = done.clone();
         let help = move || {
-            // From this message on it uses nothing that it borrowed. To join it would be to wait
-            // until its stack is taken down as well.
+            // From this message on it uses nothing that it borrowed.
             let _ = done.send(catch_unwind(AssertUnwindSafe(take_parts)));
         };
-        let helper = thread::Builder::new().name("farrow-copy".to_owned());
-        // SAFETY: `helpers` hears from it before what it borrows ends.
-        match unsafe { helper.spawn_unchecked(help) } {
-            Ok(helper) => {
-                threads += 1;
-                if let Some(cpus) = &elsewhere {
-                    send(&helper, cpus);
+        match Helper::hire() {
+            Ok(mut helper) => {
+                if let Some(place) = &place {
+                    helper.keep_away(place);
+                }
+                // SAFETY: `helpers` hears from it before what it borrows ends.
+                if unsafe { helper.run(Box::new(help)) } {
+                    hired.push(helper);
                 }
             }
             // Without a thread to help, the others do its part.
@@ -167,6 +166,8 @@ pub(crate) fn share(parts: usize, threads_max: NonZeroUsize, work: impl Fn(usize
     drop(done);
     take_parts();
     drop(helpers);
+    let threads = 1 + hired.len();
+    hired.into_iter().for_each(Helper::leave);
     threads
 }
 
@@ -191,38 +192,6 @@ impl Drop for Helpers {
         if let Some(panic) = panic.filter(|_| !thread::panicking()) {
             resume_unwind(panic);
         }
-    }
-}
-
-/// The CPUs that this thread may use but for the one it runs on. None: there are no others, or
-/// nobody knows.
-fn other_cpus() -> Option<libc::cpu_set_t> {
-    // SAFETY: a set of bits, of which none is a set too.
-    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: writes a set of that size to what is ours; 0 is this thread.
-    let known = unsafe { libc::sched_getaffinity(0, size_of_val(&cpus), &raw mut cpus) } == 0;
-    // SAFETY: asks for a number.
-    let here = usize::try_from(unsafe { libc::sched_getcpu() }).ok()?;
-    if !known || here >= libc::CPU_SETSIZE as usize {
-        return None;
-    }
-    // SAFETY: inside of the set.
-    unsafe { libc::CPU_CLR(here, &mut cpus) };
-    // SAFETY: counts bits.
-    (unsafe { libc::CPU_COUNT(&cpus) } > 0).then_some(cpus)
-}
-
-/// Moves a thread that was just started to other CPUs. Where all are busy for a moment, be it with
-/// the last copy's rest, Linux starts a thread on the CPU of whoever starts it, and leaves it there
-/// for longer than a copy takes: so two threads shared one CPU in more than half of all copies of
-/// 100 MB, on two CPUs of which one was idle.
-fn send(helper: &thread::JoinHandle<()>, cpus: &libc::cpu_set_t) {
-    // SAFETY: a thread that nobody has joined, and a set of that size.
-    let code = unsafe {
-        libc::pthread_setaffinity_np(helper.as_pthread_t(), size_of_val(cpus), &raw const *cpus)
-    };
-    if code != 0 {
-        tracing::debug!(code, "a helper stays where the system put it");
     }
 }
 
@@ -261,27 +230,5 @@ mod tests {
             share(100, threads, |index| assert!(index != 50, "part {index}"));
         });
         assert!(failed.is_err());
-    }
-
-    #[test]
-    fn helpers_are_sent_to_other_cpus() {
-        let Some(others) = other_cpus() else { return };
-        let (go, wait) = std::sync::mpsc::channel::<()>();
-        let helper = thread::spawn(move || {
-            let _ = wait.recv();
-        });
-        send(&helper, &others);
-        // SAFETY: a set of bits, of which none is a set too.
-        let mut found: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: writes a set of that size to what is ours; the thread still waits.
-        let code = unsafe {
-            let size = size_of_val(&found);
-            libc::pthread_getaffinity_np(helper.as_pthread_t(), size, &raw mut found)
-        };
-        assert_eq!(code, 0);
-        // SAFETY: compares bits.
-        assert!(unsafe { libc::CPU_EQUAL(&found, &others) });
-        drop(go);
-        helper.join().unwrap();
     }
 }

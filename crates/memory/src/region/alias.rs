@@ -16,21 +16,32 @@ use crate::copy::{self, CopyPlan, CopyReport};
 use crate::error::{AccessError, MapError};
 use crate::mapping::{self, Mapping};
 use crate::sync::Ordering;
-use crate::units::{Length, Offset, Span, page_bytes};
+use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, page_bytes};
 
 /// [`Region::prepare`] maps and fills this much at a time, so that it holds the kernel's lock on
 /// the address space for some 200 ms at most where each page is new.
 const PREPARE_PIECE_BYTES: u64 = 64 << 20;
 
 impl Region {
-    /// Maps whole pages of data a second time, writable, anywhere.
+    /// Maps whole pages of data a second time, writable, anywhere. Where there are huge pages, all
+    /// of those that the span touches: only a whole one has one entry, a part of one has as many as
+    /// it has small pages, each with a fault of its own. The alias shows the span alone.
     ///
     /// # Errors
     /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`].
     pub fn alias(self: &Arc<Self>, span: Span) -> Result<Alias, MapError> {
-        let mapping = self.map_again(span)?;
-        self.counters.alias_bytes.fetch_add(span.length.0, Ordering::Relaxed);
-        Ok(Alias { mapping, span, region: Arc::clone(self) })
+        self.check_data_pages(span)?;
+        let mapped = self.huge_pages_around(span).unwrap_or(span);
+        let mapping = self.map_again(mapped)?;
+        self.counters.alias_bytes.fetch_add(mapped.length.0, Ordering::Relaxed);
+        Ok(Alias { mapping, mapped, span, region: Arc::clone(self) })
+    }
+
+    /// The huge pages of data that a span touches.
+    fn huge_pages_around(&self, span: Span) -> Option<Span> {
+        // Sections begin where usual huge pages do, and no further apart.
+        let huge = self.fabric.huge_page_bytes()?.min(HUGE_PAGE_BYTES_USUAL);
+        span.outward(huge.0)?.intersection(self.geometry.span_of(Section::Data))
     }
 
     /// Makes the pages of a span of data ready ahead of their first use: allocated, zeroed if they
@@ -60,7 +71,6 @@ impl Region {
     }
 
     fn map_again(&self, span: Span) -> Result<Mapping, MapError> {
-        self.check_data_pages(span)?;
         let (fd, file_offset) = self.data_writer(span)?;
         Mapping::of_file(fd, file_offset, span.length, true)
             .map_err(|errno| failure("mmap alias", span, errno))
@@ -71,6 +81,8 @@ impl Region {
 #[derive(Debug)]
 pub struct Alias {
     mapping: Mapping,
+    /// What is mapped: `span`, and the rest of its huge pages.
+    mapped: Span,
     span: Span,
     region: Arc<Region>,
 }
@@ -102,7 +114,7 @@ impl Alias {
     #[must_use]
     pub fn pointer(&self, offset: Offset) -> Option<*mut u8> {
         let distance = offset.0.checked_sub(self.span.offset.0)?;
-        (distance < self.span.length.0).then(|| self.mapping.pointer(distance))
+        (distance < self.span.length.0).then(|| self.pointer_to(offset))
     }
 
     /// Writes `from` at an offset of the region, by relaxed word stores up to 255 bytes and by the
@@ -223,7 +235,7 @@ impl Alias {
             let (offset, length) = (span.offset, span.length);
             return Err(AccessError::NotAligned { offset, length, alignment: WORD_BYTES });
         }
-        let start = self.mapping.pointer(span.offset.0 - self.span.offset.0);
+        let start = self.pointer_to(span.offset);
         // SAFETY: inside the alias, which stays mapped writable while the borrow lives.
         Ok(unsafe { WordsMut::new(start, (span.length.0 / WORD_BYTES) as usize, None) })
     }
@@ -246,20 +258,25 @@ impl Alias {
         else {
             return Ok(());
         };
-        let start = self.mapping.pointer(part.offset.0 - self.span.offset.0);
+        let start = self.pointer_to(part.offset);
         self.region.populate_range(start, part, Populate::Write)
     }
 
     fn target(&self, offset: Offset, from: &[u8]) -> Result<*mut u8, AccessError> {
         check_held(self.span, Span::new(offset, Length::from(from.len())))?;
-        Ok(self.mapping.pointer(offset.0 - self.span.offset.0))
+        Ok(self.pointer_to(offset))
+    }
+
+    /// The caller keeps the offset inside.
+    fn pointer_to(&self, offset: Offset) -> *mut u8 {
+        self.mapping.pointer(offset.0 - self.mapped.offset.0)
     }
 }
 
 impl Drop for Alias {
     fn drop(&mut self) {
         take_down(&self.mapping, self.at_once().0);
-        self.region.counters.alias_bytes.fetch_sub(self.span.length.0, Ordering::Relaxed);
+        self.region.counters.alias_bytes.fetch_sub(self.mapped.length.0, Ordering::Relaxed);
     }
 }
 
