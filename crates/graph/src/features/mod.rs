@@ -252,11 +252,11 @@ impl GraphFeatures {
             self.refuse_while_ahead()?;
         }
         self.make_room(edges, order.len())?;
-        let (settings, rows) = (&self.settings, order.len());
+        let (settings, rows, pool) = (&self.settings, order.len(), self.pool.as_ref());
         let learnt = match &mut self.graph {
             Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.learn(settings, edges, order),
-            Graph::Wide(core) => core.learn(settings, edges, order),
+            Graph::Narrow(core) => core.learn(settings, edges, order, pool),
+            Graph::Wide(core) => core.learn(settings, edges, order, pool),
         };
         self.count(rows, learnt)
     }

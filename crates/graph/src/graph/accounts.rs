@@ -1,8 +1,7 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
-use super::arena::List;
+use super::index::Index;
 use crate::memory::{Full, reserve, reserve_exact};
-use hashbrown::{HashTable, TryReserveError};
 
 /// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,23 +19,21 @@ impl Side {
     }
 }
 
-#[derive(Debug)]
-struct Account {
-    /// The caller's number.
-    key: i64,
-    out: List,
-    into: List,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    all: Vec<Account>,
-    index: HashTable<u32>,
+    /// The callers' numbers.
+    keys: Vec<i64>,
+    index: Index,
     free: Vec<u32>,
     /// Place of each account in the order of first appearance, where somebody asks for it.
     orders: Option<Vec<u64>>,
     appeared: u64,
 }
+
+/// Numbers whose accounts are guessed together.
+pub(crate) const GUESSED: usize = 128;
+/// No account has this small number.
+pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
 pub(crate) fn hash(key: i64) -> u64 {
@@ -81,57 +78,57 @@ impl std::hash::Hasher for Spreader {
     }
 }
 
-/// What a table asked for in vain.
-fn asked(error: &TryReserveError) -> usize {
-    match error {
-        TryReserveError::AllocError { layout } => layout.size(),
-        TryReserveError::CapacityOverflow => usize::MAX,
-    }
-}
-
 impl Accounts {
     /// With `remembers`, the order of first appearance is kept.
     pub(crate) fn new(remembers: bool) -> Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
     }
 
-    /// The dense number of an account, a new one if it is not known.
-    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
-        let Accounts { all, index, free, orders, appeared } = self;
-        let is_it = |&at: &u32| all[at as usize].key == key;
-        if let Some(&at) = index.find(hash(key), is_it) {
+    /// Who these may be. Together: the waits for their memory overlap, first for where each is in the
+    /// index, then for the number of who may be it.
+    pub(crate) fn guess(&self, keys: &[i64; GUESSED]) -> [u32; GUESSED] {
+        let hashes = keys.map(hash);
+        let slots = hashes.iter().map(|&hash| self.index.touch(hash));
+        std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+        let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
+        let found = guesses.iter().map(|&at| self.keys.get(at as usize));
+        std::hint::black_box(found.fold(0, |all, one| all ^ one.copied().unwrap_or_default()));
+        guesses
+    }
+
+    /// The dense number of an account, who may be `guess`; a new one if it is not known.
+    pub(crate) fn intern(&mut self, key: i64, guess: u32) -> Result<u32, Full> {
+        if self.keys.get(guess as usize) == Some(&key) {
+            return Ok(guess);
+        }
+        let hash = hash(key);
+        let Accounts { keys, index, free, orders, appeared } = self;
+        if let Some(at) = index.find(hash, |at| keys[at as usize] == key) {
             return Ok(at);
         }
-        if free.is_empty() && all.len() == all.capacity() {
-            reserve_exact(all, (all.len() / 32).max(64))?;
+        if free.is_empty() && keys.len() == keys.capacity() {
+            reserve_exact(keys, (keys.len() / 32).max(64))?;
         }
         if let Some(orders) = orders {
             reserve(orders, 1)?;
         }
-        let rehash = |&at: &u32| hash(all[at as usize].key);
-        index.try_reserve(1, rehash).map_err(|error| Full { bytes: asked(&error) })?;
-        let account = Account { key, out: List::default(), into: List::default() };
-        let at = match free.pop() {
-            Some(at) => {
-                all[at as usize] = account;
-                at
-            }
-            None => {
-                all.push(account);
-                (all.len() - 1) as u32
-            }
-        };
+        let at = free.last().map_or(keys.len(), |&at| at as usize);
+        index.make_room(at, keys)?;
+        match free.pop() {
+            Some(_) => keys[at] = key,
+            None => keys.push(key),
+        }
         if let Some(orders) = orders {
-            orders.resize(all.len(), 0);
-            orders[at as usize] = *appeared;
+            orders.resize(keys.len(), 0);
+            orders[at] = *appeared;
         }
         *appeared += 1;
-        index.insert_unique(hash(key), at, |&at| hash(all[at as usize].key));
-        Ok(at)
+        index.insert(hash, at as u32);
+        Ok(at as u32)
     }
 
     pub(crate) fn find(&self, key: i64) -> Option<u32> {
-        self.index.find(hash(key), |&at| self.all[at as usize].key == key).copied()
+        self.index.find(hash(key), |at| self.keys[at as usize] == key)
     }
 
     /// How many have appeared so far.
@@ -142,33 +139,32 @@ impl Accounts {
     /// Where the order of first appearance is kept: forgets those that appeared since there were
     /// so many. They have no edges.
     pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
-        let Accounts { all, index, orders, .. } = self;
+        let Accounts { keys, index, orders, .. } = self;
         let Some(orders) = orders else { return };
-        for (at, account) in (0u32..).zip(all.iter()).skip(numbered) {
-            if let Ok(found) = index.find_entry(hash(account.key), |&one| one == at) {
-                found.remove();
-            }
+        for (at, &key) in (0u32..).zip(keys.iter()).skip(numbered) {
+            index.remove(hash(key), at);
         }
-        all.truncate(numbered);
+        keys.truncate(numbered);
         orders.truncate(numbered);
         self.appeared = appeared;
     }
 
-    /// Forgets an account without edges.
-    pub(crate) fn forget(&mut self, at: u32) {
-        let Accounts { all, index, free, .. } = self;
-        let key = all[at as usize].key;
-        if let Ok(found) = index.find_entry(hash(key), |&one| one == at) {
-            found.remove();
+    /// Forgets accounts without edges. Together: the waits for their memory overlap.
+    pub(crate) fn forget(&mut self, accounts: &[u32]) {
+        let hashes = accounts.iter().map(|&at| hash(self.keys[at as usize]));
+        let slots = hashes.map(|hash| self.index.touch(hash));
+        std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+        for &at in accounts {
+            let is_known = self.index.remove(hash(self.keys[at as usize]), at);
             // Where there is no memory to remember it, the number is not used again.
-            if reserve(free, 1).is_ok() {
-                free.push(at);
+            if is_known && reserve(&mut self.free, 1).is_ok() {
+                self.free.push(at);
             }
         }
     }
 
     pub(crate) fn key(&self, at: u32) -> i64 {
-        self.all[at as usize].key
+        self.keys[at as usize]
     }
 
     pub(crate) fn order(&self, at: u32) -> u64 {
@@ -179,41 +175,19 @@ impl Accounts {
     pub(crate) fn in_order(&self) -> Vec<i64> {
         let Some(orders) = &self.orders else { return Vec::new() };
         let mut all: Vec<(u64, i64)> =
-            orders.iter().zip(&self.all).map(|(&order, account)| (order, account.key)).collect();
+            orders.iter().copied().zip(self.keys.iter().copied()).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The callers' numbers of the accounts whose small numbers are `from` and above.
     pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
-        self.all.iter().skip(from).map(|account| account.key)
-    }
-
-    pub(crate) fn list(&self, at: u32, side: Side) -> List {
-        let account = &self.all[at as usize];
-        match side {
-            Side::Out => account.out,
-            Side::In => account.into,
-        }
-    }
-
-    pub(crate) fn list_mut(&mut self, at: u32, side: Side) -> &mut List {
-        let account = &mut self.all[at as usize];
-        match side {
-            Side::Out => &mut account.out,
-            Side::In => &mut account.into,
-        }
-    }
-
-    /// Whether it has edges with others.
-    pub(crate) fn has_edges(&self, at: u32) -> bool {
-        let Account { out, into, .. } = &self.all[at as usize];
-        !out.is_empty() || !into.is_empty()
+        self.keys.iter().skip(from).copied()
     }
 
     /// Small numbers are below this one.
     pub(crate) fn numbered(&self) -> usize {
-        self.all.len()
+        self.keys.len()
     }
 
     /// Accounts that are known now.
@@ -222,8 +196,8 @@ impl Accounts {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.all.capacity() * size_of::<Account>()
-            + self.index.allocation_size()
+        self.keys.capacity() * size_of::<i64>()
+            + self.index.bytes()
             + self.free.capacity() * size_of::<u32>()
             + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()
     }
@@ -231,17 +205,18 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use super::Accounts;
+    use super::{Accounts, NOBODY};
 
     #[test]
     fn a_forgotten_account_comes_back_as_a_new_one() {
         let mut accounts = Accounts::new(true);
-        let (first, second) = (accounts.intern(i64::MIN).unwrap(), accounts.intern(42).unwrap());
+        let (first, second) =
+            (accounts.intern(i64::MIN, NOBODY).unwrap(), accounts.intern(42, NOBODY).unwrap());
         assert_ne!(first, second);
-        assert_eq!(accounts.intern(42), Ok(second));
-        accounts.forget(first);
+        assert_eq!(accounts.intern(42, NOBODY), Ok(second));
+        accounts.forget(&[first]);
         assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
-        let again = accounts.intern(i64::MIN).unwrap();
+        let again = accounts.intern(i64::MIN, NOBODY).unwrap();
         assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));
         assert!(accounts.order(again) > accounts.order(second));
     }

@@ -117,6 +117,11 @@ impl<T: Stamp> Arena<T> {
         self.get(list).last().map_or(0, |one| one.seq)
     }
 
+    /// Reads where the list's block begins.
+    pub(crate) fn touch_block(&self, list: List) -> u32 {
+        self.entries.get(list.at as usize).map_or(0, |one| one.seq)
+    }
+
     /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
     pub(crate) fn find(&self, list: List, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
         let all = self.get(list);
