@@ -14,6 +14,7 @@ use crate::queue::{Queue, QueueMark};
 use crate::running::Vertex;
 use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
+use crate::threads::{Awake, together};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -229,13 +230,13 @@ impl<T: Stamp> Core<T> {
         let first = self.graph.next();
         let base = self.graph.base();
         for part in order.chunks(ROWS_ADDED) {
-            let rows = part.iter().map(|&row| row as usize);
-            let rows = rows.map(|row| {
+            let edge = |at: usize| {
+                let row = part[at] as usize;
                 // The caller has seen to it that the graph can hold them.
                 let time = T::since(base, edges.times[row]).unwrap_or_default();
                 (edges.sources[row], edges.targets[row], time)
-            });
-            self.graph.intern(rows, added)?;
+            };
+            self.graph.intern(part.len(), edge, added, pool)?;
             let number = self.graph.insert(added, pool)?;
             self.columns.push(edges, part)?;
             self.note(settings, edges, part, added, (first, number))?;
@@ -388,6 +389,7 @@ impl<T: Stamp> Core<T> {
         order: &[u32],
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), (usize, Full)> {
+        let _awake = Awake::during(pool, order.len());
         // Evicting now and then keeps the memory that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
@@ -418,6 +420,7 @@ impl<T: Stamp> Core<T> {
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Outcome, Full> {
+        let _awake = Awake::during(pool, order.len());
         let first = self.graph.next();
         self.insert(settings, edges, order, pool)?;
         let outcome = self.compute(settings, edges, places, first, output, evidence_max, pool);
@@ -508,13 +511,9 @@ impl<T: Stamp> Core<T> {
             (Some(pool), Some((own, others))) if self.triggers.len() >= HELPED_MIN => {
                 // This thread searches too: it need not be woken, and has just had the newest edges
                 // in its hands.
-                pool.in_place_scope(|scope| {
-                    for one in others {
-                        let work = &work;
-                        scope.spawn(move |_| work.run(one));
-                    }
-                    work.run(own);
-                });
+                let work = &work;
+                let others = others.iter_mut().map(|one| move || work.run(one));
+                together(pool, others, || work.run(own));
             }
             (_, Some((own, _))) => work.run(own),
             (_, None) => {}

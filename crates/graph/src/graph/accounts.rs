@@ -1,6 +1,7 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
 use super::index::Index;
+use super::records::Record;
 use crate::memory::{Full, reserve, reserve_exact};
 
 /// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
@@ -30,8 +31,8 @@ pub(crate) struct Accounts {
     appeared: u64,
 }
 
-/// Numbers whose accounts are guessed together.
-pub(crate) const GUESSED: usize = 128;
+/// Numbers that are looked up together.
+const GUESSED: usize = 128;
 /// No account has this small number.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
@@ -84,23 +85,37 @@ impl Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
     }
 
-    /// Who these may be. Together: the waits for their memory overlap, first for where each is in the
-    /// index, then for the number of who may be it.
-    pub(crate) fn guess(&self, keys: &[i64; GUESSED]) -> [u32; GUESSED] {
-        let hashes = keys.map(hash);
-        let slots = hashes.iter().map(|&hash| self.index.touch(hash));
-        std::hint::black_box(slots.fold(0, |all, one| all ^ one));
-        let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
-        let found = guesses.iter().map(|&at| self.keys.get(at as usize));
-        std::hint::black_box(found.fold(0, |all, one| all ^ one.copied().unwrap_or_default()));
-        guesses
+    /// Writes who the ends of these edges (source, target, time) are, as far as they are known.
+    /// Together: the waits for their memory overlap, first for where each is in the index, then for
+    /// the number of who it may be.
+    pub(crate) fn guess<T>(
+        &self,
+        records: &mut [Record<T>],
+        edge: impl Fn(usize) -> (i64, i64, T),
+    ) {
+        let mut keys = [0; GUESSED];
+        for (part, some) in records.chunks_mut(GUESSED / 2).enumerate() {
+            for (at, pair) in (part * GUESSED / 2..).zip(keys.chunks_exact_mut(2)).take(some.len())
+            {
+                let (source, target, _) = edge(at);
+                pair.copy_from_slice(&[source, target]);
+            }
+            let hashes = keys.map(hash);
+            let slots = hashes.iter().map(|&hash| self.index.touch(hash));
+            std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+            let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
+            let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at as usize) == Some(key);
+            for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
+            {
+                let who = [0, 1]
+                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NOBODY });
+                [record.source, record.target] = who;
+            }
+        }
     }
 
-    /// The dense number of an account, who may be `guess`; a new one if it is not known.
-    pub(crate) fn intern(&mut self, key: i64, guess: u32) -> Result<u32, Full> {
-        if self.keys.get(guess as usize) == Some(&key) {
-            return Ok(guess);
-        }
+    /// The dense number of an account, a new one if it is not known.
+    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
         let hash = hash(key);
         let Accounts { keys, index, free, orders, appeared } = self;
         if let Some(at) = index.find(hash, |at| keys[at as usize] == key) {
@@ -205,18 +220,17 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use super::{Accounts, NOBODY};
+    use super::Accounts;
 
     #[test]
     fn a_forgotten_account_comes_back_as_a_new_one() {
         let mut accounts = Accounts::new(true);
-        let (first, second) =
-            (accounts.intern(i64::MIN, NOBODY).unwrap(), accounts.intern(42, NOBODY).unwrap());
+        let (first, second) = (accounts.intern(i64::MIN).unwrap(), accounts.intern(42).unwrap());
         assert_ne!(first, second);
-        assert_eq!(accounts.intern(42, NOBODY), Ok(second));
+        assert_eq!(accounts.intern(42), Ok(second));
         accounts.forget(&[first]);
         assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
-        let again = accounts.intern(i64::MIN, NOBODY).unwrap();
+        let again = accounts.intern(i64::MIN).unwrap();
         assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));
         assert!(accounts.order(again) > accounts.order(second));
     }

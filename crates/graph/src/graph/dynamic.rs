@@ -1,13 +1,14 @@
 //! The part of the graph that changes: edges come at the new end and go at the old one.
 
 use super::Adjacency;
-use super::accounts::{Accounts, GUESSED, NOBODY, Side};
+use super::accounts::{Accounts, NOBODY, Side};
 use super::arena::{Entry, LENGTH_MAX};
 use super::half::{Bits, Half, Loops, PIECE, TOUCHED};
 use super::lens::Lens;
 use super::records::{Gone, Owner, Record, Records};
 use super::stamp::Stamp;
 use crate::memory::{Full, or_abort, reserve};
+use crate::threads::both;
 use std::collections::BTreeMap;
 
 /// All edges may be those of one account. (Numbers of arrival are kept modulo 2^32 and compared by
@@ -52,29 +53,6 @@ const TIDIED_MAX: usize = 1 << 19;
 /// Entries that lists have room for, in thousandths of those that they hold: of a graph that was
 /// filled once, at most.
 const ROOM: usize = 1250;
-/// Fewer edges are added, or taken out, in less time than it takes to wake another thread.
-const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 512 };
-
-/// Changes both halves of a graph, each by a thread of its own where there are two and so many edges
-/// are worth it.
-fn both(
-    pool: Option<&rayon::ThreadPool>,
-    edges: usize,
-    out: impl FnOnce() + Send,
-    into: impl FnOnce(),
-) {
-    match pool {
-        Some(pool) if edges >= HELPED_MIN => pool.in_place_scope(|scope| {
-            scope.spawn(|_| out());
-            into();
-        }),
-        _ => {
-            out();
-            into();
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Dynamic<T> {
     /// The time of offset 0.
@@ -163,7 +141,7 @@ impl<T: Stamp> Dynamic<T> {
 
     /// The same, and what there was no memory for. Some of them are known then.
     pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), Full> {
-        accounts.iter().try_for_each(|&account| self.accounts.intern(account, NOBODY).map(|_| ()))
+        accounts.iter().try_for_each(|&account| self.accounts.intern(account).map(|_| ()))
     }
 
     fn half(&self, side: Side) -> &Half<T> {
@@ -173,40 +151,48 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// The small numbers of both ends of each edge (source, target, time), for `insert`. Together,
-    /// and before any is inserted: the waits for their memory overlap. Where there is no memory,
-    /// `found` tells who is known now; `forget_idle` forgets them.
+    /// The small numbers of both ends of so many edges (source, target, time), for `insert`. Where
+    /// there is no memory, `found` tells who is known now; `forget_idle` forgets them.
     pub(crate) fn intern(
         &mut self,
-        edges: impl Iterator<Item = (i64, i64, T)> + Clone,
+        count: usize,
+        edge: impl Fn(usize) -> (i64, i64, T) + Sync,
         found: &mut Vec<Record<T>>,
+        pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), Full> {
         found.clear();
-        let mut rest = edges;
-        loop {
-            let mut keys = [0; GUESSED];
-            let mut count = 0;
-            for (pair, (source, target, _)) in keys.chunks_exact_mut(2).zip(rest.clone()) {
-                pair.copy_from_slice(&[source, target]);
-                count += 1;
-            }
-            let is_alone = count <= 1;
-            let who = if is_alone { [NOBODY; GUESSED] } else { self.accounts.guess(&keys) };
-            reserve(found, count)?;
-            for ((source, target, time), who) in rest.by_ref().take(count).zip(who.chunks_exact(2))
-            {
-                let source = self.accounts.intern(source, who[0])?;
-                found.push(Record { source, target: source, time });
-                let target = self.accounts.intern(target, who[1])?;
-                if let Some(last) = found.last_mut() {
-                    last.target = target;
+        reserve(found, count)?;
+        let unknown = Record { source: NOBODY, target: NOBODY, time: T::default() };
+        found.resize(count, unknown);
+        if count > 1 {
+            let accounts = &self.accounts;
+            let (some, others) = found.split_at_mut(count / 2);
+            let (middle, edge) = (some.len(), &edge);
+            let first_half = || accounts.guess(some, edge);
+            both(pool, count, first_half, || accounts.guess(others, |at| edge(middle + at)));
+        }
+        for at in 0..count {
+            let (source, target, time) = edge(at);
+            let Record { source: who, target: whom, .. } = found[at];
+            found[at] = unknown;
+            found[at].time = time;
+            let ends = self.intern_one(source, who).and_then(|who| {
+                found[at].source = who;
+                self.intern_one(target, whom)
+            });
+            match ends {
+                Ok(whom) => found[at].target = whom,
+                Err(full) => {
+                    found.truncate(at + 1);
+                    return Err(full);
                 }
-            }
-            if count < GUESSED / 2 {
-                break;
             }
         }
         Ok(())
+    }
+
+    fn intern_one(&mut self, key: i64, who: u32) -> Result<u32, Full> {
+        if who == NOBODY { self.accounts.intern(key) } else { Ok(who) }
     }
 
     /// Forgets those of these accounts that have no edges, where accounts are forgotten.
@@ -218,7 +204,7 @@ impl<T: Stamp> Dynamic<T> {
         let mut count = 0;
         for account in accounts {
             let has_edges = self.out.has_any(account) || self.into.has_any(account);
-            if has_edges || self.loops.has_any(account) {
+            if account == NOBODY || has_edges || self.loops.has_any(account) {
                 continue;
             }
             idle[count] = account;
@@ -599,7 +585,8 @@ impl<T: Stamp> Dynamic<T> {
             };
             some.extend(record.map(|one| (source, target, one.time)));
             if record.is_none() || some.len() == TOUCHED || place + 1 == self.records.len() {
-                graph.intern(some.drain(..).as_slice().iter().copied(), &mut ends)?;
+                graph.intern(some.len(), |at| some[at], &mut ends, None)?;
+                some.clear();
                 graph.insert(&ends, None)?;
             }
             if record.is_none() {
