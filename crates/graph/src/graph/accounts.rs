@@ -1,8 +1,9 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
 use super::index::Index;
+use super::keys::Keys;
 use super::records::Record;
-use crate::memory::{Full, reserve, reserve_exact};
+use crate::memory::{Full, reserve};
 
 /// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ impl Side {
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// The callers' numbers.
-    keys: Vec<i64>,
+    keys: Keys,
     index: Index,
     free: Vec<u32>,
     /// Place of each account in the order of first appearance, where somebody asks for it.
@@ -104,7 +105,7 @@ impl Accounts {
             let slots = hashes.iter().map(|&hash| self.index.touch(hash));
             std::hint::black_box(slots.fold(0, |all, one| all ^ one));
             let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
-            let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at as usize) == Some(key);
+            let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at) == Some(*key);
             for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
             {
                 let who = [0, 1]
@@ -118,21 +119,17 @@ impl Accounts {
     pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
         let hash = hash(key);
         let Accounts { keys, index, free, orders, appeared } = self;
-        if let Some(at) = index.find(hash, |at| keys[at as usize] == key) {
+        if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
             return Ok(at);
         }
-        if free.is_empty() && keys.len() == keys.capacity() {
-            reserve_exact(keys, (keys.len() / 32).max(64))?;
-        }
+        keys.make_room(key, free.is_empty())?;
         if let Some(orders) = orders {
             reserve(orders, 1)?;
         }
         let at = free.last().map_or(keys.len(), |&at| at as usize);
         index.make_room(at, keys)?;
-        match free.pop() {
-            Some(_) => keys[at] = key,
-            None => keys.push(key),
-        }
+        free.pop();
+        keys.put(at, key);
         if let Some(orders) = orders {
             orders.resize(keys.len(), 0);
             orders[at] = *appeared;
@@ -143,7 +140,7 @@ impl Accounts {
     }
 
     pub(crate) fn find(&self, key: i64) -> Option<u32> {
-        self.index.find(hash(key), |at| self.keys[at as usize] == key)
+        self.index.find(hash(key), |at| self.keys.get(at) == Some(key))
     }
 
     /// How many have appeared so far.
@@ -156,7 +153,7 @@ impl Accounts {
     pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
         let Accounts { keys, index, orders, .. } = self;
         let Some(orders) = orders else { return };
-        for (at, &key) in (0u32..).zip(keys.iter()).skip(numbered) {
+        for (at, key) in (0u32..).zip(keys.iter()).skip(numbered) {
             index.remove(hash(key), at);
         }
         keys.truncate(numbered);
@@ -166,11 +163,11 @@ impl Accounts {
 
     /// Forgets accounts without edges. Together: the waits for their memory overlap.
     pub(crate) fn forget(&mut self, accounts: &[u32]) {
-        let hashes = accounts.iter().map(|&at| hash(self.keys[at as usize]));
+        let hashes = accounts.iter().map(|&at| hash(self.key(at)));
         let slots = hashes.map(|hash| self.index.touch(hash));
         std::hint::black_box(slots.fold(0, |all, one| all ^ one));
         for &at in accounts {
-            let is_known = self.index.remove(hash(self.keys[at as usize]), at);
+            let is_known = self.index.remove(hash(self.key(at)), at);
             // Where there is no memory to remember it, the number is not used again.
             if is_known && reserve(&mut self.free, 1).is_ok() {
                 self.free.push(at);
@@ -179,7 +176,7 @@ impl Accounts {
     }
 
     pub(crate) fn key(&self, at: u32) -> i64 {
-        self.keys[at as usize]
+        self.keys.get(at).unwrap_or_default()
     }
 
     pub(crate) fn order(&self, at: u32) -> u64 {
@@ -189,15 +186,14 @@ impl Accounts {
     /// All accounts in the order of their first appearance; none where it is not kept.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         let Some(orders) = &self.orders else { return Vec::new() };
-        let mut all: Vec<(u64, i64)> =
-            orders.iter().copied().zip(self.keys.iter().copied()).collect();
+        let mut all: Vec<(u64, i64)> = orders.iter().copied().zip(self.keys.iter()).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The callers' numbers of the accounts whose small numbers are `from` and above.
     pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
-        self.keys.iter().skip(from).copied()
+        self.keys.iter().skip(from)
     }
 
     /// Small numbers are below this one.
@@ -211,7 +207,7 @@ impl Accounts {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<i64>()
+        self.keys.bytes()
             + self.index.bytes()
             + self.free.capacity() * size_of::<u32>()
             + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()

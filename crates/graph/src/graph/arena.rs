@@ -112,11 +112,6 @@ impl<T: Stamp> Arena<T> {
         }
     }
 
-    /// Reads what a change of the list will touch, so that the waits of many lists overlap.
-    pub(crate) fn touch(&self, list: List) -> u32 {
-        self.get(list).last().map_or(0, |one| one.seq)
-    }
-
     /// Reads where the list's block begins.
     pub(crate) fn touch_block(&self, list: List) -> u32 {
         self.entries.get(list.at as usize).map_or(0, |one| one.seq)

@@ -200,21 +200,32 @@ impl<T: Stamp> Dynamic<T> {
         if self.remembers {
             return;
         }
-        let mut idle = [0; TOUCHED];
-        let mut count = 0;
-        for account in accounts {
-            let has_edges = self.out.has_any(account) || self.into.has_any(account);
-            if account == NOBODY || has_edges || self.loops.has_any(account) {
-                continue;
+        let mut rest = accounts;
+        loop {
+            let mut some = [NOBODY; TOUCHED];
+            let mut count = 0;
+            let mut read = 0;
+            for (place, account) in some.iter_mut().zip(&mut rest) {
+                *place = account;
+                // The waits overlap.
+                read ^= self.out.touch_list(account) ^ self.into.touch_list(account);
+                count += 1;
             }
-            idle[count] = account;
-            count += 1;
-            if count == TOUCHED {
-                self.accounts.forget(&idle);
-                count = 0;
+            std::hint::black_box(read);
+            let mut idle = [0; TOUCHED];
+            let mut found = 0;
+            for account in some {
+                let has_edges = self.out.has_any(account) || self.into.has_any(account);
+                if account != NOBODY && !has_edges && !self.loops.has_any(account) {
+                    idle[found] = account;
+                    found += 1;
+                }
+            }
+            self.accounts.forget(&idle[..found]);
+            if count < TOUCHED {
+                return;
             }
         }
-        self.accounts.forget(&idle[..count]);
     }
 
     /// Adds edges behind all others, whose ends `intern` has found; the number of arrival of the
@@ -305,11 +316,11 @@ impl<T: Stamp> Dynamic<T> {
                     last_out.set(at);
                 }
             }
-            let is_last = |at: usize| last_out.has(at) || last_in.has(at);
-            let idle = piece.iter().enumerate().filter(|(at, _)| is_last(*at));
-            let idle = idle.map(|(_, one)| one.record);
-            let ends = idle.flat_map(|record| [record.source, record.target]);
-            self.forget_idle(ends);
+            let ends = piece.iter().enumerate().flat_map(|(at, one)| {
+                let source = Some(one.record.source).filter(|_| last_out.has(at));
+                [source, Some(one.record.target).filter(|_| last_in.has(at))]
+            });
+            self.forget_idle(ends.flatten());
             self.head += self.records.pop_gone();
         }
     }
@@ -349,14 +360,13 @@ impl<T: Stamp> Dynamic<T> {
     }
 
     /// Reads where the edges of these numbers are looked for, so that the waits overlap.
-    fn touch_owners(&self, numbers: impl Iterator<Item = u64>) {
+    fn touch_owners(&self, numbers: impl Iterator<Item = u64> + Clone) {
         if self.records.are_whole() {
             return;
         }
         let places = numbers.filter_map(|number| number.checked_sub(self.head));
         let owners = places.filter_map(|place| self.records.owner(place as usize));
-        let touched = owners.map(|one| self.out.touch_oldest(one.source));
-        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+        self.out.touch_oldest(owners.map(|one| one.source));
     }
 
     /// Adds an edge that came late before all that the records will hold, with the latest time
@@ -701,11 +711,8 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.len() <= most
     }
 
-    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, _window: (T, T)) {
-        for side in [Side::Out, Side::In] {
-            let own = lists.clone().filter(|one| one.1 == side).map(|(account, _)| account);
-            self.half(side).touch(own);
-        }
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, _window: (T, T)) {
+        self.half(side).touch(accounts);
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

@@ -61,19 +61,32 @@ impl<T: Stamp> Half<T> {
         self.arena.find(self.list(account), seq, head)
     }
 
-    /// Reads the lists of these accounts where they change, so that the waits overlap: what depends
-    /// on a wait is left to the next round.
+    /// Reads the newest ends of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
+        self.touch_end(accounts, <[_]>::last);
+    }
+
+    /// The same for their oldest ends.
+    pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
+        self.touch_end(accounts, <[_]>::first);
+    }
+
+    fn touch_end(
+        &self,
+        accounts: impl Iterator<Item = u32> + Clone,
+        end: impl Fn(&[Entry<T>]) -> Option<&Entry<T>>,
+    ) {
+        // What to do next depends on the first round's waits, and is left to the second.
         let lists = accounts.map(|account| self.list(account));
         let touched = lists.clone().map(|list| self.arena.touch_block(list));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
-        let touched = lists.map(|list| self.arena.touch(list));
+        let touched = lists.map(|list| end(self.arena.get(list)).map_or(0, |one| one.seq));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
-    /// Reads where the oldest edge of an account lies.
-    pub(crate) fn touch_oldest(&self, account: u32) -> u32 {
-        self.get(account).first().map_or(0, |one| one.seq)
+    /// Reads what `has_any` asks of an account.
+    pub(crate) fn touch_list(&self, account: u32) -> usize {
+        self.list(account).len()
     }
 
     /// Sees to it that accounts with smaller numbers have lists.
@@ -143,7 +156,7 @@ impl<T: Stamp> Half<T> {
     pub(crate) fn remove_all(&mut self, piece: &[Gone<T>], chosen: &Bits) -> Bits {
         let mut emptied = Bits::NONE;
         for (part, some) in piece.chunks(TOUCHED).enumerate() {
-            self.touch(some.iter().map(|one| self.owner(&one.record)));
+            self.touch_oldest(some.iter().map(|one| self.owner(&one.record)));
             for (at, one) in (part * TOUCHED..).zip(some) {
                 if chosen.has(at) && self.remove(one.record, one.seq) {
                     emptied.set(at);

@@ -5,6 +5,7 @@
 //! where they began. The table is between two thirds and four fifths full; it grows by a fifth.
 
 use super::accounts::hash;
+use super::keys::Keys;
 use crate::memory::{Full, reserve_exact};
 
 /// A slot that nobody has had,
@@ -78,7 +79,7 @@ impl Index {
 
     /// Sees to it that one more account fits, whose small number is `at`; those that are known have
     /// these numbers.
-    pub(crate) fn make_room(&mut self, at: usize, keys: &[i64]) -> Result<(), Full> {
+    pub(crate) fn make_room(&mut self, at: usize, keys: &Keys) -> Result<(), Full> {
         let is_full = (self.used + 1) * 5 > self.slots.len() * 4;
         if !is_full && at + (FIRST as usize) < 1 << self.bits {
             return Ok(());
@@ -103,7 +104,7 @@ impl Index {
             let mut hashes = [0; TOGETHER];
             for (hash_of, slot) in hashes.iter_mut().zip(some) {
                 let at = (slot & mask).wrapping_sub(FIRST);
-                *hash_of = keys.get(at as usize).map_or(0, |&key| hash(key));
+                *hash_of = keys.get(at).map_or(0, hash);
             }
             for (hash, slot) in hashes.into_iter().zip(some) {
                 if let Some(at) = (slot & mask).checked_sub(FIRST) {
@@ -153,6 +154,7 @@ impl Index {
 mod tests {
     use super::Index;
     use crate::graph::accounts::hash;
+    use crate::graph::keys::Keys;
     use proptest::prelude::*;
 
     proptest! {
@@ -161,10 +163,10 @@ mod tests {
         fn it_equals_a_plain_list(steps in prop::collection::vec((0..300i64, any::<bool>()), 1..3000)) {
             let mut index = Index::default();
             // The same key may be at many places, but is alive at one.
-            let (mut keys, mut alive): (Vec<i64>, Vec<bool>) = Default::default();
+            let (mut keys, mut alive): (Keys, Vec<bool>) = Default::default();
             for (key, is_removal) in steps {
-                let known = (0..keys.len()).find(|&at| alive[at] && keys[at] == key);
-                let found = index.find(hash(key), |at| keys[at as usize] == key && alive[at as usize]);
+                let known = (0..keys.len()).find(|&at| alive[at] && keys.get(at as u32) == Some(key));
+                let found = index.find(hash(key), |at| keys.get(at) == Some(key) && alive[at as usize]);
                 prop_assert_eq!(found.map(|at| at as usize), known);
                 match known {
                     Some(at) if is_removal => {
@@ -177,11 +179,9 @@ mod tests {
                         let free = alive.iter().position(|alive| !alive);
                         let at = free.unwrap_or(keys.len());
                         index.make_room(at, &keys).unwrap();
-                        if at == keys.len() {
-                            keys.push(key);
-                            alive.push(true);
-                        }
-                        (keys[at], alive[at]) = (key, true);
+                        keys.put(at, key);
+                        alive.resize(keys.len(), true);
+                        alive[at] = true;
                         index.insert(hash(key), at as u32);
                     }
                 }
@@ -193,17 +193,14 @@ mod tests {
     #[test]
     fn a_table_that_keeps_its_length_keeps_its_size() {
         let mut index = Index::default();
-        let mut keys: Vec<i64> = Vec::new();
+        let mut keys = Keys::default();
         for key in 0..100_000 {
             let at = key as usize % 1000;
             if key >= 1000 {
-                assert!(index.remove(hash(keys[at]), at as u32));
+                assert!(index.remove(hash(key - 1000), at as u32));
             }
             index.make_room(at, &keys).unwrap();
-            if at == keys.len() {
-                keys.push(key);
-            }
-            keys[at] = key;
+            keys.put(at, key);
             index.insert(hash(key), at as u32);
         }
         assert!(index.slots.len() <= 1600, "{} slots for 1000", index.slots.len());

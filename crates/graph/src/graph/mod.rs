@@ -11,6 +11,7 @@ mod freeze;
 mod half;
 mod hybrid;
 mod index;
+mod keys;
 mod lens;
 mod records;
 mod runs;
@@ -76,7 +77,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     ) -> bool;
 
     /// Reads where these lists begin and end, so that the waits for their memory overlap.
-    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T));
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.
