@@ -204,7 +204,7 @@ impl<T: Stamp> Dynamic<T> {
         loop {
             let mut some = [NOBODY; TOUCHED];
             let mut count = 0;
-            let mut read = 0;
+            let mut read = false;
             for (place, account) in some.iter_mut().zip(&mut rest) {
                 *place = account;
                 // The waits overlap.

@@ -85,8 +85,8 @@ impl<T: Stamp> Half<T> {
     }
 
     /// Reads what `has_any` asks of an account.
-    pub(crate) fn touch_list(&self, account: u32) -> usize {
-        self.list(account).len()
+    pub(crate) fn touch_list(&self, account: u32) -> bool {
+        self.list(account).is_empty()
     }
 
     /// Sees to it that accounts with smaller numbers have lists.
@@ -167,7 +167,8 @@ impl<T: Stamp> Half<T> {
     }
 
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Half<S> {
-        Half { side: self.side, lists: self.lists, arena: self.arena.restamp(change) }
+        let arena = self.arena.restamp(&self.lists, change);
+        Half { side: self.side, lists: self.lists, arena }
     }
 
     /// Entries that there is room for.
@@ -247,7 +248,8 @@ impl<T: Stamp> Loops<T> {
     }
 
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Loops<S> {
-        Loops { lists: self.lists, arena: self.arena.restamp(change) }
+        let lists: Vec<List> = self.lists.values().copied().collect();
+        Loops { lists: self.lists, arena: self.arena.restamp(&lists, change) }
     }
 
     pub(crate) fn bytes(&self) -> usize {
