@@ -65,14 +65,14 @@ impl<T: Stamp> Core<T> {
             });
             let bytes = (ahead.len() + part.len()) * size_of::<Trigger<T>>();
             let room = ahead.triggers.try_reserve(part.len()).map_err(|_| Full { bytes });
-            let added = room.and_then(|()| self.insert(settings, edges, part));
+            let added = room.and_then(|()| self.insert(settings, edges, part, None));
             let by = (first - ahead.origin).cast_signed();
             if added.is_ok() {
                 ahead.triggers.extend(self.triggers.iter().map(|&one| moved(one, by)));
             }
             self.ahead = Some(ahead).filter(|ahead| !ahead.triggers.is_empty());
             added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
-            self.evict(settings);
+            self.evict(settings, None);
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ impl<T: Stamp> Core<T> {
             self.forget(oldest);
             self.ahead = Some(ahead);
         }
-        self.evict(settings);
+        self.evict(settings, pool);
         outcome
     }
 
@@ -116,7 +116,7 @@ impl<T: Stamp> Core<T> {
     pub(crate) fn drop_ahead(&mut self, settings: &Settings) {
         if self.ahead.take().is_some() {
             self.triggers.clear();
-            self.evict(settings);
+            self.evict(settings, None);
         }
     }
 }

@@ -28,15 +28,15 @@ impl Columns {
         Columns { ids, values: vec![VecDeque::new(); columns], ..Columns::default() }
     }
 
-    /// Where there is no memory, `rewind` takes back what of the row has come.
-    pub(crate) fn push(&mut self, edges: &Edges<'_>, row: usize) -> Result<(), Full> {
+    /// Where there is no memory, `rewind` takes back what of the rows has come.
+    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), Full> {
         if let Some(ids) = &mut self.ids {
-            make_room(ids)?;
-            ids.push_back(edges.ids[row]);
+            make_room(ids, rows.len())?;
+            ids.extend(rows.iter().map(|&row| edges.ids[row as usize]));
         }
         for (values, column) in self.values.iter_mut().zip(edges.columns) {
-            make_room(values)?;
-            values.push_back(column[row]);
+            make_room(values, rows.len())?;
+            values.extend(rows.iter().map(|&row| column[row as usize]));
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::ahead::Ahead;
 use crate::columns::{Columns, Measured};
 use crate::features::Edges;
 use crate::graph::{
-    About, Adjacency, Dynamic, Floor, Hybrid, Lens, Mark, Record, Side, Spread, Stamp,
+    About, Adjacency, Dynamic, Floor, Gone, Hybrid, Lens, Mark, PIECE, Record, Side, Spread, Stamp,
 };
 use crate::memory::{Full, probe, reserve};
 use crate::patterns::{
@@ -14,6 +14,7 @@ use crate::queue::{Queue, QueueMark};
 use crate::running::Vertex;
 use crate::settings::{Mode, Settings};
 use crate::statistics::{self, Wanted};
+use crate::threads::{Awake, together};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -23,9 +24,8 @@ use std::sync::{Mutex, PoisonError};
 const CHUNK_MIN: usize = 4;
 /// and by which part of what is left they become shorter.
 const TAIL: usize = 8;
-/// Rows whose lists are read together before they are added to: as many as stay in a second-level
-/// cache of 256 KiB until then, with four lines each.
-const ROWS_TOUCHED: usize = 512;
+/// Rows that are added together: as many as are worth another thread's waking.
+const ROWS_ADDED: usize = 4096;
 /// Rows that causal mode adds at once where it computes nothing.
 pub(crate) const LEARNT_AT_ONCE: usize = 1 << 16;
 /// What a row of a call takes while the call lasts, beside its counts and statistics: a trigger,
@@ -86,7 +86,8 @@ pub(crate) struct Core<T> {
     pairs: Pairs,
     hubs: Hubs<T>,
     pub(crate) triggers: Vec<Trigger<T>>,
-    ends: Vec<[u32; 2]>,
+    /// Rows of a call as they are added.
+    added: Vec<Record<T>>,
     /// Segments of which nothing is left, until somebody asks.
     pub(crate) expired: Vec<About>,
     /// What was there before rows came that are to go again.
@@ -135,7 +136,7 @@ impl<T: Stamp> Core<T> {
             pairs: Pairs::default(),
             hubs: Hubs::default(),
             triggers: Vec::new(),
-            ends: Vec::new(),
+            added: Vec::new(),
             expired: Vec::new(),
             before: None,
             ahead: None,
@@ -201,15 +202,16 @@ impl<T: Stamp> Core<T> {
         settings: &Settings,
         edges: &Edges<'_>,
         order: &[u32],
+        pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), Full> {
         let place = self.place();
-        let mut ends = std::mem::take(&mut self.ends);
-        let inserted = self.try_insert(settings, edges, order, &mut ends);
+        let mut added = std::mem::take(&mut self.added);
+        let inserted = self.try_insert(settings, edges, order, &mut added, pool);
         if inserted.is_err() {
             self.take_back(place);
-            self.graph.forget_idle(ends.iter().flatten().copied());
+            self.graph.forget_idle(added.iter().flat_map(|one| [one.source, one.target]));
         }
-        self.ends = ends;
+        self.added = added;
         inserted
     }
 
@@ -218,35 +220,57 @@ impl<T: Stamp> Core<T> {
         settings: &Settings,
         edges: &Edges<'_>,
         order: &[u32],
-        ends: &mut Vec<[u32; 2]>,
+        added: &mut Vec<Record<T>>,
+        pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), Full> {
         self.triggers.clear();
         reserve(&mut self.triggers, order.len())?;
+        // Edges may have been taken out since.
+        self.queue.next = None;
         let first = self.graph.next();
-        let is_causal = settings.mode == Mode::Causal;
-        let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
-        for part in order.chunks(ROWS_TOUCHED) {
-            let keys = part.iter().map(|&row| row as usize);
-            let keys = keys.map(|row| (edges.sources[row], edges.targets[row]));
-            self.graph.intern(keys, ends)?;
-            for (&row, &ends) in part.iter().zip(ends.iter()) {
-                let row = row as usize;
-                let Some(time) = self.graph.stamp(edges.times[row]) else { continue };
-                let floor = self.floor(first, horizon);
-                let number = self.graph.insert(ends, time)?;
-                self.columns.push(edges, row)?;
-                let [source, target] = ends;
-                self.triggers.push(Trigger { source, target, time, floor });
-                if is_causal {
-                    self.now = self.now.max(Some(edges.times[row]));
-                    self.queue.add(time, number);
-                    let oldest = self.oldest(horizon);
-                    self.queue.evict(&self.graph, oldest, most)?;
-                }
-            }
+        let base = self.graph.base();
+        for part in order.chunks(ROWS_ADDED) {
+            let edge = |at: usize| {
+                let row = part[at] as usize;
+                // The caller has seen to it that the graph can hold them.
+                let time = T::since(base, edges.times[row]).unwrap_or_default();
+                (edges.sources[row], edges.targets[row], time)
+            };
+            self.graph.intern(part.len(), edge, added, pool)?;
+            let number = self.graph.insert(added, pool)?;
+            self.columns.push(edges, part)?;
+            self.note(settings, edges, part, added, (first, number))?;
+        }
+        if settings.mode == Mode::Batch {
+            // For those that will go.
+            reserve(&mut self.queue.gone, order.len().clamp(1, PIECE))?;
         }
         // Searches follow, which cannot say that there is no memory.
         probe(call_bytes(settings, order.len()))
+    }
+
+    /// Notes rows that have been added, from edge number `number` on, as triggers of a call that
+    /// began with number `first`. In causal mode each evicts.
+    fn note(
+        &mut self,
+        settings: &Settings,
+        edges: &Edges<'_>,
+        rows: &[u32],
+        added: &[Record<T>],
+        (first, number): (u64, u64),
+    ) -> Result<(), Full> {
+        let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
+        for ((number, &Record { source, target, time }), &row) in (number..).zip(added).zip(rows) {
+            let floor = self.floor(first, horizon);
+            self.triggers.push(Trigger { source, target, time, floor });
+            if settings.mode == Mode::Causal {
+                self.now = self.now.max(Some(edges.times[row as usize]));
+                self.queue.add(time, number);
+                let oldest = self.oldest(horizon);
+                self.queue.evict(&self.graph, number + 1, oldest, most)?;
+            }
+        }
+        Ok(())
     }
 
     /// The oldest time that stays.
@@ -276,7 +300,7 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Takes out what the rows just added have made too old.
-    pub(crate) fn evict(&mut self, settings: &Settings) {
+    pub(crate) fn evict(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
         if self.ahead.is_some() {
             // What segments have leaves the newest part, as ever.
             self.drain();
@@ -287,11 +311,11 @@ impl<T: Stamp> Core<T> {
             Mode::Causal => {
                 let oldest = self.oldest(settings.horizon());
                 self.forget(oldest);
-                self.graph.remove_all(self.queue.gone.iter().copied());
+                self.graph.remove_all(&self.queue.gone, pool);
                 self.queue.settle();
             }
             Mode::Batch => {
-                self.evict_in_order_of_arrival(settings);
+                self.evict_in_order_of_arrival(settings, pool);
                 let oldest = self.oldest(settings.horizon());
                 self.hubs.forget(oldest, self.graph.is_ordered());
             }
@@ -309,7 +333,7 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Specification, B3 and E3.
-    fn evict_in_order_of_arrival(&mut self, settings: &Settings) {
+    fn evict_in_order_of_arrival(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
         let Some(newest) = self.triggers.iter().map(|one| one.time).max() else { return };
         // The clock starts at 0.
         let now = self.now.unwrap_or(0).max(self.graph.time(newest));
@@ -320,17 +344,30 @@ impl<T: Stamp> Core<T> {
         let surplus = self.graph.len().saturating_sub(most);
         let late = self.graph.stragglers();
         let late = late.filter(|(.., front)| is_old(self.graph.time(*front), horizon));
-        let late: Vec<u64> = late.map(|(number, ..)| number).collect();
-        let is_gone = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
-            // One that came late waits for those in front of it, which may be in a segment now.
-            let time = self.graph.front(number).unwrap_or(record.time);
-            place < surplus || is_old(self.graph.time(time), horizon)
-        };
-        let gone = self.graph.records().enumerate().take_while(is_gone).count() as u64;
-        // In batch mode edges go in order of arrival: there are no gaps.
-        let head = self.graph.head();
-        self.graph.remove_all(late.into_iter());
-        self.graph.remove_all(head..head + gone);
+        let seq = |number: u64| number as u32;
+        let late = late.map(|(number, record, _)| Gone { record, seq: seq(number) });
+        let late: Vec<Gone<T>> = late.collect();
+        self.graph.remove_all(&late, pool);
+        let mut gone = std::mem::take(&mut self.queue.gone);
+        let mut left = surplus;
+        loop {
+            gone.clear();
+            let is_gone = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
+                // One that came late waits for those in front of it, which may be in a segment now.
+                let time = self.graph.front(number).unwrap_or(record.time);
+                place < left || is_old(self.graph.time(time), horizon)
+            };
+            // In batch mode edges go in order of arrival.
+            let oldest = self.graph.records().take(gone.capacity().min(PIECE)).enumerate();
+            let oldest = oldest.take_while(is_gone);
+            gone.extend(oldest.map(|(_, (number, record))| Gone { record, seq: seq(number) }));
+            if gone.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(gone.len());
+            self.graph.remove_all(&gone, pool);
+        }
+        self.queue.gone = gone;
         let Some(statistics) = &settings.statistics else { return };
         let oldest = i128::from(now) - i128::from(statistics.window);
         self.columns.recent_time = Some(i64::try_from(oldest).unwrap_or(i64::MIN));
@@ -350,16 +387,18 @@ impl<T: Stamp> Core<T> {
         settings: &Settings,
         edges: &Edges<'_>,
         order: &[u32],
+        pool: Option<&rayon::ThreadPool>,
     ) -> Result<(), (usize, Full)> {
+        let _awake = Awake::during(pool, order.len());
         // Evicting now and then keeps the memory that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
-            self.insert(settings, edges, part).map_err(|full| (number * step, full))?;
-            self.evict(settings);
+            self.insert(settings, edges, part, pool).map_err(|full| (number * step, full))?;
+            self.evict(settings, pool);
         }
         if order.is_empty() && self.graph.is_draining() {
             self.triggers.clear();
-            self.evict(settings);
+            self.evict(settings, pool);
         }
         if !order.is_empty() {
             // As many as the call had rows, and nobody asks for them.
@@ -381,11 +420,12 @@ impl<T: Stamp> Core<T> {
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
     ) -> Result<Outcome, Full> {
+        let _awake = Awake::during(pool, order.len());
         let first = self.graph.next();
-        self.insert(settings, edges, order)?;
+        self.insert(settings, edges, order, pool)?;
         let outcome = self.compute(settings, edges, places, first, output, evidence_max, pool);
         if self.before.is_none() {
-            self.evict(settings);
+            self.evict(settings, pool);
         }
         Ok(outcome)
     }
@@ -471,13 +511,9 @@ impl<T: Stamp> Core<T> {
             (Some(pool), Some((own, others))) if self.triggers.len() >= HELPED_MIN => {
                 // This thread searches too: it need not be woken, and has just had the newest edges
                 // in its hands.
-                pool.in_place_scope(|scope| {
-                    for one in others {
-                        let work = &work;
-                        scope.spawn(move |_| work.run(one));
-                    }
-                    work.run(own);
-                });
+                let work = &work;
+                let others = others.iter_mut().map(|one| move || work.run(one));
+                together(pool, others, || work.run(own));
             }
             (_, Some((own, _))) => work.run(own),
             (_, None) => {}
@@ -591,7 +627,7 @@ impl<T: Stamp> Core<T> {
         let values: usize = self.columns.values.iter().map(VecDeque::capacity).sum();
         let ids = self.columns.ids.as_ref().map_or(0, VecDeque::capacity);
         let call = self.triggers.capacity() * size_of::<Trigger<T>>()
-            + self.ends.capacity() * size_of::<[u32; 2]>()
+            + self.added.capacity() * size_of::<Record<T>>()
             + self.described.0.allocation_size()
             + self.described.1.capacity() * size_of::<f64>();
         let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();

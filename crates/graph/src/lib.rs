@@ -23,6 +23,7 @@ mod sealing;
 mod settings;
 mod state;
 mod statistics;
+mod threads;
 
 pub use error::GraphError;
 pub use evidence::Pattern;

@@ -22,12 +22,12 @@ pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
     all.try_reserve(more).map_err(|_| Full { bytes })
 }
 
-/// Makes room for one value more: by a sixteenth, so that a large deque is never half empty.
-pub(crate) fn make_room<V>(deque: &mut VecDeque<V>) -> Result<(), Full> {
-    if deque.len() < deque.capacity() {
+/// Makes room for so many values more: by a sixteenth, so that a large deque is never half empty.
+pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), Full> {
+    if deque.capacity() - deque.len() >= more {
         return Ok(());
     }
-    let more = (deque.len() / 16).max(256);
+    let more = (deque.len() / 16).max(256).max(more);
     let bytes = (deque.len() + more).saturating_mul(size_of::<V>());
     deque.try_reserve_exact(more).map_err(|_| Full { bytes })
 }

@@ -1,6 +1,6 @@
 //! What causal mode evicts next.
 
-use crate::graph::{Dynamic, Stamp};
+use crate::graph::{Dynamic, Gone, Record, Stamp};
 use crate::memory::{Full, reserve};
 use std::collections::BTreeSet;
 
@@ -18,11 +18,13 @@ pub(crate) struct Queue<T> {
     pub newest: T,
     pub alive: usize,
     /// Evicted, and still in the graph for the triggers of the batch.
-    pub gone: Vec<u64>,
+    pub gone: Vec<Gone<T>>,
     /// Those of them that had come late.
     pub late_gone: Vec<(T, u64)>,
     /// All edges up to this time and arrival are evicted.
     pub floor: Option<(T, u64)>,
+    /// The edge at the cursor, while no edge is taken out.
+    pub next: Option<Record<T>>,
 }
 
 /// Where a queue was before edges came that are to go again.
@@ -47,6 +49,7 @@ impl<T: Stamp> Default for Queue<T> {
             gone: Vec::new(),
             late_gone: Vec::new(),
             floor: None,
+            next: None,
         }
     }
 }
@@ -65,10 +68,12 @@ impl<T: Stamp> Queue<T> {
         self.late.retain(|(_, number)| *number < first);
         self.gone.truncate(gone);
         (self.cursor, self.newest, self.alive, self.floor) = (cursor, newest, alive, floor);
+        self.next = None;
     }
 
     /// What is gone has been taken out of the graph.
     pub(crate) fn settle(&mut self) {
+        self.next = None;
         self.gone.clear();
         self.late_gone.clear();
         self.gone.shrink_to(GONE_KEPT);
@@ -78,7 +83,7 @@ impl<T: Stamp> Queue<T> {
     pub(crate) fn bytes(&self) -> usize {
         // Trees are half empty.
         (2 * self.late.len() + self.late_gone.capacity()) * size_of::<(T, u64)>()
-            + self.gone.capacity() * size_of::<u64>()
+            + self.gone.capacity() * size_of::<Gone<T>>()
     }
 
     pub(crate) fn add(&mut self, time: T, number: u64) {
@@ -89,45 +94,51 @@ impl<T: Stamp> Queue<T> {
         self.alive += 1;
     }
 
-    /// The oldest edge by time, then by arrival.
-    fn oldest(&mut self, graph: &Dynamic<T>) -> Option<(T, u64)> {
-        let punctual = loop {
-            if self.cursor >= graph.next() {
-                break None;
-            }
+    /// Sees to it that the edge at the cursor is the oldest that did not come late.
+    fn advance(&mut self, graph: &Dynamic<T>, end: u64) {
+        while self.next.is_none() && self.cursor < end {
             if self.cursor >= self.touched {
                 self.touched = graph.touch_from(self.cursor);
             }
-            let record = graph.record(self.cursor);
-            match record.map(|record| (record.time, self.cursor)) {
-                // One that came late may be evicted and still in the graph.
-                Some(key) if !self.late.contains(&key) && Some(key) > self.floor => {
-                    break Some(key);
-                }
-                _ => self.cursor += 1,
-            }
-        };
-        match (punctual, self.late.first().copied()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
+            // One that came late may be evicted and still in the graph.
+            let record = graph.record(self.cursor).filter(|record| {
+                let key = (record.time, self.cursor);
+                !(self.late.contains(&key) || Some(key) <= self.floor)
+            });
+            self.next = record;
+            self.cursor += u64::from(record.is_none());
         }
     }
 
-    /// Evicts what is older than `oldest`, and more until `most` are left.
-    pub(crate) fn evict(&mut self, graph: &Dynamic<T>, oldest: T, most: usize) -> Result<(), Full> {
-        while let Some(key) = self.oldest(graph) {
+    /// Evicts what is older than `oldest`, and more until `most` are left, of edges before number
+    /// `end`.
+    pub(crate) fn evict(
+        &mut self,
+        graph: &Dynamic<T>,
+        end: u64,
+        oldest: T,
+        most: usize,
+    ) -> Result<(), Full> {
+        loop {
+            self.advance(graph, end);
+            let punctual = self.next.map(|record| (record.time, self.cursor));
+            // The oldest by time, then by arrival.
+            let late = self.late.first().copied();
+            let Some(key) = punctual.into_iter().chain(late).min() else { break };
             if key.0 >= oldest && self.alive <= most {
                 break;
             }
             reserve(&mut self.gone, 1)?;
             reserve(&mut self.late_gone, 1)?;
-            if self.late.remove(&key) {
+            let gone = if self.late.remove(&key) {
                 self.late_gone.push(key);
+                graph.record(key.1)
             } else {
                 self.cursor = key.1 + 1;
-            }
+                self.next.take()
+            };
             self.alive -= 1;
-            self.gone.push(key.1);
+            self.gone.extend(gone.map(|record| Gone { record, seq: key.1 as u32 }));
             self.floor = self.floor.max(Some(key));
         }
         Ok(())

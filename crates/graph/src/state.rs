@@ -82,7 +82,7 @@ impl<T: Stamp> Core<T> {
             columns: &columns,
         };
         let order: Vec<u32> = (0..state.times.len() as u32).collect();
-        self.insert(settings, &edges, &order)?;
+        self.insert(settings, &edges, &order, None)?;
         self.columns.recent = state.unmeasured as u64;
         self.now = state.now;
         Ok(())

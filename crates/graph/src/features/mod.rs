@@ -20,8 +20,8 @@ const FEW_ROWS: usize = 64;
 /// Room for rows that come later but are older: a quarter of what a narrow stamp spans.
 const SLACK: i64 = 1 << 30;
 /// What a row adds to a graph, at most: a record of 16 B, two entries of 16 B in blocks that are half
-/// empty, two accounts of 24 B with 18 B in a table and in their order, and an id; and a sixteenth
-/// of all that, by which they grow.
+/// empty, two accounts of 20 B with 14 B in the index and in their order, and an id; a sixteenth of
+/// all that, by which they grow; and the index once more, which grows beside itself.
 const KEPT_BYTES: usize = 208;
 /// The same for a measured column.
 const VALUE_BYTES: usize = 9;
@@ -252,11 +252,11 @@ impl GraphFeatures {
             self.refuse_while_ahead()?;
         }
         self.make_room(edges, order.len())?;
-        let (settings, rows) = (&self.settings, order.len());
+        let (settings, rows, pool) = (&self.settings, order.len(), self.pool.as_ref());
         let learnt = match &mut self.graph {
             Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.learn(settings, edges, order),
-            Graph::Wide(core) => core.learn(settings, edges, order),
+            Graph::Narrow(core) => core.learn(settings, edges, order, pool),
+            Graph::Wide(core) => core.learn(settings, edges, order, pool),
         };
         self.count(rows, learnt)
     }

@@ -1,8 +1,9 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
-use super::arena::List;
-use crate::memory::{Full, reserve, reserve_exact};
-use hashbrown::{HashTable, TryReserveError};
+use super::index::Index;
+use super::keys::Keys;
+use super::records::Record;
+use crate::memory::{Full, reserve};
 
 /// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,23 +21,21 @@ impl Side {
     }
 }
 
-#[derive(Debug)]
-struct Account {
-    /// The caller's number.
-    key: i64,
-    out: List,
-    into: List,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    all: Vec<Account>,
-    index: HashTable<u32>,
+    /// The callers' numbers.
+    keys: Keys,
+    index: Index,
     free: Vec<u32>,
     /// Place of each account in the order of first appearance, where somebody asks for it.
     orders: Option<Vec<u64>>,
     appeared: u64,
 }
+
+/// Numbers that are looked up together.
+const GUESSED: usize = 128;
+/// No account has this small number.
+pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
 pub(crate) fn hash(key: i64) -> u64 {
@@ -81,57 +80,67 @@ impl std::hash::Hasher for Spreader {
     }
 }
 
-/// What a table asked for in vain.
-fn asked(error: &TryReserveError) -> usize {
-    match error {
-        TryReserveError::AllocError { layout } => layout.size(),
-        TryReserveError::CapacityOverflow => usize::MAX,
-    }
-}
-
 impl Accounts {
     /// With `remembers`, the order of first appearance is kept.
     pub(crate) fn new(remembers: bool) -> Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
     }
 
+    /// Writes who the ends of these edges (source, target, time) are, as far as they are known.
+    /// Together: the waits for their memory overlap, first for where each is in the index, then for
+    /// the number of who it may be.
+    pub(crate) fn guess<T>(
+        &self,
+        records: &mut [Record<T>],
+        edge: impl Fn(usize) -> (i64, i64, T),
+    ) {
+        let mut keys = [0; GUESSED];
+        for (part, some) in records.chunks_mut(GUESSED / 2).enumerate() {
+            for (at, pair) in (part * GUESSED / 2..).zip(keys.chunks_exact_mut(2)).take(some.len())
+            {
+                let (source, target, _) = edge(at);
+                pair.copy_from_slice(&[source, target]);
+            }
+            let hashes = keys.map(hash);
+            let slots = hashes.iter().map(|&hash| self.index.touch(hash));
+            std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+            let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
+            let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at) == Some(*key);
+            for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
+            {
+                let who = [0, 1]
+                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NOBODY });
+                [record.source, record.target] = who;
+            }
+        }
+    }
+
     /// The dense number of an account, a new one if it is not known.
     pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
-        let Accounts { all, index, free, orders, appeared } = self;
-        let is_it = |&at: &u32| all[at as usize].key == key;
-        if let Some(&at) = index.find(hash(key), is_it) {
+        let hash = hash(key);
+        let Accounts { keys, index, free, orders, appeared } = self;
+        if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
             return Ok(at);
         }
-        if free.is_empty() && all.len() == all.capacity() {
-            reserve_exact(all, (all.len() / 32).max(64))?;
-        }
+        keys.make_room(key, free.is_empty())?;
         if let Some(orders) = orders {
             reserve(orders, 1)?;
         }
-        let rehash = |&at: &u32| hash(all[at as usize].key);
-        index.try_reserve(1, rehash).map_err(|error| Full { bytes: asked(&error) })?;
-        let account = Account { key, out: List::default(), into: List::default() };
-        let at = match free.pop() {
-            Some(at) => {
-                all[at as usize] = account;
-                at
-            }
-            None => {
-                all.push(account);
-                (all.len() - 1) as u32
-            }
-        };
+        let at = free.last().map_or(keys.len(), |&at| at as usize);
+        index.make_room(at, keys)?;
+        free.pop();
+        keys.put(at, key);
         if let Some(orders) = orders {
-            orders.resize(all.len(), 0);
-            orders[at as usize] = *appeared;
+            orders.resize(keys.len(), 0);
+            orders[at] = *appeared;
         }
         *appeared += 1;
-        index.insert_unique(hash(key), at, |&at| hash(all[at as usize].key));
-        Ok(at)
+        index.insert(hash, at as u32);
+        Ok(at as u32)
     }
 
     pub(crate) fn find(&self, key: i64) -> Option<u32> {
-        self.index.find(hash(key), |&at| self.all[at as usize].key == key).copied()
+        self.index.find(hash(key), |at| self.keys.get(at) == Some(key))
     }
 
     /// How many have appeared so far.
@@ -142,33 +151,32 @@ impl Accounts {
     /// Where the order of first appearance is kept: forgets those that appeared since there were
     /// so many. They have no edges.
     pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
-        let Accounts { all, index, orders, .. } = self;
+        let Accounts { keys, index, orders, .. } = self;
         let Some(orders) = orders else { return };
-        for (at, account) in (0u32..).zip(all.iter()).skip(numbered) {
-            if let Ok(found) = index.find_entry(hash(account.key), |&one| one == at) {
-                found.remove();
-            }
+        for (at, key) in (0u32..).zip(keys.iter()).skip(numbered) {
+            index.remove(hash(key), at);
         }
-        all.truncate(numbered);
+        keys.truncate(numbered);
         orders.truncate(numbered);
         self.appeared = appeared;
     }
 
-    /// Forgets an account without edges.
-    pub(crate) fn forget(&mut self, at: u32) {
-        let Accounts { all, index, free, .. } = self;
-        let key = all[at as usize].key;
-        if let Ok(found) = index.find_entry(hash(key), |&one| one == at) {
-            found.remove();
+    /// Forgets accounts without edges. Together: the waits for their memory overlap.
+    pub(crate) fn forget(&mut self, accounts: &[u32]) {
+        let hashes = accounts.iter().map(|&at| hash(self.key(at)));
+        let slots = hashes.map(|hash| self.index.touch(hash));
+        std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+        for &at in accounts {
+            let is_known = self.index.remove(hash(self.key(at)), at);
             // Where there is no memory to remember it, the number is not used again.
-            if reserve(free, 1).is_ok() {
-                free.push(at);
+            if is_known && reserve(&mut self.free, 1).is_ok() {
+                self.free.push(at);
             }
         }
     }
 
     pub(crate) fn key(&self, at: u32) -> i64 {
-        self.all[at as usize].key
+        self.keys.get(at).unwrap_or_default()
     }
 
     pub(crate) fn order(&self, at: u32) -> u64 {
@@ -178,42 +186,19 @@ impl Accounts {
     /// All accounts in the order of their first appearance; none where it is not kept.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         let Some(orders) = &self.orders else { return Vec::new() };
-        let mut all: Vec<(u64, i64)> =
-            orders.iter().zip(&self.all).map(|(&order, account)| (order, account.key)).collect();
+        let mut all: Vec<(u64, i64)> = orders.iter().copied().zip(self.keys.iter()).collect();
         all.sort_unstable();
         all.into_iter().map(|(_, key)| key).collect()
     }
 
     /// The callers' numbers of the accounts whose small numbers are `from` and above.
     pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
-        self.all.iter().skip(from).map(|account| account.key)
-    }
-
-    pub(crate) fn list(&self, at: u32, side: Side) -> List {
-        let account = &self.all[at as usize];
-        match side {
-            Side::Out => account.out,
-            Side::In => account.into,
-        }
-    }
-
-    pub(crate) fn list_mut(&mut self, at: u32, side: Side) -> &mut List {
-        let account = &mut self.all[at as usize];
-        match side {
-            Side::Out => &mut account.out,
-            Side::In => &mut account.into,
-        }
-    }
-
-    /// Whether it has edges with others.
-    pub(crate) fn has_edges(&self, at: u32) -> bool {
-        let Account { out, into, .. } = &self.all[at as usize];
-        !out.is_empty() || !into.is_empty()
+        self.keys.iter().skip(from)
     }
 
     /// Small numbers are below this one.
     pub(crate) fn numbered(&self) -> usize {
-        self.all.len()
+        self.keys.len()
     }
 
     /// Accounts that are known now.
@@ -222,8 +207,8 @@ impl Accounts {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.all.capacity() * size_of::<Account>()
-            + self.index.allocation_size()
+        self.keys.bytes()
+            + self.index.bytes()
             + self.free.capacity() * size_of::<u32>()
             + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()
     }
@@ -239,7 +224,7 @@ mod tests {
         let (first, second) = (accounts.intern(i64::MIN).unwrap(), accounts.intern(42).unwrap());
         assert_ne!(first, second);
         assert_eq!(accounts.intern(42), Ok(second));
-        accounts.forget(first);
+        accounts.forget(&[first]);
         assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
         let again = accounts.intern(i64::MIN).unwrap();
         assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));

@@ -20,19 +20,20 @@ pub(crate) struct Entry<T> {
 
 /// Where a list lies: in the arena, in order of time, and of arrival within an instant.
 ///
-/// Eight bytes: accounts with one edge are many.
+/// Six bytes: accounts with one edge are many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
-    at: u32,
-    /// The class of its block above [`LENGTH_BITS`] bits of length; 0 without a block.
-    packed: u32,
+    /// The place of its block, in two halves.
+    at: [u16; 2],
+    /// The class of its block above [`LENGTH_BITS`] bits of a short list's length; 0 without a block.
+    packed: u16,
 }
 
-const LENGTH_BITS: u32 = 27;
-/// Entries of one list, at most.
-pub(crate) const LENGTH_MAX: usize = (1 << LENGTH_BITS) - 1;
-/// Blocks of this class begin with an entry that says how long they are and how many entries behind
-/// it are dead: removing the oldest of a long list moves nothing.
+const LENGTH_BITS: u32 = 8;
+/// Entries of one list, at most: all edges may be those of one account.
+pub(crate) const LENGTH_MAX: usize = (1 << 27) - 1;
+/// Blocks of this class begin with an entry that says how long they are, how many entries behind it
+/// are dead and how many then live: removing the oldest of a long list moves nothing.
 const CLASS_LARGE: u8 = 9;
 /// Entries of a block of the class before.
 const SMALL_MAX: usize = 16;
@@ -45,17 +46,17 @@ const GRAIN: usize = 8;
 const CUT: u32 = 32;
 
 impl List {
-    fn new(at: u32, class: u8, len: usize) -> List {
-        debug_assert!(len <= LENGTH_MAX);
-        List { at, packed: u32::from(class) << LENGTH_BITS | len as u32 }
+    /// A list of which the arena does not know the length yet.
+    fn new(at: u32, class: u8) -> List {
+        List { at: [at as u16, (at >> 16) as u16], packed: u16::from(class) << LENGTH_BITS }
     }
 
-    pub(crate) fn len(self) -> usize {
-        (self.packed & LENGTH_MAX as u32) as usize
+    fn at(self) -> u32 {
+        u32::from(self.at[0]) | u32::from(self.at[1]) << 16
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self.len() == 0
+        self.packed == 0
     }
 
     fn class(self) -> u8 {
@@ -91,30 +92,47 @@ pub(crate) struct Arena<T> {
 
 impl<T: Stamp> Arena<T> {
     pub(crate) fn get(&self, list: List) -> &[Entry<T>] {
-        let at = self.start(list);
-        self.entries.get(at..at + list.len()).unwrap_or_default()
+        let (at, len) = self.live(list);
+        self.entries.get(at..at + len).unwrap_or_default()
     }
 
     /// Entries of a list's block.
     fn capacity(&self, list: List) -> usize {
-        match self.entries.get(list.at as usize) {
+        match self.entries.get(list.at() as usize) {
             Some(header) if list.is_large() => header.other as usize,
             _ => capacity(list.class()),
         }
     }
 
-    /// Where the first live entry of a list lies.
-    fn start(&self, list: List) -> usize {
-        let at = list.at as usize;
+    /// Where the first live entry of a list lies, and how many there are.
+    fn live(&self, list: List) -> (usize, usize) {
+        let at = list.at() as usize;
         match self.entries.get(at) {
-            Some(header) if list.is_large() => at + 1 + header.seq as usize,
-            _ => at,
+            Some(header) if list.is_large() => {
+                (at + 1 + header.seq as usize, header.time.offset() as usize)
+            }
+            _ => (at, usize::from(list.packed as u8)),
         }
     }
 
-    /// Reads what a change of the list will touch, so that the waits of many lists overlap.
-    pub(crate) fn touch(&self, list: List) -> u32 {
-        self.get(list).last().map_or(0, |one| one.seq)
+    /// Entries of a list.
+    fn len_of(&self, list: List) -> usize {
+        self.live(list).1
+    }
+
+    /// Says how many entries a list has.
+    fn set_len(&mut self, list: &mut List, len: usize) {
+        debug_assert!(len <= LENGTH_MAX);
+        if list.is_large() {
+            self.entries[list.at() as usize].time = T::from_offset(len as u64);
+        } else {
+            list.packed = u16::from(list.class()) << LENGTH_BITS | len as u16;
+        }
+    }
+
+    /// Reads where the list's block begins.
+    pub(crate) fn touch_block(&self, list: List) -> u32 {
+        self.entries.get(list.at() as usize).map_or(0, |one| one.seq)
     }
 
     /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
@@ -137,7 +155,7 @@ impl<T: Stamp> Arena<T> {
     /// Adds an entry behind all that are not younger.
     pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) -> Result<(), Full> {
         self.make_room(list)?;
-        let (start, len) = (self.start(*list), list.len());
+        let (start, len) = self.live(*list);
         let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
             Some(last) if last.time > entry.time => {
@@ -149,7 +167,7 @@ impl<T: Stamp> Arena<T> {
             live.copy_within(at..len, at + 1);
         }
         live[at] = entry;
-        list.packed += 1;
+        self.set_len(list, len + 1);
         Ok(())
     }
 
@@ -162,14 +180,14 @@ impl<T: Stamp> Arena<T> {
         };
         let same = live[first..].iter().take_while(|one| one.time == time);
         let Some(at) = same.map(|one| one.seq).position(|one| one == seq) else { return false };
-        let (at, start, len) = (first + at, self.start(*list), list.len());
+        let (at, (start, len)) = (first + at, self.live(*list));
         if list.is_large() {
             self.entries.copy_within(start..start + at, start + 1);
-            self.entries[list.at as usize].seq += 1;
+            self.entries[list.at() as usize].seq += 1;
         } else {
             self.entries.copy_within(start + at + 1..start + len, start + at);
         }
-        list.packed -= 1;
+        self.set_len(list, len - 1);
         if len == 1 {
             self.release(*list);
             *list = List::default();
@@ -183,18 +201,15 @@ impl<T: Stamp> Arena<T> {
     /// Whether a list's block is far too large for it.
     fn is_wide(&self, list: List) -> bool {
         let room = self.capacity(list);
-        if list.is_large() {
-            list.len() * 2 <= room
-        } else {
-            list.class() > 4 && list.len() * 3 <= room
-        }
+        let len = self.len_of(list);
+        if list.is_large() { len * 2 <= room } else { list.class() > 4 && len * 3 <= room }
     }
 
     /// Sees to it that one more entry fits behind the last.
     fn make_room(&mut self, list: &mut List) -> Result<(), Full> {
-        let at = list.at as usize;
+        let at = list.at() as usize;
         let end = at + self.capacity(*list);
-        let (start, len) = (self.start(*list), list.len());
+        let (start, len) = self.live(*list);
         if start + len < end {
             return Ok(());
         }
@@ -210,7 +225,7 @@ impl<T: Stamp> Arena<T> {
 
     /// Moves a list to the smallest block that holds it and one entry more; a long one, some more.
     fn relocate(&mut self, list: &mut List) -> Result<(), Full> {
-        let (old, from, len) = (*list, self.start(*list), list.len());
+        let (old, (from, len)) = (*list, self.live(*list));
         let (at, class) = if len < SMALL_MAX {
             let fits = |class: &u8| capacity(*class) > len;
             let class = (1..CLASS_LARGE).find(fits).unwrap_or(CLASS_LARGE - 1);
@@ -221,8 +236,9 @@ impl<T: Stamp> Arena<T> {
             self.entries[at as usize] = Entry { other: room as u32, ..Entry::default() };
             (at, CLASS_LARGE)
         };
-        *list = List::new(at, class, len);
-        let to = self.start(*list);
+        *list = List::new(at, class);
+        self.set_len(list, len);
+        let (to, _) = self.live(*list);
         self.entries.copy_within(from..from + len, to);
         self.release(old);
         Ok(())
@@ -267,25 +283,32 @@ impl<T: Stamp> Arena<T> {
             return;
         }
         if list.is_large() {
-            self.runs.give(list.at, self.capacity(list) as u32);
+            self.runs.give(list.at(), self.capacity(list) as u32);
             return;
         }
         // Where there is no memory to remember it, the block is not used again.
         if let Some(free) = self.free.get_mut(usize::from(list.class()))
             && reserve(free, 1).is_ok()
         {
-            free.push(list.at);
+            free.push(list.at());
         }
     }
 
     /// Every list's entries with `change` made to their times.
-    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Arena<S> {
+    pub(crate) fn restamp<S: Stamp>(self, lists: &[List], change: impl Fn(T) -> S) -> Arena<S> {
+        // A long list's length is no time.
+        let long = lists.iter().copied().filter(|list| list.is_large());
+        let long: Vec<(List, usize)> = long.map(|list| (list, self.len_of(list))).collect();
         let entries = self.entries.into_iter().map(|Entry { time, other, seq }| Entry {
             time: change(time),
             other,
             seq,
         });
-        Arena { entries: entries.collect(), free: self.free, runs: self.runs }
+        let mut arena = Arena { entries: entries.collect(), free: self.free, runs: self.runs };
+        for (mut list, len) in long {
+            arena.set_len(&mut list, len);
+        }
+        arena
     }
 
     /// Entries that there is room for, in lists or free.
@@ -321,13 +344,13 @@ mod tests {
             (0..length).for_each(|seq| arena.insert(&mut list, entry(seq)).unwrap());
             let mut moves = 0;
             for seq in length..5 * length {
-                let before = list.at;
+                let before = list.at();
                 arena.insert(&mut list, entry(seq)).unwrap();
-                moves += u32::from(list.at != before);
+                moves += u32::from(list.at() != before);
                 assert!(arena.remove(&mut list, seq - length, seq - length));
             }
             assert!(moves <= 1, "{length} entries: {moves} moves");
-            assert_eq!(list.len(), length as usize);
+            assert_eq!(arena.get(list).len(), length as usize);
         }
     }
 
@@ -341,17 +364,17 @@ mod tests {
             for (at, list) in lists.iter_mut().enumerate() {
                 // Each has its own busy and quiet days, up to some thousands of edges.
                 let wanted = (at * 37 + round * 911) % (10 + at * 20);
-                while list.len() < wanted {
+                while arena.len_of(*list) < wanted {
                     arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
                     seq += 1;
                 }
-                while list.len() > wanted {
+                while arena.len_of(*list) > wanted {
                     let Entry { time, seq, .. } = arena.get(*list)[0];
                     assert!(arena.remove(list, time, seq) && seq >= oldest[at]);
                     oldest[at] = seq;
                 }
             }
-            live_max = lists.iter().map(|list| list.len()).sum::<usize>().max(live_max);
+            live_max = lists.iter().map(|list| arena.len_of(*list)).sum::<usize>().max(live_max);
         }
         assert!(arena.len() * 2 < live_max * 3, "{} entries for {live_max}", arena.len());
     }

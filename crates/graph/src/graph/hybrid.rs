@@ -547,8 +547,8 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         is_all
     }
 
-    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T)) {
-        self.dynamic.touch(lists.clone(), window);
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
+        self.dynamic.touch(side, accounts.clone(), window);
         let parts = self.parts();
         let start = parts.partition_point(|part| part.last < window.0);
         let parts = parts.get(start..).unwrap_or_default();
@@ -556,10 +556,10 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return;
         }
         let mut wanted = [(0, List::Out); TOUCHED];
-        let mut rest = lists;
+        let mut rest = accounts;
         loop {
             let mut count = 0;
-            for (place, (account, side)) in wanted.iter_mut().zip(&mut rest) {
+            for (place, account) in wanted.iter_mut().zip(&mut rest) {
                 *place = (account, side.into());
                 count += 1;
             }

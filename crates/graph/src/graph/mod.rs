@@ -1,6 +1,6 @@
 //! The temporal graph: who paid whom, and when.
 //!
-//! [`Dynamic`] holds the newest edges as time-sorted lists of both ends, a [`Segment`] those of an
+//! [`Dynamic`] holds the newest edges as time-sorted lists of both ends, one half for each, a [`Segment`] those of an
 //! older span of time; [`Hybrid`] shows them as one graph. Patterns read it through [`Adjacency`]
 //! alone. Self-loops lie apart: most patterns exclude them.
 
@@ -8,7 +8,10 @@ mod accounts;
 mod arena;
 mod dynamic;
 mod freeze;
+mod half;
 mod hybrid;
+mod index;
+mod keys;
 mod lens;
 mod records;
 mod runs;
@@ -20,9 +23,10 @@ pub(crate) use arena::Entry;
 pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark};
 pub use freeze::{Frozen, Plan, Room, Sizes};
 pub(crate) use freeze::{GONE, Sealed};
+pub(crate) use half::PIECE;
 pub(crate) use hybrid::Hybrid;
 pub(crate) use lens::{Floor, Lens};
-pub(crate) use records::Record;
+pub(crate) use records::{Gone, Record};
 pub use segment::{About, Buffers, List, Rows, Segment};
 pub(crate) use stamp::Stamp;
 
@@ -73,7 +77,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     ) -> bool;
 
     /// Reads where these lists begin and end, so that the waits for their memory overlap.
-    fn touch(&self, lists: impl Iterator<Item = (u32, Side)> + Clone, window: (T, T));
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.

@@ -12,6 +12,21 @@ pub(crate) struct Record<T> {
     pub time: T,
 }
 
+impl<T> Record<T> {
+    /// Whether an account pays itself.
+    pub(crate) fn is_loop(&self) -> bool {
+        self.source == self.target
+    }
+}
+
+/// An edge that is to be taken out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone<T> {
+    pub record: Record<T>,
+    /// Its number of arrival, modulo 2^32.
+    pub seq: u32,
+}
+
 impl<T: Stamp> Record<T> {
     /// The same with another time.
     pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Record<S> {
@@ -44,12 +59,12 @@ impl<T: Stamp> Records<T> {
         Records { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
     }
 
-    /// Sees to it that `push` needs no memory.
-    pub(crate) fn make_room(&mut self) -> Result<(), Full> {
-        make_room(&mut self.owners)?;
+    /// Sees to it that so many `push`es need no memory.
+    pub(crate) fn make_room(&mut self, more: usize) -> Result<(), Full> {
+        make_room(&mut self.owners, more)?;
         if let Some((targets, times)) = &mut self.rest {
-            make_room(targets)?;
-            make_room(times)?;
+            make_room(targets, more)?;
+            make_room(times, more)?;
         }
         Ok(())
     }

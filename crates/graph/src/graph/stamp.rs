@@ -12,6 +12,12 @@ pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
     fn from_offset(offset: u64) -> Self;
     fn offset(self) -> u64;
 
+    /// The stamp of a time in a graph of this base, if it can hold it.
+    fn since(base: i64, time: i64) -> Option<Self> {
+        let offset = u64::try_from(i128::from(time) - i128::from(base)).ok()?;
+        (offset <= Self::OFFSET_MAX).then(|| Self::from_offset(offset))
+    }
+
     /// The window from here on.
     fn onward(self) -> (Self, Self) {
         (self, Self::from_offset(Self::OFFSET_MAX))

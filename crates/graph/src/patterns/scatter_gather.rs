@@ -329,8 +329,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let window = if is_late { T::always() } else { self.live() };
         let length =
             |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
-        let lists = scratch.fars.iter().map(|&far| (far, self.side.other()));
-        self.scene.graph.touch(lists.take(FARS_TOUCHED), self.live());
+        let fars = scratch.fars.iter().copied().take(FARS_TOUCHED);
+        self.scene.graph.touch(self.side.other(), fars, self.live());
         let mut far_cost = 0;
         for &far in &scratch.fars {
             if far_cost > self.search.work_max {

@@ -223,8 +223,8 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));
         let Some(oldest) = triggers.clone().map(|one| one.time).min() else { return };
         for &(end, side) in ends {
-            let lists = triggers.clone().map(|one| (one.end(end), side));
-            self.graph.touch(lists, oldest.closed(window).onward());
+            let accounts = triggers.clone().map(|one| one.end(end));
+            self.graph.touch(side, accounts, oldest.closed(window).onward());
         }
     }
 

@@ -124,7 +124,7 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
         let window = (self.from, self.trigger.time);
         let next = reach.ahead(TOUCHED_MAX);
         if next.len() > 1 {
-            self.scene.graph.touch(next.iter().map(|one| (one.account, side)), window);
+            self.scene.graph.touch(side, next.iter().map(|one| one.account), window);
         }
         reach.take();
         let (origin, goal) = match side {

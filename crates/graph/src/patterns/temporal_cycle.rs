@@ -133,8 +133,8 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     /// Reads where the lists of accounts that were just found lie, so that the waits overlap.
     fn touch(&self, reach: &mut Reach<T>, side: Side) {
         if reach.fresh.len() <= TOUCHED_MAX {
-            let lists = reach.fresh.iter().map(|&(_, account)| (account, side));
-            self.scene.graph.touch(lists, self.window);
+            let accounts = reach.fresh.iter().map(|&(_, account)| account);
+            self.scene.graph.touch(side, accounts, self.window);
         }
         reach.fresh.clear();
     }

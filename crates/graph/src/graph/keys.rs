@@ -1,0 +1,129 @@
+//! The callers' numbers of accounts: four bytes each while all lie near the first, else eight.
+
+use crate::memory::{Full, reserve_exact};
+
+#[derive(Debug)]
+pub(crate) enum Keys {
+    /// Distances from a base.
+    Narrow(i64, Vec<u32>),
+    Wide(Vec<i64>),
+}
+
+impl Default for Keys {
+    fn default() -> Keys {
+        Keys::Narrow(0, Vec::new())
+    }
+}
+
+/// A number's distance from a base, if it is narrow.
+fn distance(base: i64, key: i64) -> Option<u32> {
+    u32::try_from(i128::from(key) - i128::from(base)).ok()
+}
+
+/// Makes room for one more: a little at a time, doubling would leave half of a large graph empty.
+fn grow<V>(all: &mut Vec<V>) -> Result<(), Full> {
+    if all.len() == all.capacity() {
+        reserve_exact(all, (all.len() / 32).max(64))?;
+    }
+    Ok(())
+}
+
+impl Keys {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Keys::Narrow(_, all) => all.len(),
+            Keys::Wide(all) => all.len(),
+        }
+    }
+
+    pub(crate) fn get(&self, at: u32) -> Option<i64> {
+        match self {
+            Keys::Narrow(base, all) => {
+                all.get(at as usize).map(|&one| base.wrapping_add_unsigned(u64::from(one)))
+            }
+            Keys::Wide(all) => all.get(at as usize).copied(),
+        }
+    }
+
+    /// Sees to it that `put` of this number needs no memory, behind the last if `is_new`.
+    pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), Full> {
+        if let Keys::Narrow(base, all) = self {
+            if all.is_empty() {
+                // As far from the first to both sides.
+                *base = key.saturating_sub(1 << (u32::BITS - 1));
+            }
+            if distance(*base, key).is_none() {
+                let mut wide = Vec::new();
+                reserve_exact(&mut wide, all.capacity())?;
+                wide.extend(all.iter().map(|&one| base.wrapping_add_unsigned(u64::from(one))));
+                *self = Keys::Wide(wide);
+            }
+        }
+        match self {
+            Keys::Narrow(_, all) if is_new => grow(all),
+            Keys::Wide(all) if is_new => grow(all),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says the number of an account: of one that was forgotten, or of the next.
+    pub(crate) fn put(&mut self, at: usize, key: i64) {
+        fn put<V>(all: &mut Vec<V>, at: usize, value: V) {
+            match all.get_mut(at) {
+                Some(place) => *place = value,
+                None => all.push(value),
+            }
+        }
+        match self {
+            Keys::Narrow(base, all) => put(all, at, distance(*base, key).unwrap_or_default()),
+            Keys::Wide(all) => put(all, at, key),
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        match self {
+            Keys::Narrow(_, all) => all.truncate(len),
+            Keys::Wide(all) => all.truncate(len),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = i64> {
+        (0..self.len() as u32).filter_map(|at| self.get(at))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Keys::Narrow(_, all) => all.capacity() * size_of::<u32>(),
+            Keys::Wide(all) => all.capacity() * size_of::<i64>(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Keys;
+
+    #[test]
+    fn numbers_stay_what_they_are_when_one_comes_from_afar() {
+        for first in [i64::MIN, -5, 0, 1 << 40, i64::MAX] {
+            let mut keys = Keys::default();
+            let mut all = vec![first, first.saturating_add(7), first.saturating_sub(7)];
+            let put = |keys: &mut Keys, at: usize, key| {
+                keys.make_room(key, at == keys.len()).unwrap();
+                keys.put(at, key);
+            };
+            all.iter().enumerate().for_each(|(at, &key)| put(&mut keys, at, key));
+            assert!(matches!(keys, Keys::Narrow(..)) && keys.iter().eq(all.iter().copied()));
+            for far in [i64::MAX, i64::MIN, 0] {
+                all[1] = far;
+                put(&mut keys, 1, far);
+                all.push(far);
+                put(&mut keys, all.len() - 1, far);
+                assert!(keys.iter().eq(all.iter().copied()));
+            }
+            assert!(matches!(keys, Keys::Wide(_)));
+            keys.truncate(1);
+            assert_eq!((keys.len(), keys.get(0), keys.get(1)), (1, Some(first), None));
+        }
+    }
+}

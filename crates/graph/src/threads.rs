@@ -1,0 +1,101 @@
+//! How the threads of one call work together.
+
+use rayon::{ThreadPool, Yield};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Fewer rows are added, or taken out, in less time than it takes to wake another thread.
+pub(crate) const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 512 };
+
+/// How often a thread that is done looks whether the others are, before it sleeps: being woken takes
+/// longer than most of them have left.
+const LOOKS: usize = 4000;
+
+/// Keeps one thread of a pool awake: a call has work for it several times, each shorter than its
+/// waking.
+#[derive(Debug)]
+pub(crate) struct Awake {
+    /// The other one is the thread's.
+    _shared: Arc<()>,
+}
+
+impl Awake {
+    /// For a call with so many rows, if it has a pool and is worth it.
+    pub(crate) fn during(pool: Option<&ThreadPool>, rows: usize) -> Option<Awake> {
+        pool.filter(|_| rows >= HELPED_MIN).map(Awake::new)
+    }
+
+    fn new(pool: &ThreadPool) -> Awake {
+        let shared = Arc::new(());
+        let other = Arc::clone(&shared);
+        pool.spawn(move || {
+            while Arc::strong_count(&other) > 1 {
+                if rayon::yield_now() != Some(Yield::Executed) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        Awake { _shared: shared }
+    }
+}
+
+/// Does `own` here and each of `others` on a thread of the pool; over when all are.
+pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
+    pool: &ThreadPool,
+    others: impl ExactSizeIterator<Item = W>,
+    own: impl FnOnce(),
+) {
+    // Outside of the scope, whose work refers to it.
+    let left = Mutex::new(others.len());
+    let left = &left;
+    let count = || *left.lock().unwrap_or_else(PoisonError::into_inner);
+    pool.in_place_scope(|scope| {
+        for other in others {
+            scope.spawn(move |_| {
+                other();
+                *left.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+            });
+        }
+        own();
+        for _ in 0..LOOKS {
+            if count() == 0 {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    });
+}
+
+/// Does both, each on a thread of its own where there are two and so many rows are worth it.
+pub(crate) fn both(
+    pool: Option<&ThreadPool>,
+    rows: usize,
+    one: impl FnOnce() + Send,
+    other: impl FnOnce(),
+) {
+    match pool {
+        Some(pool) if rows >= HELPED_MIN => together(pool, std::iter::once(one), other),
+        _ => {
+            one();
+            other();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Awake, together};
+
+    #[test]
+    fn all_work_is_done_whether_a_thread_is_awake_or_not() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
+        for is_awake in [false, true, true] {
+            let awake = is_awake.then(|| Awake::new(&pool));
+            let mut done = [0; 5];
+            let (own, others) = done.split_first_mut().unwrap();
+            let others = others.iter_mut().map(|one| move || *one += 1);
+            together(&pool, others, || *own += 1);
+            assert_eq!(done, [1; 5]);
+            drop(awake);
+        }
+    }
+}
