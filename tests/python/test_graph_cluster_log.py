@@ -87,6 +87,7 @@ def test_a_log_that_may_have_rows_or_not_is_looked_at_by_who_comes_next(
     failing.error, failing.is_there = farrow.Disconnected("the node is gone"), is_there
     with pytest.raises(farrow.Disconnected):
         features.transform(matrix[200:300])
+    assert features.stats()["rows"] == 200
     with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
         features.transform(matrix[200:300])
     features.close()
@@ -174,3 +175,21 @@ def test_numbers_of_any_size_come_out_of_the_log_as_they_went_in(
         for one, two in zip(batch.ends + batch.measured, back.ends + back.measured, strict=True):
             assert one.dtype == two.dtype
             assert np.array_equal(one, two)
+
+
+def test_rows_that_neither_graph_nor_log_can_take_change_nothing(nodes: Cluster) -> None:
+    """They are looked at by both, each on a thread of its own."""
+    matrix = stream(300)
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    features.transform(matrix[:100])
+    whole.transform(matrix[:100])
+    bad = matrix[100:200].copy()
+    bad[7, 1] = 0.5
+    for call in (
+        features._stream.engine.transform,
+        lambda rows: features._stream.engine.patterns(rows, 5),
+    ):
+        with pytest.raises(ValueError, match="row 7"):
+            call(bad)
+    assert np.array_equal(features.transform(matrix[100:200]), whole.transform(matrix[100:200]))
+    features.close()

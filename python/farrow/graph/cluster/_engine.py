@@ -59,12 +59,19 @@ _PARTS = ("segment", "accounts", "share")
 # Rows of one entry that is not a call's own. More are logged before the graph takes them: what may
 # have to be taken back evicts nothing.
 _ROWS_MAX = 1 << 16
+
+
+class _Unwritable(Exception):
+    """Rows that are none, which the engine will say as well."""
+
+
 # After these errors the log has nothing of an entry; after others it may.
 _NOT_LOGGED = (
     farrow.OutOfMemory,
     farrow.LimitReached,
     farrow.AlreadyExists,
     farrow.PermissionDenied,
+    _Unwritable,
 )
 
 
@@ -212,10 +219,9 @@ class ClusterEngine:
 
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add rows; the rows with their features behind them."""
-        ends, measured = self._engine.split(matrix)
         if self._workers is not None:
-            return np.hstack([matrix, self.transform_columns(ends, measured)])
-        return self._kept(self._batch(ends, measured), lambda: self._engine.transform(matrix))
+            return np.hstack([matrix, self.transform_columns(*self._engine.split(matrix))])
+        return self._kept(self._split(matrix), lambda: self._engine.transform(matrix))
 
     def transform_columns(self, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
         """Add rows; their features alone."""
@@ -229,8 +235,7 @@ class ClusterEngine:
 
     def patterns(self, matrix: npt.NDArray[np.float64], most: int) -> tuple[Any, Any]:
         """As ``transform``, with the patterns that were completed."""
-        batch = self._batch(*self._engine.split(matrix))
-        return self._kept(batch, lambda: self._engine.patterns(matrix, most))
+        return self._kept(self._split(matrix), lambda: self._engine.patterns(matrix, most))
 
     def patterns_columns(self, ends: Any, measured: Any, most: int) -> tuple[Any, Any]:
         """As ``transform_columns``, with the patterns that were completed."""
@@ -250,15 +255,22 @@ class ClusterEngine:
     def _batch(self, ends: Any, measured: Any) -> Batch:
         return Batch(list(ends), list(measured), not self._manifest.parameters["is_causal"])
 
+    def _split(self, matrix: npt.NDArray[np.float64]) -> Batch | Callable[[], Batch]:
+        """The rows of a matrix. What is no large call's is split on the thread that logs it."""
+        if 0 < len(matrix) <= _ROWS_MAX:
+            return lambda: self._batch(*self._engine.split(matrix))
+        return self._batch(*self._engine.split(matrix))
+
     def _kept(
-        self, batch: Batch, call: Callable[[], _Result], workers: _Helpers | None = None
+        self,
+        batch: Batch | Callable[[], Batch],
+        call: Callable[[], _Result],
+        workers: _Helpers | None = None,
     ) -> _Result:
         """Have the graph take rows while the log does; both have them then, or neither."""
-        if batch.count > _ROWS_MAX:
+        if isinstance(batch, Batch) and not 0 < batch.count <= _ROWS_MAX:
             return self._logged(batch, call, workers)
         self._prepare()
-        if not batch.count:
-            return call()
         number = self._engine.next_number()
         self._engine.begin()
         written = self._scribe.submit(self._write, number, batch, workers)
@@ -302,8 +314,15 @@ class ClusterEngine:
         if len(self._log) >= _ENTRIES_MAX:
             self._join_log()
 
-    def _write(self, number: int, batch: Batch, workers: _Helpers | None) -> Entry:
+    def _write(
+        self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | None
+    ) -> Entry:
         """Keep rows in the log, and have workers do their shares."""
+        if not isinstance(batch, Batch):
+            try:
+                batch = batch()
+            except (ValueError, MemoryError) as error:
+                raise _Unwritable from error
         entry = log(self._client, self._config.name, number, batch, self._manifest.home)
         # Entries of different lengths have different names: only manifests tell that another
         # process writes. One that comes from here on reads this entry.
@@ -349,7 +368,8 @@ class ClusterEngine:
         self._run(lambda: self._client.delete(entry.name))
 
     def _fail(self, error: BaseException) -> None:
-        """Graph and log may differ from here on."""
+        """Graph and log may differ from here on; the graph shows what was acknowledged."""
+        self._engine.undo()
         self._failed = f"{type(error).__name__}: {error}"
 
     def _run(
