@@ -35,6 +35,7 @@ from farrow._native import GraphEngine  # noqa: E402
 from farrow.graph import GraphFeatures, data, generate  # noqa: E402
 from farrow.graph._settings import Plan  # noqa: E402
 from farrow.graph.cluster import ClusterGraph  # noqa: E402
+from farrow.graph.cluster._objects import Batch, log  # noqa: E402
 from farrow.graph.cluster._segments import build, opened  # noqa: E402
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ SETTLE_SECONDS = 120.0
 FILLED, MEASURED = 0.85, 0.95
 # Batches before it is another way's turn.
 TURN = 5
+# Batches that are only logged.
+LOGGED = 400
 PRIVATE = "private segments"
 TASKS = {"scatter-gather": 72, "temp-cycle": 72, "fan": 168}
 
@@ -216,6 +219,22 @@ def measured(
             yield run, rate, run.features.stats()
 
 
+def logged(rows: npt.NDArray[np.float64], nodes: Any) -> Iterator[Sample]:
+    """What the log of a batch takes by itself, in the own node's memory and in another's. In a call
+    the graph takes the rows meanwhile."""
+    client = nodes.clients[0]
+    ends = list(np.ascontiguousarray(rows[:, :4].T.astype(np.int64)))
+    for name, home in (("own node", None), ("other node", nodes.names[1])):
+        times = []
+        for start in range(0, LOGGED * BATCH, BATCH):
+            batch = Batch([one[start : start + BATCH] for one in ends], [])
+            began = time.perf_counter()
+            entry = log(client, "logged", start, batch, home)
+            times.append(time.perf_counter() - began)
+            client.delete(entry.name)
+        yield Sample(f"log of {BATCH} rows", name, "", "s", times)
+
+
 def readers(
     rows: npt.NDArray[np.float64], nodes: Any, folder: Path, quick: bool
 ) -> Iterator[tuple[Sample, float]]:
@@ -298,6 +317,10 @@ def main() -> int:
             by_way = dict(zip(ways("", "", ""), rates, strict=True))
             shared = by_way["other node"] / by_way[PRIVATE]
             lines.append(f"| {pattern} | {hours} h | {' | '.join(cells)} | {shared:.2f} |")
+        for sample in logged(rows, nodes):
+            samples.append(sample)
+            middle = statistics.median(sample.samples) * 1e3
+            notes.append(f"{sample.case} alone, {sample.peer}: {middle:.2f} ms")
         with tempfile.TemporaryDirectory(prefix="farrow-bench-") as folder:
             found = list(readers(rows, nodes, Path(folder), options.quick))
         rates = [BATCH / statistics.median(one.samples) for one, _ in found]

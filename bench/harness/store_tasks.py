@@ -59,7 +59,7 @@ class StorePlan:
     classes: tuple[tuple[int, int], ...] = CLASSES
     rounds: int = 5
     large_rounds: int = 11
-    # Servers that the largest objects are written to: how quick memory is differs with where it lies.
+    # Servers that the largest objects are written to: not all memory is equally quick.
     servers: int = 5
     reads: int = 8
     large_rows: int = 157_286_400

@@ -692,6 +692,12 @@ class GraphEngine:
         ``list`` is 0 for edges out, 1 for edges in, 2 for self-loops."""
     def stragglers(self) -> dict[str, Any]:
         """The edges that came late and that segments have no place for, as columns."""
+    def begin(self) -> None:
+        """Have the next call's rows be provisional, until ``keep`` or ``undo``."""
+    def keep(self) -> None:
+        """Keep provisional rows; what they made too old goes."""
+    def undo(self) -> None:
+        """Take provisional rows back: the graph is as it was before them."""
     def next_number(self) -> int:
         """Number of arrival that the next row will have."""
     def expired(self) -> builtins.list[dict[str, int]]:

@@ -489,7 +489,7 @@ def test_rows_that_are_refused_change_nothing(nodes: Cluster) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(real, name)
 
-        def transform_columns(self, *_: Any) -> Any:
+        def transform(self, *_: Any) -> Any:
             raise MemoryError("100 rows on top of 300 edges are more than a graph holds")
 
     real, engine._engine = engine._engine, Full()

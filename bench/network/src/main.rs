@@ -13,7 +13,7 @@ use farrow_bench_network::rows::{FetchSettings, Index, Remote};
 use farrow_bench_network::run::{Outcome, Pattern, Task};
 use farrow_bench_network::stream::Dump;
 use farrow_bench_network::whatif::{
-    EventCounter, LINKS, Memory, Shape, local_latency_ns, predicted,
+    EventCounter, LINKS, Link, Memory, Shape, Touched, Wait, local_latency_ns, median, predicted,
 };
 use farrow_graph::{GraphFeatures, Segment};
 use serde_json::{Value, json};
@@ -107,8 +107,8 @@ struct Whatif {
     /// What a load takes here, in ns; else it is measured.
     #[arg(long)]
     local_ns: Option<f64>,
-    /// Runs of each kind; the fastest counts.
-    #[arg(long, default_value_t = 2)]
+    /// Runs of each kind, in turn; the one in the middle counts.
+    #[arg(long, default_value_t = 10)]
     runs: usize,
 }
 
@@ -270,7 +270,6 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
     };
     // Four times a large cache, and steps enough for a second.
     let local_ns = options.local_ns.unwrap_or_else(|| local_latency_ns(512 << 20, 4_000_000));
-    let runs = options.runs.max(1);
     let features = learned(&task, &dump, Some(&mut here))?;
     let work = || task.measure(&dump, features, usize::MAX);
     let (first, hardware, counters) = match EventCounter::of_misses() {
@@ -284,50 +283,16 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
             (work()?, None, format!("{about}: {error}"))
         }
     };
-    let batches = first.times.len();
     let task = Task { seconds: 1e6, ..task };
-    let mut local = first.busy_seconds();
-    for _ in 1..runs {
-        let features = learned(&task, &dump, Some(&mut here))?;
-        local = local.min(task.measure(&dump, features, batches)?.busy_seconds());
-    }
-    let memory = Memory::default();
-    let mut placed: Vec<Arc<Segment>> = Vec::new();
-    let mut place = |_, segment: Segment| {
-        placed.push(Arc::new(memory.segment(Arc::new(segment))?));
-        Ok(Arc::clone(&placed[placed.len() - 1]))
-    };
-    let features = learned(&task, &dump, Some(&mut place))?;
-    memory.count(shape);
-    let counted = task.measure(&dump, features, batches)?;
-    let touched = memory.touched();
-    let timed = |wait: Duration| -> Result<f64, Fault> {
-        let mut best = f64::INFINITY;
-        for _ in 0..runs {
-            let mut same = |number: u32, _| {
-                placed.get(number as usize).cloned().ok_or_else(|| "a new segment".into())
-            };
-            let features = learned(&task, &dump, Some(&mut same))?;
-            memory.delay(wait);
-            let outcome = task.measure(&dump, features, batches)?;
-            if !outcome.agrees(&first) || !counted.agrees(&first) {
-                return Err("the ways found different features".into());
-            }
-            best = best.min(outcome.busy_seconds());
-        }
-        Ok(best)
-    };
-    let base = timed(Duration::ZERO)?;
-    let rows = first.count(batches) as f64;
-    let mut links = Vec::new();
-    for link in LINKS {
-        let wait = Duration::from_secs_f64((link.latency_ns - local_ns).max(0.0) * 1e-9);
-        let measured = timed(wait)?;
+    let there = There::new(&task, &dump, shape, first)?;
+    let (local, base, delayed) = there.in_turn(options.runs.max(1), local_ns)?;
+    let (touched, rows) = (there.touched, there.first.count(there.batches()) as f64);
+    // The delays are those of the model's misses, whatever the processor counts.
+    let misses = hardware.unwrap_or(touched.misses);
+    let links = LINKS.iter().zip(delayed).map(|(link, measured)| {
         let expected = predicted(base, touched.misses, link.latency_ns, local_ns);
-        // The delays are those of the model's misses, whatever the processor counts.
-        let misses = hardware.unwrap_or(touched.misses);
         let whole = predicted(local, misses, link.latency_ns, local_ns);
-        links.push(json!({
+        json!({
             "link": link.name,
             "latency_ns": link.latency_ns,
             "rows_per_second": rows / whole,
@@ -337,17 +302,18 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
                 "measured_seconds": measured,
                 "predicted_over_measured": expected / measured,
             },
-        }));
-    }
+        })
+    });
     Ok(json!({
+        "links": links.collect::<Vec<Value>>(),
         "task": task,
         "counters": counters,
-        "seconds": "of the thread on a core",
+        "seconds": "of the thread on a core; medians of runs in turn",
         "assumes": "whole rows are touched, misses do not overlap, the cache is empty at first",
         "cache": shape,
         "local_ns": local_ns,
-        "edges": first.edges,
-        "sealed": first.sealed,
+        "edges": there.first.edges,
+        "sealed": there.first.sealed,
         "rows": rows,
         "local_seconds": local,
         "local_rows_per_second": rows / local,
@@ -355,10 +321,89 @@ fn whatif(options: &Whatif) -> Result<Value, Fault> {
         "touched_lines": touched.lines,
         "misses": touched.misses,
         "hardware_misses": hardware,
-        "misses_per_row": hardware.unwrap_or(touched.misses) as f64 / rows,
+        "misses_per_row": misses as f64 / rows,
         "base_seconds": base,
-        "links": links,
     }))
+}
+
+/// A task whose segments lie in memory that can be made slower.
+struct There<'a> {
+    task: &'a Task,
+    dump: &'a Dump,
+    /// The task with its segments here.
+    first: Outcome,
+    memory: Memory,
+    segments: Vec<Arc<Segment>>,
+    touched: Touched,
+}
+
+impl<'a> There<'a> {
+    /// Counts what the task misses in a cache of this shape.
+    fn new(task: &'a Task, dump: &'a Dump, shape: Shape, first: Outcome) -> Result<Self, Fault> {
+        let (memory, mut segments) = (Memory::default(), Vec::new());
+        let mut place = |_, segment: Segment| {
+            segments.push(Arc::new(memory.segment(Arc::new(segment))?));
+            Ok(Arc::clone(&segments[segments.len() - 1]))
+        };
+        let features = learned(task, dump, Some(&mut place))?;
+        memory.count(shape);
+        let counted = task.measure(dump, features, first.times.len())?;
+        let touched = memory.touched();
+        let there = There { task, dump, first, memory, segments, touched };
+        there.seconds(&counted)?;
+        Ok(there)
+    }
+
+    fn batches(&self) -> usize {
+        self.first.times.len()
+    }
+
+    /// Median seconds with the segments here, with them there and no delay, and with the delay of
+    /// each link. All take turns, and another one begins each time: whatever slows the machine for
+    /// a while, or the run that comes next, slows them all.
+    fn in_turn(&self, runs: usize, local_ns: f64) -> Result<(f64, f64, Vec<f64>), Fault> {
+        let wait = |link: &Link| {
+            let nanoseconds = (link.latency_ns - local_ns).max(0.0);
+            Wait::calibrated(Duration::from_secs_f64(nanoseconds * 1e-9))
+        };
+        let waits: Vec<Wait> =
+            [Wait::default()].into_iter().chain(LINKS.iter().map(wait)).collect();
+        let mut local = Vec::new();
+        let mut delayed = vec![Vec::new(); waits.len()];
+        for run in 0..runs {
+            let features = learned(self.task, self.dump, Some(&mut here))?;
+            let outcome = self.task.measure(self.dump, features, self.batches())?;
+            local.push(self.seconds(&outcome)?);
+            for at in (0..waits.len()).map(|at| (at + run) % waits.len()) {
+                delayed[at].push(self.delayed(waits[at])?);
+            }
+        }
+        let mut delayed = delayed.into_iter().map(median);
+        let base = delayed.next().unwrap_or(f64::NAN);
+        Ok((median(local), base, delayed.collect()))
+    }
+
+    fn delayed(&self, wait: Wait) -> Result<f64, Fault> {
+        let mut same = |number: u32, _| {
+            self.segments.get(number as usize).cloned().ok_or_else(|| "a new segment".into())
+        };
+        let features = learned(self.task, self.dump, Some(&mut same))?;
+        self.memory.delay(wait);
+        let outcome = self.task.measure(self.dump, features, self.batches())?;
+        let (waited, missed) = (self.memory.waited(), self.touched.misses);
+        if waited != missed {
+            return Err(format!("{waited} lines were waited for, {missed} were missing").into());
+        }
+        self.seconds(&outcome)
+    }
+
+    /// Of a run that found the same.
+    fn seconds(&self, outcome: &Outcome) -> Result<f64, Fault> {
+        if !outcome.agrees(&self.first) {
+            return Err("the ways found different features".into());
+        }
+        Ok(outcome.busy_seconds())
+    }
 }
 
 fn main() -> Result<(), Fault> {

@@ -6,7 +6,7 @@ use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Policy}
 use farrow_bench_network::client::Client;
 use farrow_bench_network::rows::{Counters, FetchSettings, Index, Remote};
 use farrow_bench_network::server::serve;
-use farrow_bench_network::whatif::{Memory, Shape};
+use farrow_bench_network::whatif::{Memory, Shape, Wait};
 use farrow_graph::{Bins, Edges, GraphError, GraphFeatures, Mode, Segment, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -242,9 +242,10 @@ fn a_modelled_memory_changes_nothing_and_counts_the_same_each_time() {
     // An index block, offsets and entries of each row, most of them gone again.
     assert!(touched.lines >= 3 * touched.rows && touched.rows > 500, "{touched:?}");
     assert!(touched.misses > 100 && touched.misses < touched.lines, "{touched:?}");
-    memory.delay(Duration::ZERO);
+    memory.delay(Wait::default());
     let mut same = |number: u32, _| Arc::clone(&placed[number as usize]);
     assert!(features(&stream, Mode::Batch, Some(&mut same)) == plain);
     let again = memory.touched();
     assert_eq!((again.rows, again.misses), (touched.rows, touched.misses));
+    assert_eq!(memory.waited(), touched.misses);
 }

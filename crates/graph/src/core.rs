@@ -111,9 +111,9 @@ struct Place<T> {
 #[derive(Debug)]
 struct Before<T> {
     place: Place<T>,
-    /// These carry on from row to row, and must not from rows that go again.
-    hubs: Hubs<T>,
-    statistics: statistics::Scratch<T>,
+    /// These carry on from row to row, and must not from rows that go again. None: rows may stay,
+    /// and if they go all begins anew.
+    carried: Option<(Hubs<T>, statistics::Scratch<T>)>,
 }
 
 impl<T: Stamp> Core<T> {
@@ -146,18 +146,28 @@ impl<T: Stamp> Core<T> {
 
     /// Has rows that come from here on go again with `rewind`; until then nothing is evicted.
     pub(crate) fn preview(&mut self) {
-        self.before = Some(Before {
-            place: self.place(),
-            hubs: std::mem::take(&mut self.hubs),
-            statistics: std::mem::take(&mut self.statistics),
-        });
+        let carried = (std::mem::take(&mut self.hubs), std::mem::take(&mut self.statistics));
+        self.before = Some(Before { place: self.place(), carried: Some(carried) });
     }
 
-    /// Is as it was before `preview`.
+    /// Has rows that come from here on go again with `rewind` or stay with `keep`; until then
+    /// nothing is evicted.
+    pub(crate) fn begin(&mut self) {
+        self.before = Some(Before { place: self.place(), carried: None });
+    }
+
+    /// Keeps what came since `begin`.
+    pub(crate) fn keep(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
+        if self.before.take().is_some() {
+            self.evict(settings, pool);
+        }
+    }
+
+    /// Is as it was before `preview` or `begin`.
     pub(crate) fn rewind(&mut self) {
-        let Some(Before { place, hubs, statistics }) = self.before.take() else { return };
+        let Some(Before { place, carried }) = self.before.take() else { return };
         self.take_back(place);
-        (self.hubs, self.statistics) = (hubs, statistics);
+        (self.hubs, self.statistics) = carried.unwrap_or_default();
     }
 
     fn place(&self) -> Place<T> {
@@ -394,13 +404,15 @@ impl<T: Stamp> Core<T> {
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
             self.insert(settings, edges, part, pool).map_err(|full| (number * step, full))?;
-            self.evict(settings, pool);
+            if self.before.is_none() {
+                self.evict(settings, pool);
+            }
         }
         if order.is_empty() && self.graph.is_draining() {
             self.triggers.clear();
             self.evict(settings, pool);
         }
-        if !order.is_empty() {
+        if !order.is_empty() && self.before.is_none() {
             // As many as the call had rows, and nobody asks for them.
             self.triggers = Vec::new();
         }

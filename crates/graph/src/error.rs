@@ -102,6 +102,12 @@ pub enum GraphError {
         /// So many.
         rows: usize,
     },
+    /// Rows of a call are provisional: other rows would see them.
+    #[error("{rows} rows are neither kept nor taken back yet")]
+    Provisional {
+        /// So many.
+        rows: u64,
+    },
     /// Patterns can be named by their edges only where ids are kept.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,

@@ -15,6 +15,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Preview,
+    /// Rows that are provisional and taken back; those of the stream are, too, and kept.
+    Undo,
     /// The canary: rows that stay.
     Learn,
 }
@@ -51,16 +53,26 @@ fn by_previews(stream: &Stream, seed: u64, way: Way) -> (Vec<Result>, Vec<Vec<f6
             let before = kept(&engine);
             let found = looked.with(|edges| match way {
                 Way::Preview => engine.preview(edges, None).unwrap().0,
+                Way::Undo => {
+                    engine.begin().unwrap();
+                    let found = engine.transform(edges).unwrap();
+                    engine.undo();
+                    found
+                }
                 Way::Learn => engine.transform(edges).unwrap(),
             });
-            if way == Way::Preview {
+            if way != Way::Learn {
                 assert_eq!(kept(&engine), before, "seed {seed}");
             }
             if is_own {
                 seen.push(found);
             }
         }
+        if way == Way::Undo {
+            engine.begin().unwrap();
+        }
         let cells = call(&mut engine, one);
+        engine.keep();
         results.push(result(&engine, cells));
         seal(&mut engine);
     }
@@ -95,41 +107,83 @@ fn fault(stream: &Stream, seed: u64, way: Way) -> Option<String> {
     difference(stream, &said, &want).map(|text| format!("preview: {text}"))
 }
 
-fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool) {
+fn agree(mode: Mode, size: Size, seed: u64, with_segments: bool, way: Way) {
     let mut stream = stream(mode, size, seed);
     if with_segments {
         stream.settings.edges_max = None;
         stream.settings.segment = Some(if seed.is_multiple_of(5) { 1 } else { 7 });
     }
-    let Some(first) = fault(&stream, seed, Way::Preview) else { return };
+    let Some(first) = fault(&stream, seed, way) else { return };
     let rows: usize = stream.calls.iter().map(|call| call.rows().len()).sum();
-    let is_bad = |one: &Stream| fault(one, seed, Way::Preview).is_some();
+    let is_bad = |one: &Stream| fault(one, seed, way).is_some();
     let stream = if rows <= 600 { shrink(stream, is_bad) } else { stream };
-    let last = fault(&stream, seed, Way::Preview).unwrap_or(first);
+    let last = fault(&stream, seed, way).unwrap_or(first);
     panic!("seed {seed}: {last}\n{}", show(&stream));
 }
 
-fn all_agree(mode: Mode, with_segments: bool) {
+fn all_agree(mode: Mode, with_segments: bool, way: Way) {
     let [small, medium, large] = amounts();
     for (size, count) in [(Size::Small, small), (Size::Medium, medium), (Size::Large, large)] {
-        (0..count / 3).for_each(|seed| agree(mode, size, seed, with_segments));
+        (0..count / 3).for_each(|seed| agree(mode, size, seed, with_segments, way));
     }
 }
 
 #[test]
 fn causal_previews_say_what_comes_and_leave_no_trace() {
-    all_agree(Mode::Causal, false);
+    all_agree(Mode::Causal, false, Way::Preview);
 }
 
 #[test]
 fn previews_of_a_batch_say_what_comes_and_leave_no_trace() {
-    all_agree(Mode::Batch, false);
+    all_agree(Mode::Batch, false, Way::Preview);
 }
 
 #[test]
 fn previews_of_a_graph_with_segments_leave_no_trace() {
-    all_agree(Mode::Causal, true);
-    all_agree(Mode::Batch, true);
+    all_agree(Mode::Causal, true, Way::Preview);
+    all_agree(Mode::Batch, true, Way::Preview);
+}
+
+#[test]
+fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
+    for with_segments in [false, true] {
+        all_agree(Mode::Causal, with_segments, Way::Undo);
+        all_agree(Mode::Batch, with_segments, Way::Undo);
+    }
+}
+
+#[test]
+fn no_rows_come_beside_provisional_ones() {
+    let fan = Some(Bins { window: 10, bins: vec![2] });
+    let settings = Settings { fan, mode: Mode::Causal, segment: Some(5), ..Settings::default() };
+    let mut engine = GraphFeatures::new(settings).unwrap();
+    let (ids, times) = ([0, 1], [1, 9]);
+    let edges =
+        Edges { ids: &ids, sources: &[1, 2], targets: &[9; 2], times: &times, columns: &[] };
+    // Nothing came of the call: nothing is provisional.
+    engine.begin().unwrap();
+    let short = Edges { times: &times[..1], ..edges };
+    engine.transform(&short).unwrap_err();
+    engine.undo();
+    engine.begin().unwrap();
+    engine.learn(&edges).unwrap();
+    let waits = GraphError::Provisional { rows: 2 };
+    assert!(engine.freeze().is_none(), "a span that may go again is in no segment");
+    assert_eq!(engine.begin(), Err(waits.clone()));
+    assert_eq!(engine.learn(&edges), Err(waits.clone()));
+    assert_eq!(engine.transform(&edges), Err(waits.clone()));
+    assert_eq!(engine.start(&edges), Err(waits.clone()));
+    assert_eq!(engine.learn_ahead(&edges), Err(waits.clone()));
+    assert_eq!(engine.preview(&edges, None), Err(waits));
+    engine.keep();
+    assert!(engine.freeze().is_some());
+    assert_eq!(engine.stats().edges, 2);
+    // Times that the graph has to keep in another way, and that go again.
+    engine.begin().unwrap();
+    let later = [1 << 40, 1 << 41];
+    engine.learn(&Edges { times: &later, ..edges }).unwrap();
+    engine.undo();
+    assert_eq!((engine.stats().edges, engine.stats().now), (2, Some(9)));
 }
 
 /// The canary: rows that stay must be told apart from rows that go again.

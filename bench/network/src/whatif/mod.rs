@@ -4,10 +4,12 @@
 mod counter;
 mod model;
 mod rows;
+mod wait;
 
 pub use counter::EventCounter;
 pub use model::{LINE_BYTES, Model, Shape};
 pub use rows::{Memory, Touched};
+pub use wait::Wait;
 
 use std::time::Instant;
 
@@ -28,6 +30,13 @@ pub const LINKS: [Link; 4] = [
     Link { name: "CXL, direct", latency_ns: 170.0 },
     Link { name: "Power10", latency_ns: 150.0 },
 ];
+
+/// The value in the middle; of an even count the lower one of both.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len().saturating_sub(1) / 2;
+    values.get(middle).copied().unwrap_or(f64::NAN)
+}
 
 /// Seconds that a search would take.
 pub fn predicted(local_seconds: f64, misses: u64, remote_ns: f64, local_ns: f64) -> f64 {
@@ -71,7 +80,14 @@ pub fn local_latency_ns(bytes: usize, steps: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::predicted;
+    use super::{median, predicted};
+
+    #[test]
+    fn one_slow_run_does_not_count() {
+        assert_eq!(median(vec![1.0, 9.0, 2.0]).to_bits(), 2f64.to_bits());
+        assert_eq!(median(vec![4.0, 3.0]).to_bits(), 3f64.to_bits());
+        assert!(median(Vec::new()).is_nan());
+    }
 
     #[test]
     fn each_miss_adds_what_remote_memory_takes_longer() {

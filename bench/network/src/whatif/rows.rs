@@ -2,10 +2,10 @@
 //! for them.
 
 use super::model::{LINE_BYTES, Model, Shape};
+use super::wait::Wait;
 use crate::rows::{BLOCK, has};
 use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
 /// What all segments of one graph share: their cache, or the misses that it had.
 #[derive(Debug, Default)]
@@ -20,7 +20,9 @@ struct Shared {
     touched: u64,
     /// The next of `missed`, while they are waited for.
     next: usize,
-    wait: Duration,
+    wait: Wait,
+    /// Lines that were waited for.
+    waited: u64,
     /// Where the next segment lies.
     address: u64,
 }
@@ -54,9 +56,16 @@ impl Memory {
     }
 
     /// From here on each miss that was counted is waited for.
-    pub fn delay(&self, wait: Duration) {
+    pub fn delay(&self, wait: Wait) {
         let mut shared = self.shared();
-        (shared.model, shared.asked, shared.next, shared.wait) = (None, 0, 0, wait);
+        (shared.model, shared.asked, shared.next) = (None, 0, 0);
+        (shared.wait, shared.waited) = (wait, 0);
+    }
+
+    /// Lines that were waited for since [`Memory::delay`]: all that were counted, if the same rows
+    /// were asked for in the same order.
+    pub fn waited(&self) -> u64 {
+        self.shared().waited
     }
 
     /// What was touched since [`Memory::count`].
@@ -180,7 +189,8 @@ impl Rows for Placed {
                 && at == number
             {
                 shared.next += 1;
-                spin(shared.wait * lines);
+                shared.waited += u64::from(lines);
+                shared.wait.lines(lines);
             }
         }
         let copy = self.rows[list as usize].get(place);
@@ -192,16 +202,5 @@ impl Rows for Placed {
 
     fn failure(&self) -> Option<String> {
         None
-    }
-}
-
-/// Waits as a load that missed does: without giving the core away.
-fn spin(wait: Duration) {
-    if wait.is_zero() {
-        return;
-    }
-    let began = Instant::now();
-    while began.elapsed() < wait {
-        std::hint::spin_loop();
     }
 }

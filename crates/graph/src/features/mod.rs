@@ -1,6 +1,7 @@
 //! The features of a stream, call by call.
 
 mod offline;
+mod provisional;
 mod segments;
 
 use crate::core::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, call_bytes};
@@ -12,6 +13,7 @@ use crate::patterns::Kind;
 use crate::settings::{Mode, Settings, Statistics};
 use crate::state::State;
 use hashbrown::HashMap;
+use provisional::Provisional;
 
 /// Rows that causal mode adds at once; the cut of a call changes nothing.
 const ROWS_AT_ONCE: usize = 4096;
@@ -102,6 +104,7 @@ pub struct GraphFeatures {
     pool: Option<rayon::ThreadPool>,
     rows: u64,
     cut_short: [u64; Kind::COUNT],
+    provisional: Provisional,
 }
 
 /// Patterns that rows completed.
@@ -136,6 +139,7 @@ impl GraphFeatures {
             pool,
             rows: 0,
             cut_short: [0; Kind::COUNT],
+            provisional: Provisional::None,
         })
     }
 
@@ -212,6 +216,7 @@ impl GraphFeatures {
         self.graph = Graph::Empty;
         self.rows = 0;
         self.cut_short = [0; Kind::COUNT];
+        self.provisional = Provisional::None;
     }
 
     /// Adds rows, sorted by time in batch mode, and computes nothing.
@@ -234,6 +239,7 @@ impl GraphFeatures {
     /// # Errors
     /// As [`GraphFeatures::learn`].
     pub fn start(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        self.refuse_while_provisional()?;
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
         let order: Vec<u32> = rows.collect();
@@ -248,10 +254,12 @@ impl GraphFeatures {
     }
 
     fn add(&mut self, edges: &Edges<'_>, order: &[u32]) -> Result<(), GraphError> {
+        self.refuse_while_provisional()?;
         if !order.is_empty() {
             self.refuse_while_ahead()?;
         }
         self.make_room(edges, order.len())?;
+        self.note_provisional();
         let (settings, rows, pool) = (&self.settings, order.len(), self.pool.as_ref());
         let learnt = match &mut self.graph {
             Graph::Empty => Ok(()),
@@ -338,7 +346,7 @@ impl GraphFeatures {
         if most.is_some() && !self.settings.keeps_ids {
             return Err(GraphError::NoIds);
         }
-        self.refuse_while_ahead()?;
+        self.refuse_while_waiting()?;
         let mut cells = self.room(edges)?;
         self.afford(edges)?;
         // Now, so that no row changes how the graph keeps times.
@@ -501,7 +509,7 @@ impl GraphFeatures {
         most: Option<usize>,
     ) -> Result<Evidence, GraphError> {
         let Output { cells, stride, offset, share } = output;
-        self.refuse_while_ahead()?;
+        self.refuse_while_waiting()?;
         let rows = self.rows_of(edges)?;
         let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
         if stride < used || given != rows.len().saturating_mul(stride) {
@@ -515,6 +523,7 @@ impl GraphFeatures {
             Mode::Batch => {
                 let (order, places) = order_of_batch(edges);
                 self.make_room(edges, order.len())?;
+                self.note_provisional();
                 let output = Output { cells, stride, offset, share };
                 let outcome = self.call(edges, &order, &places, output, most);
                 let outcome = outcome.map_err(|error| full(0, error))?;
@@ -523,6 +532,7 @@ impl GraphFeatures {
             }
             Mode::Causal => {
                 self.make_room(edges, rows.len())?;
+                self.note_provisional();
                 for from in (0..rows.len()).step_by(ROWS_AT_ONCE) {
                     let to = (from + ROWS_AT_ONCE).min(rows.len());
                     let cells = &mut cells[from * stride..to * stride];

@@ -32,6 +32,7 @@ impl GraphFeatures {
             let reason = "must be causal: in batch mode a row's features are those of its call";
             return Err(GraphError::Setting { parameter: "mode".into(), reason: reason.into() });
         }
+        self.refuse_while_provisional()?;
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
         let order: Vec<u32> = rows.collect();

@@ -28,6 +28,8 @@ impl GraphFeatures {
     /// # Ok::<(), farrow_graph::GraphError>(())
     /// ```
     pub fn freeze(&self) -> Option<Frozen> {
+        // Rows that may go again are in no segment.
+        self.refuse_while_provisional().ok()?;
         match &self.graph {
             Graph::Empty => None,
             Graph::Narrow(core) => core.freeze(&self.settings),
@@ -38,9 +40,10 @@ impl GraphFeatures {
     /// Puts a segment in the place of the edges that it was made from.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] where it is not the next one of this graph; nothing has changed
-    /// then.
+    /// [`GraphError::Segment`] where it is not the next one of this graph, and
+    /// [`GraphError::Provisional`]; nothing has changed then.
     pub fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+        self.refuse_while_provisional()?;
         self.fits(&segment)?;
         match &mut self.graph {
             Graph::Empty => Ok(()),

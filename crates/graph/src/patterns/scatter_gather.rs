@@ -10,8 +10,8 @@ use super::table::Table;
 use super::{Kind, hubs};
 use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 
-/// Of so many far accounts the lists are read together.
-const FARS_TOUCHED: usize = 64;
+/// Of so many accounts the lists are read together.
+const TOUCHED: usize = 64;
 
 /// Newest leg of a middle account to near.
 #[derive(Clone, Copy, Debug, Default)]
@@ -329,23 +329,32 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         let window = if is_late { T::always() } else { self.live() };
         let length =
             |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
-        let fars = scratch.fars.iter().copied().take(FARS_TOUCHED);
-        self.scene.graph.touch(self.side.other(), fars, self.live());
         let mut far_cost = 0;
-        for &far in &scratch.fars {
-            if far_cost > self.search.work_max {
-                break;
+        for fars in scratch.fars.chunks(TOUCHED) {
+            self.scene.graph.touch(self.side.other(), fars.iter().copied(), self.live());
+            for &far in fars {
+                if far_cost > self.search.work_max {
+                    break;
+                }
+                far_cost += length(far, self.side.other());
             }
-            far_cost += length(far, self.side.other());
         }
         let mut middle_cost = 0;
-        for &middle in &scratch.legs.middles {
-            if middle_cost >= far_cost {
-                break;
-            }
-            // Legs that are dead may be in the table or not.
-            if scratch.legs.near.get(middle).is_some_and(|leg| self.is_live(middle, leg)) {
-                middle_cost += length(middle, self.side) + 1;
+        let mut rest = scratch.legs.middles.as_slice();
+        while middle_cost < far_cost && !rest.is_empty() {
+            // Each live one costs one at least.
+            let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
+            let (middles, others) = rest.split_at(most.min(rest.len()));
+            rest = others;
+            self.scene.graph.touch(self.side, middles.iter().copied(), self.live());
+            for &middle in middles {
+                if middle_cost >= far_cost {
+                    break;
+                }
+                // Legs that are dead may be in the table or not.
+                if scratch.legs.near.get(middle).is_some_and(|leg| self.is_live(middle, leg)) {
+                    middle_cost += length(middle, self.side) + 1;
+                }
             }
         }
         scratch.work += far_cost.min(middle_cost);

@@ -273,6 +273,21 @@ impl GraphEngine {
         Ok(all)
     }
 
+    /// Has the next call's rows be provisional.
+    fn begin(&self) -> PyResult<()> {
+        self.lock().begin().map_err(raise)
+    }
+
+    /// Keeps provisional rows.
+    fn keep(&self, py: Python<'_>) {
+        py.detach(|| self.lock().keep());
+    }
+
+    /// Takes provisional rows back.
+    fn undo(&self, py: Python<'_>) {
+        py.detach(|| self.lock().undo());
+    }
+
     /// Number of arrival that the next row will have.
     fn next_number(&self) -> u64 {
         self.lock().next_number()

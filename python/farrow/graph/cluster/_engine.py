@@ -1,13 +1,15 @@
 """The engine of the process that ingests: what :class:`farrow._native.GraphEngine` does, with the
 older part of the graph in the cluster's memory and every row in a log until it is there.
 
-A call first logs its rows, then adds them; it returns when both are done.  Segments are made on a
-thread of their own and put in place between two calls.
+A call's rows go into the log, on a thread of its own, while the graph takes them and computes; it
+returns when both are done.  If one of both fails, the other takes its rows back.  Segments are made
+on another thread and put in place between two calls.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
     from farrow._native import GraphFrozen, GraphPlan, GraphSegment
 
+    _Helpers = Workers | RayWorkers
+
 _Result = TypeVar("_Result")
 # After a segment found no room, so long until the next attempt.
 _RETRY_SECONDS = 10.0
@@ -52,8 +56,23 @@ _RETRY_SECONDS = 10.0
 _ENTRIES_MAX = 256
 # Kinds of objects that nobody needs whom the manifest does not name.
 _PARTS = ("segment", "accounts", "share")
-# Rows of one entry that is not a call's own.
+# Rows of one entry that is not a call's own. More are logged before the graph takes them: what may
+# have to be taken back evicts nothing.
 _ROWS_MAX = 1 << 16
+
+
+class _Unwritable(Exception):
+    """Rows that are none, which the engine will say as well."""
+
+
+# After these errors the log has nothing of an entry; after others it may.
+_NOT_LOGGED = (
+    farrow.OutOfMemory,
+    farrow.LimitReached,
+    farrow.AlreadyExists,
+    farrow.PermissionDenied,
+    _Unwritable,
+)
 
 
 class ClusterEngine:
@@ -69,6 +88,7 @@ class ClusterEngine:
         check(self._client, config.placement, config.keeper)
         self._pending: Future[tuple[str, str | None]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="farrow-graph-seal")
+        self._scribe = ThreadPoolExecutor(1, thread_name_prefix="farrow-graph-log")
         self._log: list[Entry] = []
         self._expired: set[int] = set()
         self._trouble: tuple[float, str] | None = None
@@ -83,7 +103,7 @@ class ClusterEngine:
             self._manifest.put(self._client, config.name)
         else:
             self._resume(found, manifest)
-        self._workers: Workers | RayWorkers | None = None
+        self._workers: _Helpers | None = None
         if config.addresses():
             self._workers = RayWorkers(config) if config.ray else Workers(config)
 
@@ -175,8 +195,7 @@ class ClusterEngine:
             self._learn([one[part] for one in ends], [one[part] for one in measured])
 
     def _learn(self, ends: Any, measured: Any) -> None:
-        entry = self._logged(Batch(ends, measured))
-        self._added(entry, lambda: self._engine.learn_columns(ends, measured))
+        self._kept(Batch(ends, measured), lambda: self._engine.learn_columns(ends, measured))
 
     def learn_ahead(self, ends: Any, measured: Any) -> None:
         """Add rows whose features come later."""
@@ -186,8 +205,7 @@ class ClusterEngine:
             self._learn_ahead(batch)
 
     def _learn_ahead(self, batch: Batch) -> None:
-        entry = self._logged(batch)
-        self._added(entry, lambda: self._engine.learn_ahead(batch.ends, batch.measured))
+        self._logged(batch, lambda: self._engine.learn_ahead(batch.ends, batch.measured))
 
     def transform_ahead(self, rows: int) -> npt.NDArray[np.float64]:
         """Features of the next rows that were learned ahead."""
@@ -201,32 +219,28 @@ class ClusterEngine:
 
     def transform(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Add rows; the rows with their features behind them."""
-        features = self.transform_columns(*self._engine.split(matrix))
-        return np.hstack([matrix, features])
+        if self._workers is not None:
+            return np.hstack([matrix, self.transform_columns(*self._engine.split(matrix))])
+        return self._kept(self._split(matrix), lambda: self._engine.transform(matrix))
 
     def transform_columns(self, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
         """Add rows; their features alone."""
-        entry = self._logged(self._batch(ends, measured))
-        if self._workers is None or entry is None:
-            return self._added(entry, lambda: self._engine.transform_columns(ends, measured))
-        return self._run(lambda: self._shared(entry, ends, measured))
-
-    def _shared(self, entry: Entry, ends: Any, measured: Any) -> npt.NDArray[np.float64]:
-        """The features of a batch, of which the workers do their shares."""
-        assert self._workers is not None
-        self._workers.ask(entry)
-        own = self._engine.transform_share(ends, measured, (0, self._workers.count + 1))
-        return self._workers.gather(self._client, own)
+        batch, workers = self._batch(ends, measured), self._workers
+        if workers is None or not batch.count:
+            return self._kept(batch, lambda: self._engine.transform_columns(ends, measured))
+        share = (0, workers.count + 1)
+        call = functools.partial(self._engine.transform_share, ends, measured, share)
+        own = self._kept(batch, call, workers)
+        return self._run(lambda: workers.gather(self._client, own))
 
     def patterns(self, matrix: npt.NDArray[np.float64], most: int) -> tuple[Any, Any]:
         """As ``transform``, with the patterns that were completed."""
-        features, found = self.patterns_columns(*self._engine.split(matrix), most)
-        return np.hstack([matrix, features]), found
+        return self._kept(self._split(matrix), lambda: self._engine.patterns(matrix, most))
 
     def patterns_columns(self, ends: Any, measured: Any, most: int) -> tuple[Any, Any]:
         """As ``transform_columns``, with the patterns that were completed."""
-        entry = self._logged(self._batch(ends, measured))
-        return self._added(entry, lambda: self._engine.patterns_columns(ends, measured, most))
+        batch = self._batch(ends, measured)
+        return self._kept(batch, lambda: self._engine.patterns_columns(ends, measured, most))
 
     def preview(self, matrix: npt.NDArray[np.float64], most: int | None) -> tuple[Any, Any]:
         """The rows with the features that they would get now; nothing is kept or logged."""
@@ -241,47 +255,133 @@ class ClusterEngine:
     def _batch(self, ends: Any, measured: Any) -> Batch:
         return Batch(list(ends), list(measured), not self._manifest.parameters["is_causal"])
 
-    def _logged(self, batch: Batch) -> Entry | None:
-        """Keep rows; nothing is lost from here on."""
+    def _split(self, matrix: npt.NDArray[np.float64]) -> Batch | Callable[[], Batch]:
+        """The rows of a matrix. What is no large call's is split on the thread that logs it."""
+        if 0 < len(matrix) <= _ROWS_MAX:
+            return lambda: self._batch(*self._engine.split(matrix))
+        return self._batch(*self._engine.split(matrix))
+
+    def _kept(
+        self,
+        batch: Batch | Callable[[], Batch],
+        call: Callable[[], _Result],
+        workers: _Helpers | None = None,
+    ) -> _Result:
+        """Have the graph take rows while the log does; both have them then, or neither."""
+        if isinstance(batch, Batch) and not 0 < batch.count <= _ROWS_MAX:
+            return self._logged(batch, call, workers)
+        self._prepare()
+        number = self._engine.next_number()
+        self._engine.begin()
+        written = self._scribe.submit(self._write, number, batch, workers)
+        try:
+            result = call()
+        except Exception:
+            self._withdraw(written, workers)
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._log.append(self._written(written))
+        self._run(self._engine.keep)
+        return result
+
+    def _logged(
+        self, batch: Batch, call: Callable[[], _Result], workers: _Helpers | None = None
+    ) -> _Result:
+        """Have the graph take rows once the log has: they are not to be taken back."""
+        self._prepare()
+        if not batch.count:
+            return call()
+        number = self._engine.next_number()
+        entry = self._run(lambda: self._write(number, batch, workers), _NOT_LOGGED)
+        try:
+            result = call()
+        except (ValueError, MemoryError):
+            # What the engine refuses leaves the graph as it was.
+            self._unlog(entry, workers)
+            raise
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._log.append(entry)
+        return result
+
+    def _prepare(self) -> None:
+        """Be ready for rows."""
         self._check()
         self._advance()
-        if not batch.count:
-            return None
         if len(self._log) >= _ENTRIES_MAX:
             self._join_log()
-        number, home = self._engine.next_number(), self._manifest.home
-        entry = log(self._client, self._config.name, number, batch, home)
+
+    def _write(
+        self, number: int, batch: Batch | Callable[[], Batch], workers: _Helpers | None
+    ) -> Entry:
+        """Keep rows in the log, and have workers do their shares."""
+        if not isinstance(batch, Batch):
+            try:
+                batch = batch()
+            except (ValueError, MemoryError) as error:
+                raise _Unwritable from error
+        entry = log(self._client, self._config.name, number, batch, self._manifest.home)
         # Entries of different lengths have different names: only manifests tell that another
         # process writes. One that comes from here on reads this entry.
         after = self._manifest.name(self._config.name, later=1)
         if self._client.contains(after):
-            drop(self._client, [entry.name])
+            self._client.delete(entry.name)
             raise farrow.AlreadyExists(
                 f"another process writes graph {self._config.name!r}: {after} is there"
             )
-        self._log.append(entry)
+        if workers is not None:
+            workers.ask(entry)
         return entry
 
-    def _added(self, entry: Entry | None, call: Callable[[], _Result]) -> _Result:
-        """Add the rows of an entry. What the engine refuses leaves the graph as it was, so that it
-        leaves the log as well: nobody was told that it is kept."""
+    def _written(self, written: Future[Entry]) -> Entry:
+        """The entry of rows that the graph has; if there is none, the graph takes them back."""
         try:
-            return call()
-        except (ValueError, MemoryError):
-            if entry is not None:
-                self._run(lambda: drop(self._client, [entry.name]))
-                self._log.remove(entry)
+            return written.result()
+        except _NOT_LOGGED:
+            self._run(self._engine.undo)
             raise
         except BaseException as error:
-            self._failed = f"{type(error).__name__}: {error}"
+            self._fail(error)
             raise
 
-    def _run(self, call: Callable[[], _Result]) -> _Result:
-        """What changes the graph: if it fails, graph and log may differ."""
+    def _withdraw(self, written: Future[Entry], workers: _Helpers | None) -> None:
+        """Take rows out of the log that the graph did not take: nobody was told that they are
+        kept."""
+        try:
+            entry = written.result()
+        except _NOT_LOGGED:
+            self._run(self._engine.undo)
+            return
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._unlog(entry, workers)
+        self._run(self._engine.undo)
+
+    def _unlog(self, entry: Entry, workers: _Helpers | None) -> None:
+        if workers is not None:
+            # They have the rows, too.
+            self._fail(RuntimeError(f"workers were asked for {entry.name}"))
+        self._run(lambda: self._client.delete(entry.name))
+
+    def _fail(self, error: BaseException) -> None:
+        """Graph and log may differ from here on; the graph shows what was acknowledged."""
+        self._engine.undo()
+        self._failed = f"{type(error).__name__}: {error}"
+
+    def _run(
+        self, call: Callable[[], _Result], harmless: tuple[type[Exception], ...] = ()
+    ) -> _Result:
+        """What changes graph or log: if it fails, they may differ, but after harmless errors."""
         try:
             return call()
+        except harmless:
+            raise
         except BaseException as error:
-            self._failed = f"{type(error).__name__}: {error}"
+            self._fail(error)
             raise
 
     def _check(self) -> None:
@@ -398,3 +498,4 @@ class ClusterEngine:
             with contextlib.suppress(farrow.FarrowError):
                 drop(self._client, names_of(self._client, f"{root(self._config.name)}share/"))
         self._thread.shutdown(wait=True)
+        self._scribe.shutdown(wait=True)

@@ -1,0 +1,195 @@
+"""A graph takes a call's rows while its log does: what becomes of them when one of both fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import farrow
+from conftest import LIMIT_SECONDS, Cluster
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import _engine, _objects, attach
+from test_graph_cluster import SETTINGS, batches, on, plain, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Failing:
+    """The log, until it fails: before it has the rows, or after."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        self.is_there = False
+        monkeypatch.setattr(_engine, "log", self)
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.error is None:
+            return _objects.log(*arguments)
+        error, self.error = self.error, None
+        if self.is_there:
+            _objects.log(*arguments)
+        raise error
+
+
+CALLS: dict[str, Callable[[GraphFeatures, Any], Any]] = {
+    "transform": lambda features, rows: features.transform(rows),
+    "partial_fit": lambda features, rows: features.partial_fit(rows),
+    "patterns": lambda features, rows: features.patterns_of(rows)[0],
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("mode", ["causal", "batch"])
+def test_what_the_log_has_no_room_for_leaves_the_graph(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, mode: str, call: str
+) -> None:
+    """As often as it is tried; then the graph goes on as if nothing had been."""
+    failing, matrix = Failing(monkeypatch), stream(1500)
+    settings = {**SETTINGS, "mode": mode, "evidence": call == "patterns"}
+    features = GraphFeatures(**settings, cluster=on(nodes, "a"))
+    whole = GraphFeatures(**settings)
+    for number, batch in enumerate(batches(matrix)):
+        before = features.stats() if number else None
+        for _ in range(number % 3):
+            failing.error = farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
+            # Accounts that nobody has heard of, and times far ahead.
+            strange = np.add(batch, [10_000, 1000, 1000, 10_000, 0])
+            with pytest.raises(farrow.OutOfMemory):
+                CALLS[call](features, strange)
+            after = features.stats()
+            for name in ("edges", "accounts", "now", "rows"):
+                assert before is None or after[name] == before[name], name
+        want = CALLS[call](whole, batch)
+        found = CALLS[call](features, batch)
+        if call != "partial_fit":
+            assert np.array_equal(found, want)
+    reader, writer = attach("payments", nodes.nodes["b"].socket), features._stream.engine
+    assert reader._engine.next_number() == len(matrix)
+    # Rows that went again took no small number of an account with them.
+    assert np.array_equal(reader._engine.accounts(0), writer._engine.accounts(0))
+    features.close()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_log_that_may_have_rows_or_not_is_looked_at_by_who_comes_next(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    failing, matrix = Failing(monkeypatch), stream(600)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(matrix[:200])
+    failing.error, failing.is_there = farrow.Disconnected("the node is gone"), is_there
+    with pytest.raises(farrow.Disconnected):
+        features.transform(matrix[200:300])
+    assert features.stats()["rows"] == 200
+    with pytest.raises(RuntimeError, match="make a new GraphFeatures"):
+        features.transform(matrix[200:300])
+    features.close()
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    done = 300 if is_there else 200
+    whole = GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:done])
+    more = matrix[done : done + 100]
+    assert np.array_equal(features.transform(more), whole.transform(more))
+    features.close()
+
+
+def test_a_large_call_is_logged_first_and_leaves_the_log_again(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing, matrix = Failing(monkeypatch), stream(600)
+    monkeypatch.setattr(_engine, "_ROWS_MAX", 50)
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    for batch, want in zip(batches(matrix), plain(matrix), strict=True):
+        failing.error = farrow.OutOfMemory("the region is full: asked 4096 B, 0 B free")
+        with pytest.raises(farrow.OutOfMemory):
+            features.transform(batch)
+        assert np.array_equal(features.transform(batch), want)
+    features.close()
+
+
+# The scribe sees the graph's lock free, and the number moved, once the graph has the rows.
+_KILLED = """
+import os, signal, sys, time
+from test_graph_cluster import SETTINGS, batches, stream
+from farrow.graph import GraphFeatures
+from farrow.graph.cluster import ClusterGraph, _engine
+
+features = GraphFeatures(**SETTINGS, cluster=ClusterGraph("payments", sys.argv[1], segment=100))
+done, last, log = int(sys.argv[2]), int(sys.argv[3]), _engine.log
+
+def killed(client, graph, first, batch, home):
+    if first >= last:
+        if sys.argv[4] == "logged":
+            log(client, graph, first, batch, home)
+        while features._stream.engine.rows == first:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return log(client, graph, first, batch, home)
+
+_engine.log = killed
+for batch in batches(stream(2000)[done:]):
+    features.transform(batch)
+"""
+
+
+@pytest.mark.parametrize("moment", ["logged", "not logged"])
+def test_a_writer_that_is_killed_while_it_logs_leaves_all_of_a_call_or_nothing(
+    nodes: Cluster, moment: str
+) -> None:
+    """The graph of the writer had the rows, and the call had not returned."""
+    matrix, done, folder = stream(2000), 0, str(Path(__file__).parent)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+    for last in (300, 900, 1500):
+        command = [sys.executable, "-c", _KILLED, nodes.nodes["a"].socket, str(done), str(last)]
+        ended = subprocess.run([*command, moment], env=env, timeout=LIMIT_SECONDS, check=False)
+        assert ended.returncode == -9
+        done = attach("payments", nodes.nodes["b"].socket)._engine.next_number()
+        assert done == (last + 100 if moment == "logged" else last)
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    whole.partial_fit(matrix[:done])
+    more = matrix[done : done + 100]
+    assert np.array_equal(features.transform(more), whole.transform(more))
+    features.close()
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_numbers_of_any_size_come_out_of_the_log_as_they_went_in(
+    nodes: Cluster, column: int
+) -> None:
+    """They are kept as 32 bits from the least one on where that is enough."""
+    client, limits = farrow.connect(nodes.nodes["a"].socket), np.iinfo(np.int64)
+    wide = np.array([limits.min, 0, limits.max])
+    for number, values in enumerate([wide, wide // 2**33, wide[:0], np.array([limits.min])]):
+        ends = [np.arange(len(values), dtype=np.int64) for _ in range(4)]
+        ends[column] = values
+        batch = _objects.Batch(ends, [values.astype(float)])
+        entry = _objects.log(client, f"sizes-{number}", 0, batch, None)
+        back = _objects.logged(client, entry)
+        for one, two in zip(batch.ends + batch.measured, back.ends + back.measured, strict=True):
+            assert one.dtype == two.dtype
+            assert np.array_equal(one, two)
+
+
+def test_rows_that_neither_graph_nor_log_can_take_change_nothing(nodes: Cluster) -> None:
+    """They are looked at by both, each on a thread of its own."""
+    matrix = stream(300)
+    features, whole = GraphFeatures(**SETTINGS, cluster=on(nodes, "a")), GraphFeatures(**SETTINGS)
+    features.transform(matrix[:100])
+    whole.transform(matrix[:100])
+    bad = matrix[100:200].copy()
+    bad[7, 1] = 0.5
+    for call in (
+        features._stream.engine.transform,
+        lambda rows: features._stream.engine.patterns(rows, 5),
+    ):
+        with pytest.raises(ValueError, match="row 7"):
+            call(bad)
+    assert np.array_equal(features.transform(matrix[100:200]), whole.transform(matrix[100:200]))
+    features.close()
