@@ -83,7 +83,7 @@ pub(crate) fn take_down(retired: Retired) {
 /// Unmaps an alias later, if that takes long and this is not one too many.
 pub(crate) fn unmap(alias: Alias) {
     if alias.span().length <= alias.at_once() {
-        return;
+        return alias.leave();
     }
     if let Some(queue) = worker() {
         let _ = queue.try_send(Task::Unmap(alias));

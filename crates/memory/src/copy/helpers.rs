@@ -7,11 +7,12 @@
 
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::process::process_id;
+use crate::sync::{AtomicBool, Ordering};
 
 /// So long a helper that is done looks for more: who puts one object after the other is back sooner.
 const LOOK_MAX: Duration = Duration::from_micros(100);
@@ -22,9 +23,11 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 type Task = Box<dyn FnOnce() + Send>;
 
 /// A thread that waits for tasks of whoever hired it, and ends when it is dropped.
-pub(super) struct Helper {
+pub(crate) struct Helper {
     tasks: Sender<Task>,
     thread: JoinHandle<()>,
+    /// It looks for something to do, and need not be woken.
+    is_awake: Arc<AtomicBool>,
     /// Of whom it keeps away.
     away_from: Option<usize>,
 }
@@ -48,9 +51,26 @@ impl Helper {
 
     fn start() -> std::io::Result<Self> {
         let (tasks, waiting) = mpsc::channel();
-        let thread =
-            thread::Builder::new().name("farrow-copy".to_owned()).spawn(move || work(&waiting))?;
-        Ok(Self { tasks, thread, away_from: None })
+        let is_awake = Arc::new(AtomicBool::new(true));
+        let awake = Arc::clone(&is_awake);
+        let thread = thread::Builder::new()
+            .name("farrow-copy".to_owned())
+            .spawn(move || work(&waiting, &awake))?;
+        Ok(Self { tasks, thread, is_awake, away_from: None })
+    }
+
+    /// Has a task that does not unwind done by one that need not be woken, or else here.
+    pub(crate) fn do_beside(task: impl FnOnce() + Send + 'static) {
+        let is_awake = |helper: &Self| helper.is_awake.load(Ordering::Relaxed);
+        let helper = idle_of_this_process(|helpers| {
+            let place = helpers.iter().position(is_awake);
+            place.map(|place| helpers.swap_remove(place))
+        });
+        let Some(helper) = helper.flatten() else { return task() };
+        if let Err(mpsc::SendError(task)) = helper.tasks.send(Box::new(task)) {
+            task();
+        }
+        helper.leave();
     }
 
     /// Has it do a task that does not unwind; false if it cannot.
@@ -108,7 +128,7 @@ fn idle_of_this_process<R>(change: impl FnOnce(&mut Vec<Helper>) -> R) -> Option
 }
 
 /// What a helper does.
-fn work(tasks: &Receiver<Task>) {
+fn work(tasks: &Receiver<Task>, is_awake: &AtomicBool) {
     let mut until = Instant::now() + LOOK_MAX;
     loop {
         let task = match tasks.try_recv() {
@@ -116,7 +136,12 @@ fn work(tasks: &Receiver<Task>) {
                 thread::yield_now();
                 continue;
             }
-            Err(TryRecvError::Empty) => tasks.recv_timeout(WAIT_MAX),
+            Err(TryRecvError::Empty) => {
+                is_awake.store(false, Ordering::Relaxed);
+                let found = tasks.recv_timeout(WAIT_MAX);
+                is_awake.store(true, Ordering::Relaxed);
+                found
+            }
             found => found.map_err(|_| RecvTimeoutError::Disconnected),
         };
         match task {
@@ -205,6 +230,19 @@ mod tests {
         let Helper { tasks, thread, .. } = helper;
         drop(tasks);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_done_beside_is_done_by_one_that_is_awake_or_here() {
+        let (sender, receiver) = mpsc::channel();
+        for turn in 0..20 {
+            if turn % 2 == 1 {
+                Helper::start().unwrap().leave();
+            }
+            let sender = sender.clone();
+            Helper::do_beside(move || sender.send(turn).unwrap());
+            assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(turn));
+        }
     }
 
     #[test]

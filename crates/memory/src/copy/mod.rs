@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use crate::units::{Length, Offset, Span};
 
-mod helpers;
+pub(crate) mod helpers;
 pub(crate) mod parallel;
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "portable.rs")]
