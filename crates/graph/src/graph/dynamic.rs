@@ -723,6 +723,16 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.iter().filter(|one| !self.is_hidden(**one)).count()
     }
 
+    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)> {
+        let inside = self.window(account, side, window, lens);
+        if self.is_ordered() {
+            return Some((inside.first()?.time, inside.last()?.time));
+        }
+        let is_seen = |one: &&Entry<T>| lens.sees(**one) && !self.is_hidden(**one);
+        let first = inside.iter().find(is_seen)?;
+        Some((first.time, inside.iter().rfind(is_seen)?.time))
+    }
+
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
         let inside = self.window(account, side, window, lens);
         if self.is_ordered() {

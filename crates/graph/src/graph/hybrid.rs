@@ -577,6 +577,21 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             + self.sealed_count(account, side, window, lens)
     }
 
+    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)> {
+        let newest = self.dynamic.span(account, side, window, lens);
+        if self.parts.is_empty() {
+            return newest;
+        }
+        let (parts, window) = self.window(window, lens);
+        let sealed = || Older::new(parts, account, side.into(), window, self.until(lens));
+        let ends = sealed().next().zip(sealed().backward().next());
+        let sealed = ends.map(|(first, last)| (first.time, last.time));
+        match (sealed, newest) {
+            (Some(one), Some(other)) => Some((one.0.min(other.0), one.1.max(other.1))),
+            (one, other) => one.or(other),
+        }
+    }
+
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
         self.dynamic.count(account, side, window, lens)
             + self.sealed_count(account, side, window, lens)

@@ -83,6 +83,9 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// edges came in order of time.
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
+    /// Times of the first and of the last edge that `ascending` gives.
+    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)>;
+
     /// How many edges `ascending` gives.
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 

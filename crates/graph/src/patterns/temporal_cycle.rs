@@ -33,11 +33,8 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     credits: &mut Credits,
 ) {
     let trigger = scene.triggers[place as usize];
-    let Some(last) = trigger.time.offset().checked_sub(1).map(T::from_offset) else { return };
-    let window = (trigger.time.closed(search.window), last);
-    if trigger.is_loop() || window.0 > window.1 {
-        return;
-    }
+    // Many searches end here, before anything is set up for them.
+    let Some(window) = window_of(scene, search, place) else { return };
     let Searches { towards, away, path } = scratch;
     let to_source = Ends { side: Side::In, origin: trigger.source, goal: trigger.target };
     let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
@@ -48,6 +45,25 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     if !is_done {
         credits.cut_short[Kind::TemporalCycle as usize] += 1;
     }
+}
+
+/// The times at which a path from the trigger's target to its source may run: from the first edge
+/// out of the target to the last into the source. None: there is no path.
+fn window_of<T: Stamp, G: Adjacency<T>>(
+    scene: &Scene<'_, T, G>,
+    search: Search<'_>,
+    place: u32,
+) -> Option<(T, T)> {
+    let trigger = scene.triggers[place as usize];
+    let last = trigger.time.offset().checked_sub(1).map(T::from_offset)?;
+    let window = (trigger.time.closed(search.window), last);
+    if trigger.is_loop() || window.0 > window.1 {
+        return None;
+    }
+    let lens = scene.lens(place);
+    let (_, last) = scene.graph.span(trigger.source, Side::In, window, lens)?;
+    let (first, _) = scene.graph.span(trigger.target, Side::Out, (window.0, last), lens)?;
+    Some((first, last))
 }
 
 /// The paths from a trigger's target to its source.
