@@ -8,6 +8,8 @@
 
 pub mod cache;
 pub mod client;
+pub mod hits;
+mod pinned;
 pub mod process;
 pub mod rows;
 pub mod run;

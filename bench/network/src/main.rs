@@ -5,9 +5,9 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use farrow_bench_network::Key;
-use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Found, Policy};
+use farrow_bench_network::cache::{Cache, CacheSettings, Content, Design, Policy};
 use farrow_bench_network::client::{Client, DEADLINE};
+use farrow_bench_network::hits;
 use farrow_bench_network::process::{Server, serve_until_input_ends};
 use farrow_bench_network::rows::{FetchSettings, Index, Remote};
 use farrow_bench_network::run::{Outcome, Pattern, Task};
@@ -19,7 +19,7 @@ use farrow_graph::{GraphFeatures, Segment};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 type Fault = Box<dyn std::error::Error>;
 
@@ -36,6 +36,8 @@ enum Order {
     Compare(Compare),
     /// Segments in remote memory of other speeds, by a model and by delays put in.
     Whatif(Whatif),
+    /// A hit alone by the length of its row, in both designs.
+    Hits,
     /// Holds segments for others, until standard input ends.
     Serve,
 }
@@ -177,7 +179,7 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
         remote.reset_counters();
         network = task.measure(&dump, features, batches)?;
         is_same &= private.agrees(&network);
-        replayed = replay(options, &task, &dump, &server, index, batches)?;
+        replayed = replay(options, &task, &dump, &server, batches)?;
     }
     if !is_same {
         return Err("the ways found different features".into());
@@ -189,7 +191,7 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
     settings["is_hot"] = json!(options.hot);
     let mut over_network = figures(&network);
     over_network["counters"] = json!(remote.counters());
-    over_network["cache_bytes"] = json!(remote.cache().map(Cache::bytes));
+    over_network["cache_bytes"] = json!(remote.bytes());
     Ok(json!({
         "task": task,
         "settings": settings,
@@ -206,59 +208,24 @@ fn compare(options: &Compare) -> Result<Value, Fault> {
     }))
 }
 
-/// What a hit alone costs in both designs: the rows that the search asks for, asked once more of
-/// caches that have them all.
+/// What a hit alone costs in both designs, over the rows that the search asks for.
 fn replay(
     options: &Compare,
     task: &Task,
     dump: &Dump,
     server: &Server,
-    index: Index,
     batches: usize,
 ) -> Result<Value, Fault> {
-    let settings = |design| CacheSettings {
-        policy: options.policy,
-        content: Content::Full,
-        capacity: 4 << 30,
-        banks: options.banks,
-        design,
+    let made = |design, is_traced| -> Result<(Arc<Remote>, GraphFeatures), Fault> {
+        let remote = hits::remote(server.address, design, options.banks, is_traced)?;
+        let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));
+        let features = learned(task, dump, Some(&mut again))?;
+        Ok((remote, features))
     };
-    let fetch = FetchSettings { design: Design::Ours, index, prefetch_max: 0, is_traced: true };
-    let cache = Cache::new(settings(Design::Ours));
-    let remote = Remote::new(Client::new(server.address, DEADLINE)?, Some(cache), fetch);
-    let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));
-    let features = learned(task, dump, Some(&mut again))?;
+    let (asking, features) = made(Design::Ours, true)?;
     task.measure(dump, features, batches)?;
-    let trace: Vec<Key> = remote.traced();
-    let ours = remote.cache().ok_or("there is no cache")?;
-    let thesis = Cache::new(settings(Design::Thesis));
-    let mut entries = 0;
-    for key in &trace {
-        if let Found::Row(row) = ours.get(*key) {
-            entries += row.len();
-            thesis.put(*key, &row);
-        }
-    }
-    let nanoseconds = |cache: &Cache| {
-        // The second pass counts: in the first one the cache's own memory is still far.
-        let pass = || {
-            let began = Instant::now();
-            for key in &trace {
-                std::hint::black_box(cache.get(*key));
-            }
-            began.elapsed().as_secs_f64() * 1e9 / trace.len().max(1) as f64
-        };
-        pass();
-        pass()
-    };
-    let (copied, shared) = (nanoseconds(&thesis), nanoseconds(ours));
-    Ok(json!({
-        "rows": trace.len(),
-        "entries_per_row": entries as f64 / trace.len().max(1) as f64,
-        "thesis_ns": copied,
-        "ours_ns": shared,
-        "thesis_over_ours": copied / shared,
-    }))
+    let (thesis, ours) = (made(Design::Thesis, false)?.0, made(Design::Ours, false)?.0);
+    Ok(hits::compared(&asking.traced(), &thesis, &ours))
 }
 
 fn whatif(options: &Whatif) -> Result<Value, Fault> {
@@ -411,6 +378,7 @@ fn main() -> Result<(), Fault> {
         Order::Serve => return Ok(serve_until_input_ends()?),
         Order::Compare(options) => compare(&options)?,
         Order::Whatif(options) => whatif(&options)?,
+        Order::Hits => json!(hits::by_length(Server::start()?.address, 16)?),
     };
     println!("{answer:#}");
     Ok(())

@@ -2,9 +2,11 @@
 
 use crate::cache::{Cache, CacheCounters, Content, Design, Found};
 use crate::client::{CallCounters, Client, NetworkError};
+use crate::pinned::Pinned;
 use crate::wire::Key;
 use arrow_buffer::ScalarBuffer;
 use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
+use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -61,10 +63,20 @@ pub struct Remote {
     client: Client,
     cache: Option<Cache>,
     settings: FetchSettings,
-    /// Indexes by segment, where they are local.
-    indexes: RwLock<Vec<(u32, ScalarBuffer<u64>)>>,
+    /// Segments whose indexes are local, by number.
+    known: RwLock<Vec<(u32, Arc<Known>)>>,
+    /// Prefetches in a row that found all rows here.
+    idle: AtomicU64,
     noted: Mutex<Noted>,
     trace: Option<Mutex<Vec<Key>>>,
+}
+
+/// What is here of one segment.
+#[derive(Debug)]
+struct Known {
+    index: ScalarBuffer<u64>,
+    /// None: it did not fit whole, and its rows are in the cache's banks.
+    pinned: Option<Pinned>,
 }
 
 /// The rows of one segment.
@@ -72,6 +84,7 @@ pub struct Remote {
 struct Part {
     remote: Arc<Remote>,
     number: u32,
+    known: Option<Arc<Known>>,
 }
 
 /// Whether an account has a list, by an index.
@@ -93,9 +106,9 @@ fn blind(index: &[u64]) -> ScalarBuffer<u64> {
 impl Remote {
     /// Rows by way of this client.
     pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
-        let (indexes, noted) = (RwLock::default(), Mutex::default());
+        let (known, idle, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
-        Arc::new(Remote { client, cache, settings, indexes, noted, trace })
+        Arc::new(Remote { client, cache, settings, known, idle, noted, trace })
     }
 
     /// Brings a segment to the server, under a number of its own.
@@ -117,22 +130,55 @@ impl Remote {
             near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
         match self.settings.index {
             Index::Remote => beside.index = blind(&beside.index),
-            Index::Local => {
-                let index = beside.index.clone();
-                let mut indexes = self.indexes.write().unwrap_or_else(PoisonError::into_inner);
-                indexes.retain(|(known, _)| *known != number);
-                indexes.push((number, index));
-            }
+            Index::Local => self.learn(number, &beside.index, about.edges),
         }
         let empty = || Vec::new().into();
         let beside = Buffers { entries: std::array::from_fn(|_| empty()), ..beside };
-        let rows = Part { remote: Arc::clone(self), number };
-        Segment::far(about, beside, Arc::new(rows))
+        Segment::far(about, beside, self.rows(number))
+    }
+
+    /// Notes the index of a segment that is not known yet, and pins its rows if they fit.
+    fn learn(&self, number: u32, index: &ScalarBuffer<u64>, edges: u64) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.iter().any(|(other, _)| *other == number) {
+            return;
+        }
+        let is_pinned = self.cache.as_ref().is_some_and(|cache| {
+            let is_ours = self.settings.design == Design::Ours;
+            is_ours
+                && cache.settings().content == Content::Full
+                && cache.lend(Pinned::bytes_max(index, edges))
+        });
+        let pinned = is_pinned.then(|| Pinned::new(index.clone()));
+        known.push((number, Arc::new(Known { index: index.clone(), pinned })));
+    }
+
+    /// The rows of a segment, as a graph asks for them.
+    pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn Rows> {
+        Arc::new(Part { remote: Arc::clone(self), number, known: self.known(number) })
+    }
+
+    fn known(&self, number: u32) -> Option<Arc<Known>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().find(|(other, _)| *other == number).map(|(_, known)| Arc::clone(known))
+    }
+
+    fn each_pinned(&self, use_it: impl FnMut(&Pinned)) {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.iter().filter_map(|(_, known)| known.pinned.as_ref()).for_each(use_it);
+    }
+
+    /// Bytes of rows that are here and of what is needed to find them; None: there is no cache.
+    pub fn bytes(&self) -> Option<usize> {
+        let mut bytes = self.cache.as_ref()?.bytes();
+        self.each_pinned(|pinned| bytes += pinned.bytes());
+        Some(bytes)
     }
 
     /// What the run cost so far.
     pub fn counters(&self) -> Counters {
-        let cache = self.cache.as_ref().map(Cache::counters).unwrap_or_default();
+        let mut cache = self.cache.as_ref().map(Cache::counters).unwrap_or_default();
+        self.each_pinned(|pinned| cache.hits += pinned.hits());
         Counters { cache, wire: self.client.counters(), prefetched: self.noted().prefetched }
     }
 
@@ -141,13 +187,9 @@ impl Remote {
         if let Some(cache) = &self.cache {
             cache.reset_counters();
         }
+        self.each_pinned(Pinned::reset_hits);
         self.client.reset_counters();
         self.noted().prefetched = 0;
-    }
-
-    /// The cache, if there is one.
-    pub fn cache(&self) -> Option<&Cache> {
-        self.cache.as_ref()
     }
 
     /// The rows that were asked for so far, in order, if they are noted.
@@ -183,14 +225,35 @@ impl Remote {
         if cache.settings().content == Content::Vertices {
             return keys;
         }
-        let indexes = self.indexes.read().unwrap_or_else(PoisonError::into_inner);
-        for (number, index) in indexes.iter().filter(|(number, _)| *number != segment) {
+        let all = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        for (number, known) in all.iter().filter(|(number, _)| *number != segment) {
             let other = Key::new(*number, account, list);
-            if has(index, account, list) && !cache.knows(other) {
+            let is_here = match &known.pinned {
+                Some(pinned) => pinned.knows(account, list),
+                None => cache.knows(other),
+            };
+            if has(&known.index, account, list) && !is_here {
                 keys.push(other);
             }
         }
         keys
+    }
+
+    /// Keeps a row, if there is a cache.
+    pub fn keep(&self, key: Key, row: &Arc<[u64]>) {
+        let parts = key.parts();
+        let known = parts.and_then(|(segment, ..)| self.known(segment));
+        match (parts, known.as_ref().and_then(|known| known.pinned.as_ref())) {
+            (Some((_, account, list)), Some(pinned)) => pinned.put(account, list, row),
+            _ => self.cache.iter().for_each(|cache| cache.put(key, row)),
+        }
+    }
+
+    /// Whether nothing was missing for as long as one batch prefetches at most, from each segment
+    /// for its accounts and for their neighbours: until a row is missing again, asking is a waste.
+    fn is_idle(&self) -> bool {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        self.idle.load(Ordering::Relaxed) >= 2 * known.len() as u64
     }
 
     /// Fetches rows and keeps them; gives the first.
@@ -199,13 +262,12 @@ impl Remote {
         if self.noted().failure.is_some() {
             return Arc::new([]);
         }
+        self.idle.store(0, Ordering::Relaxed);
         match self.client.fetch(keys, CALL_ROWS) {
             Ok(rows) => {
-                if let Some(cache) = &self.cache {
-                    // What was asked for last, so that nothing else pushes it out.
-                    for (key, row) in keys.iter().zip(&rows).rev() {
-                        cache.put(*key, row);
-                    }
+                // What was asked for last, so that nothing else pushes it out.
+                for (key, row) in keys.iter().zip(&rows).rev() {
+                    self.keep(*key, row);
                 }
                 rows.into_iter().next().unwrap_or_default()
             }
@@ -217,13 +279,22 @@ impl Remote {
     }
 }
 
+impl Part {
+    fn pinned(&self) -> Option<&Pinned> {
+        self.known.as_ref()?.pinned.as_ref()
+    }
+}
+
 impl Rows for Part {
     fn row(&self, account: u32, list: List) -> Arc<[u64]> {
         let key = Key::new(self.number, account, list);
         if let Some(trace) = &self.remote.trace {
             trace.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         }
-        self.remote.row(key)
+        match self.pinned().and_then(|pinned| pinned.get(account, list)) {
+            Some(row) => row,
+            None => self.remote.row(key),
+        }
     }
 
     fn prefetch(&self, wanted: &[(u32, List)]) -> bool {
@@ -233,9 +304,19 @@ impl Rows for Part {
         if design != Design::Ours || !keeps_rows || prefetch_max == 0 {
             return false;
         }
-        let keys = wanted.iter().map(|&(account, list)| Key::new(self.number, account, list));
-        let keys: Vec<Key> = keys.filter(|key| !cache.knows(*key)).take(prefetch_max).collect();
-        if !keys.is_empty() {
+        if self.remote.is_idle() {
+            return false;
+        }
+        let key = |&(account, list): &(u32, List)| Key::new(self.number, account, list);
+        let is_missing = |&&(account, list): &&(u32, List)| match self.pinned() {
+            Some(pinned) => !pinned.knows(account, list),
+            None => !cache.knows(key(&(account, list))),
+        };
+        let keys: Vec<Key> = wanted.iter().filter(is_missing).map(key).take(prefetch_max).collect();
+        if keys.is_empty() {
+            let idle = &self.remote.idle;
+            idle.store(idle.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        } else {
             self.remote.noted().prefetched += keys.len() as u64;
             self.remote.fetch(&keys);
         }

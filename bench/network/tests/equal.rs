@@ -7,7 +7,7 @@ use farrow_bench_network::client::Client;
 use farrow_bench_network::rows::{Counters, FetchSettings, Index, Remote};
 use farrow_bench_network::server::serve;
 use farrow_bench_network::whatif::{Memory, Shape, Wait};
-use farrow_graph::{Bins, Edges, GraphError, GraphFeatures, Mode, Segment, Settings};
+use farrow_graph::{Bins, Edges, GraphError, GraphFeatures, List, Mode, Segment, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -248,4 +248,70 @@ fn a_modelled_memory_changes_nothing_and_counts_the_same_each_time() {
     let again = memory.touched();
     assert_eq!((again.rows, again.misses), (touched.rows, touched.misses));
     assert_eq!(memory.waited(), touched.misses);
+}
+
+#[test]
+fn segments_that_fit_whole_are_pinned_within_the_capacity_and_change_nothing() {
+    let stream = stream(700, 7);
+    let plain = features(&stream, Mode::Batch, None);
+    for capacity in [3_000, 30_000, 300_000, 64 << 20] {
+        let cache = CacheSettings {
+            policy: Policy::Lru,
+            content: Content::Full,
+            capacity,
+            banks: 3,
+            design: Design::Ours,
+        };
+        let fetch = fetching(Design::Ours, Index::Local, 1000);
+        let remote =
+            Remote::new(Client::new(server(), DEADLINE).unwrap(), Some(Cache::new(cache)), fetch);
+        let place = |number, segment: Segment| {
+            remote.bring(number, &segment).unwrap();
+            Arc::new(remote.segment(number, &segment).unwrap())
+        };
+        assert!(features(&stream, Mode::Batch, Some(&mut |at, one| place(at, one))) == plain);
+        let bytes = remote.bytes().unwrap();
+        assert!(bytes <= capacity && bytes > 0, "{bytes} of {capacity}");
+        // What was pinned is still there for who attaches the same segments again.
+        remote.reset_counters();
+        let again = |number, segment: Segment| Arc::new(remote.segment(number, &segment).unwrap());
+        assert!(features(&stream, Mode::Batch, Some(&mut |at, one| again(at, one))) == plain);
+        let counters = remote.counters();
+        assert!(counters.cache.hits > 0, "{counters:?}");
+        assert_eq!(counters.wire.calls == 0, capacity >= 300_000, "{counters:?} of {capacity}");
+    }
+}
+
+#[test]
+fn a_prefetch_stops_while_nothing_is_missing_and_starts_again() {
+    let stream = stream(400, 8);
+    let cache = CacheSettings {
+        policy: Policy::Lru,
+        content: Content::Full,
+        capacity: 64 << 20,
+        banks: 1,
+        design: Design::Ours,
+    };
+    let fetch = fetching(Design::Ours, Index::Local, 1000);
+    let remote =
+        Remote::new(Client::new(server(), DEADLINE).unwrap(), Some(Cache::new(cache)), fetch);
+    let mut engine = GraphFeatures::new(settings(Mode::Batch, Some(25))).unwrap();
+    engine.learn(&stream.part(0, 50)).unwrap();
+    let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();
+    remote.bring(0, &segment).unwrap();
+    let near = Arc::new(segment);
+    remote.segment(0, &near).unwrap();
+    let rows = remote.rows(0);
+    let lists = [List::Out, List::In];
+    let accounts = 0..near.about().accounts as u32;
+    let all = accounts.flat_map(|account| lists.map(|list| (account, list)));
+    let all: Vec<_> =
+        all.filter(|&(account, list)| !near.packed(account, list).is_empty()).collect();
+    let (last, others) = all.split_last().unwrap();
+    // It fetches; asks twice, for one segment's accounts and neighbours; then rests.
+    let asked: Vec<bool> = (0..4).map(|_| rows.prefetch(others)).collect();
+    assert_eq!(asked, [true, true, true, false]);
+    assert!(!rows.prefetch(&[*last]), "a rest is a rest");
+    assert_eq!(*rows.row(last.0, last.1), *near.packed(last.0, last.1));
+    assert!(rows.prefetch(others), "a row was missing");
 }

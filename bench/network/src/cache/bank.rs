@@ -110,14 +110,7 @@ impl Bank {
         if bytes > self.capacity || self.knows(key, hash) {
             return;
         }
-        while self.used + bytes > self.capacity {
-            let Some(at) = self.order.evict() else { break };
-            let Some(gone) = self.slots.get_mut(at as usize).and_then(Option::take) else { break };
-            self.used -= gone.bytes();
-            self.free.push(at);
-            self.forget(gone.key);
-            self.counters.evictions += 1;
-        }
+        self.make_room(bytes);
         let at = self.free.pop().unwrap_or(self.slots.len() as u32);
         if at as usize == self.slots.len() {
             self.slots.push(None);
@@ -128,6 +121,23 @@ impl Bank {
         self.used += bytes;
         self.order.add(at);
         self.note(key, hash, at);
+    }
+
+    /// Gives bytes away for good.
+    pub(super) fn shrink(&mut self, bytes: usize) {
+        self.capacity = self.capacity.saturating_sub(bytes);
+        self.make_room(0);
+    }
+
+    fn make_room(&mut self, bytes: usize) {
+        while self.used + bytes > self.capacity {
+            let Some(at) = self.order.evict() else { break };
+            let Some(gone) = self.slots.get_mut(at as usize).and_then(Option::take) else { break };
+            self.used -= gone.bytes();
+            self.free.push(at);
+            self.forget(gone.key);
+            self.counters.evictions += 1;
+        }
     }
 
     fn note(&mut self, key: Key, hash: u64, slot: u32) {

@@ -115,6 +115,8 @@ pub struct Cache {
     /// None: each hit is one of its bank.
     front: Option<Front>,
     settings: CacheSettings,
+    /// Bytes that the banks gave away.
+    lent: Mutex<usize>,
 }
 
 /// Mixes the bits of a key, so that both ends of the result are as good as random.
@@ -134,7 +136,12 @@ impl Cache {
             let empties = bytes / EMPTY_SHARE;
             Mutex::new(Bank::new(settings.policy, bytes - empties, empties, seed))
         };
-        Cache { banks: (1..=count as u64).map(bank).collect(), front, settings }
+        Cache {
+            banks: (1..=count as u64).map(bank).collect(),
+            front,
+            settings,
+            lent: Mutex::default(),
+        }
     }
 
     /// How it was made.
@@ -185,6 +192,18 @@ impl Cache {
                 bank.put(key, hash, length, row);
             }
         });
+    }
+
+    /// Takes bytes from all banks for good, for rows that are kept elsewhere and never go: half of
+    /// what is left at most. Gives whether it did.
+    pub(crate) fn lend(&self, bytes: usize) -> bool {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = bytes <= self.settings.capacity.saturating_sub(*lent) / 2;
+        if fits {
+            *lent += bytes;
+            self.each(|bank| bank.shrink(bytes.div_ceil(self.banks.len())));
+        }
+        fits
     }
 
     /// All counters so far.

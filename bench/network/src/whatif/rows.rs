@@ -3,7 +3,8 @@
 
 use super::model::{LINE_BYTES, Model, Shape};
 use super::wait::Wait;
-use crate::rows::{BLOCK, has};
+use crate::pinned::place_of;
+use crate::rows::BLOCK;
 use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -133,23 +134,6 @@ struct Placed {
 }
 
 impl Placed {
-    /// The number of a row among those of its list, by the index.
-    fn place(&self, account: u32, list: List) -> Option<usize> {
-        let index: &[u64] = &self.buffers.index;
-        if !has(index, account, list) {
-            return None;
-        }
-        let at = account as usize / 64 * BLOCK;
-        let &[out, into, loops, ranks, rank] = index.get(at..at + BLOCK)? else { return None };
-        let (word, first) = match list {
-            List::Out => (out, ranks as u32),
-            List::In => (into, (ranks >> 32) as u32),
-            List::Loops => (loops, rank as u32),
-        };
-        let before = word & ((1u64 << (account % 64)) - 1);
-        Some(first as usize + before.count_ones() as usize)
-    }
-
     /// The lines of a row: its block of the index, its offsets, its entries.
     fn lines(&self, account: u32, list: List, row: usize, mut touch: impl FnMut(u64)) {
         let mut range = |from: u64, bytes: u64| {
@@ -169,7 +153,7 @@ impl Placed {
 
 impl Rows for Placed {
     fn row(&self, account: u32, list: List) -> Arc<[u64]> {
-        let Some(place) = self.place(account, list) else { return Arc::new([]) };
+        let Some(place) = place_of(&self.buffers.index, account, list) else { return Arc::new([]) };
         {
             let mut shared = self.memory.shared();
             let shared = &mut *shared;

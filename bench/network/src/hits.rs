@@ -1,0 +1,145 @@
+//! What a hit alone costs in both designs: rows asked of caches that have them all, with nothing
+//! else done, or with every entry read.
+
+use crate::cache::{Cache, CacheSettings, Content, Design, Policy};
+use crate::client::{Client, DEADLINE, NetworkError};
+use crate::rows::{FetchSettings, Index, Remote};
+use crate::whatif::median;
+use crate::wire::Key;
+use farrow_graph::{Edges, GraphError, GraphFeatures, List, Rows, Segment, Settings};
+use serde_json::{Value, json};
+use std::error::Error;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// More than any of the measured segments take.
+const CAPACITY: usize = 4 << 30;
+/// Passes over all rows, of each design in turn; the one in the middle counts.
+const PASSES: usize = 7;
+/// Entries of all rows of one length: 1 MiB, which the last cache of any processor holds.
+const ENTRIES: usize = 1 << 17;
+/// Rows of one length, at most: short ones should not be measured as misses of a processor.
+const ROWS_MAX: usize = 1 << 12;
+/// Rows asked for in one pass, at least: enough for a clock.
+const ASKED_MIN: usize = 1 << 14;
+/// Lengths that are compared.
+const LENGTHS: [usize; 5] = [1, 10, 100, 1_000, 10_000];
+
+/// Segments behind a client whose cache holds them all, in this design.
+///
+/// # Errors
+/// Those of a client.
+pub fn remote(
+    server: SocketAddr,
+    design: Design,
+    banks: usize,
+    is_traced: bool,
+) -> Result<Arc<Remote>, NetworkError> {
+    let (policy, content, capacity) = (Policy::Lru, Content::Full, CAPACITY);
+    let cache = CacheSettings { policy, content, capacity, banks, design };
+    // The thesis' index is remote; what is asked here is there in both.
+    let fetch = FetchSettings { design, index: Index::Local, prefetch_max: 0, is_traced };
+    Ok(Remote::new(Client::new(server, DEADLINE)?, Some(Cache::new(cache)), fetch))
+}
+
+/// The rows that are asked for, one after the other, by both designs.
+pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
+    let asked: Vec<_> = asked.iter().filter_map(|key| key.parts()).collect();
+    let segments = asked.iter().map(|(segment, ..)| segment + 1).max().unwrap_or(0);
+    let parts = |remote: &Arc<Remote>| (0..segments).map(|at| remote.rows(at)).collect();
+    let designs: [Vec<Arc<dyn Rows>>; 2] = [parts(thesis), parts(ours)];
+    let count = asked.len().max(1) as f64;
+    let mut entries = 0;
+    let mut pass = |parts: &[Arc<dyn Rows>], is_read: bool| {
+        let began = Instant::now();
+        entries = 0;
+        for &(segment, account, list) in &asked {
+            let row = parts[segment as usize].row(account, list);
+            entries += row.len();
+            if is_read {
+                std::hint::black_box(row.iter().fold(0, |all, one| all ^ one));
+            }
+            std::hint::black_box(row);
+        }
+        began.elapsed().as_secs_f64() * 1e9 / count
+    };
+    let mut times = [const { Vec::new() }; 4];
+    for turn in 0..=PASSES {
+        for (at, times) in times.iter_mut().enumerate() {
+            let time = pass(&designs[at % 2], at >= 2);
+            // In the first pass rows are fetched, or their memory is still far.
+            if turn > 0 {
+                times.push(time);
+            }
+        }
+    }
+    let [thesis_ns, ours_ns, thesis_read_ns, ours_read_ns] = times.map(median);
+    json!({
+        "rows": asked.len(),
+        "entries_per_row": entries as f64 / count,
+        "thesis_ns": thesis_ns,
+        "ours_ns": ours_ns,
+        "thesis_over_ours": thesis_ns / ours_ns,
+        "thesis_read_ns": thesis_read_ns,
+        "ours_read_ns": ours_read_ns,
+        "thesis_over_ours_read": thesis_read_ns / ours_read_ns,
+    })
+}
+
+/// A segment of one day in which so many accounts pay so often.
+fn segment(accounts: usize, length: usize) -> Result<Segment, GraphError> {
+    const DAY: i64 = 86_400;
+    let count = accounts * length;
+    let account = |row: usize| (row % accounts) as i64;
+    // One row of the next day ends the first one.
+    let ids: Vec<i64> = (0..=count as i64).collect();
+    let sources: Vec<i64> = (0..=count).map(account).collect();
+    let targets: Vec<i64> = sources.iter().map(|source| source + accounts as i64).collect();
+    let mut times = vec![0; count];
+    times.push(DAY);
+    let settings = Settings {
+        segment: Some(DAY as u64),
+        time_window: Some(DAY as u64),
+        ..Settings::default()
+    };
+    let mut features = GraphFeatures::new(settings)?;
+    let (ids, sources, targets, times) = (&ids[..], &sources[..], &targets[..], &times[..]);
+    features.learn(&Edges { ids, sources, targets, times, columns: &[] })?;
+    let frozen = features.freeze().ok_or(GraphError::Segment {
+        what: "full days",
+        given: 0,
+        expected: 1,
+    })?;
+    frozen.plan()?.build()
+}
+
+/// Both designs by the length of rows.
+///
+/// # Errors
+/// Those of making rows and of bringing them to the server.
+pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn Error>> {
+    let one = |length: usize| -> Result<Value, Box<dyn Error>> {
+        let accounts = (ENTRIES / length).min(ROWS_MAX);
+        let near = segment(accounts, length)?;
+        let all = 0..near.about().accounts as u32;
+        let keys: Vec<Key> = all
+            .filter(|&account| near.packed(account, List::Out).len() == length)
+            .map(|account| Key::new(0, account, List::Out))
+            .collect();
+        if keys.len() != accounts {
+            return Err(format!("{} rows of {length} entries", keys.len()).into());
+        }
+        // Not in the order in which they lie; a prime that divides no count visits them all.
+        let asked: Vec<Key> =
+            (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
+        let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {
+            let remote = remote(server, design, banks, false)?;
+            remote.bring(0, &near)?;
+            remote.segment(0, &near)?;
+            Ok(remote)
+        };
+        Ok(compared(&asked, &made(Design::Thesis)?, &made(Design::Ours)?))
+    };
+    LENGTHS.into_iter().map(one).collect()
+}
