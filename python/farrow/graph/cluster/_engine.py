@@ -351,13 +351,9 @@ class ClusterEngine:
         """Take rows out of the log that the graph did not take: nobody was told that they are
         kept."""
         try:
-            entry = written.result()
+            entry = self._written(written)
         except _NOT_LOGGED:
-            self._run(self._engine.undo)
             return
-        except BaseException as error:
-            self._fail(error)
-            raise
         self._unlog(entry, workers)
         self._run(self._engine.undo)
 
