@@ -1,9 +1,8 @@
 //! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
 //! no lock and no order, since nothing has to go as long as the segment stays.
 
-use crate::rows::BLOCK;
 use arrow_buffer::ScalarBuffer;
-use farrow_graph::List;
+use farrow_graph::{List, row_counts, row_of};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -20,43 +19,21 @@ pub(crate) struct Pinned {
     hits: AtomicU64,
 }
 
-/// The number of a row among those of its list, by an index.
-pub(crate) fn place_of(index: &[u64], account: u32, list: List) -> Option<usize> {
-    let at = account as usize / 64 * BLOCK;
-    let &[out, into, loops, ranks, rank] = index.get(at..at + BLOCK)? else { return None };
-    let (word, first) = match list {
-        List::Out => (out, ranks as u32),
-        List::In => (into, (ranks >> 32) as u32),
-        List::Loops => (loops, rank as u32),
-    };
-    let bit = 1u64 << (account % 64);
-    (word & bit != 0).then(|| first as usize + (word & (bit - 1)).count_ones() as usize)
-}
-
-/// How many rows each list has, by the index's last block.
-fn counts(index: &[u64]) -> [usize; 3] {
-    let Some(&[out, into, loops, ranks, rank]) = index.last_chunk::<BLOCK>() else {
-        return [0; 3];
-    };
-    let count = |first: u64, word: u64| first as u32 as usize + word.count_ones() as usize;
-    [count(ranks, out), count(ranks >> 32, into), count(rank, loops)]
-}
-
 impl Pinned {
     /// What all rows take, in bytes, where there are so many edges.
     pub(crate) fn bytes_max(index: &[u64], edges: u64) -> usize {
-        let rows: usize = counts(index).iter().sum();
+        let rows: u64 = row_counts(index).iter().sum();
         // Each edge is in two lists.
-        rows * ROW_BYTES + edges as usize * 2 * size_of::<u64>()
+        rows as usize * ROW_BYTES + edges as usize * 2 * size_of::<u64>()
     }
 
     pub(crate) fn new(index: ScalarBuffer<u64>) -> Pinned {
-        let places = counts(&index).map(|rows| (0..rows).map(|_| Place::new()).collect());
+        let places = row_counts(&index).map(|rows| (0..rows).map(|_| Place::new()).collect());
         Pinned { index, places, hits: AtomicU64::new(0) }
     }
 
     fn place(&self, account: u32, list: List) -> Option<&Place> {
-        self.places[list as usize].get(place_of(&self.index, account, list)?)
+        self.places[list as usize].get(row_of(&self.index, account, list)?)
     }
 
     pub(crate) fn get(&self, account: u32, list: List) -> Option<Arc<[u64]>> {

@@ -5,7 +5,7 @@ use crate::client::{CallCounters, Client, NetworkError};
 use crate::pinned::Pinned;
 use crate::wire::Key;
 use arrow_buffer::ScalarBuffer;
-use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
+use farrow_graph::{Buffers, GraphError, List, Rows, Segment, row_of};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -85,12 +85,6 @@ struct Part {
     remote: Arc<Remote>,
     number: u32,
     known: Option<Arc<Known>>,
-}
-
-/// Whether an account has a list, by an index.
-pub(crate) fn has(index: &[u64], account: u32, list: List) -> bool {
-    let word = index.get(account as usize / 64 * BLOCK + list as usize);
-    word.is_some_and(|word| word >> (account % 64) & 1 == 1)
 }
 
 /// An index by which every account has edges in and out: where the true one is far away. Who pays
@@ -232,7 +226,7 @@ impl Remote {
                 Some(pinned) => pinned.knows(account, list),
                 None => cache.knows(other),
             };
-            if has(&known.index, account, list) && !is_here {
+            if row_of(&known.index, account, list).is_some() && !is_here {
                 keys.push(other);
             }
         }

@@ -28,7 +28,9 @@ mod threads;
 pub use error::GraphError;
 pub use evidence::Pattern;
 pub use features::{Edges, Evidence, GraphFeatures, Stats};
-pub use graph::{About, Buffers, Frozen, List, Plan, Room, Rows, Segment, Sizes};
+pub use graph::{
+    About, Buffers, Frozen, List, Plan, Room, Rows, Segment, Sizes, row_counts, row_of,
+};
 pub use patterns::Kind;
 pub use sealing::Stragglers;
 pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};

@@ -3,9 +3,8 @@
 
 use super::model::{LINE_BYTES, Model, Shape};
 use super::wait::Wait;
-use crate::pinned::place_of;
 use crate::rows::BLOCK;
-use farrow_graph::{Buffers, GraphError, List, Rows, Segment};
+use farrow_graph::{Buffers, GraphError, List, Rows, Segment, row_of};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What all segments of one graph share: their cache, or the misses that it had.
@@ -153,7 +152,7 @@ impl Placed {
 
 impl Rows for Placed {
     fn row(&self, account: u32, list: List) -> Arc<[u64]> {
-        let Some(place) = place_of(&self.buffers.index, account, list) else { return Arc::new([]) };
+        let Some(place) = row_of(&self.buffers.index, account, list) else { return Arc::new([]) };
         {
             let mut shared = self.memory.shared();
             let shared = &mut *shared;

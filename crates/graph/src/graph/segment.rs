@@ -180,8 +180,9 @@ fn wrong(what: &'static str, given: u64, expected: u64) -> GraphError {
     GraphError::Segment { what, given, expected }
 }
 
-/// Where the row of an account is, by the index; None: it has no such list.
-pub(crate) fn row_of(index: &[u64], account: u32, list: List) -> Option<usize> {
+/// Where the row of an account is, by a segment's index; None: it has no such list.
+#[inline]
+pub fn row_of(index: &[u64], account: u32, list: List) -> Option<usize> {
     let block = account as usize / 64 * BLOCK;
     let &[out, into, loops, ranks, rank] = index.get(block..block + BLOCK)? else { return None };
     let (has, first) = match list {
@@ -193,8 +194,8 @@ pub(crate) fn row_of(index: &[u64], account: u32, list: List) -> Option<usize> {
     (has & bit != 0).then(|| first as usize + (has & (bit - 1)).count_ones() as usize)
 }
 
-/// How many rows the lists have, by the index's last block.
-fn rows(index: &[u64]) -> [u64; 3] {
+/// How many rows the lists of a segment have, by its index's last block.
+pub fn row_counts(index: &[u64]) -> [u64; 3] {
     let Some(&[out, into, loops, ranks, rank]) = index.last_chunk::<BLOCK>() else {
         return [0; 3];
     };
@@ -221,7 +222,7 @@ impl Segment {
         };
         segment.check()?;
         let mut lists = starts.into_iter().zip(entries);
-        let wanted = rows(&segment.index);
+        let wanted = row_counts(&segment.index);
         for ((starts, entries), rows) in lists.clone().zip(wanted) {
             if starts.len() as u64 != rows + 1 {
                 return Err(wrong("offsets of a list", starts.len() as u64, rows + 1));
