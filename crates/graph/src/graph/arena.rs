@@ -20,21 +20,45 @@ pub(crate) struct Entry<T> {
 
 /// Where a list lies: in the arena, in order of time, and of arrival within an instant.
 ///
-/// Six bytes: accounts with one edge are many.
+/// Four bytes: accounts with one edge are many, and so are those with none on one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
-    /// The place of its block, in two halves.
-    at: [u16; 2],
-    /// The class of its block above [`LENGTH_BITS`] bits of a short list's length; 0 without a block.
-    packed: u16,
+    /// The place of its block, below four bits that say the block's class and, where that has up to
+    /// four entries, how many there are. 0 without a block.
+    packed: u32,
 }
 
-const LENGTH_BITS: u32 = 8;
+const PLACE_BITS: u32 = 28;
 /// Entries of one list, at most: all edges may be those of one account.
 pub(crate) const LENGTH_MAX: usize = (1 << 27) - 1;
+/// Blocks of this class and those above tell the length of a list by the entry behind its last.
+const CLASS_MARKED: u8 = 5;
 /// Blocks of this class begin with an entry that says how long they are, how many entries behind it
 /// are dead and how many then live: removing the oldest of a long list moves nothing.
 const CLASS_LARGE: u8 = 9;
+/// The class and, if it tells, the length of each form of a list.
+const FORMS: [(u8, u8); 16] = [
+    (0, 0),
+    (1, 1),
+    (2, 1),
+    (2, 2),
+    (3, 1),
+    (3, 2),
+    (3, 3),
+    (4, 1),
+    (4, 2),
+    (4, 3),
+    (4, 4),
+    (5, 0),
+    (6, 0),
+    (7, 0),
+    (8, 0),
+    (9, 0),
+];
+/// The first form of each class.
+const FIRST_FORMS: [u8; 1 + CLASS_LARGE as usize] = [0, 1, 2, 4, 7, 11, 12, 13, 14, 15];
+/// At the other end of what is no entry: no account has this number.
+const UNUSED: u32 = u32::MAX;
 /// Entries of a block of the class before.
 const SMALL_MAX: usize = 16;
 /// Where a long list is moved, so many times fewer entries than it has may come before it is moved
@@ -46,21 +70,27 @@ const GRAIN: usize = 8;
 const CUT: u32 = 32;
 
 impl List {
-    /// A list of which the arena does not know the length yet.
-    fn new(at: u32, class: u8) -> List {
-        List { at: [at as u16, (at >> 16) as u16], packed: u16::from(class) << LENGTH_BITS }
+    /// A list in a block; classes that do not tell the length leave it to the arena.
+    fn new(at: u32, class: u8, len: usize) -> List {
+        let first = FIRST_FORMS[usize::from(class)];
+        let form = if class < CLASS_MARKED { first + len as u8 - 1 } else { first };
+        List { packed: u32::from(form) << PLACE_BITS | at }
     }
 
     fn at(self) -> u32 {
-        u32::from(self.at[0]) | u32::from(self.at[1]) << 16
+        self.packed & ((1 << PLACE_BITS) - 1)
     }
 
     pub(crate) fn is_empty(self) -> bool {
         self.packed == 0
     }
 
+    fn form(self) -> (u8, u8) {
+        FORMS[(self.packed >> PLACE_BITS) as usize]
+    }
+
     fn class(self) -> u8 {
-        (self.packed >> LENGTH_BITS) as u8
+        self.form().0
     }
 
     fn is_large(self) -> bool {
@@ -106,13 +136,17 @@ impl<T: Stamp> Arena<T> {
 
     /// Where the first live entry of a list lies, and how many there are.
     fn live(&self, list: List) -> (usize, usize) {
-        let at = list.at() as usize;
-        match self.entries.get(at) {
-            Some(header) if list.is_large() => {
-                (at + 1 + header.seq as usize, header.time.offset() as usize)
-            }
-            _ => (at, usize::from(list.packed as u8)),
+        let (at, (class, len)) = (list.at() as usize, list.form());
+        if class < CLASS_MARKED {
+            return (at, usize::from(len));
         }
+        if class < CLASS_LARGE {
+            let block = self.entries.get(at..at + capacity(class)).unwrap_or_default();
+            let last = block.iter().rposition(|one| one.other != UNUSED);
+            return (at, last.map_or(0, |last| last + 1));
+        }
+        let header = self.entries.get(at).copied().unwrap_or_default();
+        (at + 1 + header.seq as usize, header.time.offset() as usize)
     }
 
     /// Entries of a list.
@@ -120,13 +154,15 @@ impl<T: Stamp> Arena<T> {
         self.live(list).1
     }
 
-    /// Says how many entries a list has.
+    /// Says how many entries a list has: one more or less than before, and not 0.
     fn set_len(&mut self, list: &mut List, len: usize) {
-        debug_assert!(len <= LENGTH_MAX);
-        if list.is_large() {
-            self.entries[list.at() as usize].time = T::from_offset(len as u64);
-        } else {
-            list.packed = u16::from(list.class()) << LENGTH_BITS | len as u16;
+        debug_assert!(len > 0 && len <= LENGTH_MAX);
+        let (at, class) = (list.at(), list.class());
+        *list = List::new(at, class, len);
+        if class >= CLASS_LARGE {
+            self.entries[at as usize].time = T::from_offset(len as u64);
+        } else if class >= CLASS_MARKED && len < capacity(class) {
+            self.entries[at as usize + len].other = UNUSED;
         }
     }
 
@@ -154,8 +190,7 @@ impl<T: Stamp> Arena<T> {
 
     /// Adds an entry behind all that are not younger.
     pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) -> Result<(), Full> {
-        self.make_room(list)?;
-        let (start, len) = self.live(*list);
+        let (start, len) = self.make_room(list)?;
         let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
             Some(last) if last.time > entry.time => {
@@ -167,7 +202,6 @@ impl<T: Stamp> Arena<T> {
             live.copy_within(at..len, at + 1);
         }
         live[at] = entry;
-        self.set_len(list, len + 1);
         Ok(())
     }
 
@@ -187,13 +221,15 @@ impl<T: Stamp> Arena<T> {
         } else {
             self.entries.copy_within(start + at + 1..start + len, start + at);
         }
-        self.set_len(list, len - 1);
         if len == 1 {
             self.release(*list);
             *list = List::default();
-        } else if self.is_wide(*list) {
+            return true;
+        }
+        self.set_len(list, len - 1);
+        if self.is_wide(*list) {
             // Where there is no memory it stays in a block that is too large.
-            _ = self.relocate(list);
+            _ = self.relocate(list, self.live(*list), len - 1);
         }
         true
     }
@@ -202,30 +238,39 @@ impl<T: Stamp> Arena<T> {
     fn is_wide(&self, list: List) -> bool {
         let room = self.capacity(list);
         let len = self.len_of(list);
-        if list.is_large() { len * 2 <= room } else { list.class() > 4 && len * 3 <= room }
+        if list.is_large() { len * 2 <= room } else { len * 3 <= room }
     }
 
-    /// Sees to it that one more entry fits behind the last.
-    fn make_room(&mut self, list: &mut List) -> Result<(), Full> {
+    /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
+    /// and how many there were.
+    fn make_room(&mut self, list: &mut List) -> Result<(usize, usize), Full> {
         let at = list.at() as usize;
         let end = at + self.capacity(*list);
         let (start, len) = self.live(*list);
         if start + len < end {
-            return Ok(());
+            self.set_len(list, len + 1);
+            return Ok((start, len));
         }
         // Sliding back costs `len` once in as many insertions as there were dead entries. A list that
         // keeps its length comes here with one in `SPARE` dead.
         if list.is_large() && (start - at - 1) * (SPARE + SPARE / 2) >= end - at {
             self.entries.copy_within(start..start + len, at + 1);
             self.entries[at].seq = 0;
-            return Ok(());
+            self.set_len(list, len + 1);
+            return Ok((at + 1, len));
         }
-        self.relocate(list)
+        Ok((self.relocate(list, (start, len), len + 1)?, len))
     }
 
     /// Moves a list to the smallest block that holds it and one entry more; a long one, some more.
-    fn relocate(&mut self, list: &mut List) -> Result<(), Full> {
-        let (old, (from, len)) = (*list, self.live(*list));
+    /// It then has so many entries, of which the last may be yet to be written; where they begin.
+    fn relocate(
+        &mut self,
+        list: &mut List,
+        (from, len): (usize, usize),
+        new_len: usize,
+    ) -> Result<usize, Full> {
+        let old = *list;
         let (at, class) = if len < SMALL_MAX {
             let fits = |class: &u8| capacity(*class) > len;
             let class = (1..CLASS_LARGE).find(fits).unwrap_or(CLASS_LARGE - 1);
@@ -236,12 +281,16 @@ impl<T: Stamp> Arena<T> {
             self.entries[at as usize] = Entry { other: room as u32, ..Entry::default() };
             (at, CLASS_LARGE)
         };
-        *list = List::new(at, class);
-        self.set_len(list, len);
-        let (to, _) = self.live(*list);
+        *list = List::new(at, class, new_len);
+        let to = if class < CLASS_LARGE { at as usize } else { at as usize + 1 };
         self.entries.copy_within(from..from + len, to);
+        if (CLASS_MARKED..CLASS_LARGE).contains(&class) {
+            let unused = Entry { other: UNUSED, ..Entry::default() };
+            self.entries[to + len..to + capacity(class)].fill(unused);
+        }
+        self.set_len(list, new_len);
         self.release(old);
-        Ok(())
+        Ok(to)
     }
 
     fn allocate_small(&mut self, class: u8) -> Result<u32, Full> {
@@ -269,12 +318,14 @@ impl<T: Stamp> Arena<T> {
             return Ok(at);
         }
         let at = self.entries.len();
+        if at + room > 1 << PLACE_BITS {
+            return Err(Full { bytes: (at + room) * size_of::<Entry<T>>() });
+        }
         if self.entries.capacity() - at < room {
             // A little at a time: doubling would leave half of a large graph empty.
             reserve_exact(&mut self.entries, room.max(at / 32).max(1024))?;
         }
         self.entries.resize(at + room, Entry::default());
-        debug_assert!(u32::try_from(at).is_ok(), "Dynamic limits the number of edges");
         Ok(at as u32)
     }
 
