@@ -460,9 +460,12 @@ impl<T: Stamp> Core<T> {
         let width = settings.histogram_width();
         if let Some(scratch) = self.scratch.first() {
             for (row, &place) in cells.chunks_mut(stride.max(1)).zip(places) {
-                let counts = scratch.credits.row(place as usize);
-                for (cell, count) in row[offset..].iter_mut().zip(counts) {
-                    *cell = f64::from(*count);
+                let cells = &mut row[offset..offset + width];
+                match scratch.credits.row(place as usize) {
+                    None => cells.fill(0.0),
+                    Some(counts) => {
+                        cells.iter_mut().zip(counts).for_each(|(cell, &one)| *cell = one.into());
+                    }
                 }
             }
         }

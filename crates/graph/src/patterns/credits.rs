@@ -2,10 +2,13 @@
 
 use super::Kind;
 
-/// Counts of one worker: a row for each edge of the batch, a column for each bin.
+/// Counts of one worker: a column for each bin, a row for each edge of the batch that has any. Most
+/// edges of a batch complete nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
     width: usize,
+    /// By place in the batch: the row's number from 1 on, 0 without one.
+    rows: Vec<u32>,
     counts: Vec<u32>,
     /// Triggers that ran out of their work, by kind.
     pub cut_short: [u64; Kind::COUNT],
@@ -59,14 +62,15 @@ impl Evidence {
 impl Credits {
     pub(crate) fn reset(&mut self, rows: usize, width: usize) {
         self.width = width;
+        self.rows.clear();
+        self.rows.resize(rows, 0);
         self.counts.clear();
-        self.counts.resize(rows * width, 0);
         self.cut_short = [0; Kind::COUNT];
         self.evidence = None;
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.counts.capacity() * size_of::<u32>()
+        (self.rows.capacity() + self.counts.capacity()) * size_of::<u32>()
     }
 
     /// Counts one pattern for the edge at `place`.
@@ -75,13 +79,25 @@ impl Credits {
     }
 
     pub(crate) fn add_many(&mut self, place: usize, column: usize, patterns: u32) {
-        if let Some(count) = self.counts.get_mut(place * self.width + column) {
+        if let Some(count) = self.row_mut(place).and_then(|row| row.get_mut(column)) {
             *count = count.saturating_add(patterns);
         }
     }
 
-    pub(crate) fn row(&self, place: usize) -> &[u32] {
-        self.counts.get(place * self.width..(place + 1) * self.width).unwrap_or_default()
+    fn row_mut(&mut self, place: usize) -> Option<&mut [u32]> {
+        let row = self.rows.get_mut(place)?;
+        if *row == 0 {
+            self.counts.resize(self.counts.len() + self.width, 0);
+            *row = (self.counts.len() / self.width) as u32;
+        }
+        let end = *row as usize * self.width;
+        self.counts.get_mut(end - self.width..end)
+    }
+
+    /// The counts of an edge; none where all are 0.
+    pub(crate) fn row(&self, place: usize) -> Option<&[u32]> {
+        let end = *self.rows.get(place)? as usize * self.width;
+        self.counts.get(end.checked_sub(self.width)?..end)
     }
 
     /// Notes a pattern itself.
@@ -104,8 +120,11 @@ impl Credits {
     }
 
     pub(crate) fn merge(&mut self, other: &mut Credits) {
-        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
-            *count = count.saturating_add(*more);
+        for place in 0..other.rows.len() {
+            let Some(more) = other.row(place) else { continue };
+            for (count, more) in self.row_mut(place).into_iter().flatten().zip(more) {
+                *count = count.saturating_add(*more);
+            }
         }
         for (count, more) in self.cut_short.iter_mut().zip(other.cut_short) {
             *count += more;
