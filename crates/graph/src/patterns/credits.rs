@@ -88,16 +88,16 @@ impl Credits {
         let row = self.rows.get_mut(place)?;
         if *row == 0 {
             self.counts.resize(self.counts.len() + self.width, 0);
-            *row = (self.counts.len() / self.width) as u32;
+            *row = self.counts.len().checked_div(self.width)? as u32;
         }
-        let end = *row as usize * self.width;
-        self.counts.get_mut(end - self.width..end)
+        let row = *row as usize - 1;
+        self.counts.get_mut(row * self.width..(row + 1) * self.width)
     }
 
     /// The counts of an edge; none where all are 0.
     pub(crate) fn row(&self, place: usize) -> Option<&[u32]> {
-        let end = *self.rows.get(place)? as usize * self.width;
-        self.counts.get(end.checked_sub(self.width)?..end)
+        let row = self.rows.get(place)?.checked_sub(1)? as usize;
+        self.counts.get(row * self.width..(row + 1) * self.width)
     }
 
     /// Notes a pattern itself.
