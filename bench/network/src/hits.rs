@@ -1,12 +1,12 @@
-//! What a hit alone costs in both designs: rows asked of caches that have them all, with nothing
-//! else done, or with every entry read.
+//! What a hit alone costs in both designs: rows asked of segments whose cache has them all, as a
+//! graph asks, with nothing else done, or with every entry read.
 
 use crate::cache::{Cache, CacheSettings, Content, Design, Policy};
 use crate::client::{Client, DEADLINE, NetworkError};
 use crate::rows::{FetchSettings, Index, Remote};
 use crate::whatif::median;
 use crate::wire::Key;
-use farrow_graph::{Edges, GraphError, GraphFeatures, List, Rows, Segment, Settings};
+use farrow_graph::{Edges, GraphError, GraphFeatures, List, Segment, Settings};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::net::SocketAddr;
@@ -43,19 +43,19 @@ pub fn remote(
     Ok(Remote::new(Client::new(server, DEADLINE)?, Some(Cache::new(cache)), fetch))
 }
 
-/// The rows that are asked for, one after the other, by both designs.
-pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
-    let asked: Vec<_> = asked.iter().filter_map(|key| key.parts()).collect();
-    let segments = asked.iter().map(|(segment, ..)| segment + 1).max().unwrap_or(0);
-    let parts = |remote: &Arc<Remote>| (0..segments).map(|at| remote.rows(at)).collect();
-    let designs: [Vec<Arc<dyn Rows>>; 2] = [parts(thesis), parts(ours)];
+/// The rows that are asked for, one after the other, of the segments by their numbers in both
+/// designs.
+pub fn compared(asked: &[Key], thesis: &[Arc<Segment>], ours: &[Arc<Segment>]) -> Value {
+    let (designs, all) = ([thesis, ours], thesis.len().min(ours.len()));
+    let asked = asked.iter().filter_map(|key| key.parts());
+    let asked: Vec<_> = asked.filter(|(segment, ..)| (*segment as usize) < all).collect();
     let count = asked.len().max(1) as f64;
     let mut entries = 0;
-    let mut pass = |parts: &[Arc<dyn Rows>], is_read: bool| {
+    let mut pass = |segments: &[Arc<Segment>], is_read: bool| {
         let began = Instant::now();
         entries = 0;
         for &(segment, account, list) in &asked {
-            let row = parts[segment as usize].row(account, list);
+            let row = segments[segment as usize].row(account, list);
             entries += row.len();
             if is_read {
                 std::hint::black_box(row.iter().fold(0, |all, one| all ^ one));
@@ -67,7 +67,7 @@ pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Valu
     let mut times = [const { Vec::new() }; 4];
     for turn in 0..=PASSES {
         for (at, times) in times.iter_mut().enumerate() {
-            let time = pass(&designs[at % 2], at >= 2);
+            let time = pass(designs[at % 2], at >= 2);
             // In the first pass rows are fetched, or their memory is still far.
             if turn > 0 {
                 times.push(time);
@@ -124,7 +124,7 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
         let near = segment(accounts, length)?;
         let all = 0..near.about().accounts as u32;
         let keys: Vec<Key> = all
-            .filter(|&account| near.packed(account, List::Out).len() == length)
+            .filter(|&account| near.row(account, List::Out).len() == length)
             .map(|account| Key::new(0, account, List::Out))
             .collect();
         if keys.len() != accounts {
@@ -133,11 +133,10 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
         // Not in the order in which they lie; a prime that divides no count visits them all.
         let asked: Vec<Key> =
             (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
-        let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {
+        let made = |design| -> Result<[Arc<Segment>; 1], Box<dyn Error>> {
             let remote = remote(server, design, banks, false)?;
             remote.bring(0, &near)?;
-            remote.segment(0, &near)?;
-            Ok(remote)
+            Ok([Arc::new(remote.segment(0, &near)?)])
         };
         Ok(compared(&asked, &made(Design::Thesis)?, &made(Design::Ours)?))
     };

@@ -216,15 +216,20 @@ fn replay(
     server: &Server,
     batches: usize,
 ) -> Result<Value, Fault> {
-    let made = |design, is_traced| -> Result<(Arc<Remote>, GraphFeatures), Fault> {
-        let remote = hits::remote(server.address, design, options.banks, is_traced)?;
-        let mut again = |number, segment: Segment| Ok(Arc::new(remote.segment(number, &segment)?));
+    let made = |remote: &Arc<Remote>| -> Result<(Vec<Arc<Segment>>, GraphFeatures), Fault> {
+        let mut segments = Vec::new();
+        let mut again = |number, segment: Segment| {
+            segments.push(Arc::new(remote.segment(number, &segment)?));
+            Ok(Arc::clone(&segments[segments.len() - 1]))
+        };
         let features = learned(task, dump, Some(&mut again))?;
-        Ok((remote, features))
+        Ok((segments, features))
     };
-    let (asking, features) = made(Design::Ours, true)?;
-    task.measure(dump, features, batches)?;
-    let (thesis, ours) = (made(Design::Thesis, false)?.0, made(Design::Ours, false)?.0);
+    let remote = |design, is_traced| hits::remote(server.address, design, options.banks, is_traced);
+    let asking = remote(Design::Ours, true)?;
+    task.measure(dump, made(&asking)?.1, batches)?;
+    let thesis = made(&remote(Design::Thesis, false)?)?.0;
+    let ours = made(&remote(Design::Ours, false)?)?.0;
     Ok(hits::compared(&asking.traced(), &thesis, &ours))
 }
 

@@ -1,20 +1,57 @@
 //! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
 //! no lock and no order, since nothing has to go as long as the segment stays.
 
-use arrow_buffer::ScalarBuffer;
-use farrow_graph::{List, row_counts, row_of};
+use farrow_graph::{List, Wanted, row_counts};
 use farrow_memory::sync::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-type Place = OnceLock<Arc<[u64]>>;
+/// Entries of a row that lies in its place: what half a line of the processor's cache leaves beside
+/// its length and whether it came.
+const SHORT_MAX: usize = 2;
+/// Rows whose beginnings are read together: as many as a graph touches at once.
+const TOUCHED: usize = 64;
 
-/// What a row takes beside its entries: its place, and the two counts before them.
-const ROW_BYTES: usize = size_of::<Place>() + 2 * size_of::<usize>();
+/// A row, as most are: too short for memory of its own.
+#[derive(Debug)]
+enum Kept {
+    Short(u8, [u64; SHORT_MAX]),
+    Long(Box<[u64]>),
+}
+
+impl Kept {
+    fn new(row: &[u64]) -> Kept {
+        let mut short = [0; SHORT_MAX];
+        match short.get_mut(..row.len()) {
+            Some(entries) => {
+                entries.copy_from_slice(row);
+                Kept::Short(row.len() as u8, short)
+            }
+            None => Kept::Long(row.into()),
+        }
+    }
+
+    fn entries(&self) -> &[u64] {
+        match self {
+            Kept::Short(length, row) => row.get(..usize::from(*length)).unwrap_or_default(),
+            Kept::Long(row) => row,
+        }
+    }
+}
+
+/// Two of them are one line of the processor's cache.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+struct Place(OnceLock<Kept>);
+
+impl Place {
+    fn row(&self) -> Option<&[u64]> {
+        self.0.get().map(Kept::entries)
+    }
+}
 
 /// The rows of one segment, as far as they came.
 #[derive(Debug)]
 pub(crate) struct Pinned {
-    index: ScalarBuffer<u64>,
     places: [Vec<Place>; 3],
     hits: AtomicU64,
 }
@@ -24,40 +61,63 @@ impl Pinned {
     pub(crate) fn bytes_max(index: &[u64], edges: u64) -> usize {
         let rows: u64 = row_counts(index).iter().sum();
         // Each edge is in two lists.
-        rows as usize * ROW_BYTES + edges as usize * 2 * size_of::<u64>()
+        rows as usize * size_of::<Place>() + edges as usize * 2 * size_of::<u64>()
     }
 
-    pub(crate) fn new(index: ScalarBuffer<u64>) -> Pinned {
-        let places = row_counts(&index).map(|rows| (0..rows).map(|_| Place::new()).collect());
-        Pinned { index, places, hits: AtomicU64::new(0) }
+    pub(crate) fn new(index: &[u64]) -> Pinned {
+        let places = row_counts(index).map(|rows| (0..rows).map(|_| Place::default()).collect());
+        Pinned { places, hits: AtomicU64::new(0) }
     }
 
-    fn place(&self, account: u32, list: List) -> Option<&Place> {
-        self.places[list as usize].get(row_of(&self.index, account, list)?)
+    fn place(&self, list: List, place: usize) -> Option<&Place> {
+        self.places[list as usize].get(place)
     }
 
-    pub(crate) fn get(&self, account: u32, list: List) -> Option<Arc<[u64]>> {
-        let row = self.place(account, list)?.get()?;
+    pub(crate) fn get(&self, wanted: Wanted) -> Option<&[u64]> {
+        let row = self.place(wanted.list, wanted.place)?.row()?;
         // Not added at once, which would take as long as the rest: one thread searches.
         self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        Some(Arc::clone(row))
+        Some(row)
     }
 
-    pub(crate) fn knows(&self, account: u32, list: List) -> bool {
-        self.place(account, list).is_some_and(|place| place.get().is_some())
+    /// Reads where these rows begin. All their places first: no read waits for one before.
+    pub(crate) fn touch(&self, mut wanted: impl Iterator<Item = Wanted>) {
+        let mut places = [None; TOUCHED];
+        loop {
+            let (mut count, mut here) = (0, 0);
+            for (place, one) in places.iter_mut().zip(&mut wanted) {
+                *place = self.place(one.list, one.place);
+                // What to do with it is left to the second round: a wrong guess would wait.
+                here += place.map_or(0, |place| usize::from(place.0.get().is_some()));
+                count += 1;
+            }
+            std::hint::black_box(here);
+            let rows = places.iter().take(count).flatten().filter_map(|place| place.row()?.first());
+            std::hint::black_box(rows.fold(0, |all, one| all ^ one));
+            if count < TOUCHED {
+                return;
+            }
+        }
     }
 
-    pub(crate) fn put(&self, account: u32, list: List, row: &Arc<[u64]>) {
-        if let Some(place) = self.place(account, list) {
+    pub(crate) fn knows(&self, list: List, place: usize) -> bool {
+        self.place(list, place).is_some_and(|place| place.row().is_some())
+    }
+
+    pub(crate) fn put(&self, list: List, place: usize, row: &[u64]) {
+        if let Some(place) = self.place(list, place) {
             // Whoever came first put the same row there.
-            let _ = place.set(Arc::clone(row));
+            place.0.get_or_init(|| Kept::new(row));
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         let places: usize = self.places.iter().map(Vec::len).sum();
-        let rows = self.places.iter().flatten().filter_map(Place::get);
-        places * ROW_BYTES + rows.map(|row| size_of_val(&**row)).sum::<usize>()
+        let rows = self.places.iter().flatten().filter_map(|place| match place.0.get()? {
+            Kept::Short(..) => None,
+            Kept::Long(row) => Some(size_of_val(&**row)),
+        });
+        places * size_of::<Place>() + rows.sum::<usize>()
     }
 
     pub(crate) fn hits(&self) -> u64 {

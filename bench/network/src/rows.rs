@@ -5,7 +5,7 @@ use crate::client::{CallCounters, Client, NetworkError};
 use crate::pinned::Pinned;
 use crate::wire::Key;
 use arrow_buffer::ScalarBuffer;
-use farrow_graph::{Buffers, GraphError, List, Rows, Segment, row_of};
+use farrow_graph::{Buffers, GraphError, Row, Rows, Segment, Wanted, row_of};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -65,8 +65,8 @@ pub struct Remote {
     settings: FetchSettings,
     /// Segments whose indexes are local, by number.
     known: RwLock<Vec<(u32, Arc<Known>)>>,
-    /// Prefetches in a row that found all rows here.
-    idle: AtomicU64,
+    /// Times that rows were fetched.
+    fetches: AtomicU64,
     noted: Mutex<Noted>,
     trace: Option<Mutex<Vec<Key>>>,
 }
@@ -76,7 +76,7 @@ pub struct Remote {
 struct Known {
     index: ScalarBuffer<u64>,
     /// None: it did not fit whole, and its rows are in the cache's banks.
-    pinned: Option<Pinned>,
+    pinned: Option<Arc<Pinned>>,
 }
 
 /// The rows of one segment.
@@ -84,11 +84,14 @@ struct Known {
 struct Part {
     remote: Arc<Remote>,
     number: u32,
-    known: Option<Arc<Known>>,
+    pinned: Option<Arc<Pinned>>,
+    /// How many fetches there were when a prefetch found all rows of this segment here: until there
+    /// is another one, asking again is a waste.
+    rests_after: AtomicU64,
 }
 
 /// An index by which every account has edges in and out: where the true one is far away. Who pays
-/// himself stays known, since graphs keep that beside segments.
+/// himself stays known, since graphs keep that beside segments. Places of rows by it mean nothing.
 fn blind(index: &[u64]) -> ScalarBuffer<u64> {
     let blocks = index.as_chunks::<BLOCK>().0.iter();
     let words: Vec<u64> = blocks
@@ -100,9 +103,9 @@ fn blind(index: &[u64]) -> ScalarBuffer<u64> {
 impl Remote {
     /// Rows by way of this client.
     pub fn new(client: Client, cache: Option<Cache>, settings: FetchSettings) -> Arc<Remote> {
-        let (known, idle, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
+        let (known, fetches, noted) = (RwLock::default(), AtomicU64::default(), Mutex::default());
         let trace = settings.is_traced.then(Mutex::default);
-        Arc::new(Remote { client, cache, settings, known, idle, noted, trace })
+        Arc::new(Remote { client, cache, settings, known, fetches, noted, trace })
     }
 
     /// Brings a segment to the server, under a number of its own.
@@ -143,13 +146,15 @@ impl Remote {
                 && cache.settings().content == Content::Full
                 && cache.lend(Pinned::bytes_max(index, edges))
         });
-        let pinned = is_pinned.then(|| Pinned::new(index.clone()));
+        let pinned = is_pinned.then(|| Arc::new(Pinned::new(index)));
         known.push((number, Arc::new(Known { index: index.clone(), pinned })));
     }
 
     /// The rows of a segment, as a graph asks for them.
     pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn Rows> {
-        Arc::new(Part { remote: Arc::clone(self), number, known: self.known(number) })
+        let pinned = self.known(number).and_then(|known| known.pinned.clone());
+        let rests_after = AtomicU64::new(u64::MAX);
+        Arc::new(Part { remote: Arc::clone(self), number, pinned, rests_after })
     }
 
     fn known(&self, number: u32) -> Option<Arc<Known>> {
@@ -159,7 +164,7 @@ impl Remote {
 
     fn each_pinned(&self, use_it: impl FnMut(&Pinned)) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.iter().filter_map(|(_, known)| known.pinned.as_ref()).for_each(use_it);
+        known.iter().filter_map(|(_, known)| known.pinned.as_deref()).for_each(use_it);
     }
 
     /// Bytes of rows that are here and of what is needed to find them; None: there is no cache.
@@ -222,11 +227,12 @@ impl Remote {
         let all = self.known.read().unwrap_or_else(PoisonError::into_inner);
         for (number, known) in all.iter().filter(|(number, _)| *number != segment) {
             let other = Key::new(*number, account, list);
+            let Some(place) = row_of(&known.index, account, list) else { continue };
             let is_here = match &known.pinned {
-                Some(pinned) => pinned.knows(account, list),
+                Some(pinned) => pinned.knows(list, place),
                 None => cache.knows(other),
             };
-            if row_of(&known.index, account, list).is_some() && !is_here {
+            if !is_here {
                 keys.push(other);
             }
         }
@@ -235,19 +241,15 @@ impl Remote {
 
     /// Keeps a row, if there is a cache.
     pub fn keep(&self, key: Key, row: &Arc<[u64]>) {
-        let parts = key.parts();
-        let known = parts.and_then(|(segment, ..)| self.known(segment));
-        match (parts, known.as_ref().and_then(|known| known.pinned.as_ref())) {
-            (Some((_, account, list)), Some(pinned)) => pinned.put(account, list, row),
-            _ => self.cache.iter().for_each(|cache| cache.put(key, row)),
+        let pinned = key.parts().and_then(|(segment, account, list)| {
+            let known = self.known(segment)?;
+            Some((known.pinned.clone()?, list, row_of(&known.index, account, list)?))
+        });
+        match (pinned, &self.cache) {
+            (Some((pinned, list, place)), _) => pinned.put(list, place, row),
+            (None, Some(cache)) => cache.put(key, row),
+            (None, None) => {}
         }
-    }
-
-    /// Whether nothing was missing for as long as one batch prefetches at most, from each segment
-    /// for its accounts and for their neighbours: until a row is missing again, asking is a waste.
-    fn is_idle(&self) -> bool {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        self.idle.load(Ordering::Relaxed) >= 2 * known.len() as u64
     }
 
     /// Fetches rows and keeps them; gives the first.
@@ -256,7 +258,7 @@ impl Remote {
         if self.noted().failure.is_some() {
             return Arc::new([]);
         }
-        self.idle.store(0, Ordering::Relaxed);
+        self.fetches.fetch_add(1, Ordering::Relaxed);
         match self.client.fetch(keys, CALL_ROWS) {
             Ok(rows) => {
                 // What was asked for last, so that nothing else pushes it out.
@@ -273,47 +275,51 @@ impl Remote {
     }
 }
 
-impl Part {
-    fn pinned(&self) -> Option<&Pinned> {
-        self.known.as_ref()?.pinned.as_ref()
-    }
-}
-
 impl Rows for Part {
-    fn row(&self, account: u32, list: List) -> Arc<[u64]> {
-        let key = Key::new(self.number, account, list);
+    fn row(&self, wanted: Wanted) -> Row<'_> {
+        let key = Key::new(self.number, wanted.account, wanted.list);
         if let Some(trace) = &self.remote.trace {
             trace.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         }
-        match self.pinned().and_then(|pinned| pinned.get(account, list)) {
-            Some(row) => row,
-            None => self.remote.row(key),
+        match self.pinned.as_ref().and_then(|pinned| pinned.get(wanted)) {
+            Some(row) => Row::Near(row),
+            None => Row::Far(self.remote.row(key)),
         }
     }
 
-    fn prefetch(&self, wanted: &[(u32, List)]) -> bool {
+    fn touch(&self, wanted: &mut dyn Iterator<Item = Wanted>) {
+        if let Some(pinned) = &self.pinned {
+            pinned.touch(wanted);
+        }
+    }
+
+    fn is_prefetching(&self) -> bool {
         let FetchSettings { design, prefetch_max, .. } = self.remote.settings;
         let Some(cache) = self.remote.cache.as_ref() else { return false };
         let keeps_rows = cache.settings().content == Content::Full;
-        if design != Design::Ours || !keeps_rows || prefetch_max == 0 {
+        let is_resting =
+            self.rests_after.load(Ordering::Relaxed) == self.remote.fetches.load(Ordering::Relaxed);
+        design == Design::Ours && keeps_rows && prefetch_max > 0 && !is_resting
+    }
+
+    fn prefetch(&self, wanted: &mut dyn Iterator<Item = Wanted>) -> bool {
+        let Some(cache) = self.remote.cache.as_ref().filter(|_| self.is_prefetching()) else {
             return false;
-        }
-        if self.remote.is_idle() {
-            return false;
-        }
-        let key = |&(account, list): &(u32, List)| Key::new(self.number, account, list);
-        let is_missing = |&&(account, list): &&(u32, List)| match self.pinned() {
-            Some(pinned) => !pinned.knows(account, list),
-            None => !cache.knows(key(&(account, list))),
         };
-        let keys: Vec<Key> = wanted.iter().filter(is_missing).map(key).take(prefetch_max).collect();
+        let key = |one: Wanted| Key::new(self.number, one.account, one.list);
+        let is_missing = |one: &Wanted| match &self.pinned {
+            Some(pinned) => !pinned.knows(one.list, one.place),
+            None => !cache.knows(key(*one)),
+        };
+        let most = self.remote.settings.prefetch_max;
+        let keys: Vec<Key> = wanted.filter(is_missing).map(key).take(most).collect();
         if keys.is_empty() {
-            let idle = &self.remote.idle;
-            idle.store(idle.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        } else {
-            self.remote.noted().prefetched += keys.len() as u64;
-            self.remote.fetch(&keys);
+            let fetches = self.remote.fetches.load(Ordering::Relaxed);
+            self.rests_after.store(fetches, Ordering::Relaxed);
+            return false;
         }
+        self.remote.noted().prefetched += keys.len() as u64;
+        self.remote.fetch(&keys);
         true
     }
 

@@ -93,7 +93,7 @@ impl Rows for Holder {
             let Some(held) = store.segments.get(&segment) else {
                 return Err(Status::not_found(format!("there is no segment {segment}")));
             };
-            let row = held.packed(account, list);
+            let row = &*held.row(account, list);
             if !lengths.is_empty() && entries.len() + size_of_val(row) > ANSWER_BYTES {
                 break;
             }

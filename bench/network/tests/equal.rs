@@ -7,7 +7,9 @@ use farrow_bench_network::client::Client;
 use farrow_bench_network::rows::{Counters, FetchSettings, Index, Remote};
 use farrow_bench_network::server::serve;
 use farrow_bench_network::whatif::{Memory, Shape, Wait};
-use farrow_graph::{Bins, Edges, GraphError, GraphFeatures, List, Mode, Segment, Settings};
+use farrow_graph::{
+    Bins, Edges, GraphError, GraphFeatures, List, Mode, Segment, Settings, Wanted, row_of,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -305,13 +307,20 @@ fn a_prefetch_stops_while_nothing_is_missing_and_starts_again() {
     let lists = [List::Out, List::In];
     let accounts = 0..near.about().accounts as u32;
     let all = accounts.flat_map(|account| lists.map(|list| (account, list)));
-    let all: Vec<_> =
-        all.filter(|&(account, list)| !near.packed(account, list).is_empty()).collect();
-    let (last, others) = all.split_last().unwrap();
-    // It fetches; asks twice, for one segment's accounts and neighbours; then rests.
-    let asked: Vec<bool> = (0..4).map(|_| rows.prefetch(others)).collect();
-    assert_eq!(asked, [true, true, true, false]);
-    assert!(!rows.prefetch(&[*last]), "a rest is a rest");
-    assert_eq!(*rows.row(last.0, last.1), *near.packed(last.0, last.1));
-    assert!(rows.prefetch(others), "a row was missing");
+    let index = near.buffers().unwrap().index;
+    let wanted = |(account, list)| {
+        row_of(&index, account, list).map(|place| Wanted { account, list, place })
+    };
+    let all: Vec<Wanted> = all.filter_map(wanted).collect();
+    let [others @ .., one, last] = &all[..] else { panic!("{} rows", all.len()) };
+    let prefetch = |some: &[Wanted]| rows.prefetch(&mut some.iter().copied());
+    // It fetches; finds all rows here; then rests.
+    assert!(rows.is_prefetching() && prefetch(others));
+    assert!(rows.is_prefetching() && !prefetch(others));
+    assert!(!rows.is_prefetching() && !prefetch(&[*one]), "a rest is a rest");
+    assert_eq!(*rows.row(*last), *near.row(last.account, last.list));
+    let calls = remote.counters().wire.calls;
+    assert!(rows.is_prefetching() && prefetch(&[*one]), "a row was missing");
+    assert_eq!(*rows.row(*one), *near.row(one.account, one.list));
+    assert_eq!(remote.counters().wire.calls, calls + 1);
 }

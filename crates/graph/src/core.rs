@@ -478,18 +478,19 @@ impl<T: Stamp> Core<T> {
 
     /// Tells far segments which rows the search will start with.
     fn prefetch(&self, settings: &Settings, first: u64) {
-        if !self.graph.has_far() {
+        let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };
+        let window = oldest.closed(settings.horizon()).onward();
+        let lens = Lens::whole(first as u32);
+        if !self.graph.is_prefetching(window, lens) {
             return;
         }
-        let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };
         let ends = self.triggers.iter().flat_map(|one| [one.source, one.target]);
         let mut accounts: Vec<u32> = ends.collect();
         accounts.sort_unstable();
         accounts.dedup();
         let deep = [Kind::ScatterGather, Kind::TemporalCycle, Kind::SimpleCycle];
         let has_next = deep.into_iter().any(|kind| settings.pattern(kind).is_some());
-        let window = oldest.closed(settings.horizon()).onward();
-        self.graph.prefetch(&accounts, window, Lens::whole(first as u32), has_next);
+        self.graph.prefetch(&accounts, window, lens, has_next);
     }
 
     /// Finds all patterns; the counts end up with the first worker.

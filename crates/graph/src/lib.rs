@@ -29,7 +29,7 @@ pub use error::GraphError;
 pub use evidence::Pattern;
 pub use features::{Edges, Evidence, GraphFeatures, Stats};
 pub use graph::{
-    About, Buffers, Frozen, List, Plan, Room, Rows, Segment, Sizes, row_counts, row_of,
+    About, Buffers, Frozen, List, Plan, Room, Row, Rows, Segment, Sizes, Wanted, row_counts, row_of,
 };
 pub use patterns::Kind;
 pub use sealing::Stragglers;

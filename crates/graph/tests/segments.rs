@@ -6,7 +6,8 @@
 mod oracle;
 
 use farrow_graph::{
-    Bins, Edges, GraphError, GraphFeatures, List, Mode, Rows as Source, Segment, Settings,
+    Bins, Edges, GraphError, GraphFeatures, List, Mode, Row, Rows as Source, Segment, Settings,
+    Wanted,
 };
 use oracle::Rows;
 use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
@@ -44,12 +45,12 @@ struct Wall {
 }
 
 impl Source for Wall {
-    fn row(&self, account: u32, list: List) -> Arc<[u64]> {
+    fn row(&self, wanted: Wanted) -> Row<'_> {
         *self.asked.lock().unwrap() += 1;
         if self.reason.is_some() {
-            return Arc::new([]);
+            return Row::Near(&[]);
         }
-        self.segment.packed(account, list).into()
+        Row::Far(Arc::from(&*self.segment.row(wanted.account, wanted.list)))
     }
 
     fn failure(&self) -> Option<String> {

@@ -4,8 +4,8 @@
 use super::model::{LINE_BYTES, Model, Shape};
 use super::wait::Wait;
 use crate::rows::BLOCK;
-use farrow_graph::{Buffers, GraphError, List, Rows, Segment, row_of};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use farrow_graph::{Buffers, GraphError, Row, Rows, Segment, Wanted};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all segments of one graph share: their cache, or the misses that it had.
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ impl Memory {
         Touched { rows: shared.asked, lines: shared.touched, misses }
     }
 
-    /// A segment in this memory; of `near` a copy is made row by row.
+    /// A segment in this memory, which lends the rows of `near`.
     ///
     /// # Errors
     /// Those of [`Segment::far`], and one that is elsewhere.
@@ -88,13 +88,9 @@ impl Memory {
             starts: std::array::from_fn(|_| Vec::new().into()),
             ..buffers.clone()
         };
-        let rows = buffers.starts.each_ref().map(|starts| {
-            let rows = starts.len().saturating_sub(1);
-            (0..rows).map(|_| OnceLock::new()).collect::<Vec<_>>()
-        });
         let addresses = Addresses::new(&buffers, &mut self.shared().address);
         let memory = self.clone();
-        Segment::far(about, beside, Arc::new(Placed { memory, near, buffers, rows, addresses }))
+        Segment::far(about, beside, Arc::new(Placed { memory, near, buffers, addresses }))
     }
 }
 
@@ -127,14 +123,13 @@ struct Placed {
     memory: Memory,
     near: Arc<Segment>,
     buffers: Buffers,
-    /// Copies of rows, made when first asked for: a hit copies nothing, as in mapped memory.
-    rows: [Vec<OnceLock<Arc<[u64]>>>; 3],
     addresses: Addresses,
 }
 
 impl Placed {
     /// The lines of a row: its block of the index, its offsets, its entries.
-    fn lines(&self, account: u32, list: List, row: usize, mut touch: impl FnMut(u64)) {
+    fn lines(&self, wanted: Wanted, mut touch: impl FnMut(u64)) {
+        let Wanted { account, list, place: row } = wanted;
         let mut range = |from: u64, bytes: u64| {
             let last = from + bytes.max(1) - 1;
             (from / LINE_BYTES..=last / LINE_BYTES).for_each(&mut touch);
@@ -151,36 +146,29 @@ impl Placed {
 }
 
 impl Rows for Placed {
-    fn row(&self, account: u32, list: List) -> Arc<[u64]> {
-        let Some(place) = row_of(&self.buffers.index, account, list) else { return Arc::new([]) };
-        {
-            let mut shared = self.memory.shared();
-            let shared = &mut *shared;
-            let number = shared.asked;
-            shared.asked += 1;
-            if let Some(model) = &mut shared.model {
-                let (mut touched, mut missed) = (0, 0);
-                self.lines(account, list, place, |line| {
-                    touched += 1;
-                    missed += u32::from(model.touch(line));
-                });
-                shared.touched += touched;
-                if missed > 0 {
-                    shared.missed.push((number, missed));
-                }
-            } else if let Some(&(at, lines)) = shared.missed.get(shared.next)
-                && at == number
-            {
-                shared.next += 1;
-                shared.waited += u64::from(lines);
-                shared.wait.lines(lines);
+    fn row(&self, wanted: Wanted) -> Row<'_> {
+        let mut shared = self.memory.shared();
+        let shared = &mut *shared;
+        let number = shared.asked;
+        shared.asked += 1;
+        if let Some(model) = &mut shared.model {
+            let (mut touched, mut missed) = (0, 0);
+            self.lines(wanted, |line| {
+                touched += 1;
+                missed += u32::from(model.touch(line));
+            });
+            shared.touched += touched;
+            if missed > 0 {
+                shared.missed.push((number, missed));
             }
+        } else if let Some(&(at, lines)) = shared.missed.get(shared.next)
+            && at == number
+        {
+            shared.next += 1;
+            shared.waited += u64::from(lines);
+            shared.wait.lines(lines);
         }
-        let copy = self.rows[list as usize].get(place);
-        let copied = copy.map(|copy| {
-            Arc::clone(copy.get_or_init(|| Arc::from(self.near.packed(account, list))))
-        });
-        copied.unwrap_or_default()
+        self.near.row(wanted.account, wanted.list)
     }
 
     fn failure(&self) -> Option<String> {

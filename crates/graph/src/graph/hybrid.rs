@@ -265,19 +265,20 @@ impl<T: Stamp> Hybrid<T> {
         (parts.get(start..end).unwrap_or_default(), (from, to))
     }
 
-    /// Whether rows of some segment are not in memory that this process maps.
-    pub(crate) fn has_far(&self) -> bool {
-        self.parts.iter().any(|part| part.segment.is_far())
+    /// Whether some segment would bring rows of this window ahead.
+    pub(crate) fn is_prefetching(&self, window: (T, T), lens: Lens<T>) -> bool {
+        self.window(window, lens).0.iter().any(|part| part.segment.is_prefetching())
     }
 
-    /// Has far segments bring rows of these accounts, and then, with `has_next`, those of the
-    /// accounts next to them: a search will ask for many of them one by one.
+    /// Has far segments bring rows of these accounts, and then, with `has_next` and if any had to
+    /// be brought, those of the accounts next to them: a search will ask for many of them one by
+    /// one.
     pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
-        if !self.has_far() {
-            return;
-        }
         let (parts, window) = self.window(window, lens);
-        let bring = |accounts: &[u32]| parts.iter().all(|part| part.segment.prefetch(accounts));
+        // Each of them, whether one before it brought any or not.
+        let bring = |accounts: &[u32]| {
+            parts.iter().filter(|part| part.segment.prefetch(accounts)).count() > 0
+        };
         if !bring(accounts) || !has_next {
             return;
         }

@@ -27,7 +27,7 @@ pub(crate) use half::PIECE;
 pub(crate) use hybrid::Hybrid;
 pub(crate) use lens::{Floor, Lens};
 pub(crate) use records::{Gone, Record};
-pub use segment::{About, Buffers, List, Rows, Segment, row_counts, row_of};
+pub use segment::{About, Buffers, List, Row, Rows, Segment, Wanted, row_counts, row_of};
 pub(crate) use stamp::Stamp;
 
 /// What patterns ask of a graph. Entries of an account come in order of time, those of one

@@ -107,15 +107,36 @@ impl From<Side> for List {
     }
 }
 
+/// A row that a segment has by its index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whose row it is.
+    pub account: u32,
+    /// Which of his.
+    pub list: List,
+    /// Which of the rows of this list it is, by the index that the segment was given ([`row_of`]).
+    pub place: usize,
+}
+
 /// Gives rows of a segment whose lists are not in this process' memory.
 pub trait Rows: Debug + Send + Sync {
-    /// One list of one account, empty if it has none.
+    /// One list of one account.
     ///
     /// What fails is remembered, and told by [`Rows::failure`] after the search.
-    fn row(&self, account: u32, list: List) -> Arc<[u64]>;
+    fn row(&self, wanted: Wanted) -> Row<'_>;
 
-    /// Says that these rows will be asked for soon. Gives whether they are at hand then.
-    fn prefetch(&self, _wanted: &[(u32, List)]) -> bool {
+    /// Reads where these rows begin, as far as they are at hand, so that the waits for their memory
+    /// overlap: they are asked for next. Unless it is said how, nothing is read.
+    fn touch(&self, _wanted: &mut dyn Iterator<Item = Wanted>) {}
+
+    /// Whether [`Rows::prefetch`] does anything now.
+    fn is_prefetching(&self) -> bool {
+        false
+    }
+
+    /// Says that these rows will be asked for soon. Gives whether it brought some that were not at
+    /// hand: then those of the accounts next to them may be missing, too.
+    fn prefetch(&self, _wanted: &mut dyn Iterator<Item = Wanted>) -> bool {
         false
     }
 
@@ -158,10 +179,12 @@ pub struct Segment {
     values: Vec<ScalarBuffer<f64>>,
 }
 
-/// A row of a segment, wherever it came from.
+/// A row of a segment, wherever it came from: entries as they are packed there.
 #[derive(Debug)]
-pub(crate) enum Row<'a> {
+pub enum Row<'a> {
+    /// Lent by whoever has it.
     Near(&'a [u64]),
+    /// Shared with whoever may drop it at any time.
     Far(Arc<[u64]>),
 }
 
@@ -318,23 +341,35 @@ impl Segment {
         !self.ids.is_empty() || self.about.numbers == 0
     }
 
-    /// One list of an account, packed.
-    pub(crate) fn row(&self, account: u32, list: List) -> Row<'_> {
-        let Some(at) = row_of(&self.index, account, list) else { return Row::Near(&[]) };
+    fn wanted(&self, account: u32, list: List) -> Option<Wanted> {
+        let place = row_of(&self.index, account, list)?;
+        Some(Wanted { account, list, place })
+    }
+
+    /// One list of an account, packed; empty if it has none.
+    pub fn row(&self, account: u32, list: List) -> Row<'_> {
+        let Some(wanted) = self.wanted(account, list) else { return Row::Near(&[]) };
         match &self.lists {
             Lists::Mapped(lists) => {
                 let (starts, all) = &lists[list as usize];
                 let end = |at: usize| starts.get(at).map(|&end| end as usize);
-                let range = end(at).zip(end(at + 1));
+                let range = end(wanted.place).zip(end(wanted.place + 1));
                 Row::Near(range.and_then(|(from, to)| all.get(from..to)).unwrap_or_default())
             }
-            Lists::Far(rows) => Row::Far(rows.row(account, list)),
+            Lists::Far(rows) => rows.row(wanted),
         }
     }
 
     /// Reads the beginnings of these lists. All their places first: no read waits for one before.
     pub(crate) fn touch(&self, wanted: &[(u32, List)]) {
-        let Lists::Mapped(lists) = &self.lists else { return };
+        let lists = match &self.lists {
+            Lists::Mapped(lists) => lists,
+            Lists::Far(rows) => {
+                let wanted =
+                    wanted.iter().filter_map(|&(account, list)| self.wanted(account, list));
+                return rows.touch(&mut { wanted });
+            }
+        };
         let mut begins = [0; TOUCHED];
         for (begin, &(account, list)) in begins.iter_mut().zip(wanted) {
             let row = row_of(&self.index, account, list).unwrap_or_default();
@@ -347,28 +382,18 @@ impl Segment {
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
-    pub(crate) fn is_far(&self) -> bool {
-        matches!(self.lists, Lists::Far(_))
+    /// Whether `prefetch` does anything now.
+    pub(crate) fn is_prefetching(&self) -> bool {
+        matches!(&self.lists, Lists::Far(rows) if rows.is_prefetching())
     }
 
-    /// Says that these accounts' edges in and out will be asked for. Gives whether they are at
-    /// hand then.
+    /// Says that these accounts' edges in and out will be asked for. Gives whether some were not at
+    /// hand and have been brought.
     pub(crate) fn prefetch(&self, accounts: &[u32]) -> bool {
-        let Lists::Far(rows) = &self.lists else { return true };
+        let Lists::Far(rows) = &self.lists else { return false };
         let lists = |&account: &u32| [List::Out, List::In].map(|list| (account, list));
         let wanted = accounts.iter().flat_map(lists);
-        let is_there =
-            |(account, list): &(u32, List)| row_of(&self.index, *account, *list).is_some();
-        let wanted: Vec<(u32, List)> = wanted.filter(is_there).collect();
-        rows.prefetch(&wanted)
-    }
-
-    /// The packed row of an account, for those who pass it on.
-    pub fn packed(&self, account: u32, list: List) -> &[u64] {
-        match self.row(account, list) {
-            Row::Near(row) => row,
-            Row::Far(_) => &[],
-        }
+        rows.prefetch(&mut wanted.filter_map(|(account, list)| self.wanted(account, list)))
     }
 
     /// Rank of arrival, time from the segment's base on, and the account at the other end.
