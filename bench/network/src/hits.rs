@@ -6,7 +6,7 @@ use crate::client::{Client, DEADLINE, NetworkError};
 use crate::rows::{FetchSettings, Index, Remote};
 use crate::whatif::median;
 use crate::wire::Key;
-use farrow_graph::{Edges, GraphError, GraphFeatures, List, Segment, Settings};
+use farrow_graph::{Edges, GraphError, GraphFeatures, List, Rows, Segment, Settings, Wanted};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::net::SocketAddr;
@@ -43,19 +43,20 @@ pub fn remote(
     Ok(Remote::new(Client::new(server, DEADLINE)?, Some(Cache::new(cache)), fetch))
 }
 
-/// The rows that are asked for, one after the other, of the segments by their numbers in both
-/// designs.
-pub fn compared(asked: &[Key], thesis: &[Arc<Segment>], ours: &[Arc<Segment>]) -> Value {
-    let (designs, all) = ([thesis, ours], thesis.len().min(ours.len()));
-    let asked = asked.iter().filter_map(|key| key.parts());
-    let asked: Vec<_> = asked.filter(|(segment, ..)| (*segment as usize) < all).collect();
+/// The rows that are asked for, one after the other, by both designs. Where each lies is known by
+/// its segment's index, which a graph reads whatever is behind it.
+pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
+    let asked: Vec<(usize, Wanted)> = asked.iter().filter_map(|&key| ours.wanted(key)).collect();
+    let all = asked.iter().map(|(segment, _)| segment + 1).max().unwrap_or(0);
+    let rows = |remote: &Arc<Remote>| (0..all).map(|at| remote.rows(at as u32)).collect();
+    let designs: [Vec<Arc<dyn Rows>>; 2] = [rows(thesis), rows(ours)];
     let count = asked.len().max(1) as f64;
     let mut entries = 0;
-    let mut pass = |segments: &[Arc<Segment>], is_read: bool| {
+    let mut pass = |segments: &[Arc<dyn Rows>], is_read: bool| {
         let began = Instant::now();
         entries = 0;
-        for &(segment, account, list) in &asked {
-            let row = segments[segment as usize].row(account, list);
+        for &(segment, wanted) in &asked {
+            let row = segments[segment].row(wanted);
             entries += row.len();
             if is_read {
                 std::hint::black_box(row.iter().fold(0, |all, one| all ^ one));
@@ -67,7 +68,7 @@ pub fn compared(asked: &[Key], thesis: &[Arc<Segment>], ours: &[Arc<Segment>]) -
     let mut times = [const { Vec::new() }; 4];
     for turn in 0..=PASSES {
         for (at, times) in times.iter_mut().enumerate() {
-            let time = pass(designs[at % 2], at >= 2);
+            let time = pass(&designs[at % 2], at >= 2);
             // In the first pass rows are fetched, or their memory is still far.
             if turn > 0 {
                 times.push(time);
@@ -133,10 +134,11 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
         // Not in the order in which they lie; a prime that divides no count visits them all.
         let asked: Vec<Key> =
             (0..ASKED_MIN.max(accounts)).map(|at| keys[at * 7_919 % accounts]).collect();
-        let made = |design| -> Result<[Arc<Segment>; 1], Box<dyn Error>> {
+        let made = |design| -> Result<Arc<Remote>, Box<dyn Error>> {
             let remote = remote(server, design, banks, false)?;
             remote.bring(0, &near)?;
-            Ok([Arc::new(remote.segment(0, &near)?)])
+            remote.segment(0, &near)?;
+            Ok(remote)
         };
         Ok(compared(&asked, &made(Design::Thesis)?, &made(Design::Ours)?))
     };

@@ -216,20 +216,16 @@ fn replay(
     server: &Server,
     batches: usize,
 ) -> Result<Value, Fault> {
-    let made = |remote: &Arc<Remote>| -> Result<(Vec<Arc<Segment>>, GraphFeatures), Fault> {
-        let mut segments = Vec::new();
-        let mut again = |number, segment: Segment| {
-            segments.push(Arc::new(remote.segment(number, &segment)?));
-            Ok(Arc::clone(&segments[segments.len() - 1]))
-        };
-        let features = learned(task, dump, Some(&mut again))?;
-        Ok((segments, features))
+    let made = |remote: &Arc<Remote>| -> Result<GraphFeatures, Fault> {
+        let mut again = |number, segment| Ok(Arc::new(remote.segment(number, &segment)?));
+        learned(task, dump, Some(&mut again))
     };
     let remote = |design, is_traced| hits::remote(server.address, design, options.banks, is_traced);
     let asking = remote(Design::Ours, true)?;
-    task.measure(dump, made(&asking)?.1, batches)?;
-    let thesis = made(&remote(Design::Thesis, false)?)?.0;
-    let ours = made(&remote(Design::Ours, false)?)?.0;
+    task.measure(dump, made(&asking)?, batches)?;
+    let (thesis, ours) = (remote(Design::Thesis, false)?, remote(Design::Ours, false)?);
+    made(&thesis)?;
+    made(&ours)?;
     Ok(hits::compared(&asking.traced(), &thesis, &ours))
 }
 

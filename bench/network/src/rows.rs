@@ -162,6 +162,14 @@ impl Remote {
         known.iter().find(|(other, _)| *other == number).map(|(_, known)| Arc::clone(known))
     }
 
+    /// A row by the number of its segment and by where it lies there, if the segment's index is here
+    /// and has it.
+    pub(crate) fn wanted(&self, key: Key) -> Option<(usize, Wanted)> {
+        let (segment, account, list) = key.parts()?;
+        let place = row_of(&self.known(segment)?.index, account, list)?;
+        Some((segment as usize, Wanted { account, list, place }))
+    }
+
     fn each_pinned(&self, use_it: impl FnMut(&Pinned)) {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.iter().filter_map(|(_, known)| known.pinned.as_deref()).for_each(use_it);
