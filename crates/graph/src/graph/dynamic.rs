@@ -711,8 +711,16 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.len() <= most
     }
 
+    fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.half(side).touch(accounts);
+    }
+
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, _window: (T, T)) {
         self.half(side).touch(accounts);
+    }
+
+    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.at_most(account, side, window, lens)
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
