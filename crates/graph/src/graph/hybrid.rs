@@ -24,7 +24,7 @@ const NEXT_MAX: usize = 256;
 const TOUCHED: usize = 32;
 
 /// Who has more is looked at again and again, or in part.
-const READ_MAX: usize = 256;
+const READ_MAX: usize = 64;
 
 /// Entries of a line of memory: of so few each is looked at.
 const LINE: usize = 8;
@@ -752,6 +752,10 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
 
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
         self.dynamic.touch(side, accounts.clone(), window);
+        self.touch_rows(side, accounts, window);
+    }
+
+    fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
         let parts = self.parts();
         let start = parts.partition_point(|part| part.last < window.0);
         let end = parts.partition_point(|part| part.first <= window.1);
@@ -776,9 +780,13 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
                         found += usize::from(look.is_present(at) & (look.total() <= READ_MAX));
                     }
                 }
-                let from = window.0.offset().saturating_sub(part.base);
                 let rows = rows.get(..found).unwrap_or_default();
-                part.segment.touch(side.into(), rows, |length| part.guess(from, length));
+                if part.first < window.0 {
+                    let from = window.0.offset().saturating_sub(part.base);
+                    part.segment.touch(side.into(), rows, |length| part.guess(from, length));
+                } else {
+                    part.segment.touch(side.into(), rows, |_| 0);
+                }
             }
             if count < TOUCHED {
                 return;
@@ -799,19 +807,23 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             + self.sealed_count(account, side, window, lens)
     }
 
-    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)> {
-        let newest = self.dynamic.span(account, side, window, lens);
-        if self.parts.is_empty() {
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        let sealed = || self.older::<false>(account, side, window, lens).next().map(|one| one.time);
+        let sealed = if self.parts.is_empty() { None } else { sealed() };
+        if sealed.is_some() && self.is_ordered() {
+            return sealed;
+        }
+        let newest = self.dynamic.first(account, side, window, lens);
+        [sealed, newest].into_iter().flatten().min()
+    }
+
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        let newest = self.dynamic.last(account, side, window, lens);
+        if self.parts.is_empty() || (newest.is_some() && self.is_ordered()) {
             return newest;
         }
-        let first = self.older::<false>(account, side, window, lens).next();
-        let last = first.and_then(|_| self.older::<true>(account, side, window, lens).next());
-        let ends = first.zip(last);
-        let sealed = ends.map(|(first, last)| (first.time, last.time));
-        match (sealed, newest) {
-            (Some(one), Some(other)) => Some((one.0.min(other.0), one.1.max(other.1))),
-            (one, other) => one.or(other),
-        }
+        let sealed = self.older::<true>(account, side, window, lens).next().map(|one| one.time);
+        [sealed, newest].into_iter().flatten().max()
     }
 
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

@@ -389,6 +389,10 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn by_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.fars.len() {
+            if at % TOUCHED == 0 {
+                let fars = scratch.fars[at..].iter().copied().take(TOUCHED);
+                self.scene.graph.touch_rows(self.side.other(), fars, window);
+            }
             let account = scratch.fars[at];
             let mark = scratch.legs.next_mark();
             let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late()) else {
@@ -419,6 +423,10 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn by_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.legs.middles.len() {
+            if at % TOUCHED == 0 {
+                let middles = scratch.legs.middles[at..].iter().copied().take(TOUCHED);
+                self.scene.graph.touch_rows(self.side, middles, window);
+            }
             let middle = scratch.legs.middles[at];
             let mark = scratch.legs.next_mark();
             let Some(near) = scratch.legs.near.get(middle).filter(|leg| self.is_live(middle, leg))

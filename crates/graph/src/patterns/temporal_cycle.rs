@@ -61,8 +61,8 @@ fn window_of<T: Stamp, G: Adjacency<T>>(
         return None;
     }
     let lens = scene.lens(place);
-    let (_, last) = scene.graph.span(trigger.source, Side::In, window, lens)?;
-    let (first, _) = scene.graph.span(trigger.target, Side::Out, (window.0, last), lens)?;
+    let last = scene.graph.last(trigger.source, Side::In, window, lens)?;
+    let first = scene.graph.first(trigger.target, Side::Out, (window.0, last), lens)?;
     Some((first, last))
 }
 
