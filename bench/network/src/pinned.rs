@@ -1,7 +1,7 @@
 //! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
 //! no lock and no order, since nothing has to go as long as the segment stays.
 
-use farrow_graph::{List, Wanted, row_counts};
+use farrow_graph::{List, row_counts};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
@@ -81,22 +81,19 @@ impl Pinned {
     }
 
     /// Reads where these rows begin. All their places first: no read waits for one before.
-    pub(crate) fn touch(&self, mut wanted: impl Iterator<Item = Wanted>) {
+    pub(crate) fn touch(&self, list: List, wanted: &[usize]) {
         let mut places = [None; TOUCHED];
-        loop {
-            let (mut count, mut here) = (0, 0);
-            for (place, one) in places.iter_mut().zip(&mut wanted) {
-                *place = self.place(one.list, one.place);
+        for some in wanted.chunks(TOUCHED) {
+            let mut here = 0;
+            for (place, &at) in places.iter_mut().zip(some) {
+                *place = self.place(list, at);
                 // What to do with it is left to the second round: a wrong guess would wait.
                 here += place.map_or(0, |place| usize::from(place.0.get().is_some()));
-                count += 1;
             }
             std::hint::black_box(here);
-            let rows = places.iter().take(count).flatten().filter_map(|place| place.row()?.first());
+            let places = places.iter().take(some.len()).flatten();
+            let rows = places.filter_map(|place| place.row()?.first());
             std::hint::black_box(rows.fold(0, |all, one| all ^ one));
-            if count < TOUCHED {
-                return;
-            }
         }
     }
 

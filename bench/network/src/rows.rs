@@ -5,7 +5,7 @@ use crate::client::{CallCounters, Client, NetworkError};
 use crate::pinned::Pinned;
 use crate::wire::Key;
 use arrow_buffer::ScalarBuffer;
-use farrow_graph::{Buffers, GraphError, Row, Rows, Segment, Wanted, row_of};
+use farrow_graph::{Buffers, GraphError, List, Row, Rows, Segment, Wanted, row_of};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -295,9 +295,9 @@ impl Rows for Part {
         }
     }
 
-    fn touch(&self, wanted: &mut dyn Iterator<Item = Wanted>) {
+    fn touch(&self, list: List, places: &[usize]) {
         if let Some(pinned) = &self.pinned {
-            pinned.touch(wanted);
+            pinned.touch(list, places);
         }
     }
 

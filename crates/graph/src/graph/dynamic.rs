@@ -711,8 +711,18 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.len() <= most
     }
 
+    fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.half(side).touch(accounts);
+    }
+
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, _window: (T, T)) {
         self.half(side).touch(accounts);
+    }
+
+    fn touch_rows(&self, _: Side, _: impl Iterator<Item = u32> + Clone, _: (T, T)) {}
+
+    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.at_most(account, side, window, lens)
     }
 
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
@@ -723,14 +733,12 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.iter().filter(|one| !self.is_hidden(**one)).count()
     }
 
-    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)> {
-        let inside = self.window(account, side, window, lens);
-        if self.is_ordered() {
-            return Some((inside.first()?.time, inside.last()?.time));
-        }
-        let is_seen = |one: &&Entry<T>| lens.sees(**one) && !self.is_hidden(**one);
-        let first = inside.iter().find(is_seen)?;
-        Some((first.time, inside.iter().rfind(is_seen)?.time))
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        self.ascending(account, side, window, lens).next().map(|one| one.time)
+    }
+
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        self.descending(account, side, window, lens).next().map(|one| one.time)
     }
 
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {

@@ -11,6 +11,7 @@ mod freeze;
 mod half;
 mod hybrid;
 mod index;
+mod indexes;
 mod keys;
 mod lens;
 mod records;
@@ -76,15 +77,28 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         into: &mut Vec<Entry<T>>,
     ) -> bool;
 
+    /// Reads what `at_least_all` asks of these lists, so that the waits for their memory overlap.
+    fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);
+
     /// Reads where these lists begin and end, so that the waits for their memory overlap.
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
+
+    /// Of lists whose counts have been touched: what `touch` reads beside that.
+    fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
+
+    /// How many edges `ascending` would give, at most: what takes least to find. Where `at_most`
+    /// takes no more, it is that.
+    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.
     fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
-    /// Times of the first and of the last edge that `ascending` gives.
-    fn span(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<(T, T)>;
+    /// Time of the first edge that `ascending` gives.
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T>;
+
+    /// Time of the last edge that `ascending` gives.
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T>;
 
     /// How many edges `ascending` gives.
     fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;

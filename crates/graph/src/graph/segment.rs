@@ -15,9 +15,6 @@ pub(crate) const BLOCK: usize = 5;
 /// 32-bit and signed.
 pub(crate) const COUNT_MAX: u64 = 1 << 31;
 
-/// Lists that are touched at once.
-pub(crate) const TOUCHED: usize = 64;
-
 /// What a segment holds, in numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
@@ -44,6 +41,8 @@ pub(crate) struct Packing {
     other_bits: u32,
     /// 0: times lie in a table of their own, by rank.
     time_bits: u32,
+    other_mask: u64,
+    time_mask: u64,
 }
 
 fn bits(largest: u64) -> u32 {
@@ -60,7 +59,9 @@ impl Packing {
         let rank_bits = bits(about.numbers.saturating_sub(1)).max(1);
         let time_bits = bits(about.span);
         let fits = other_bits + rank_bits + time_bits <= u64::BITS;
-        Packing { other_bits, time_bits: if fits { time_bits } else { 0 } }
+        let time_bits = if fits { time_bits } else { 0 };
+        let (other_mask, time_mask) = (mask(other_bits), mask(time_bits));
+        Packing { other_bits, time_bits, other_mask, time_mask }
     }
 
     pub(crate) fn pack(self, rank: u64, time: u64, other: u32) -> u64 {
@@ -68,11 +69,19 @@ impl Packing {
         (rank << (self.time_bits + self.other_bits)) | time | u64::from(other)
     }
 
-    fn other(self, packed: u64) -> u32 {
-        (packed & mask(self.other_bits)) as u32
+    #[inline]
+    pub(crate) fn other(self, packed: u64) -> u32 {
+        (packed & self.other_mask) as u32
     }
 
-    fn rank(self, packed: u64) -> u64 {
+    /// Its time, unless there is a table.
+    #[inline]
+    pub(crate) fn time(self, packed: u64) -> u64 {
+        (packed >> self.other_bits) & self.time_mask
+    }
+
+    #[inline]
+    pub(crate) fn rank(self, packed: u64) -> u64 {
         packed >> (self.time_bits + self.other_bits)
     }
 
@@ -125,9 +134,10 @@ pub trait Rows: Debug + Send + Sync {
     /// What fails is remembered, and told by [`Rows::failure`] after the search.
     fn row(&self, wanted: Wanted) -> Row<'_>;
 
-    /// Reads where these rows begin, as far as they are at hand, so that the waits for their memory
-    /// overlap: they are asked for next. Unless it is said how, nothing is read.
-    fn touch(&self, _wanted: &mut dyn Iterator<Item = Wanted>) {}
+    /// Reads where these rows of one kind begin, by their places, as far as they are at hand, so that
+    /// the waits for their memory overlap: they are asked for next. Unless it is said how, nothing is
+    /// read.
+    fn touch(&self, _list: List, _places: &[usize]) {}
 
     /// Whether [`Rows::prefetch`] does anything now.
     fn is_prefetching(&self) -> bool {
@@ -207,14 +217,20 @@ fn wrong(what: &'static str, given: u64, expected: u64) -> GraphError {
 #[inline]
 pub fn row_of(index: &[u64], account: u32, list: List) -> Option<usize> {
     let block = account as usize / 64 * BLOCK;
-    let &[out, into, loops, ranks, rank] = index.get(block..block + BLOCK)? else { return None };
-    let (has, first) = match list {
-        List::Out => (out, ranks as u32),
-        List::In => (into, (ranks >> 32) as u32),
-        List::Loops => (loops, rank as u32),
-    };
+    let (has, first) = part_of(index.get(block..)?.first_chunk()?, list);
     let bit = 1u64 << (account % 64);
-    (has & bit != 0).then(|| first as usize + (has & (bit - 1)).count_ones() as usize)
+    (has & bit != 0).then(|| first + (has & (bit - 1)).count_ones() as usize)
+}
+
+/// Of 64 accounts: who has such a list, and the first row.
+#[inline]
+pub(crate) fn part_of(block: &[u64; BLOCK], list: List) -> (u64, usize) {
+    let &[out, into, loops, ranks, rank] = block;
+    match list {
+        List::Out => (out, ranks as u32 as usize),
+        List::In => (into, (ranks >> 32) as usize),
+        List::Loops => (loops, rank as u32 as usize),
+    }
 }
 
 /// How many rows the lists of a segment have, by its index's last block.
@@ -348,10 +364,15 @@ impl Segment {
 
     /// One list of an account, packed; empty if it has none.
     pub fn row(&self, account: u32, list: List) -> Row<'_> {
-        let Some(wanted) = self.wanted(account, list) else { return Row::Near(&[]) };
+        self.wanted(account, list).map_or(Row::Near(&[]), |wanted| self.row_at(wanted))
+    }
+
+    /// The same where it is known which row of all such lists it is.
+    #[inline]
+    pub(crate) fn row_at(&self, wanted: Wanted) -> Row<'_> {
         match &self.lists {
             Lists::Mapped(lists) => {
-                let (starts, all) = &lists[list as usize];
+                let (starts, all) = &lists[wanted.list as usize];
                 let end = |at: usize| starts.get(at).map(|&end| end as usize);
                 let range = end(wanted.place).zip(end(wanted.place + 1));
                 Row::Near(range.and_then(|(from, to)| all.get(from..to)).unwrap_or_default())
@@ -360,25 +381,21 @@ impl Segment {
         }
     }
 
-    /// Reads the beginnings of these lists. All their places first: no read waits for one before.
-    pub(crate) fn touch(&self, wanted: &[(u32, List)]) {
+    /// Reads where these rows of one kind lie, then an entry of each: the one that `entry` chooses by
+    /// their lengths. No read waits for one before, but for those that said where it is.
+    pub(crate) fn touch(&self, list: List, places: &[usize], entry: impl Fn(usize) -> usize) {
         let lists = match &self.lists {
             Lists::Mapped(lists) => lists,
-            Lists::Far(rows) => {
-                let wanted =
-                    wanted.iter().filter_map(|&(account, list)| self.wanted(account, list));
-                return rows.touch(&mut { wanted });
-            }
+            Lists::Far(rows) => return rows.touch(list, places),
         };
-        let mut begins = [0; TOUCHED];
-        for (begin, &(account, list)) in begins.iter_mut().zip(wanted) {
-            let row = row_of(&self.index, account, list).unwrap_or_default();
-            *begin = lists[list as usize].0.get(row).copied().unwrap_or_default();
-        }
-        let first = |(begin, (_, list)): (&i32, &(u32, List))| {
-            lists[*list as usize].1.get(*begin as usize).copied().unwrap_or_default()
-        };
-        let touched = begins.iter().zip(wanted).map(first);
+        let (starts, all) = &lists[list as usize];
+        let begin = |at: usize| starts.get(at).copied().unwrap_or_default();
+        let touched = places.iter().map(|&place| begin(place));
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+        let touched = places.iter().map(|&place| {
+            let (from, to) = (begin(place) as usize, begin(place + 1) as usize);
+            all.get(from + entry(to.saturating_sub(from))).copied().unwrap_or_default()
+        });
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
@@ -396,20 +413,22 @@ impl Segment {
         rows.prefetch(&mut wanted.filter_map(|(account, list)| self.wanted(account, list)))
     }
 
-    /// Rank of arrival, time from the segment's base on, and the account at the other end.
-    pub(crate) fn unpack(&self, packed: u64) -> (u64, u64, u32) {
-        let rank = self.packing.rank(packed);
-        (rank, self.time(packed), self.packing.other(packed))
+    pub(crate) fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    /// Whether times do not fit into entries.
+    pub(crate) fn has_table(&self) -> bool {
+        self.packing.has_table(&self.about)
     }
 
     /// Time of an entry, from the segment's base on.
     pub(crate) fn time(&self, packed: u64) -> u64 {
-        if self.packing.time_bits > 0 {
-            (packed >> self.packing.other_bits) & mask(self.packing.time_bits)
-        } else {
-            let rank = usize::try_from(self.packing.rank(packed)).unwrap_or(usize::MAX);
-            self.times.get(rank).copied().unwrap_or_default().min(self.about.span)
+        if !self.has_table() {
+            return self.packing.time(packed);
         }
+        let rank = usize::try_from(self.packing.rank(packed)).unwrap_or(usize::MAX);
+        self.times.get(rank).copied().unwrap_or_default().min(self.about.span)
     }
 
     /// The id of an edge by its number of arrival.
@@ -424,6 +443,31 @@ impl Segment {
 
     fn rank_of(&self, number: u64) -> Option<usize> {
         usize::try_from(number.checked_sub(self.about.first)?).ok()
+    }
+
+    /// Blocks of its index, of 64 accounts each.
+    pub(crate) fn blocks(&self) -> &[[u64; BLOCK]] {
+        self.index.as_chunks().0
+    }
+
+    /// How long each row of this kind is, with its account; None where the lists are elsewhere.
+    pub(crate) fn lengths(&self, list: List) -> Option<impl Iterator<Item = (u32, u32)>> {
+        let Lists::Mapped(lists) = &self.lists else { return None };
+        let (starts, all) = &lists[list as usize];
+        let length = |at: usize| {
+            let (&from, &to) = starts.get(at).zip(starts.get(at + 1))?;
+            // As a read of the row has it.
+            Some(all.get(from as usize..to as usize)?.len() as u32)
+        };
+        Some((0u32..).zip(self.blocks()).flat_map(move |(block, words)| {
+            let (mut has, mut at) = part_of(words, list);
+            std::iter::from_fn(move || {
+                let bit = (has != 0).then(|| has.trailing_zeros())?;
+                has &= has - 1;
+                at += 1;
+                Some((block * 64 + bit, length(at - 1).unwrap_or_default()))
+            })
+        }))
     }
 
     /// Whether any account pays itself.
@@ -446,8 +490,9 @@ impl Segment {
             [List::Out, List::Loops].into_iter().flat_map(move |list| {
                 let row = self.row(account, list);
                 (0..row.len()).filter_map(move |at| {
-                    let (rank, time, other) = self.unpack(*row.get(at)?);
-                    Some((self.about.first + rank, account, other, time))
+                    let &packed = row.get(at)?;
+                    let number = self.about.first + self.packing.rank(packed);
+                    Some((number, account, self.packing.other(packed), self.time(packed)))
                 })
             })
         })

@@ -128,6 +128,8 @@ pub(crate) struct Scratch<T> {
     /// Far and middle account of each whole pair of legs.
     members: Vec<(u32, u32)>,
     work: u64,
+    /// Whether the work is what it is, and not only at most that.
+    is_exact: bool,
 }
 
 impl<T: Stamp> Default for Scratch<T> {
@@ -139,6 +141,7 @@ impl<T: Stamp> Default for Scratch<T> {
             fars: Vec::new(),
             members: Vec::new(),
             work: 0,
+            is_exact: false,
         }
     }
 }
@@ -228,7 +231,13 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             role.follow(&mut scratch.legs);
             scratch.of = of;
         }
-        if !role.run(scratch, credits) {
+        let work = scratch.work;
+        // What is more than enough for the budget need not be known.
+        let is_done = [false, true].into_iter().any(|is_exact| {
+            (scratch.work, scratch.is_exact) = (work, is_exact);
+            role.run(scratch, credits)
+        });
+        if !is_done {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
         }
     }
@@ -299,17 +308,15 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     /// The far accounts: those with a live leg at mid.
     fn collect_far(&self, scratch: &mut Scratch<T>) -> bool {
+        scratch.work += self.cost(scratch.is_exact, self.mid, self.side, self.live());
         let Scratch { far, fars, work, .. } = scratch;
         far.clear();
         fars.clear();
-        *work += self.scene.cost(self.search, self.mid, self.side, self.live(), self.lens);
         if *work > self.search.work_max {
             return false;
         }
-        for one in self.scene.graph.descending(self.mid, self.side, self.live(), self.lens) {
-            if one.other == self.near {
-                continue;
-            }
+        let all = self.scene.graph.descending(self.mid, self.side, self.live(), self.lens);
+        all.filter(|one| one.other != self.near).for_each(|one| {
             let (account, is_new) = far.entry(one.other);
             if is_new {
                 // The newest leg comes first.
@@ -318,8 +325,17 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
                 }
                 fars.push(one.other);
             }
-        }
+        });
         true
+    }
+
+    /// What a search looks at of an account: so much, or at most so much.
+    fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
+        let Role { scene, search, lens, .. } = *self;
+        if is_exact || scene.is_budget_counted(search) {
+            return scene.cost(search, account, side, window, lens);
+        }
+        scene.graph.at_least_all(account, side, window, lens) as u64
     }
 
     /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
@@ -327,11 +343,11 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         scratch.members.clear();
         // Dead legs matter only where a live one at near is too late.
         let window = if is_late { T::always() } else { self.live() };
-        let length =
-            |account: u32, side| self.scene.cost(self.search, account, side, window, self.lens);
+        let is_exact = scratch.is_exact;
+        let length = |account: u32, side| self.cost(is_exact, account, side, window);
         let mut far_cost = 0;
         for fars in scratch.fars.chunks(TOUCHED) {
-            self.scene.graph.touch(self.side.other(), fars.iter().copied(), self.live());
+            self.scene.graph.touch_counts(self.side.other(), fars.iter().copied());
             for &far in fars {
                 if far_cost > self.search.work_max {
                     break;
@@ -346,7 +362,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
             let (middles, others) = rest.split_at(most.min(rest.len()));
             rest = others;
-            self.scene.graph.touch(self.side, middles.iter().copied(), self.live());
+            self.scene.graph.touch_counts(self.side, middles.iter().copied());
             for &middle in middles {
                 if middle_cost >= far_cost {
                     break;
@@ -373,6 +389,10 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn by_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.fars.len() {
+            if at % TOUCHED == 0 {
+                let fars = scratch.fars[at..].iter().copied().take(TOUCHED);
+                self.scene.graph.touch_rows(self.side.other(), fars, window);
+            }
             let account = scratch.fars[at];
             let mark = scratch.legs.next_mark();
             let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late()) else {
@@ -403,25 +423,29 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     fn by_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.legs.middles.len() {
+            if at % TOUCHED == 0 {
+                let middles = scratch.legs.middles[at..].iter().copied().take(TOUCHED);
+                self.scene.graph.touch_rows(self.side, middles, window);
+            }
             let middle = scratch.legs.middles[at];
             let mark = scratch.legs.next_mark();
             let Some(near) = scratch.legs.near.get(middle).filter(|leg| self.is_live(middle, leg))
             else {
                 continue;
             };
-            for one in self.scene.graph.descending(middle, self.side, window, self.lens) {
-                let Some(far) = scratch.far.get_mut(one.other) else { continue };
-                if far.seen == mark {
-                    continue;
-                }
+            let (all, members) = (&mut scratch.far, &mut scratch.members);
+            let legs = self.scene.graph.descending(middle, self.side, window, self.lens);
+            legs.for_each(|one| {
+                let far = all.get_mut(one.other).filter(|far| far.seen != mark);
+                let Some(far) = far else { return };
                 far.seen = mark;
                 if near.newest > time || one.time > time {
                     far.size = LATE;
                 } else if one.time >= self.from {
                     far.add();
-                    scratch.members.push((one.other, middle));
+                    members.push((one.other, middle));
                 }
-            }
+            });
         }
     }
 

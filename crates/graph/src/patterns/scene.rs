@@ -191,6 +191,11 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         }
     }
 
+    /// Whether what a search looks at is counted edge by edge.
+    pub(crate) fn is_budget_counted(&self, search: Search<'_>) -> bool {
+        self.is_causal && search.work_max < u64::MAX && !self.graph.is_ordered()
+    }
+
     /// How many edges a search looks at, at most. A budget is spent on what the trigger sees, not
     /// on what else its call brought: then it is counted, but no further than it reaches.
     pub(crate) fn cost(
@@ -201,7 +206,7 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
         window: (T, T),
         lens: Lens<T>,
     ) -> u64 {
-        if !self.is_causal || search.work_max == u64::MAX || self.graph.is_ordered() {
+        if !self.is_budget_counted(search) {
             return self.graph.at_most(account, side, window, lens) as u64;
         }
         let most = usize::try_from(search.work_max).unwrap_or(usize::MAX).saturating_add(1);

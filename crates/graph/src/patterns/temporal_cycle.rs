@@ -61,8 +61,8 @@ fn window_of<T: Stamp, G: Adjacency<T>>(
         return None;
     }
     let lens = scene.lens(place);
-    let (_, last) = scene.graph.span(trigger.source, Side::In, window, lens)?;
-    let (first, _) = scene.graph.span(trigger.target, Side::Out, (window.0, last), lens)?;
+    let last = scene.graph.last(trigger.source, Side::In, window, lens)?;
+    let first = scene.graph.first(trigger.target, Side::Out, (window.0, last), lens)?;
     Some((first, last))
 }
 
@@ -125,9 +125,10 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 towards.take(account);
                 towards.work += 1;
                 // The newest first: the oldest of a run ends up at its head, where a path starts.
-                for one in self.scene.graph.descending(account, Side::In, span_to, lens) {
+                let all = self.scene.graph.descending(account, Side::In, span_to, lens);
+                all.for_each(|one| {
                     towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
-                }
+                });
                 // What leaves before all that arrives from now on is not looked at.
                 let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
                 towards.fresh.retain(|&(rank, _)| u64::MAX - rank > first);
@@ -137,9 +138,10 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 let account = from.1;
                 away.take(account);
                 away.work += 1;
-                for one in self.scene.graph.ascending(account, Side::Out, span_from, lens) {
+                let all = self.scene.graph.ascending(account, Side::Out, span_from, lens);
+                all.for_each(|one| {
                     away.note(self.from_target, account, one, one.time.offset());
-                }
+                });
                 self.touch(away, Side::Out);
                 (next_from, known_from) = (away.peek(), None);
             }
@@ -148,9 +150,15 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
 
     /// Reads where the lists of accounts that were just found lie, so that the waits overlap.
     fn touch(&self, reach: &mut Reach<T>, side: Side) {
-        if reach.fresh.len() <= TOUCHED_MAX {
+        let best = reach.fresh.iter().min().copied();
+        if let Some((rank, account)) = best.filter(|_| reach.fresh.len() <= TOUCHED_MAX) {
             let accounts = reach.fresh.iter().map(|&(_, account)| account);
-            self.scene.graph.touch(side, accounts, self.window);
+            // Of the others less is walked.
+            let window = match side {
+                Side::In => self.window_to((rank, account)),
+                Side::Out => (T::from_offset(rank + 1), self.window.1),
+            };
+            self.scene.graph.touch(side, accounts, window);
         }
         reach.fresh.clear();
     }
