@@ -1,7 +1,7 @@
 //! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
 //! no lock and no order, since nothing has to go as long as the segment stays.
 
-use farrow_graph::{List, row_counts};
+use farrow_graph::{List, Wanted, row_counts};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
