@@ -250,6 +250,40 @@ fn a_lost_edge_is_told_apart() {
     }
 }
 
+/// More segments are in the window than a word has bits.
+#[test]
+fn hundreds_of_segments_change_nothing() {
+    let mut random = Random::new(7);
+    let pattern = |window| Some(Bins { window, bins: vec![2, 3, 4, 8] });
+    let settings = Settings {
+        fan: pattern(200),
+        degree: pattern(150),
+        scatter_gather: pattern(190),
+        temporal_cycle: pattern(180),
+        simple_cycle: pattern(70),
+        gather_scatter: pattern(200),
+        work_max: 5_000,
+        segment: Some(1),
+        ..Settings::default()
+    };
+    let mut account = || 1 + random.range(0, 12) * random.range(0, 12) / 6;
+    let all: Vec<_> = (0..1500).map(|at| (at, account(), account(), at / 3)).collect();
+    let mut both = [Some(1), None]
+        .map(|segment| GraphFeatures::new(Settings { segment, ..settings.clone() }).unwrap());
+    let mut most = 0;
+    for part in all.chunks(3) {
+        let features =
+            both.each_mut().map(|engine| rows(part).with(|edges| engine.transform(edges)).unwrap());
+        assert_eq!(features[0], features[1]);
+        while let Some(frozen) = both[0].freeze() {
+            both[0].attach(Arc::new(frozen.plan().unwrap().build().unwrap())).unwrap();
+        }
+        most = most.max(both[0].stats().segments);
+    }
+    assert!(most > 190, "{most} segments");
+    assert_eq!(both[0].stats().cut_short, both[1].stats().cut_short);
+}
+
 fn fan(segment: Option<u64>) -> Settings {
     let fan = Some(Bins { window: 40, bins: vec![2, 3, 4] });
     Settings { fan, segment, ..Settings::default() }

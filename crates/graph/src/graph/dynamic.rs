@@ -721,7 +721,7 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
 
     fn touch_rows(&self, _: Side, _: impl Iterator<Item = u32> + Clone, _: (T, T)) {}
 
-    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
         self.at_most(account, side, window, lens)
     }
 

@@ -8,12 +8,14 @@ use super::Adjacency;
 use super::accounts::{Side, Spread};
 use super::arena::Entry;
 use super::dynamic::Dynamic;
-use super::indexes::{Indexes, Look, TOGETHER};
+use super::indexes::Indexes;
 use super::lens::Lens;
-use super::segment::{List, Packing, Row, Segment};
+use super::older::{Older, Sealed, Window};
+use super::part::Part;
+use super::segment::{List, Segment};
 use super::stamp::Stamp;
 use crate::error::GraphError;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Of accounts with more edges a search looks at few of the accounts next to them: it takes the
@@ -25,126 +27,6 @@ const TOUCHED: usize = 32;
 
 /// Who has more is looked at again and again, or in part.
 const READ_MAX: usize = 64;
-
-/// Entries of a line of memory: of so few each is looked at.
-const LINE: usize = 8;
-
-/// A segment as this graph sees it.
-/// A segment as this graph sees it.
-#[derive(Debug)]
-pub(crate) struct Part<T> {
-    pub segment: Arc<Segment>,
-    packing: Packing,
-    has_table: bool,
-    /// Ends of the numbers of arrival of its first edge and of the one behind its last.
-    seq: u32,
-    end_seq: u32,
-    /// From the graph's base to the segment's.
-    base: u64,
-    /// Times of its first and last edge.
-    first: T,
-    last: T,
-    /// 1 by the time from the first to the last.
-    scale: f64,
-}
-
-impl<T: Stamp> Part<T> {
-    fn new(segment: Arc<Segment>, graph_base: i64) -> Option<Part<T>> {
-        let about = segment.about();
-        let base = u64::try_from(i128::from(about.base) - i128::from(graph_base)).ok()?;
-        let last = base.checked_add(about.span).filter(|&last| last <= T::OFFSET_MAX)?;
-        let (seq, end_seq) = (about.first as u32, (about.first + about.numbers) as u32);
-        let (first, last) = (T::from_offset(base), T::from_offset(last));
-        let (packing, has_table) = (segment.packing(), segment.has_table());
-        let scale = 1.0 / (about.span.max(1) as f64);
-        Some(Part { segment, packing, has_table, seq, end_seq, base, first, last, scale })
-    }
-
-    /// The stamp of a time that counts from the segment's base.
-    fn stamp(&self, time: u64) -> T {
-        T::from_offset(self.base.saturating_add(time).min(T::OFFSET_MAX))
-    }
-
-    #[inline]
-    fn entry(&self, packed: u64) -> Entry<T> {
-        let seq = self.seq.wrapping_add(self.packing.rank(packed) as u32);
-        Entry { time: self.stamp(self.offset(packed)), other: self.packing.other(packed), seq }
-    }
-
-    /// Of an entry's time, from the segment's base on.
-    #[inline]
-    fn offset(&self, packed: u64) -> u64 {
-        if self.has_table { self.segment.time(packed) } else { self.packing.time(packed) }
-    }
-
-    /// Where in a row of that length the first entry from this time on is, by the look of it: an
-    /// account's edges are spread over the span more or less.
-    #[inline]
-    fn guess(&self, from: u64, length: usize) -> usize {
-        (length as f64 * from as f64 * self.scale) as usize
-    }
-
-    /// How many entries of a row are older than that.
-    #[inline]
-    fn older(&self, row: &[u64], from: T) -> usize {
-        let from = from.offset().saturating_sub(self.base);
-        search(row, self.guess(from, row.len()), |packed| self.offset(packed) < from)
-    }
-
-    /// How many entries of a row are not newer than that.
-    #[inline]
-    fn until(&self, row: &[u64], to: T) -> usize {
-        let Some(to) = to.offset().checked_sub(self.base) else { return 0 };
-        search(row, self.guess(to, row.len()), |packed| self.offset(packed) <= to)
-    }
-
-    /// Which entries of an account's row a window holds, up to what `until` has seen come.
-    #[inline]
-    fn inside(&self, row: &[u64], (from, to): (T, T), until: Option<Lens<T>>) -> Range<usize> {
-        let start = if self.first >= from { 0 } else { self.older(row, from) };
-        let mut end = if self.last <= to { row.len() } else { self.until(row, to) };
-        if let Some(lens) = until
-            && !lens.has_come(self.end_seq.wrapping_sub(1))
-        {
-            // Entries of a row are in order of arrival.
-            let has_come = |&packed: &u64| lens.has_come(self.entry(packed).seq);
-            end = end.min(row.partition_point(has_come));
-        }
-        start..end.max(start)
-    }
-}
-
-/// How many entries at the beginning of a row are what `is_before` says, from a guess on.
-#[inline]
-fn search(row: &[u64], guess: usize, is_before: impl Fn(u64) -> bool) -> usize {
-    if row.len() <= LINE {
-        return row.iter().map(|&packed| usize::from(is_before(packed))).sum();
-    }
-    let is_before = |at: usize| row.get(at).is_some_and(|&packed| is_before(packed));
-    let (mut low, mut high, mut step) = (guess.min(row.len()), guess.min(row.len()), 1);
-    if is_before(low) {
-        while is_before(high) {
-            low = high + 1;
-            high = (high + step).min(row.len());
-            step *= 2;
-        }
-    } else {
-        while low > 0 && !is_before(low - 1) {
-            high = low - 1;
-            low = low.saturating_sub(step);
-            step *= 2;
-        }
-    }
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if is_before(middle) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
-}
 
 #[derive(Debug)]
 pub(crate) struct Hybrid<T> {
@@ -411,9 +293,7 @@ impl<T: Stamp> Hybrid<T> {
 
     /// The rows of an account in a window, the oldest first.
     fn rows<'a>(&'a self, account: u32, side: Side, window: Window<'a, T>) -> Sealed<'a, T> {
-        let rest = 0..window.parts.len();
-        let look = self.indexes.look(account, side);
-        Sealed { look, account, list: side.into(), window, rest, from: 0, present: 0 }
+        Sealed::new(self.indexes.look(account, side), account, side, window)
     }
 
     /// The entries of an account in a window.
@@ -424,163 +304,7 @@ impl<T: Stamp> Hybrid<T> {
         window: (T, T),
         lens: Lens<T>,
     ) -> Older<'a, T, BACKWARD> {
-        let rows = self.rows(account, side, self.window(window, lens));
-        Older { rows, part: None, run: Run::Near([].iter()) }
-    }
-}
-
-impl<T> Part<T> {
-    fn end(&self) -> u64 {
-        let about = self.segment.about();
-        about.first + about.numbers
-    }
-}
-
-/// What segments know of a window.
-#[derive(Clone, Copy, Debug)]
-struct Window<'a, T> {
-    /// Those that it may touch,
-    parts: &'a [Part<T>],
-    /// and the number of the first of them.
-    start: usize,
-    span: (T, T),
-    until: Option<Lens<T>>,
-}
-
-/// The rows of one account in segments, in either direction of time: only one in one iterator.
-struct Sealed<'a, T> {
-    look: Look<'a>,
-    account: u32,
-    list: List,
-    window: Window<'a, T>,
-    /// Parts that were not looked at.
-    rest: Range<usize>,
-    /// Of those from here on `present` have a row.
-    from: usize,
-    present: u64,
-}
-
-type Found<'a, T> = (&'a Part<T>, Row<'a>, Range<usize>);
-
-impl<'a, T: Stamp> Sealed<'a, T> {
-    /// The row in the part of this number, where it has one, and what of it the window holds.
-    #[inline(always)]
-    fn found(&self, at: usize) -> Option<Found<'a, T>> {
-        let part = self.window.parts.get(at)?;
-        let place = self.look.row(self.window.start + at);
-        let row = part.segment.row_at(self.account, self.list, place);
-        let inside = part.inside(&row, self.window.span, self.window.until);
-        (!inside.is_empty()).then_some((part, row, inside))
-    }
-}
-
-impl<'a, T: Stamp> Iterator for Sealed<'a, T> {
-    type Item = Found<'a, T>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Found<'a, T>> {
-        loop {
-            while self.present != 0 {
-                let at = self.from + self.present.trailing_zeros() as usize;
-                self.present &= self.present - 1;
-                if let Some(found) = self.found(at) {
-                    return Some(found);
-                }
-            }
-            if self.rest.is_empty() {
-                return None;
-            }
-            let count = self.rest.len().min(TOGETHER);
-            self.from = self.rest.start;
-            self.rest.start += count;
-            self.present = self.look.present(self.window.start + self.from, count);
-        }
-    }
-}
-
-impl<'a, T: Stamp> DoubleEndedIterator for Sealed<'a, T> {
-    #[inline]
-    fn next_back(&mut self) -> Option<Found<'a, T>> {
-        loop {
-            while self.present != 0 {
-                let highest = self.present.ilog2();
-                self.present ^= 1 << highest;
-                if let Some(found) = self.found(self.from + highest as usize) {
-                    return Some(found);
-                }
-            }
-            if self.rest.is_empty() {
-                return None;
-            }
-            let count = self.rest.len().min(TOGETHER);
-            self.rest.end -= count;
-            self.from = self.rest.end;
-            self.present = self.look.present(self.window.start + self.from, count);
-        }
-    }
-}
-
-/// What is left of a row.
-enum Run<'a> {
-    Near(std::slice::Iter<'a, u64>),
-    Far(Row<'a>, Range<usize>),
-}
-
-/// Entries of one account in the segments, in either direction of time.
-struct Older<'a, T, const BACKWARD: bool> {
-    rows: Sealed<'a, T>,
-    part: Option<&'a Part<T>>,
-    run: Run<'a>,
-}
-
-impl<'a, T: Stamp, const BACKWARD: bool> Older<'a, T, BACKWARD> {
-    #[inline]
-    fn turn(&mut self) -> Option<Found<'a, T>> {
-        if BACKWARD { self.rows.next_back() } else { self.rows.next() }
-    }
-}
-
-impl<T: Stamp, const BACKWARD: bool> Iterator for Older<'_, T, BACKWARD> {
-    type Item = Entry<T>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Entry<T>> {
-        loop {
-            let packed = match &mut self.run {
-                Run::Near(run) if BACKWARD => run.next_back().copied(),
-                Run::Near(run) => run.next().copied(),
-                Run::Far(row, inside) => {
-                    let at = if BACKWARD { inside.next_back() } else { inside.next() };
-                    at.and_then(|at| row.get(at).copied())
-                }
-            };
-            if let (Some(packed), Some(part)) = (packed, self.part) {
-                return Some(part.entry(packed));
-            }
-            let (part, row, inside) = self.turn()?;
-            self.part = Some(part);
-            self.run = match row {
-                Row::Near(row) => Run::Near(row.get(inside).unwrap_or_default().iter()),
-                row @ Row::Far(_) => Run::Far(row, inside),
-            };
-        }
-    }
-
-    /// Row by row, where nobody wants to stop.
-    fn fold<B, F: FnMut(B, Entry<T>) -> B>(mut self, init: B, mut add: F) -> B {
-        let mut all = init;
-        if self.part.is_some() {
-            while let Some(one) = self.next() {
-                all = add(all, one);
-            }
-            return all;
-        }
-        while let Some((part, row, inside)) = self.turn() {
-            let entries = row.get(inside).unwrap_or_default().iter();
-            let add = |all, &packed: &u64| add(all, part.entry(packed));
-            all = if BACKWARD { entries.rev().fold(all, add) } else { entries.fold(all, add) };
-        }
-        all
+        Older::new(self.rows(account, side, self.window(window, lens)))
     }
 }
 
@@ -730,7 +454,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
             return true;
         }
         // Of a hub nothing is copied.
-        if self.at_least_all(account, side, window, lens) > most
+        if self.count_bound(account, side, window, lens) > most
             && self.at_most(account, side, window, lens) > most
         {
             return false;
@@ -794,7 +518,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         }
     }
 
-    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
         if self.shown.is_some() || !self.indexes.has_totals() {
             return self.at_most(account, side, window, lens);
         }

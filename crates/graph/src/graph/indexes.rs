@@ -197,3 +197,91 @@ impl Look<'_> {
         first as usize + (has & ((1 << self.bit) - 1)).count_ones() as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Indexes, TOGETHER};
+    use crate::graph::accounts::Side;
+    use crate::graph::freeze::{Frozen, Sealed};
+    use crate::graph::segment::{About, List, Segment, row_of};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn segment(accounts: u32, edges: &[(u32, u32)]) -> Segment {
+        let records = edges.iter().zip(0u64..).map(|(&(source, target), time)| Sealed {
+            source: source % accounts,
+            target: target % accounts,
+            time,
+        });
+        let span = edges.len().saturating_sub(1) as u64;
+        let about = About { span, accounts: u64::from(accounts), ..About::default() };
+        let frozen = Frozen::new(about, records.collect(), Vec::new(), Vec::new());
+        frozen.plan().unwrap().build().unwrap()
+    }
+
+    /// Compares a look at each account with each segment's own index.
+    fn agree(indexes: &Indexes, segments: &VecDeque<Segment>, accounts: u32) {
+        for (account, side) in
+            (0..accounts + 70).flat_map(|one| [(one, Side::Out), (one, Side::In)])
+        {
+            let look = indexes.look(account, side);
+            let mut total = 0;
+            for (at, segment) in segments.iter().enumerate() {
+                let list = List::from(side);
+                let row = row_of(&segment.buffers().unwrap().index, account, list);
+                assert_eq!(look.is_present(at), row.is_some());
+                assert!(row.is_none_or(|row| row == look.row(at)));
+                let (from, place) = (at / TOGETHER * TOGETHER, at % TOGETHER);
+                let count = (segments.len() - from).min(TOGETHER);
+                assert_eq!(look.present(from, count) >> place & 1 != 0, row.is_some());
+                total += segment.row(account, list).len();
+            }
+            assert!(indexes.has_totals());
+            assert_eq!((look.total(), indexes.total(account, side) as usize), (total, total));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Segments come, with more and more accounts, and go.
+        #[test]
+        fn a_look_says_what_each_index_says(
+            steps in prop::collection::vec(
+                (0..4u32, prop::collection::vec((any::<u32>(), any::<u32>()), 1..40)),
+                1..24,
+            ),
+        ) {
+            let (mut indexes, mut segments) = (Indexes::default(), VecDeque::new());
+            let mut accounts = 3;
+            for (kind, edges) in &steps {
+                if *kind == 0 && let Some(gone) = segments.pop_front() {
+                    indexes.drop_first(&gone);
+                } else {
+                    accounts += 29 * kind;
+                    let made = segment(accounts, edges);
+                    indexes.push(&made);
+                    segments.push_back(made);
+                }
+                agree(&indexes, &segments, accounts);
+            }
+        }
+    }
+
+    #[test]
+    fn there_may_be_more_segments_than_are_looked_at_together() {
+        let (mut indexes, mut segments) = (Indexes::default(), VecDeque::new());
+        for number in 0..3 * TOGETHER as u32 {
+            let made = segment(100, &[(number % 100, (number * 7 + 1) % 100)]);
+            indexes.push(&made);
+            segments.push_back(made);
+            if number % 3 == 0
+                && let Some(gone) = segments.pop_front()
+            {
+                indexes.drop_first(&gone);
+            }
+        }
+        assert!(segments.len() > TOGETHER);
+        agree(&indexes, &segments, 100);
+    }
+}

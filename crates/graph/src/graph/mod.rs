@@ -14,6 +14,8 @@ mod index;
 mod indexes;
 mod keys;
 mod lens;
+mod older;
+mod part;
 mod records;
 mod runs;
 mod segment;
@@ -77,7 +79,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         into: &mut Vec<Entry<T>>,
     ) -> bool;
 
-    /// Reads what `at_least_all` asks of these lists, so that the waits for their memory overlap.
+    /// Reads what `count_bound` asks of these lists, so that the waits for their memory overlap.
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);
 
     /// Reads where these lists begin and end, so that the waits for their memory overlap.
@@ -86,9 +88,8 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// Of lists whose counts have been touched: what `touch` reads beside that.
     fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
-    /// How many edges `ascending` would give, at most: what takes least to find. Where `at_most`
-    /// takes no more, it is that.
-    fn at_least_all(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+    /// As `at_most`, and perhaps more than that, where it is found in less time.
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.

@@ -232,12 +232,13 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             scratch.of = of;
         }
         let work = scratch.work;
-        // What is more than enough for the budget need not be known.
-        let is_done = [false, true].into_iter().any(|is_exact| {
+        let mut run = |is_exact| {
             (scratch.work, scratch.is_exact) = (work, is_exact);
             role.run(scratch, credits)
-        });
-        if !is_done {
+        };
+        // What is within the budget at most need not be known.
+        let is_counted = scene.is_budget_counted(search);
+        if !run(is_counted) && (is_counted || !run(true)) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
         }
     }
@@ -332,10 +333,10 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     /// What a search looks at of an account: so much, or at most so much.
     fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
         let Role { scene, search, lens, .. } = *self;
-        if is_exact || scene.is_budget_counted(search) {
+        if is_exact {
             return scene.cost(search, account, side, window, lens);
         }
-        scene.graph.at_least_all(account, side, window, lens) as u64
+        scene.graph.count_bound(account, side, window, lens) as u64
     }
 
     /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
