@@ -256,11 +256,22 @@ def logged(client: Client, entry: Entry) -> Batch:
     return Batch(ends, columns[4:], about.get(b"is_raw") == b"1")
 
 
-def share(client: Client, graph: str, entry: Entry, worker: int, features: Any) -> str:
+def share(
+    client: Client, graph: str, entry: Entry, worker: int, features: npt.NDArray[np.float64]
+) -> str:
     """Put a worker's share of the features of an entry; its name."""
     name = f"{root(graph)}share/{entry.first:020d}.{worker}"
-    client.put(features, name)
+    cells = features.reshape(-1)
+    # Most are 0: others do those rows, and a row completes few patterns.
+    places = np.flatnonzero(cells).astype(np.uint32)
+    client.put(pa.table({"place": places, "value": cells[places]}), name)
     return name
+
+
+def add_share(client: Client, name: str, features: npt.NDArray[np.float64]) -> None:
+    """Add a share that was put to features."""
+    table = client.get(name)
+    features.reshape(-1)[table["place"].to_numpy()] += table["value"].to_numpy()
 
 
 def joined(client: Client, graph: str, short: list[Entry], home: str | None) -> Entry:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from farrow.graph.cluster._objects import add_share
 from farrow.graph.cluster._workers import WorkerLost
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class RayWorkers:
         client.delete(self._done)
         self._done = []
         for found in self._all(self._asked):
-            own += client.get(found)
+            add_share(client, found, own)
             self._done.append(found)
         return own
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
-from farrow.graph.cluster._objects import Entry, share
+from farrow.graph.cluster._objects import Entry, add_share, share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,7 +74,7 @@ class Workers:
             answer = self._answer(number, self._timeout)
             if "error" in answer:
                 raise WorkerLost(f"worker {number}: {answer['error']}")
-            own += client.get(answer["name"])
+            add_share(client, answer["name"], own)
             self._done.append(answer["name"])
         return own
 
