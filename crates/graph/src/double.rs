@@ -51,6 +51,11 @@ impl Double {
         sum.high + (sum.low + (self.low - other.low))
     }
 
+    /// Times a power of two, exactly.
+    pub(crate) fn scaled(self, power: f64) -> Double {
+        Double { high: self.high * power, low: self.low * power }
+    }
+
     /// The nearest float.
     pub(crate) fn value(self) -> f64 {
         self.high

@@ -202,7 +202,9 @@ impl<T: Stamp> Scratch<T> {
             let mut moments = Moments::default();
             for &entry in entries.iter() {
                 let value = source.value(column, entry);
-                values.push(value);
+                if wanted.wants_values() {
+                    values.push(value);
+                }
                 moments.add(value);
             }
             placed(moments.figures(wanted.cutoff()))
