@@ -59,7 +59,8 @@ class RayWorkers:
         self.count = len(addresses)
         # One on each machine, as far as there are so many.
         actor = ray.remote(Share).options(num_cpus=1, scheduling_strategy="SPREAD")
-        self._actors = [
+        # What a handle has Ray adds at run time.
+        self._actors: list[Any] = [
             actor.remote(config.name, address, (number + 1, self.count + 1), config.without_lost)
             for number, address in enumerate(addresses)
         ]
