@@ -29,7 +29,7 @@ impl Double {
         Double { high, low: b - (high - a) }
     }
 
-    fn of_product(a: f64, b: f64) -> Double {
+    pub(crate) fn of_product(a: f64, b: f64) -> Double {
         let halves = |value: f64| {
             let scaled = SPLIT * value;
             let upper = scaled - (scaled - value);
@@ -51,9 +51,21 @@ impl Double {
         sum.high + (sum.low + (self.low - other.low))
     }
 
+    /// 1 by a count of things.
+    pub(crate) fn share_of(count: f64) -> Double {
+        let high = 1.0 / count;
+        let whole = Double::of_product(high, count);
+        Double::of_ordered(high, ((1.0 - whole.high) - whole.low) / count)
+    }
+
     /// Times a power of two, exactly.
     pub(crate) fn scaled(self, power: f64) -> Double {
         Double { high: self.high * power, low: self.low * power }
+    }
+
+    /// The one float that it is, if it needs no second.
+    pub(crate) fn single(self) -> Option<f64> {
+        (self.low == 0.0).then_some(self.high)
     }
 
     /// The nearest float.
@@ -76,6 +88,15 @@ impl Add for Double {
         let low = Double::of_sum(self.low, other.low);
         let sum = Double::of_ordered(high.high, high.low + low.high);
         Double::of_ordered(sum.high, sum.low + low.low)
+    }
+}
+
+impl Add<f64> for Double {
+    type Output = Double;
+
+    fn add(self, other: f64) -> Double {
+        let sum = Double::of_sum(self.high, other);
+        Double::of_ordered(sum.high, sum.low + self.low)
     }
 }
 

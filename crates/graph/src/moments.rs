@@ -18,6 +18,9 @@ const LOST_MAX: f64 = 1e9;
 /// So is one whose pivot is so much farther from the mean, squared, than the values are.
 const FAR_MAX: f64 = 1e6;
 
+/// The third power of a whole number of this size still has all its digits: 2^17.
+const WHOLE_MAX: f64 = 131_072.0;
+
 impl Moments {
     pub(crate) fn add(&mut self, value: f64) {
         if self.count == 0 {
@@ -35,9 +38,16 @@ impl Moments {
 
     fn include(&mut self, value: f64) {
         self.count += 1;
-        for (sum, power) in self.sums.iter_mut().zip(powers(value, self.pivot)) {
-            *sum = *sum + power;
-        }
+        self.sums = match whole_powers(value, self.pivot) {
+            Some((first, fourth)) => {
+                let [s1, s2, s3, s4] = self.sums;
+                [s1 + first[0], s2 + first[1], s3 + first[2], s4 + fourth]
+            }
+            None => {
+                let powers = powers(value, self.pivot);
+                std::array::from_fn(|at| self.sums[at] + powers[at])
+            }
+        };
         self.peak = self.peak.max(self.sums[3].value());
     }
 
@@ -71,7 +81,7 @@ impl Moments {
         }
         let count = self.count as f64;
         // One division for all: they take longer than anything else here.
-        let share = Double::from(1.0) / count;
+        let share = Double::share_of(count);
         let [d1, d2, d3, d4] = self.sums.map(|sum| sum * share);
         let pivot = Double::from(self.pivot);
         let mean = (pivot + d1).value();
@@ -128,6 +138,17 @@ fn shaped(mean: f64, sum: f64, [m2, m3, m4]: [f64; 3]) -> [f64; 5] {
     [mean, sum, m2, m3 / (m2 * m2.sqrt()), m4 / (m2 * m2)]
 }
 
+/// The powers of a distance that is a whole number, if the first three fit into a float: times of a
+/// window do.
+fn whole_powers(value: f64, pivot: f64) -> Option<([f64; 3], Double)> {
+    let distance = Double::of_difference(value, pivot).single()?;
+    if distance.abs() > WHOLE_MAX || (distance as i64) as f64 != distance {
+        return None;
+    }
+    let square = distance * distance;
+    Some(([distance, square, square * distance], Double::of_product(square, square)))
+}
+
 fn powers(value: f64, pivot: f64) -> [Double; 4] {
     let distance = Double::of_difference(value, pivot);
     let square = distance * distance;
@@ -136,7 +157,22 @@ fn powers(value: f64, pivot: f64) -> [Double; 4] {
 
 #[cfg(test)]
 mod tests {
-    use super::Moments;
+    use super::{Double, Moments, powers, whole_powers};
+
+    #[test]
+    fn whole_distances_have_the_powers_of_any_other() {
+        for (value, pivot) in
+            [(5.0, 2.0), (1_662_000_000.0, 1_661_900_000.0), (-131_072.0, 0.0), (0.5, -2.5)]
+        {
+            let (first, fourth) = whole_powers(value, pivot).unwrap();
+            let all = first.map(Double::from).into_iter().chain([fourth]);
+            assert_eq!(all.collect::<Vec<_>>(), powers(value, pivot));
+        }
+        // A fraction, one that is none only when it is rounded, too far away, and no number.
+        for (value, pivot) in [(5.5, 2.0), (1.1, 0.1), (131_073.0, 0.0), (f64::NAN, 0.0)] {
+            assert!(whole_powers(value, pivot).is_none(), "{value} from {pivot}");
+        }
+    }
 
     fn of(values: &[f64]) -> Moments {
         let mut moments = Moments::default();
