@@ -227,17 +227,16 @@ impl<T: Stamp> Arena<T> {
             return true;
         }
         self.set_len(list, len - 1);
-        if self.is_wide(*list) {
+        if self.is_wide(*list, len - 1) {
             // Where there is no memory it stays in a block that is too large.
             _ = self.relocate(list, self.live(*list), len - 1);
         }
         true
     }
 
-    /// Whether a list's block is far too large for it.
-    fn is_wide(&self, list: List) -> bool {
+    /// Whether a list's block is far too large for so many entries.
+    fn is_wide(&self, list: List, len: usize) -> bool {
         let room = self.capacity(list);
-        let len = self.len_of(list);
         if list.is_large() { len * 2 <= room } else { len * 3 <= room }
     }
 

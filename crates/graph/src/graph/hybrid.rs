@@ -215,9 +215,8 @@ impl<T: Stamp> Hybrid<T> {
         self.dynamic.bytes() + self.indexes.bytes() + self.looped.capacity() * size_of::<u64>()
     }
 
-    /// The segments that a window may touch, and the window as they know it.
-    fn window(&self, (from, to): (T, T), lens: Lens<T>) -> Window<'_, T> {
-        let from = from.max(self.floor).max(lens.oldest());
+    /// The segments with times from the one to the other, and the number of the first of them.
+    fn between(&self, (from, to): (T, T)) -> (usize, &[Part<T>]) {
         let parts = self.parts();
         // Most windows begin in the first one and end behind all.
         let start = match parts.first() {
@@ -228,8 +227,14 @@ impl<T: Stamp> Hybrid<T> {
             Some(newest) if newest.first > to => parts.partition_point(|part| part.first <= to),
             _ => parts.len(),
         };
-        let parts = parts.get(start..end).unwrap_or_default();
-        Window { parts, start, span: (from, to), until: self.until(lens) }
+        (start, parts.get(start..end).unwrap_or_default())
+    }
+
+    /// The segments that a window may touch, and the window as they know it.
+    fn window(&self, (from, to): (T, T), lens: Lens<T>) -> Window<'_, T> {
+        let span = (from.max(self.floor).max(lens.oldest()), to);
+        let (start, parts) = self.between(span);
+        Window { parts, start, span, until: self.until(lens) }
     }
 
     /// Whether some segment would bring rows of this window ahead.
@@ -482,10 +487,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
     }
 
     fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
-        let parts = self.parts();
-        let start = parts.partition_point(|part| part.last < window.0);
-        let end = parts.partition_point(|part| part.first <= window.1);
-        let parts = parts.get(start..end).unwrap_or_default();
+        let (start, parts) = self.between(window);
         if parts.is_empty() {
             return;
         }
