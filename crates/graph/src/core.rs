@@ -270,13 +270,17 @@ impl<T: Stamp> Core<T> {
         (first, number): (u64, u64),
     ) -> Result<(), Full> {
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
+        let mut oldest = self.oldest(horizon);
         for ((number, &Record { source, target, time }), &row) in (number..).zip(added).zip(rows) {
-            let floor = self.floor(first, horizon);
+            let floor = self.floor(first, oldest);
             self.triggers.push(Trigger { source, target, time, floor });
             if settings.mode == Mode::Causal {
-                self.now = self.now.max(Some(edges.times[row as usize]));
+                let now = Some(edges.times[row as usize]);
+                if now > self.now {
+                    self.now = now;
+                    oldest = self.oldest(horizon);
+                }
                 self.queue.add(time, number);
-                let oldest = self.oldest(horizon);
                 self.queue.evict(&self.graph, number + 1, oldest, most)?;
             }
         }
@@ -289,9 +293,9 @@ impl<T: Stamp> Core<T> {
         now.map_or(T::default(), |now| now.closed(horizon))
     }
 
-    /// What has been evicted so far, for a trigger of the batch that begins at `first`.
-    fn floor(&self, first: u64, horizon: u64) -> Floor<T> {
-        let time = self.oldest(horizon);
+    /// What has been evicted so far, or is older than `time`, for a trigger of the batch that begins
+    /// at `first`.
+    fn floor(&self, first: u64, time: T) -> Floor<T> {
         match self.queue.floor {
             Some((evicted, number)) if evicted >= time => {
                 let place = i128::from(number) + 1 - i128::from(first);
@@ -600,7 +604,7 @@ impl<T: Stamp> Core<T> {
                 };
                 let (window, lens) = if is_causal {
                     let trigger = self.triggers[place as usize];
-                    let lens = Lens::until(first as u32, place, trigger.floor);
+                    let lens = Lens::until(first as u32, place, trigger.time, trigger.floor);
                     ((trigger.time.open(statistics.window), trigger.time), lens)
                 } else {
                     (whole, Lens::whole(first as u32))
@@ -700,6 +704,8 @@ fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = std::ops::R
 struct Work<'a, T, G> {
     scene: &'a Scene<'a, T, G>,
     tasks: Vec<(Plan<'a>, Option<Side>, std::ops::Range<usize>)>,
+    /// Those of all triggers.
+    places: Vec<u32>,
     by_source: &'a Groups,
     by_target: &'a Groups,
     next: Mutex<usize>,
@@ -740,7 +746,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         }
         let tasks = tasks.into_iter().enumerate().filter(|(at, _)| share.has(*at));
         let tasks = tasks.map(|(_, task)| task).collect();
-        Work { scene, tasks, by_source, by_target, next: Mutex::new(0) }
+        let places = (0u32..).zip(scene.triggers).map(|(place, _)| place).collect();
+        Work { scene, tasks, places, by_source, by_target, next: Mutex::new(0) }
     }
 
     fn run(&self, scratch: &mut Scratch<T>) {
@@ -751,15 +758,10 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
                 *next - 1
             };
             let Some((plan, side, range)) = self.tasks.get(task) else { return };
-            let window = plan.pattern.window;
             match side {
                 None => {
-                    let places = range.clone().map(|place| place as u32);
-                    let ends = [(Side::Out, Side::In), (Side::In, Side::Out)];
-                    self.scene.touch(places.clone(), window, &ends);
-                    for place in places {
-                        find(self.scene, *plan, None, &[place], scratch);
-                    }
+                    let places = self.places.get(range.clone()).unwrap_or_default();
+                    find(self.scene, *plan, None, places, scratch);
                 }
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };

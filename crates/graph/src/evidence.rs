@@ -108,7 +108,7 @@ pub(crate) fn name<T: Stamp>(
     let trigger = triggers[found.place as usize];
     let is_causal = settings.mode == Mode::Causal;
     let lens = if is_causal {
-        Lens::until(first as u32, found.place, trigger.floor)
+        Lens::until(first as u32, found.place, trigger.time, trigger.floor)
     } else {
         Lens::whole(first as u32)
     };

@@ -103,7 +103,8 @@ impl<T: Stamp> Queue<T> {
             // One that came late may be evicted and still in the graph.
             let record = graph.record(self.cursor).filter(|record| {
                 let key = (record.time, self.cursor);
-                !(self.late.contains(&key) || Some(key) <= self.floor)
+                let is_late = !self.late.is_empty() && self.late.contains(&key);
+                !(is_late || Some(key) <= self.floor)
             });
             self.next = record;
             self.cursor += u64::from(record.is_none());
@@ -120,17 +121,31 @@ impl<T: Stamp> Queue<T> {
         most: usize,
     ) -> Result<(), Full> {
         loop {
-            self.advance(graph, end);
+            if self.next.is_none() {
+                self.advance(graph, end);
+            }
+            if let Some(record) = self.next
+                && self.late.is_empty()
+                && record.time >= oldest
+                && self.alive <= most
+            {
+                break;
+            }
             let punctual = self.next.map(|record| (record.time, self.cursor));
             // The oldest by time, then by arrival.
-            let late = self.late.first().copied();
-            let Some(key) = punctual.into_iter().chain(late).min() else { break };
+            let late = if self.late.is_empty() { None } else { self.late.first().copied() };
+            let key = match (punctual, late) {
+                (Some(one), Some(other)) => one.min(other),
+                (Some(one), None) | (None, Some(one)) => one,
+                (None, None) => break,
+            };
             if key.0 >= oldest && self.alive <= most {
                 break;
             }
             reserve(&mut self.gone, 1)?;
             reserve(&mut self.late_gone, 1)?;
-            let gone = if self.late.remove(&key) {
+            let gone = if late == Some(key) {
+                self.late.remove(&key);
                 self.late_gone.push(key);
                 graph.record(key.1)
             } else {

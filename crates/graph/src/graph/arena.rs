@@ -98,17 +98,58 @@ impl List {
     }
 }
 
-/// Sizes of 0, 1, 2, 3, 4, 6, 8, 12, 16 entries.
+/// Entries of a block of each class of short lists.
+const CAPACITIES: [usize; 1 + CLASS_LARGE as usize] = [0, 1, 2, 3, 4, 6, 8, 12, SMALL_MAX, 0];
+
 fn capacity(class: u8) -> usize {
-    match class {
-        0..=3 => usize::from(class),
-        _ => (2 + usize::from(class & 1)) << (class / 2 - 1),
-    }
+    CAPACITIES[usize::from(class)]
+}
+
+/// The class of the smallest block for so many entries.
+const CLASSES: [u8; SMALL_MAX + 1] = [1, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8];
+
+/// What a list's header, and where it does not tell the block, say.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    class: u8,
+    /// Where the block begins, and the first live entry.
+    at: usize,
+    start: usize,
+    /// Live entries.
+    len: usize,
+    /// The end of the block.
+    end: usize,
 }
 
 /// Entries of the block for a long list, the first one among them.
 fn large_capacity(len: usize) -> usize {
     (len + len / SPARE + 2).next_multiple_of(GRAIN)
+}
+
+/// Entries of a list that tells its length, at most. They are copied sooner than it takes to call
+/// for it.
+const FEW: usize = 4;
+
+/// Copies entries to where others were.
+fn copy<T: Copy>(entries: &mut [Entry<T>], from: usize, to: usize, len: usize) {
+    if len > FEW {
+        entries.copy_within(from..from + len, to);
+        return;
+    }
+    for at in 0..len {
+        entries[to + at] = entries[from + at];
+    }
+}
+
+/// Has those behind an entry take its place.
+fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
+    if entries.len() > FEW {
+        entries.copy_within(at + 1.., at);
+        return;
+    }
+    for at in at + 1..entries.len() {
+        entries[at - 1] = entries[at];
+    }
 }
 
 #[derive(Debug, Default)]
@@ -122,53 +163,68 @@ pub(crate) struct Arena<T> {
 
 impl<T: Stamp> Arena<T> {
     pub(crate) fn get(&self, list: List) -> &[Entry<T>] {
-        let (at, len) = self.live(list);
-        self.entries.get(at..at + len).unwrap_or_default()
+        let Place { start, len, .. } = self.place(list);
+        self.entries.get(start..start + len).unwrap_or_default()
     }
 
-    /// Entries of a list's block.
-    fn capacity(&self, list: List) -> usize {
-        match self.entries.get(list.at() as usize) {
-            Some(header) if list.is_large() => header.other as usize,
-            _ => capacity(list.class()),
-        }
+    /// The entries of a list that has few and tells how many, with others behind them.
+    pub(crate) fn few(&self, list: List) -> Option<(&[Entry<T>; FEW], usize)> {
+        let (class, len) = list.form();
+        let some = self.entries.get(list.at() as usize..)?.first_chunk()?;
+        (class < CLASS_MARKED).then_some((some, usize::from(len)))
     }
 
-    /// Where the first live entry of a list lies, and how many there are.
-    fn live(&self, list: List) -> (usize, usize) {
+    /// Where a list lies.
+    fn place(&self, list: List) -> Place {
         let (at, (class, len)) = (list.at() as usize, list.form());
+        let end = at + capacity(class);
         if class < CLASS_MARKED {
-            return (at, usize::from(len));
+            return Place { class, at, start: at, len: usize::from(len), end };
         }
         if class < CLASS_LARGE {
-            let block = self.entries.get(at..at + capacity(class)).unwrap_or_default();
-            let last = block.iter().rposition(|one| one.other != UNUSED);
-            return (at, last.map_or(0, |last| last + 1));
+            let block = self.entries.get(at..end).unwrap_or_default();
+            let len = block.partition_point(|one| one.other != UNUSED);
+            return Place { class, at, start: at, len, end };
         }
         let header = self.entries.get(at).copied().unwrap_or_default();
-        (at + 1 + header.seq as usize, header.time.offset() as usize)
+        let (start, len) = (at + 1 + header.seq as usize, header.time.offset() as usize);
+        Place { class, at, start, len, end: at + header.other as usize }
     }
 
-    /// Entries of a list.
-    fn len_of(&self, list: List) -> usize {
-        self.live(list).1
-    }
-
-    /// Says how many entries a list has: one more or less than before, and not 0.
-    fn set_len(&mut self, list: &mut List, len: usize) {
+    /// Says how many entries a list has that lies there: not 0.
+    fn set_len(&mut self, list: &mut List, place: Place, len: usize) {
         debug_assert!(len > 0 && len <= LENGTH_MAX);
-        let (at, class) = (list.at(), list.class());
-        *list = List::new(at, class, len);
+        let Place { class, at, end, .. } = place;
+        *list = List::new(at as u32, class, len);
         if class >= CLASS_LARGE {
-            self.entries[at as usize].time = T::from_offset(len as u64);
-        } else if class >= CLASS_MARKED && len < capacity(class) {
-            self.entries[at as usize + len].other = UNUSED;
+            self.entries[at].time = T::from_offset(len as u64);
+        } else if class >= CLASS_MARKED && at + len < end {
+            self.entries[at + len].other = UNUSED;
         }
     }
 
     /// Reads where the list's block begins.
     pub(crate) fn touch_block(&self, list: List) -> u32 {
         self.entries.get(list.at() as usize).map_or(0, |one| one.seq)
+    }
+
+    /// Reads where a list's newest entry lies, or near: without a branch, which nobody could guess.
+    pub(crate) fn newest(&self, list: List) -> u32 {
+        let at = list.at() as usize;
+        let header = self.entries.get(at).copied().unwrap_or_default();
+        // Of a short list this is no length.
+        let long = (header.seq as usize).wrapping_add(header.time.offset() as usize);
+        let room = capacity(list.class()).saturating_sub(1);
+        let last = if list.is_large() { long } else { room };
+        self.entries.get(at + last).map_or(0, |one| one.seq)
+    }
+
+    /// The same for its oldest entry.
+    pub(crate) fn oldest(&self, list: List) -> u32 {
+        let at = list.at() as usize;
+        let header = self.entries.get(at).copied().unwrap_or_default();
+        let dead = if list.is_large() { header.seq as usize } else { 0 };
+        self.entries.get(at + dead).map_or(0, |one| one.seq)
     }
 
     /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
@@ -207,88 +263,83 @@ impl<T: Stamp> Arena<T> {
 
     /// Removes the entry of one edge; says whether it was there.
     pub(crate) fn remove(&mut self, list: &mut List, time: T, seq: u32) -> bool {
-        let live = self.get(*list);
-        let first = match live.first() {
+        let place = self.place(*list);
+        let Place { class, at: block, start, len, end } = place;
+        let live = self.entries.get_mut(start..start + len).unwrap_or_default();
+        let at = match live.first() {
             Some(oldest) if oldest.seq == seq => 0,
-            _ => live.partition_point(|one| one.time < time),
+            _ => {
+                let first = live.partition_point(|one| one.time < time);
+                let mut same = live[first..].iter().take_while(|one| one.time == time);
+                let Some(at) = same.position(|one| one.seq == seq) else { return false };
+                first + at
+            }
         };
-        let same = live[first..].iter().take_while(|one| one.time == time);
-        let Some(at) = same.map(|one| one.seq).position(|one| one == seq) else { return false };
-        let (at, (start, len)) = (first + at, self.live(*list));
-        if list.is_large() {
-            self.entries.copy_within(start..start + at, start + 1);
-            self.entries[list.at() as usize].seq += 1;
-        } else {
-            self.entries.copy_within(start + at + 1..start + len, start + at);
-        }
         if len == 1 {
-            self.release(*list);
+            self.release(place);
             *list = List::default();
             return true;
         }
-        self.set_len(list, len - 1);
-        if self.is_wide(*list, len - 1) {
+        let left = len - 1;
+        let (room, is_large) = (end - block, class >= CLASS_LARGE);
+        // Far too large for what is left.
+        let is_wide = if is_large { left * 2 <= room } else { left * 3 <= room };
+        if is_large {
+            live.copy_within(..at, 1);
+            self.entries[block].seq += 1;
+        } else {
+            shift(live, at);
+        }
+        self.set_len(list, place, left);
+        if is_wide {
             // Where there is no memory it stays in a block that is too large.
-            _ = self.relocate(list, self.live(*list), len - 1);
+            let start = start + usize::from(is_large);
+            _ = self.relocate(list, Place { start, len: left, ..place }, left);
         }
         true
-    }
-
-    /// Whether a list's block is far too large for so many entries.
-    fn is_wide(&self, list: List, len: usize) -> bool {
-        let room = self.capacity(list);
-        if list.is_large() { len * 2 <= room } else { len * 3 <= room }
     }
 
     /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
     /// and how many there were.
     fn make_room(&mut self, list: &mut List) -> Result<(usize, usize), Full> {
-        let at = list.at() as usize;
-        let end = at + self.capacity(*list);
-        let (start, len) = self.live(*list);
+        let place = self.place(*list);
+        let Place { class, at, start, len, end } = place;
         if start + len < end {
-            self.set_len(list, len + 1);
+            self.set_len(list, place, len + 1);
             return Ok((start, len));
         }
         // Sliding back costs `len` once in as many insertions as there were dead entries. A list that
         // keeps its length comes here with one in `SPARE` dead.
-        if list.is_large() && (start - at - 1) * (SPARE + SPARE / 2) >= end - at {
+        if class >= CLASS_LARGE && (start - at - 1) * (SPARE + SPARE / 2) >= end - at {
             self.entries.copy_within(start..start + len, at + 1);
             self.entries[at].seq = 0;
-            self.set_len(list, len + 1);
+            self.set_len(list, place, len + 1);
             return Ok((at + 1, len));
         }
-        Ok((self.relocate(list, (start, len), len + 1)?, len))
+        Ok((self.relocate(list, place, len + 1)?, len))
     }
 
     /// Moves a list to the smallest block that holds it and one entry more; a long one, some more.
     /// It then has so many entries, of which the last may be yet to be written; where they begin.
-    fn relocate(
-        &mut self,
-        list: &mut List,
-        (from, len): (usize, usize),
-        new_len: usize,
-    ) -> Result<usize, Full> {
-        let old = *list;
-        let (at, class) = if len < SMALL_MAX {
-            let fits = |class: &u8| capacity(*class) > len;
-            let class = (1..CLASS_LARGE).find(fits).unwrap_or(CLASS_LARGE - 1);
-            (self.allocate_small(class)?, class)
-        } else {
-            let room = large_capacity(len);
-            let at = self.allocate(room)?;
-            self.entries[at as usize] = Entry { other: room as u32, ..Entry::default() };
-            (at, CLASS_LARGE)
-        };
-        *list = List::new(at, class, new_len);
-        let to = if class < CLASS_LARGE { at as usize } else { at as usize + 1 };
-        self.entries.copy_within(from..from + len, to);
-        if (CLASS_MARKED..CLASS_LARGE).contains(&class) {
-            let unused = Entry { other: UNUSED, ..Entry::default() };
-            self.entries[to + len..to + capacity(class)].fill(unused);
+    fn relocate(&mut self, list: &mut List, from: Place, new_len: usize) -> Result<usize, Full> {
+        let Place { start, len, .. } = from;
+        let is_small = len < SMALL_MAX;
+        let class = if is_small { CLASSES[len + 1] } else { CLASS_LARGE };
+        let room = if is_small { capacity(class) } else { large_capacity(len) };
+        let at = if is_small { self.allocate_small(class)? } else { self.allocate(room)? };
+        let block = at as usize;
+        let to = block + usize::from(!is_small);
+        if !is_small {
+            self.entries[block] = Entry { other: room as u32, ..Entry::default() };
         }
-        self.set_len(list, new_len);
-        self.release(old);
+        copy(&mut self.entries, start, to, len);
+        if is_small && class >= CLASS_MARKED {
+            let unused = Entry { other: UNUSED, ..Entry::default() };
+            self.entries[to + len..to + room].fill(unused);
+        }
+        let place = Place { class, at: block, start: to, len, end: block + room };
+        self.set_len(list, place, new_len);
+        self.release(from);
         Ok(to)
     }
 
@@ -328,19 +379,16 @@ impl<T: Stamp> Arena<T> {
         Ok(at as u32)
     }
 
-    fn release(&mut self, list: List) {
-        if list.class() == 0 {
-            return;
-        }
-        if list.is_large() {
-            self.runs.give(list.at(), self.capacity(list) as u32);
-            return;
-        }
-        // Where there is no memory to remember it, the block is not used again.
-        if let Some(free) = self.free.get_mut(usize::from(list.class()))
+    /// Has the block be used again.
+    fn release(&mut self, Place { class, at, end, .. }: Place) {
+        if class >= CLASS_LARGE {
+            self.runs.give(at as u32, (end - at) as u32);
+        } else if class > 0
+            // Where there is no memory to remember it, the block is not used again.
+            && let Some(free) = self.free.get_mut(usize::from(class))
             && reserve(free, 1).is_ok()
         {
-            free.push(list.at());
+            free.push(at as u32);
         }
     }
 
@@ -348,15 +396,15 @@ impl<T: Stamp> Arena<T> {
     pub(crate) fn restamp<S: Stamp>(self, lists: &[List], change: impl Fn(T) -> S) -> Arena<S> {
         // A long list's length is no time.
         let long = lists.iter().copied().filter(|list| list.is_large());
-        let long: Vec<(List, usize)> = long.map(|list| (list, self.len_of(list))).collect();
+        let long: Vec<(List, Place)> = long.map(|list| (list, self.place(list))).collect();
         let entries = self.entries.into_iter().map(|Entry { time, other, seq }| Entry {
             time: change(time),
             other,
             seq,
         });
         let mut arena = Arena { entries: entries.collect(), free: self.free, runs: self.runs };
-        for (mut list, len) in long {
-            arena.set_len(&mut list, len);
+        for (mut list, place) in long {
+            arena.set_len(&mut list, place, place.len);
         }
         arena
     }
@@ -414,17 +462,17 @@ mod tests {
             for (at, list) in lists.iter_mut().enumerate() {
                 // Each has its own busy and quiet days, up to some thousands of edges.
                 let wanted = (at * 37 + round * 911) % (10 + at * 20);
-                while arena.len_of(*list) < wanted {
+                while arena.get(*list).len() < wanted {
                     arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
                     seq += 1;
                 }
-                while arena.len_of(*list) > wanted {
+                while arena.get(*list).len() > wanted {
                     let Entry { time, seq, .. } = arena.get(*list)[0];
                     assert!(arena.remove(list, time, seq) && seq >= oldest[at]);
                     oldest[at] = seq;
                 }
             }
-            live_max = lists.iter().map(|list| arena.len_of(*list)).sum::<usize>().max(live_max);
+            live_max = lists.iter().map(|list| arena.get(*list).len()).sum::<usize>().max(live_max);
         }
         assert!(arena.len() * 2 < live_max * 3, "{} entries for {live_max}", arena.len());
     }

@@ -626,24 +626,22 @@ impl<T: Stamp> Dynamic<T> {
     /// Entries of a window: those that the lens shows where edges came in order, and at least
     /// those where they did not.
     fn window(&self, account: u32, side: Side, (from, to): (T, T), lens: Lens<T>) -> &[Entry<T>] {
-        let all = self.half(side).get(account);
-        let is_ordered = self.is_ordered();
+        let half = self.half(side);
+        if !self.is_ordered() {
+            return half.span(account, |one| one.time < from, |one| one.time > to);
+        }
         let from = match self.sealed.last {
-            Some(last) if is_ordered && self.is_draining() => from.max(T::after(last)),
+            Some(last) if self.is_draining() => from.max(T::after(last)),
             _ => from,
         };
-        let is_old = |one: &Entry<T>| one.time < from || (is_ordered && lens.is_gone(*one));
-        let is_new = |one: &Entry<T>| one.time > to || (is_ordered && !lens.has_come(one.seq));
-        // Most windows hold a whole list or its new end.
-        let first = match all.first() {
-            Some(oldest) if is_old(oldest) => all.partition_point(is_old),
-            _ => 0,
-        };
-        let end = match all.last() {
-            Some(newest) if is_new(newest) => all.partition_point(|one| !is_new(one)),
-            _ => all.len(),
-        };
-        all.get(first..end).unwrap_or_default()
+        if let Some((from, to)) = lens.lets_through((from, to)) {
+            return half.span(account, |one| one.time < from, |one| one.time > to);
+        }
+        half.span(
+            account,
+            |one| (one.time < from) | lens.is_gone(one),
+            |one| (one.time > to) | !lens.has_come(one.seq),
+        )
     }
 }
 
@@ -657,6 +655,14 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
 
     fn has_dropped(&self, entry: Entry<T>) -> bool {
         (self.head as u32).wrapping_sub(entry.seq).cast_signed() > 0
+    }
+
+    fn has_any(&self, account: u32, side: Side) -> bool {
+        self.half(side).has_any(account)
+    }
+
+    fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.half(side).touch_lists(accounts);
     }
 
     fn key(&self, account: u32) -> i64 {

@@ -47,13 +47,40 @@ impl<T: Stamp> Half<T> {
         self.lists.get(account as usize).copied().unwrap_or_default()
     }
 
-    /// The edges of an account, in order of time.
-    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
-        self.arena.get(self.list(account))
-    }
-
     pub(crate) fn has_any(&self, account: u32) -> bool {
         !self.list(account).is_empty()
+    }
+
+    /// The edges of an account between those that are too old and those that are too new, which are
+    /// the first ones and the last ones of its list.
+    #[inline]
+    pub(crate) fn span(
+        &self,
+        account: u32,
+        is_old: impl Fn(Entry<T>) -> bool,
+        is_new: impl Fn(Entry<T>) -> bool,
+    ) -> &[Entry<T>] {
+        let list = self.list(account);
+        if let Some((some, live)) = self.arena.few(list) {
+            // Counted, all of them each time: nobody could guess where to stop.
+            let (mut first, mut end) = (0, 0);
+            for (at, &one) in some.iter().enumerate() {
+                first += usize::from((at < live) & is_old(one));
+                end += usize::from((at < live) & !is_new(one));
+            }
+            return some.get(first..end).unwrap_or_default();
+        }
+        let all = self.arena.get(list);
+        // Most windows hold a whole list or its new end.
+        let first = match all.first() {
+            Some(&oldest) if is_old(oldest) => all.partition_point(|&one| is_old(one)),
+            _ => 0,
+        };
+        let end = match all.last() {
+            Some(&newest) if is_new(newest) => all.partition_point(|&one| !is_new(one)),
+            _ => all.len(),
+        };
+        all.get(first..end).unwrap_or_default()
     }
 
     /// The entry of one edge, as [`Arena::find`].
@@ -63,25 +90,31 @@ impl<T: Stamp> Half<T> {
 
     /// Reads the newest ends of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
-        self.touch_end(accounts, <[_]>::last);
+        self.touch_end(accounts, Arena::newest);
     }
 
     /// The same for their oldest ends.
     pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
-        self.touch_end(accounts, <[_]>::first);
+        self.touch_end(accounts, Arena::oldest);
     }
 
     fn touch_end(
         &self,
         accounts: impl Iterator<Item = u32> + Clone,
-        end: impl Fn(&[Entry<T>]) -> Option<&Entry<T>>,
+        end: impl Fn(&Arena<T>, List) -> u32,
     ) {
-        // What to do next depends on the first round's waits, and is left to the second.
+        // What depends on the first round's waits is left to the second.
         let lists = accounts.map(|account| self.list(account));
         let touched = lists.clone().map(|list| self.arena.touch_block(list));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
-        let touched = lists.map(|list| end(self.arena.get(list)).map_or(0, |one| one.seq));
+        let touched = lists.map(|list| end(&self.arena, list));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+    }
+
+    /// Reads what `has_any` asks of these accounts.
+    pub(crate) fn touch_lists(&self, accounts: impl Iterator<Item = u32>) {
+        let touched = accounts.map(|account| self.touch_list(account));
+        std::hint::black_box(touched.fold(false, |all, one| all ^ one));
     }
 
     /// Reads what `has_any` asks of an account.

@@ -303,6 +303,14 @@ impl<T: Stamp> Hybrid<T> {
         Sealed::new(self.indexes.look(account, side), account, side, window)
     }
 
+    /// Reads how many entries these accounts have in segments.
+    fn touch_totals(&self, side: Side, accounts: impl Iterator<Item = u32>) {
+        if !self.parts.is_empty() {
+            let totals = accounts.map(|account| self.indexes.total(account, side));
+            std::hint::black_box(totals.fold(0, |all, one| all ^ one));
+        }
+    }
+
     /// The entries of an account in a window.
     fn older<'a, const BACKWARD: bool>(
         &'a self,
@@ -398,6 +406,16 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         }
     }
 
+    fn has_any(&self, account: u32, side: Side) -> bool {
+        self.dynamic.has_any(account, side)
+            || (!self.parts.is_empty() && self.indexes.may_have(account, side))
+    }
+
+    fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.dynamic.touch_any(side, accounts.clone());
+        self.touch_totals(side, accounts);
+    }
+
     fn key(&self, account: u32) -> i64 {
         self.dynamic.key(account)
     }
@@ -475,10 +493,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
 
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
         self.dynamic.touch_counts(side, accounts.clone());
-        if !self.parts.is_empty() {
-            let totals = accounts.map(|account| self.indexes.total(account, side));
-            std::hint::black_box(totals.fold(0, |all, one| all ^ one));
-        }
+        self.touch_totals(side, accounts);
     }
 
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {

@@ -134,6 +134,12 @@ impl Indexes {
         self.totals.get(account as usize).copied().unwrap_or_default()[side as usize]
     }
 
+    /// Whether an account has entries in some segment, as far as is known.
+    #[inline]
+    pub(crate) fn may_have(&self, account: u32, side: Side) -> bool {
+        !self.has_totals() || self.total(account, side) > 0
+    }
+
     /// Whether all segments have told their lengths.
     pub(crate) fn has_totals(&self) -> bool {
         self.far == 0

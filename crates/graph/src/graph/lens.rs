@@ -15,8 +15,9 @@ pub(crate) struct Lens<T> {
 /// The graph as it was when the trigger alone had been added.
 #[derive(Clone, Copy, Debug)]
 struct Own<T> {
-    /// The trigger's place in the batch.
+    /// The trigger's place in the batch, and its time.
     place: i32,
+    time: T,
     /// The oldest edge that was still there: by time, then by arrival.
     floor: Floor<T>,
 }
@@ -31,8 +32,8 @@ pub(crate) struct Floor<T> {
 
 impl<T: Stamp> Floor<T> {
     fn is_above(self, entry: Entry<T>, place: i32) -> bool {
-        entry.time < self.time
-            || (entry.time == self.time && self.place.is_some_and(|floor| place < floor))
+        let is_earlier = self.place.is_some_and(|floor| place < floor);
+        (entry.time < self.time) | ((entry.time == self.time) & is_earlier)
     }
 }
 
@@ -42,9 +43,17 @@ impl<T: Stamp> Lens<T> {
         Lens { first, own: None }
     }
 
-    /// What had arrived when the edge at `place` of the batch came, down to `floor`.
-    pub(crate) fn until(first: u32, place: u32, floor: Floor<T>) -> Lens<T> {
-        Lens { first, own: Some(Own { place: place.cast_signed(), floor }) }
+    /// What had arrived when the edge at `place` of the batch came, of that time, down to `floor`.
+    pub(crate) fn until(first: u32, place: u32, time: T, floor: Floor<T>) -> Lens<T> {
+        Lens { first, own: Some(Own { place: place.cast_signed(), time, floor }) }
+    }
+
+    /// The part of a window of which, where edges arrived in order of time, all are let through; None
+    /// where each has to be asked.
+    pub(crate) fn lets_through(self, (from, to): (T, T)) -> Option<(T, T)> {
+        let Some(Own { time, floor, .. }) = self.own else { return Some((from, to)) };
+        let is_cut = floor.place.is_some() && from <= floor.time;
+        (to < time && floor.time <= time && !is_cut).then_some((from.max(floor.time), to))
     }
 
     /// The place in the batch of an edge, negative for edges of earlier batches.
@@ -85,14 +94,14 @@ impl<T: Stamp> Lens<T> {
     pub(crate) fn is_gone(self, entry: Entry<T>) -> bool {
         self.own.is_some_and(|own| {
             let at = self.relative(entry.seq);
-            at != own.place && own.floor.is_above(entry, at)
+            (at != own.place) & own.floor.is_above(entry, at)
         })
     }
 
     /// This view of the new end with another's of the old end.
     pub(crate) fn with_floor_of(self, older: Lens<T>) -> Lens<T> {
         let own = self.own.zip(older.own);
-        Lens { own: own.map(|(new, old)| Own { place: new.place, floor: old.floor }), ..self }
+        Lens { own: own.map(|(new, old)| Own { floor: old.floor, ..new }), ..self }
     }
 }
 
@@ -105,7 +114,7 @@ mod tests {
     fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
         // The batch starts just before the numbers wrap.
         let first = u32::MAX - 1;
-        let lens = Lens::until(first, 2, Floor { time: 10u32, place: Some(-3) });
+        let lens = Lens::until(first, 2, 30, Floor { time: 10u32, place: Some(-3) });
         let entry =
             |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
         assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));

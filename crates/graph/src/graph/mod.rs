@@ -43,6 +43,12 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     /// order of arrival.
     fn has_dropped(&self, entry: Entry<T>) -> bool;
 
+    /// Whether an account has, or had lately, edges on this side.
+    fn has_any(&self, account: u32, side: Side) -> bool;
+
+    /// Reads what `has_any` asks, so that the waits of many overlap.
+    fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);
+
     /// The caller's number of an account.
     fn key(&self, account: u32) -> i64;
 

@@ -88,6 +88,8 @@ pub(crate) struct Scratch<T> {
     scatter_gather: scatter_gather::Scratch<T>,
     temporal_cycle: temporal_cycle::Scratch<T>,
     simple_cycle: simple_cycle::Scratch,
+    /// Triggers that may close a cycle.
+    closing: Vec<u32>,
     pub credits: Credits,
 }
 
@@ -98,6 +100,7 @@ impl<T: Stamp> Default for Scratch<T> {
             scatter_gather: scatter_gather::Scratch::default(),
             temporal_cycle: temporal_cycle::Scratch::default(),
             simple_cycle: simple_cycle::Scratch::default(),
+            closing: Vec::new(),
             credits: Credits::default(),
         }
     }
@@ -116,6 +119,7 @@ impl<T: Stamp> Scratch<T> {
             + self.scatter_gather.bytes()
             + self.temporal_cycle.bytes()
             + self.simple_cycle.bytes()
+            + self.closing.capacity() * size_of::<u32>()
             + self.credits.bytes()
     }
 }
@@ -157,17 +161,19 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
             let scratch = &mut scratch.scatter_gather;
             scatter_gather::scatter_gather(scene, search, side, places, scratch, credits);
         }
-        Kind::TemporalCycle => {
-            for &place in places {
-                let scratch = &mut scratch.temporal_cycle;
-                temporal_cycle::temporal_cycle(scene, search, place, scratch, credits);
+        Kind::TemporalCycle | Kind::SimpleCycle => {
+            let mut closing = std::mem::take(&mut scratch.closing);
+            scene.closing(places, search.window, &mut closing);
+            for &place in &closing {
+                if kind == Kind::TemporalCycle {
+                    let scratch = &mut scratch.temporal_cycle;
+                    temporal_cycle::temporal_cycle(scene, search, place, scratch, credits);
+                } else {
+                    let scratch = &mut scratch.simple_cycle;
+                    simple_cycle::simple_cycle(scene, search, length_max, place, scratch, credits);
+                }
             }
-        }
-        Kind::SimpleCycle => {
-            for &place in places {
-                let scratch = &mut scratch.simple_cycle;
-                simple_cycle::simple_cycle(scene, search, length_max, place, scratch, credits);
-            }
+            scratch.closing = closing;
         }
     }
 }

@@ -60,8 +60,8 @@ pub(crate) struct Reach<T> {
     /// Rank, number of the step that led here, account. Accounts of one rank come in order of
     /// discovery: their numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    /// Accounts that the edges looked at last have led to, with their ranks.
-    pub fresh: Vec<(u64, u32)>,
+    /// Accounts that the edges looked at last have led to, as the heap has them.
+    pub fresh: Vec<(u64, u32, u32)>,
     pub work: u64,
 }
 
@@ -137,8 +137,21 @@ impl<T: Copy> Reach<T> {
         self.steps.push(Step { to: account, seq: entry.seq, time: entry.time, next });
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
-            self.heap.push(Reverse((rank, at, entry.other)));
-            self.fresh.push((rank, entry.other));
+            self.fresh.push((rank, at, entry.other));
+        }
+    }
+
+    /// Has those of the accounts just found looked at some time for which `is_worth_it`.
+    pub(crate) fn queue(&mut self, is_worth_it: impl Fn(u32) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.fresh.len() {
+            let one = self.fresh[at];
+            self.fresh[kept] = one;
+            kept += usize::from(is_worth_it(one.2));
+        }
+        self.fresh.truncate(kept);
+        for &one in &self.fresh {
+            self.heap.push(Reverse(one));
         }
     }
 
@@ -189,7 +202,7 @@ impl<T: Copy> Reach<T> {
             + self.steps.capacity() * size_of::<Step<T>>()
             + self.runs.capacity() * size_of::<Run<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
-            + self.fresh.capacity() * size_of::<(u64, u32)>()
+            + self.fresh.capacity() * size_of::<(u64, u32, u32)>()
     }
 }
 

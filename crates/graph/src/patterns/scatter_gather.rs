@@ -525,7 +525,7 @@ mod tests {
         let mut legs = Legs::default();
         legs.see(Entry { time: 5, other: 1, seq: 120 });
         hubs.put_legs(place, legs);
-        let until = |at| Lens::until(100, at, Floor::default());
+        let until = |at| Lens::until(100, at, 20, Floor::default());
         assert!(hubs.take_legs(place, until(19)).is_none(), "its last edge is yet to come");
         assert!(hubs.take_legs(place, until(20)).is_some());
         assert!(hubs.take_legs(place, until(21)).is_none(), "another worker has them");

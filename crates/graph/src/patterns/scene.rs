@@ -184,8 +184,9 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
     /// What the trigger at `place` sees.
     pub(crate) fn lens(&self, place: u32) -> Lens<T> {
         if self.is_causal {
-            let floor = self.triggers.get(place as usize).map(|one| one.floor).unwrap_or_default();
-            Lens::until(self.first, place, floor)
+            let trigger = self.triggers.get(place as usize);
+            let (time, floor) = trigger.map(|one| (one.time, one.floor)).unwrap_or_default();
+            Lens::until(self.first, place, time, floor)
         } else {
             Lens::whole(self.first)
         }
@@ -231,6 +232,24 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
             let accounts = triggers.clone().map(|one| one.end(end));
             self.graph.touch(side, accounts, oldest.closed(window).onward());
         }
+    }
+
+    /// Which of these triggers may close a cycle: somebody has paid its source, and its target has
+    /// paid somebody. Reads where searches from them begin.
+    pub(crate) fn closing(&self, places: &[u32], window: u64, found: &mut Vec<u32>) {
+        found.clear();
+        let triggers =
+            places.iter().filter_map(|&place| Some((place, self.triggers.get(place as usize)?)));
+        if self.triggers.len() > 1 {
+            self.graph.touch_any(Side::In, triggers.clone().map(|(_, one)| one.source));
+            self.graph.touch_any(Side::Out, triggers.clone().map(|(_, one)| one.target));
+        }
+        let is_closing = |one: &Trigger<T>| {
+            self.graph.has_any(one.source, Side::In) & self.graph.has_any(one.target, Side::Out)
+        };
+        found.extend(triggers.filter(|(_, one)| is_closing(one)).map(|(place, _)| place));
+        let ends = [(Side::Out, Side::In), (Side::In, Side::Out)];
+        self.touch(found.iter().copied(), window, &ends);
     }
 
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {

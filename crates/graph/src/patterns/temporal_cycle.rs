@@ -113,10 +113,19 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
             let (span_to, span_from) = (self.window_to(to), self.window_from(from, to));
             let cost =
                 |account, side, span| self.scene.cost(self.search, account, side, span, lens);
-            let cost_to =
-                *known_to.get_or_insert_with(|| towards.work + cost(to.1, Side::In, span_to));
-            let cost_from =
-                *known_from.get_or_insert_with(|| away.work + cost(from.1, Side::Out, span_from));
+            let cost_to = *known_to.get_or_insert_with(|| cost(to.1, Side::In, span_to));
+            if cost_to == 0 {
+                towards.take(to.1);
+                (next_to, known_to) = (towards.peek(), None);
+                continue;
+            }
+            let cost_from = *known_from.get_or_insert_with(|| cost(from.1, Side::Out, span_from));
+            if cost_from == 0 {
+                away.take(from.1);
+                (next_from, known_from) = (away.peek(), None);
+                continue;
+            }
+            let (cost_to, cost_from) = (towards.work + cost_to, away.work + cost_from);
             if cost_to.min(cost_from) > self.search.work_max {
                 return false;
             }
@@ -129,9 +138,10 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 all.for_each(|one| {
                     towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
                 });
+                self.queue(towards, Side::In);
                 // What leaves before all that arrives from now on is not looked at.
                 let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
-                towards.fresh.retain(|&(rank, _)| u64::MAX - rank > first);
+                towards.fresh.retain(|&(rank, ..)| u64::MAX - rank > first);
                 self.touch(towards, Side::In);
                 (next_to, known_to) = (towards.peek(), None);
             } else {
@@ -142,23 +152,32 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 all.for_each(|one| {
                     away.note(self.from_target, account, one, one.time.offset());
                 });
+                self.queue(away, Side::Out);
                 self.touch(away, Side::Out);
                 (next_from, known_from) = (away.peek(), None);
             }
         }
     }
 
-    /// Reads where the lists of accounts that were just found lie, so that the waits overlap.
+    /// Has accounts that were just found looked at some time, but for those that lead nowhere.
+    fn queue(&self, reach: &mut Reach<T>, side: Side) {
+        let found = reach.fresh.iter().map(|&(.., account)| account);
+        self.scene.graph.touch_any(side, found);
+        reach.queue(|account| self.scene.graph.has_any(account, side));
+    }
+
+    /// Reads where the lists of these accounts lie, so that the waits overlap.
     fn touch(&self, reach: &mut Reach<T>, side: Side) {
-        let best = reach.fresh.iter().min().copied();
-        if let Some((rank, account)) = best.filter(|_| reach.fresh.len() <= TOUCHED_MAX) {
-            let accounts = reach.fresh.iter().map(|&(_, account)| account);
+        let fresh = &reach.fresh;
+        if fresh.len() <= TOUCHED_MAX
+            && let Some(best) = fresh.iter().map(|one| one.0).min()
+        {
             // Of the others less is walked.
             let window = match side {
-                Side::In => self.window_to((rank, account)),
-                Side::Out => (T::from_offset(rank + 1), self.window.1),
+                Side::In => (self.window.0, T::from_offset(u64::MAX - best - 1)),
+                Side::Out => (T::from_offset(best + 1), self.window.1),
             };
-            self.scene.graph.touch(side, accounts, window);
+            self.scene.graph.touch(side, fresh.iter().map(|one| one.2), window);
         }
         reach.fresh.clear();
     }
@@ -179,6 +198,8 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                     towards.note(self.to_source, account, entry, u64::MAX - step.time.offset());
                 }
             }
+            towards.queue(|_| true);
+            towards.fresh.clear();
             if towards.work > self.search.work_max {
                 return false;
             }
