@@ -219,20 +219,34 @@ impl<T: Stamp> Arena<T> {
         self.entries.get(at + last).map_or(0, |one| one.seq)
     }
 
-    /// The same for its oldest entry.
+    /// The same for its oldest entry; of a short list, which moves when that goes, for its other end.
     pub(crate) fn oldest(&self, list: List) -> u32 {
         let at = list.at() as usize;
-        let header = self.entries.get(at).copied().unwrap_or_default();
-        let dead = if list.is_large() { header.seq as usize } else { 0 };
-        self.entries.get(at + dead).map_or(0, |one| one.seq)
+        let dead = self.entries.get(at).map_or(0, |header| header.seq as usize);
+        let room = capacity(list.class()).saturating_sub(1);
+        let other = if list.is_large() { dead + 1 } else { room };
+        self.entries.get(at + other).map_or(0, |one| one.seq)
+    }
+
+    /// The first entry of a list.
+    fn first(&self, list: List) -> Option<&Entry<T>> {
+        let at = list.at() as usize;
+        if list.is_large() {
+            let dead = self.entries.get(at)?.seq as usize;
+            return self.entries.get(at + 1 + dead);
+        }
+        self.entries.get(at).filter(|_| !list.is_empty())
     }
 
     /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
     pub(crate) fn find(&self, list: List, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
-        let all = self.get(list);
         let is_it = |one: &&Entry<T>| one.seq == seq;
         // Edges leave at the old end, or, if they are taken back, at the new one.
-        let at_end = all.first().filter(is_it).or_else(|| all.last().filter(is_it));
+        if let Some(oldest) = self.first(list).filter(is_it) {
+            return Some(*oldest);
+        }
+        let all = self.get(list);
+        let at_end = all.last().filter(is_it);
         let found = match (at_end, head) {
             (Some(one), _) => Some(one),
             (None, Some(head)) => {
