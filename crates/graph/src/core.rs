@@ -270,19 +270,28 @@ impl<T: Stamp> Core<T> {
         (first, number): (u64, u64),
     ) -> Result<(), Full> {
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
+        let is_causal = settings.mode == Mode::Causal;
+        // Where nothing comes late, and age alone evicts, no row has to know what went before it.
+        let is_plain = is_causal && self.queue.is_plain(added, most);
         let mut oldest = self.oldest(horizon);
         for ((number, &Record { source, target, time }), &row) in (number..).zip(added).zip(rows) {
             let floor = self.floor(first, oldest);
             self.triggers.push(Trigger { source, target, time, floor });
-            if settings.mode == Mode::Causal {
-                let now = Some(edges.times[row as usize]);
-                if now > self.now {
-                    self.now = now;
-                    oldest = self.oldest(horizon);
-                }
-                self.queue.add(time, number);
+            if !is_causal {
+                continue;
+            }
+            let now = Some(edges.times[row as usize]);
+            if now > self.now {
+                self.now = now;
+                oldest = self.oldest(horizon);
+            }
+            self.queue.add(time, number);
+            if !is_plain {
                 self.queue.evict(&self.graph, number + 1, oldest, most)?;
             }
+        }
+        if is_plain {
+            self.queue.evict(&self.graph, number + added.len() as u64, oldest, most)?;
         }
         Ok(())
     }

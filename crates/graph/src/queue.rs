@@ -94,6 +94,14 @@ impl<T: Stamp> Queue<T> {
         self.alive += 1;
     }
 
+    /// Whether these edges come in order of time, as all before them that are there, and leave no
+    /// more than `most`.
+    pub(crate) fn is_plain(&self, added: &[Record<T>], most: usize) -> bool {
+        let is_next = added.first().is_none_or(|one| one.time >= self.newest);
+        let is_room = self.alive.saturating_add(added.len()) <= most;
+        self.late.is_empty() && is_room && is_next && added.is_sorted_by_key(|one| one.time)
+    }
+
     /// Sees to it that the edge at the cursor is the oldest that did not come late.
     fn advance(&mut self, graph: &Dynamic<T>, end: u64) {
         while self.next.is_none() && self.cursor < end {
@@ -124,16 +132,9 @@ impl<T: Stamp> Queue<T> {
             if self.next.is_none() {
                 self.advance(graph, end);
             }
-            if let Some(record) = self.next
-                && self.late.is_empty()
-                && record.time >= oldest
-                && self.alive <= most
-            {
-                break;
-            }
-            let punctual = self.next.map(|record| (record.time, self.cursor));
             // The oldest by time, then by arrival.
             let late = if self.late.is_empty() { None } else { self.late.first().copied() };
+            let punctual = self.next.map(|record| (record.time, self.cursor));
             let key = match (punctual, late) {
                 (Some(one), Some(other)) => one.min(other),
                 (Some(one), None) | (None, Some(one)) => one,
@@ -143,8 +144,8 @@ impl<T: Stamp> Queue<T> {
                 break;
             }
             reserve(&mut self.gone, 1)?;
-            reserve(&mut self.late_gone, 1)?;
             let gone = if late == Some(key) {
+                reserve(&mut self.late_gone, 1)?;
                 self.late.remove(&key);
                 self.late_gone.push(key);
                 graph.record(key.1)

@@ -4,7 +4,7 @@ use super::Adjacency;
 use super::accounts::{Accounts, NOBODY, Side};
 use super::arena::{Entry, LENGTH_MAX};
 use super::half::{Bits, Half, Loops, PIECE, TOUCHED};
-use super::lens::Lens;
+use super::lens::{Cut, Lens};
 use super::records::{Gone, Owner, Record, Records};
 use super::stamp::Stamp;
 use crate::memory::{Full, or_abort, reserve};
@@ -634,14 +634,18 @@ impl<T: Stamp> Dynamic<T> {
             Some(last) if self.is_draining() => from.max(T::after(last)),
             _ => from,
         };
-        if let Some((from, to)) = lens.lets_through((from, to)) {
-            return half.span(account, |one| one.time < from, |one| one.time > to);
+        let is_early = |from: T| move |one: Entry<T>| one.time < from;
+        match lens.cut((from, to)) {
+            Cut::Times(from, to) => half.span(account, is_early(from), |one| one.time > to),
+            Cut::Arrivals(from) => {
+                half.span(account, is_early(from), |one| !lens.has_come(one.seq))
+            }
+            Cut::Each => half.span(
+                account,
+                |one| (one.time < from) | lens.is_gone(one),
+                |one| (one.time > to) | !lens.has_come(one.seq),
+            ),
         }
-        half.span(
-            account,
-            |one| (one.time < from) | lens.is_gone(one),
-            |one| (one.time > to) | !lens.has_come(one.seq),
-        )
     }
 }
 

@@ -30,6 +30,17 @@ pub(crate) struct Floor<T> {
     pub place: Option<i32>,
 }
 
+/// What cuts a list of edges to those of a window that a trigger sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut<T> {
+    /// Their times, from the one to the other.
+    Times(T, T),
+    /// From this time on, what had come when the trigger did.
+    Arrivals(T),
+    /// Each has to be asked.
+    Each,
+}
+
 impl<T: Stamp> Floor<T> {
     fn is_above(self, entry: Entry<T>, place: i32) -> bool {
         let is_earlier = self.place.is_some_and(|floor| place < floor);
@@ -48,12 +59,14 @@ impl<T: Stamp> Lens<T> {
         Lens { first, own: Some(Own { place: place.cast_signed(), time, floor }) }
     }
 
-    /// The part of a window of which, where edges arrived in order of time, all are let through; None
-    /// where each has to be asked.
-    pub(crate) fn lets_through(self, (from, to): (T, T)) -> Option<(T, T)> {
-        let Some(Own { time, floor, .. }) = self.own else { return Some((from, to)) };
-        let is_cut = floor.place.is_some() && from <= floor.time;
-        (to < time && floor.time <= time && !is_cut).then_some((from.max(floor.time), to))
+    /// How to tell which edges of a window are let through, where they arrived in order of time.
+    pub(crate) fn cut(self, (from, to): (T, T)) -> Cut<T> {
+        let Some(Own { time, floor, .. }) = self.own else { return Cut::Times(from, to) };
+        if floor.time > time || (floor.place.is_some() && from <= floor.time) {
+            return Cut::Each;
+        }
+        let from = from.max(floor.time);
+        if to < time { Cut::Times(from, to) } else { Cut::Arrivals(from) }
     }
 
     /// The place in the batch of an edge, negative for edges of earlier batches.
