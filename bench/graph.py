@@ -1,8 +1,8 @@
 """Measure graph features: ``python bench/graph.py [--quick]``.
 
 A generated stream with the statistics of IBM's HI-Small runs through Farrow in batch mode, Farrow
-in causal mode and snapml (from the package registry, run as it is installed), one after the other,
-on the same batches, one thread each.  In batch mode the counts must be equal, batch by batch.
+in causal mode and snapml (from the package registry, run as it is installed), in turn, on the same
+batches, one thread each.  In batch mode the counts must be equal, batch by batch.
 Then two threads, and a graph that has lived through thirty days beside a fresh one.  Prints rates
 and ratios and leaves the raw samples and the table in bench/results/.
 """
@@ -10,6 +10,7 @@ and ratios and leaves the raw samples and the table in bench/results/.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import statistics
 import sys
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HOUR = 3600
+# Each peer has so many turns at a task.
+TURNS = 5
 COLUMNS = {"fan": 58, "degree": 58, "scatter-gather": 29, "temp-cycle": 29, "lc-cycle": 9}
 # Where the measured rows begin, as a share of all: on a Wednesday, so that windows of up to two
 # days hold working days alone. Nearer to the weekend they would hold half as many rows.
@@ -103,24 +106,42 @@ def shared_tasks() -> list[Task]:
 
 
 class Driver(Lines):
-    """A process of one implementation."""
+    """A process of one implementation that has a task; a context manager."""
 
-    def __init__(self, peer: str, data: Path) -> None:
+    def __init__(self, peer: str, data: Path, task: Task) -> None:
         python = python_of("snapml") if peer == "snapml" else sys.executable
         if python is None:
             raise SystemExit(f"{peer} has no environment")
         super().__init__(python, str(HERE / "peers" / "graph_driver.py"), peer, str(data))
-
-    def ask(self, task: Task, rows: int, seconds_max: float) -> None:
-        """Send a task."""
         fields = ("windows", "counts", "batch", "threads", "work_max", "start", "has_lived")
-        message = {name: getattr(task, name) for name in fields}
-        self.send({**message, "rows": rows, "seconds_max": seconds_max})
+        self.send({name: getattr(task, name) for name in fields})
+        self.times: list[float] = []
+        self.sums: list[float] = []
+        self.stats: dict[str, Any] = {}
 
-    def run(self, task: Task, rows: int, seconds_max: float) -> dict[str, Any]:
-        """The answer to a task."""
-        self.ask(task, rows, seconds_max)
-        return self.answer()
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, rows: int, seconds_max: float) -> None:
+        """Begin a turn; ``answer`` must follow."""
+        self.send({"rows": rows, "seconds_max": seconds_max})
+
+    def end(self) -> list[float]:
+        """Seconds of the batches of a turn that was begun."""
+        answer = self.answer()
+        self.times += answer["times"]
+        self.sums += answer["sums"]
+        self.stats = answer["stats"]
+        times: list[float] = answer["times"]
+        return times
+
+    def turn(self, rows: int, seconds_max: float) -> None:
+        """The next rows."""
+        self.ask(rows, seconds_max)
+        self.end()
 
 
 def stream(rows: int, path: Path, **how: int) -> None:
@@ -135,54 +156,60 @@ def stream(rows: int, path: Path, **how: int) -> None:
 def measure(
     chosen: list[str], path: Path, quick: bool, notes: list[str]
 ) -> Iterator[tuple[Task, dict[str, Sample]]]:
-    """All tasks, each with all peers in turn."""
+    """All tasks, each with all peers in turn: this machine is not equally quick all the time."""
     for task in tasks():
-        samples = {}
-        sums: dict[str, list[float]] = {}
-        for peer in (name for name in task.peers if name in chosen):
-            rows = 20_000 if task.batch == 1 else 2048 * (20 if quick else 100)
-            driver = Driver(peer, path)
-            try:
-                answer = driver.run(task, rows, 3.0 if quick else 12.0)
-            finally:
-                driver.close()
-            samples[peer] = Sample(task.name, peer, "", "s", answer["times"])
-            sums[peer] = answer["sums"]
-            cut = {
-                kind: count for kind, count in answer["stats"].get("cut_short", {}).items() if count
-            }
+        batches, seconds = (20, 3.0) if quick else (100, 12.0)
+        rows = 20_000 if task.batch == 1 else batches * task.batch
+        with contextlib.ExitStack() as stack:
+            drivers: dict[str, Driver] = {}
+            for peer in (name for name in task.peers if name in chosen):
+                drivers[peer] = stack.enter_context(Driver(peer, path, task))
+                drivers[peer].answer()
+            for _ in range(TURNS):
+                for driver in drivers.values():
+                    driver.turn(rows // TURNS, seconds / TURNS)
+        samples = {
+            peer: Sample(task.name, peer, "", "s", driver.times) for peer, driver in drivers.items()
+        }
+        for peer, driver in drivers.items():
+            stats = driver.stats
+            cut = {kind: count for kind, count in stats.get("cut_short", {}).items() if count}
             if cut:
                 notes.append(f"{task.name}, {peer}: searches that ended at work_max: {cut}")
-            if "bytes" in answer["stats"]:
-                stats = answer["stats"]
+            if "bytes" in stats:
                 size = stats["bytes"] / max(1, stats["edges"])
                 notes.append(f"{task.name}, {peer}: {size:.0f} bytes an edge")
             print(f"{task.name}, {peer}: {rate(task, samples[peer]):,.0f} /s", file=sys.stderr)
-        common = min((len(sums[peer]) for peer in ("batch", "snapml") if peer in sums), default=0)
-        if {"batch", "snapml"} <= sums.keys() and sums["batch"][:common] != sums["snapml"][:common]:
-            notes.append(f"{task.name}: counts differ from snapml's")
+        if {"batch", "snapml"} <= drivers.keys():
+            ours, theirs = drivers["batch"].sums, drivers["snapml"].sums
+            common = min(len(ours), len(theirs))
+            if ours[:common] != theirs[:common]:
+                notes.append(f"{task.name}: counts differ from snapml's")
         yield task, samples
 
 
 def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
     """One thread, two, and two processes with a thread and a graph each, in turn: no two threads
     of one graph can do more than these, and on a shared machine that is less than twice."""
-    rows, seconds = 2048 * (20 if quick else 100), 2.0 if quick else 6.0
+    rows, seconds = 2048 * (12 if quick else 60), 1.2 if quick else 4.0
     for task in shared_tasks():
         ways = {"one thread": (1, 1), "two threads": (1, 2), "two processes": (2, 1)}
         samples = {way: Sample(task.name, way, "", "s", []) for way in ways}
-        for _ in range(3):
+        with contextlib.ExitStack() as stack:
+            drivers: dict[str, list[Driver]] = {}
             for way, (processes, threads) in ways.items():
-                drivers = [Driver("causal", path) for _ in range(processes)]
-                try:
-                    for driver in drivers:
-                        driver.ask(dataclasses.replace(task, threads=threads), rows, seconds)
-                    for driver in drivers:
-                        times = driver.answer()["times"]
-                        samples[way].samples.extend(one / processes for one in times)
-                finally:
-                    for driver in drivers:
-                        driver.close()
+                wanted = dataclasses.replace(task, threads=threads)
+                drivers[way] = [
+                    stack.enter_context(Driver("causal", path, wanted)) for _ in range(processes)
+                ]
+                for driver in drivers[way]:
+                    driver.answer()
+            for _ in range(TURNS):
+                for way, some in drivers.items():
+                    for driver in some:
+                        driver.ask(rows, seconds)
+                    times = [one for driver in some for one in driver.end()]
+                    samples[way].samples.extend(one / len(some) for one in times)
         found = ", ".join(f"{way} {rate(task, one):,.0f} /s" for way, one in samples.items())
         print(f"{task.name}: {found}", file=sys.stderr)
         yield task, samples
@@ -194,21 +221,20 @@ def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
     fresh = whole_day("1.05 x", start=LIFE_END)
     tasks = {"fresh": fresh, "thirty days": dataclasses.replace(fresh, has_lived=True)}
     samples = {word: Sample(fresh.name, word, "", "s", []) for word in tasks}
-    sizes: dict[str, float] = {}
-    sums: dict[str, list[float]] = {}
-    for _ in range(2 if quick else 5):
+    with contextlib.ExitStack() as stack:
+        drivers: dict[str, Driver] = {}
         for word, task in tasks.items():
-            driver = Driver("causal", path)
-            try:
-                answer = driver.run(task, 2048 * 40, 60.0)
-            finally:
-                driver.close()
-            samples[word].samples.extend(answer["times"])
-            sizes[word] = answer["stats"]["bytes"] / answer["stats"]["edges"]
-            sums[word] = answer["sums"]
-    if sums["fresh"] != sums["thirty days"]:
+            drivers[word] = stack.enter_context(Driver("causal", path, task))
+            drivers[word].answer()
+        for _ in range(TURNS):
+            for driver in drivers.values():
+                driver.turn(2048 * (8 if quick else 24), 60.0)
+    for word, driver in drivers.items():
+        samples[word].samples.extend(driver.times)
+    size = {word: one.stats["bytes"] / one.stats["edges"] for word, one in drivers.items()}
+    if drivers["fresh"].sums != drivers["thirty days"].sums:
         raise SystemExit("a graph that has lived through thirty days finds other patterns")
-    return fresh, samples, sizes["thirty days"] / sizes["fresh"]
+    return fresh, samples, size["thirty days"] / size["fresh"]
 
 
 def life(task: Task, samples: dict[str, Sample], size: float) -> str:

@@ -1,8 +1,10 @@
 """Compute graph features with one implementation and print how long each batch took, as JSON.
 
-``graph_driver.py PEER DATA`` reads tasks from standard input, one JSON object a line, and answers
-each with one line.  DATA holds four columns of little-endian int64, one after the other: edge id,
-source, target, timestamp in order of time.  Run by ``bench/graph.py`` in the peer's environment.
+``graph_driver.py PEER DATA`` reads a task from standard input, a JSON object on one line, fills the
+graph and answers how many edges it holds.  Each further line is a turn, rows and seconds at most,
+answered by one that tells of its batches.  DATA holds four columns of little-endian int64, one
+after the other: edge id, source, target, timestamp in order of time.  Run by ``bench/graph.py`` in
+the peer's environment.
 """
 
 from __future__ import annotations
@@ -51,38 +53,50 @@ def made(peer: str, task: dict[str, Any]) -> Any:
     return one
 
 
-def run(peer: str, data: np.ndarray, task: dict[str, Any]) -> dict[str, Any]:
-    """Fill the graph with one window, or with all that came before, then time batches until rows or
-    seconds run out."""
-    one = made(peer, task)
-    start = int(task["start"] * data.shape[1])
-    window = max(task["windows"].values())
-    oldest = np.searchsorted(data[3], data[3, start] - window)
-    for at in range(0 if task["has_lived"] else oldest, start, 1 << 16):
-        part = data[:, at : min(at + (1 << 16), start)]
-        one.partial_fit(np.ascontiguousarray(part.T.astype(np.float64)))
-    rows = np.ascontiguousarray(data[:, start : start + task["rows"]].T.astype(np.float64))
-    batch, times, sums = task["batch"], [], []
-    until = time.perf_counter() + task["seconds_max"]
-    for at in range(0, len(rows), batch):
-        part = rows[at : at + batch]
-        began = time.perf_counter()
-        result = one.transform(part)
-        times.append(time.perf_counter() - began)
-        # Statistics differ in their last digits; counts do not.
-        sums.append(float(result[:, 4 : 4 + task["counts"]].sum()))
-        if time.perf_counter() > until:
-            break
-    stats = one.stats() if hasattr(one, "stats") else {}
-    return {"times": times, "sums": sums, "edges": int(start - oldest), "stats": stats}
+class Run:
+    """A task: a graph that holds one window, or all that came before, and the rows behind it."""
+
+    def __init__(self, peer: str, data: np.ndarray, task: dict[str, Any]) -> None:
+        self._one = made(peer, task)
+        self._data, self._task = data, task
+        self._at = int(task["start"] * data.shape[1])
+        window = max(task["windows"].values())
+        oldest = int(np.searchsorted(data[3], data[3, self._at] - window))
+        for at in range(0 if task["has_lived"] else oldest, self._at, 1 << 16):
+            self._one.partial_fit(self._rows(at, min(at + (1 << 16), self._at)))
+        self.edges = self._at - oldest
+
+    def _rows(self, start: int, end: int) -> np.ndarray:
+        return np.ascontiguousarray(self._data[:, start:end].T.astype(np.float64))
+
+    def turn(self, count: int, seconds_max: float) -> dict[str, Any]:
+        """Time batches until so many rows or seconds are over."""
+        batch, times, sums = self._task["batch"], [], []
+        rows = self._rows(self._at, self._at + count)
+        until = time.perf_counter() + seconds_max
+        for at in range(0, len(rows), batch):
+            part = rows[at : at + batch]
+            began = time.perf_counter()
+            result = self._one.transform(part)
+            times.append(time.perf_counter() - began)
+            # Statistics differ in their last digits; counts do not.
+            sums.append(float(result[:, 4 : 4 + self._task["counts"]].sum()))
+            self._at += len(part)
+            if time.perf_counter() > until:
+                break
+        stats = self._one.stats() if hasattr(self._one, "stats") else {}
+        return {"times": times, "sums": sums, "stats": stats}
 
 
 def main() -> None:
-    """Answer tasks until there are none."""
+    """Answer until there are no more lines."""
     peer, path = sys.argv[1:]
     data = np.fromfile(path, dtype=np.int64).reshape(4, -1)
+    run = Run(peer, data, json.loads(sys.stdin.readline()))
+    print(json.dumps({"edges": run.edges}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(run(peer, data, json.loads(line))), flush=True)
+        asked = json.loads(line)
+        print(json.dumps(run.turn(asked["rows"], asked["seconds_max"])), flush=True)
 
 
 if __name__ == "__main__":

@@ -291,7 +291,7 @@ impl<T: Stamp> Core<T> {
             }
         }
         if is_plain {
-            self.queue.evict(&self.graph, number + added.len() as u64, oldest, most)?;
+            self.queue.evict_aged(&self.graph, oldest)?;
         }
         Ok(())
     }

@@ -119,6 +119,27 @@ impl<T: Stamp> Queue<T> {
         }
     }
 
+    /// Evicts what is older than `oldest`, where nothing came late.
+    pub(crate) fn evict_aged(&mut self, graph: &Dynamic<T>, oldest: T) -> Result<(), Full> {
+        self.next = None;
+        // What was evicted by then may still be in the graph.
+        let before = self.floor;
+        for (number, record) in graph.records_from(self.cursor) {
+            let key = Some((record.time, number));
+            if record.time >= oldest {
+                break;
+            }
+            if key > before {
+                reserve(&mut self.gone, 1)?;
+                self.gone.push(Gone { record, seq: number as u32 });
+                self.alive -= 1;
+                self.floor = key;
+            }
+            self.cursor = number + 1;
+        }
+        Ok(())
+    }
+
     /// Evicts what is older than `oldest`, and more until `most` are left, of edges before number
     /// `end`.
     pub(crate) fn evict(

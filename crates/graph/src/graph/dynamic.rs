@@ -487,8 +487,14 @@ impl<T: Stamp> Dynamic<T> {
 
     /// Edges that are alive, in order of arrival, `stragglers` apart.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
-        (self.head..).zip(0..self.records.len()).filter_map(|(number, at)| {
-            if at % TOUCHED == 0 {
+        self.records_from(self.head)
+    }
+
+    /// The same from one number of arrival on.
+    pub(crate) fn records_from(&self, number: u64) -> impl Iterator<Item = (u64, Record<T>)> {
+        let from = number.saturating_sub(self.head) as usize;
+        (self.head + from as u64..).zip(from..self.records.len()).filter_map(move |(number, at)| {
+            if (at - from).is_multiple_of(TOUCHED) {
                 self.touch_from(number);
             }
             Some((number, self.at(at)?))

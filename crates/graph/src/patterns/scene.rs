@@ -100,13 +100,13 @@ impl Groups {
 
     /// The groups, or parts of them, of a piece.
     pub(crate) fn get(&self, piece: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
-        let account = |at: usize| self.keyed.get(at).map(|key| key >> 32);
+        let next = self.starts.partition_point(|&start| start as usize <= piece.start);
+        let mut ends = self.starts.get(next..).unwrap_or_default().iter();
         let mut rest = piece;
         std::iter::from_fn(move || {
             let start = rest.start;
-            let own = account(start).filter(|_| !rest.is_empty())?;
-            rest.start = (start..rest.end).find(|&at| account(at) != Some(own)).unwrap_or(rest.end);
-            self.places.get(start..rest.start)
+            rest.start = (*ends.next()? as usize).min(rest.end);
+            self.places.get(start..rest.start).filter(|group| !group.is_empty())
         })
     }
 }
