@@ -75,14 +75,15 @@ impl Rows {
         let whole = |column: usize, what: &str, least: f64| -> PyResult<Vec<i64>> {
             let mut numbers = Vec::with_capacity(view.nrows());
             for (row, &value) in view.column(column).iter().enumerate() {
-                let is_whole = value.trunc() == value && value.abs() <= EXACT_MAX;
+                let number = value as i64;
+                let is_whole = number as f64 == value && value.abs() <= EXACT_MAX;
                 if !is_whole || value < least {
                     return Err(PyValueError::new_err(format!(
                         "the {what} in row {row} is {value}; it must be an integer {}",
                         if least == 0.0 { "from 0 to 2**53" } else { "within 2**53 of 0" }
                     )));
                 }
-                numbers.push(value as i64);
+                numbers.push(number);
             }
             Ok(numbers)
         };
