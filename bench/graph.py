@@ -167,7 +167,7 @@ def measure(
                 drivers[peer].answer()
             for _ in range(TURNS):
                 for driver in drivers.values():
-                    driver.turn(rows // TURNS, seconds / TURNS)
+                    driver.turn(rows, seconds / TURNS)
         samples = {
             peer: Sample(task.name, peer, "", "s", driver.times) for peer, driver in drivers.items()
         }
