@@ -707,6 +707,16 @@ impl<T: Stamp> Adjacency<T> for Dynamic<T> {
         inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
     }
 
+    fn slice(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> Option<&[Entry<T>]> {
+        self.is_ordered().then(|| self.window(account, side, window, lens))
+    }
+
     fn gather(
         &self,
         account: u32,

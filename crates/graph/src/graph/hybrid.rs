@@ -462,6 +462,16 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         Walk::Merged(Merged { sealed, dynamic, is_backward: true })
     }
 
+    fn slice(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> Option<&[Entry<T>]> {
+        if self.parts.is_empty() { self.dynamic.slice(account, side, window, lens) } else { None }
+    }
+
     fn gather(
         &self,
         account: u32,

@@ -73,6 +73,10 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         lens: Lens<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
+    /// What `ascending` gives where it lies, if it lies at one place.
+    fn slice(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>)
+    -> Option<&[Entry<T>]>;
+
     /// Adds what `ascending` gives, if that is no more than `most`; says whether it is. The graph
     /// is in order of time, or `most` is the largest there is.
     fn gather(

@@ -98,7 +98,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     /// path has been seen from one of them: then the earliest arrival that was not looked at is
     /// not before the latest departure that was not. Says whether the budget was enough.
     fn meet(&self, towards: &mut Reach<T>, away: &mut Reach<T>) -> bool {
-        let lens = self.scene.lens(self.place);
+        let (graph, lens) = (self.scene.graph, self.scene.lens(self.place));
         towards.start(self.to_source);
         away.start(self.from_target);
         // Only a search's own steps change what comes next in it, and what it will have cost then.
@@ -111,15 +111,19 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 return true;
             }
             let (span_to, span_from) = (self.window_to(to), self.window_from(from, to));
-            let cost =
-                |account, side, span| self.scene.cost(self.search, account, side, span, lens);
-            let cost_to = *known_to.get_or_insert_with(|| cost(to.1, Side::In, span_to));
+            let look = |account, side, span| {
+                let all = graph.slice(account, side, span, lens);
+                let cost = || self.scene.cost(self.search, account, side, span, lens);
+                (all.map_or_else(cost, |all| all.len() as u64), all)
+            };
+            let (cost_to, all_to) = *known_to.get_or_insert_with(|| look(to.1, Side::In, span_to));
             if cost_to == 0 {
                 towards.take(to.1);
                 (next_to, known_to) = (towards.peek(), None);
                 continue;
             }
-            let cost_from = *known_from.get_or_insert_with(|| cost(from.1, Side::Out, span_from));
+            let (cost_from, all_from) =
+                *known_from.get_or_insert_with(|| look(from.1, Side::Out, span_from));
             if cost_from == 0 {
                 away.take(from.1);
                 (next_from, known_from) = (away.peek(), None);
@@ -134,10 +138,13 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 towards.take(account);
                 towards.work += 1;
                 // The newest first: the oldest of a run ends up at its head, where a path starts.
-                let all = self.scene.graph.descending(account, Side::In, span_to, lens);
-                all.for_each(|one| {
+                let mut note = |one: Entry<T>| {
                     towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
-                });
+                };
+                match all_to {
+                    Some(all) => all.iter().rev().for_each(|one| note(*one)),
+                    None => graph.descending(account, Side::In, span_to, lens).for_each(note),
+                }
                 self.queue(towards, Side::In);
                 // What leaves before all that arrives from now on is not looked at.
                 let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
@@ -148,10 +155,18 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
                 let account = from.1;
                 away.take(account);
                 away.work += 1;
-                let all = self.scene.graph.ascending(account, Side::Out, span_from, lens);
-                all.for_each(|one| {
+                let mut note = |one: Entry<T>| {
                     away.note(self.from_target, account, one, one.time.offset());
-                });
+                };
+                match all_from {
+                    // Less is left to be looked at, perhaps, than when it was found.
+                    Some(all) => {
+                        all.iter()
+                            .take_while(|one| one.time <= span_from.1)
+                            .for_each(|one| note(*one));
+                    }
+                    None => graph.ascending(account, Side::Out, span_from, lens).for_each(note),
+                }
                 self.queue(away, Side::Out);
                 self.touch(away, Side::Out);
                 (next_from, known_from) = (away.peek(), None);
