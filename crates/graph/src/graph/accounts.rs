@@ -2,6 +2,7 @@
 
 use super::index::Index;
 use super::keys::Keys;
+use super::numbering::Numbering;
 use super::records::Record;
 use crate::memory::{Full, reserve};
 
@@ -184,11 +185,42 @@ impl Accounts {
     }
 
     /// All accounts in the order of their first appearance; none where it is not kept.
-    pub(crate) fn in_order(&self) -> Vec<i64> {
+    pub(crate) fn by_appearance(&self) -> Vec<u32> {
         let Some(orders) = &self.orders else { return Vec::new() };
-        let mut all: Vec<(u64, i64)> = orders.iter().copied().zip(self.keys.iter()).collect();
+        let mut all: Vec<(u64, u32)> = orders.iter().copied().zip(0..).collect();
         all.sort_unstable();
-        all.into_iter().map(|(_, key)| key).collect()
+        all.into_iter().map(|(_, account)| account).collect()
+    }
+
+    /// The same, by the callers' numbers.
+    pub(crate) fn in_order(&self) -> Vec<i64> {
+        self.by_appearance().into_iter().map(|account| self.key(account)).collect()
+    }
+
+    /// The same accounts under other small numbers; where their order is kept, in that order.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Accounts, Full> {
+        let named = numbering.named();
+        let mut accounts = Accounts::new(self.orders.is_some());
+        accounts.index = Index::with_room(named.len())?;
+        for (part, some) in named.chunks(GUESSED).enumerate() {
+            let mut found = [0; GUESSED];
+            found.iter_mut().zip(some).for_each(|(key, &old)| *key = self.key(old));
+            for (at, &key) in (part * GUESSED..).zip(&found).take(some.len()) {
+                if at == 0 {
+                    accounts.keys.make_room(key, true)?;
+                    accounts.keys.reserve(named.len())?;
+                }
+                accounts.keys.make_room(key, true)?;
+                accounts.keys.put(at, key);
+                accounts.index.insert(hash(key), at as u32);
+            }
+        }
+        accounts.appeared = named.len() as u64;
+        if let Some(orders) = &mut accounts.orders {
+            reserve(orders, named.len())?;
+            orders.extend(0..named.len() as u64);
+        }
+        Ok(accounts)
     }
 
     /// The callers' numbers of the accounts whose small numbers are `from` and above.

@@ -376,6 +376,39 @@ impl<T: Stamp> Arena<T> {
         Ok(at)
     }
 
+    /// Makes room for lists of so many entries, and for what their blocks are larger.
+    pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), Full> {
+        reserve_exact(&mut self.entries, entries + entries / 16)
+    }
+
+    /// A list of these entries, with others at the other ends, in the smallest block that holds them.
+    pub(crate) fn append(
+        &mut self,
+        entries: &[Entry<T>],
+        other: impl Fn(u32) -> u32,
+    ) -> Result<List, Full> {
+        let len = entries.len();
+        if len == 0 {
+            return Ok(List::default());
+        }
+        let class = CLASSES.get(len).copied().unwrap_or(CLASS_LARGE);
+        let is_large = class >= CLASS_LARGE;
+        let room = if is_large { large_capacity(len) } else { capacity(class) };
+        let at = self.allocate(room)?;
+        let block = &mut self.entries[at as usize..at as usize + room];
+        let (header, rest) = block.split_at_mut(usize::from(is_large));
+        if let Some(header) = header.first_mut() {
+            let time = T::from_offset(len as u64);
+            *header = Entry { time, other: room as u32, seq: 0 };
+        } else if class >= CLASS_MARKED {
+            rest[len..].fill(Entry { other: UNUSED, ..Entry::default() });
+        }
+        for (to, one) in rest.iter_mut().zip(entries) {
+            *to = Entry { other: other(one.other), ..*one };
+        }
+        Ok(List::new(at, class, len))
+    }
+
     /// Room for so many entries.
     fn allocate(&mut self, room: usize) -> Result<u32, Full> {
         if let Some((at, _)) = self.runs.take(room as u32, room as u32) {

@@ -5,6 +5,7 @@ use super::accounts::{Accounts, NOBODY, Side};
 use super::arena::{Entry, LENGTH_MAX};
 use super::half::{Bits, Half, Loops, PIECE, TOUCHED};
 use super::lens::{Cut, Lens};
+use super::numbering::Numbering;
 use super::records::{Gone, Owner, Record, Records};
 use super::stamp::Stamp;
 use crate::memory::{Full, or_abort, reserve};
@@ -45,14 +46,17 @@ pub(crate) struct Mark<T> {
 const SPARSE: usize = 8;
 /// and for more than these.
 const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
-/// It is also made anew, in a call of so many rows, when its lists have an eighth more room for
-/// each edge than they had the last time: after a busy day, say.
+/// It is also made anew, in a call of so many rows, when it is an eighth larger, for what it holds,
+/// than it was the last time: after a busy day, say.
 const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
-/// Of so many edges at most: it takes some 0.7 us for each, in one call.
+/// Of so many edges at most: it takes some 0.25 us for each, in one call.
 const TIDIED_MAX: usize = 1 << 19;
-/// Entries that lists have room for, in thousandths of those that they hold: of a graph that was
-/// filled once, at most.
-const ROOM: usize = 1250;
+/// Not before so many edges have come for each that is moved.
+const TIDIED_AFTER: f64 = 0.25;
+/// What a graph that was filled once takes, at most, in thousandths of what its edges and accounts
+/// take alone.
+const ROOM: usize = 1200;
+
 #[derive(Debug)]
 pub(crate) struct Dynamic<T> {
     /// The time of offset 0.
@@ -75,7 +79,7 @@ pub(crate) struct Dynamic<T> {
     /// Edges that are alive and came late: no segment takes them. None where there are none.
     late: Option<BTreeMap<u64, Late<T>>>,
     sealed: Boundary<T>,
-    /// Number of arrival at which it was made anew, and its room then, as [`ROOM`].
+    /// Number of arrival at which it was made anew, and what it took then, as [`ROOM`].
     tidied: (u64, usize),
 }
 
@@ -569,8 +573,8 @@ impl<T: Stamp> Dynamic<T> {
 
     fn is_untidy(&self, rows: usize) -> bool {
         let (since, room) = self.tidied;
-        // Each edge that comes pays for one that is moved.
-        let is_long_ago = self.next().saturating_sub(since) >= self.alive as u64;
+        let arrivals = self.next().saturating_sub(since) as f64;
+        let is_long_ago = arrivals >= self.alive as f64 * TIDIED_AFTER;
         let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
         let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
         rows >= TIDIED_IN && is_large && is_worth_it && is_long_ago && self.room() > room * 9 / 8
@@ -578,40 +582,48 @@ impl<T: Stamp> Dynamic<T> {
 
     /// As [`ROOM`].
     fn room(&self) -> usize {
-        (self.out.room() + self.into.room()) * 1000 / (2 * self.alive).max(1)
+        let edge = 2 * size_of::<Entry<T>>() + size_of::<u32>();
+        // Its number and slot in the index, and both its lists.
+        let account = 5 * size_of::<u32>();
+        let least = self.alive * edge + self.accounts.len() * account;
+        self.bytes() * 1000 / least.max(1)
     }
 
     /// The same graph in memory of its size, if there is that much. Accounts have other small
-    /// numbers then.
+    /// numbers then: those whose edges follow each other are neighbours.
     pub(crate) fn rebuilt(&self) -> Result<Dynamic<T>, Full> {
-        let mut graph = Dynamic::new(self.base, self.remembers);
-        graph.try_remember(&self.in_order())?;
-        graph.head = self.head;
-        let mut some = Vec::new();
-        let mut ends = Vec::new();
-        reserve(&mut some, TOUCHED)?;
-        for place in 0..self.records.len() {
-            if place % TOUCHED == 0 {
-                self.touch_from(self.head + place as u64);
-            }
-            let record = self.at(place);
-            let [source, target] = match record {
-                Some(one) => [one.source, one.target].map(|one| self.accounts.key(one)),
-                None => [0; 2],
-            };
-            some.extend(record.map(|one| (source, target, one.time)));
-            if record.is_none() || some.len() == TOUCHED || place + 1 == self.records.len() {
-                graph.intern(some.len(), |at| some[at], &mut ends, None)?;
-                some.clear();
-                graph.insert(&ends, None)?;
-            }
-            if record.is_none() {
-                graph.records.make_room(1)?;
-                graph.records.push_gone();
-            }
-        }
-        graph.tidied = (graph.next(), graph.room().max(ROOM));
+        let numbering = self.numbering()?;
+        let (out, into) =
+            (self.out.rebuilt(&numbering, self.alive)?, self.into.rebuilt(&numbering, self.alive)?);
+        let mut graph = Dynamic {
+            base: self.base,
+            accounts: self.accounts.rebuilt(&numbering)?,
+            out,
+            into,
+            loops: self.loops.rebuilt(&numbering)?,
+            records: self.records.rebuilt(&numbering)?,
+            head: self.head,
+            alive: self.alive,
+            newest: self.newest,
+            disorder: self.disorder,
+            remembers: self.remembers,
+            late: None,
+            sealed: Boundary::default(),
+            tidied: (self.next(), ROOM),
+        };
+        graph.tidied.1 = graph.room().max(ROOM);
         Ok(graph)
+    }
+
+    /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
+    fn numbering(&self) -> Result<Numbering, Full> {
+        let mut numbering = Numbering::new(self.accounts.numbered(), self.accounts.len())?;
+        self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));
+        for (_, record) in self.records() {
+            numbering.name(record.source);
+            numbering.name(record.target);
+        }
+        Ok(numbering)
     }
 
     /// The earliest time of an edge that is alive.

@@ -4,6 +4,7 @@
 
 use super::accounts::{Side, Spread};
 use super::arena::{Arena, Entry, List};
+use super::numbering::Numbering;
 use super::records::{Gone, Record};
 use super::stamp::Stamp;
 use crate::memory::{Full, reserve_exact};
@@ -199,6 +200,22 @@ impl<T: Stamp> Half<T> {
         emptied
     }
 
+    /// The same under other numbers, in memory of its size, which is that of so many edges.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering, edges: usize) -> Result<Half<T>, Full> {
+        let named = numbering.named();
+        let mut half = Half::new(self.side);
+        reserve_exact(&mut half.lists, named.len())?;
+        half.arena.reserve(edges)?;
+        for some in named.chunks(TOUCHED) {
+            self.touch(some.iter().copied());
+            for &account in some {
+                let entries = self.arena.get(self.list(account));
+                half.lists.push(half.arena.append(entries, |other| numbering.of(other))?);
+            }
+        }
+        Ok(half)
+    }
+
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Half<S> {
         let arena = self.arena.restamp(&self.lists, change);
         Half { side: self.side, lists: self.lists, arena }
@@ -278,6 +295,19 @@ impl<T: Stamp> Loops<T> {
             self.lists.remove(&record.source);
         }
         is_empty
+    }
+
+    /// The same under other numbers, in memory of its size.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Loops<T>, Full> {
+        let mut loops = Loops::default();
+        let bytes = self.lists.allocation_size();
+        loops.lists.try_reserve(self.lists.len()).map_err(|_| Full { bytes })?;
+        for (&account, &list) in &self.lists {
+            let entries = self.arena.get(list);
+            let list = loops.arena.append(entries, |other| numbering.of(other))?;
+            loops.lists.insert(numbering.of(account), list);
+        }
+        Ok(loops)
     }
 
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Loops<S> {

@@ -38,6 +38,24 @@ impl Index {
         self.slots.capacity() * size_of::<u32>()
     }
 
+    /// A table for so many accounts with the numbers from 0 on.
+    pub(crate) fn with_room(accounts: usize) -> Result<Index, Full> {
+        Index::empty(((accounts + 1) * 3 / 2).max(SLOTS_MIN), accounts)
+    }
+
+    /// An empty table of so many slots, while there are so many numbers.
+    fn empty(room: usize, numbers: usize) -> Result<Index, Full> {
+        // Numbers that are given out until it is full.
+        let bits = usize::BITS - (numbers + room + FIRST as usize).leading_zeros();
+        if bits >= u32::BITS {
+            return Err(Full { bytes: room.saturating_mul(size_of::<u64>()) });
+        }
+        let mut slots = Vec::new();
+        reserve_exact(&mut slots, room)?;
+        slots.resize(room, EMPTY);
+        Ok(Index { slots, bits, len: 0, used: 0 })
+    }
+
     /// Where probes for a hash begin.
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.slots.len() as u64) >> 32) as usize
@@ -88,19 +106,11 @@ impl Index {
         // Where many were forgotten and as many came it keeps its size.
         let room = if room * 8 > self.slots.len() * 7 { room } else { self.slots.len() };
         let room = room.max(SLOTS_MIN);
-        // Numbers that are given out until it is full again.
-        let bits = usize::BITS - (at.max(keys.len()) + room + FIRST as usize).leading_zeros();
-        if bits >= u32::BITS {
-            return Err(Full { bytes: room.saturating_mul(size_of::<u64>()) });
-        }
-        let mut slots = Vec::new();
-        reserve_exact(&mut slots, room)?;
-        slots.resize(room, EMPTY);
-        let old = std::mem::replace(&mut self.slots, slots);
-        let mask = (1u32 << self.bits) - 1;
-        (self.bits, self.len, self.used) = (bits, 0, 0);
+        let empty = Index::empty(room, at.max(keys.len()))?;
+        let old = std::mem::replace(self, empty);
+        let mask = (1u32 << old.bits) - 1;
         // Together: the waits for their numbers overlap.
-        for some in old.chunks(TOGETHER) {
+        for some in old.slots.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
             for (hash_of, slot) in hashes.iter_mut().zip(some) {
                 let at = (slot & mask).wrapping_sub(FIRST);

@@ -66,6 +66,14 @@ impl Keys {
         }
     }
 
+    /// Makes room for so many at once.
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), Full> {
+        match self {
+            Keys::Narrow(_, all) => reserve_exact(all, more),
+            Keys::Wide(all) => reserve_exact(all, more),
+        }
+    }
+
     /// Says the number of an account: of one that was forgotten, or of the next.
     pub(crate) fn put(&mut self, at: usize, key: i64) {
         fn put<V>(all: &mut Vec<V>, at: usize, value: V) {

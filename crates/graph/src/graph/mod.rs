@@ -14,6 +14,7 @@ mod index;
 mod indexes;
 mod keys;
 mod lens;
+mod numbering;
 mod older;
 mod part;
 mod records;

@@ -1,5 +1,6 @@
 //! Edges in order of arrival.
 
+use super::numbering::Numbering;
 use super::stamp::Stamp;
 use crate::memory::{Full, make_room};
 use std::collections::VecDeque;
@@ -78,13 +79,15 @@ impl<T: Stamp> Records<T> {
         }
     }
 
-    /// Another edge that is gone.
-    pub(crate) fn push_gone(&mut self) {
-        self.owners.push_back(GONE);
-        if let Some((targets, times)) = &mut self.rest {
-            targets.push_back(GONE);
-            times.push_back(T::default());
-        }
+    /// The same edges, of accounts with other numbers, where nothing else is kept of them.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Records<T>, Full> {
+        let mut records = Records::new(false);
+        records.make_room(self.len())?;
+        records.owners.extend(self.owners.iter().map(|&word| match word {
+            GONE => GONE,
+            _ => numbering.of(word & !LOOP) | (word & LOOP),
+        }));
+        Ok(records)
     }
 
     /// Whose list has the edge; None: it is gone, or was never there.
