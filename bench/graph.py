@@ -118,6 +118,8 @@ class Driver(Lines):
         self.times: list[float] = []
         self.sums: list[float] = []
         self.stats: dict[str, Any] = {}
+        # Bytes an edge at the end of each turn.
+        self.sizes: list[float] = []
 
     def __enter__(self) -> Driver:
         return self
@@ -135,6 +137,8 @@ class Driver(Lines):
         self.times += answer["times"]
         self.sums += answer["sums"]
         self.stats = answer["stats"]
+        if "bytes" in self.stats:
+            self.sizes.append(self.stats["bytes"] / max(1, self.stats["edges"]))
         times: list[float] = answer["times"]
         return times
 
@@ -176,9 +180,9 @@ def measure(
             cut = {kind: count for kind, count in stats.get("cut_short", {}).items() if count}
             if cut:
                 notes.append(f"{task.name}, {peer}: searches that ended at work_max: {cut}")
-            if "bytes" in stats:
-                size = stats["bytes"] / max(1, stats["edges"])
-                notes.append(f"{task.name}, {peer}: {size:.0f} bytes an edge")
+            if driver.sizes:
+                least, most = min(driver.sizes), max(driver.sizes)
+                notes.append(f"{task.name}, {peer}: {least:.0f} to {most:.0f} bytes an edge")
             print(f"{task.name}, {peer}: {rate(task, samples[peer]):,.0f} /s", file=sys.stderr)
         if {"batch", "snapml"} <= drivers.keys():
             ours, theirs = drivers["batch"].sums, drivers["snapml"].sums
@@ -208,8 +212,9 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
                 for way, some in drivers.items():
                     for driver in some:
                         driver.ask(rows, seconds)
-                    times = [one for driver in some for one in driver.end()]
-                    samples[way].samples.extend(one / len(some) for one in times)
+                    # Of one batch that both did, each half.
+                    both = zip(*(driver.end() for driver in some), strict=False)
+                    samples[way].samples.extend(statistics.fmean(one) / len(some) for one in both)
         found = ", ".join(f"{way} {rate(task, one):,.0f} /s" for way, one in samples.items())
         print(f"{task.name}: {found}", file=sys.stderr)
         yield task, samples
@@ -256,11 +261,21 @@ def scaling(results: list[tuple[Task, dict[str, Sample]]]) -> str:
         "| --- " * 7 + "|",
     ]
     for task, samples in results:
-        alone, threads, processes = (rate(task, samples[way]) for way in samples)
-        cells = [f"{alone:,.0f}", f"{threads:,.0f}", f"{threads / alone:.2f}"]
-        cells += [f"{processes:,.0f}", f"{processes / alone:.2f}"]
+        alone, threads, processes = samples.values()
+        cells = [f"{rate(task, alone):,.0f}"]
+        for way in (threads, processes):
+            cells += [f"{rate(task, way):,.0f}", f"{faster(task, way, alone):.2f}"]
         lines.append(f"| {task.name} | {' | '.join(cells)} | {task.goal} |")
     return "\n".join(lines) + "\n"
+
+
+def faster(task: Task, one: Sample, other: Sample) -> float:
+    """How many times as fast one is as another: the median over the batches that both did, which
+    are not all alike; row by row, of all these together."""
+    pairs = list(zip(one.samples, other.samples, strict=False))
+    if task.batch == 1:
+        return sum(theirs for _, theirs in pairs) / sum(ours for ours, _ in pairs)
+    return statistics.median(theirs / ours for ours, theirs in pairs)
 
 
 def rate(task: Task, sample: Sample) -> float:
@@ -272,16 +287,19 @@ def rate(task: Task, sample: Sample) -> float:
 def table(results: list[tuple[Task, dict[str, Sample]]]) -> str:
     """Markdown."""
     lines = [
-        "| rows a second | Farrow, batch | Farrow, causal | snapml | batch / snapml | goal |",
-        "| --- " * 6 + "|",
+        "| rows a second | Farrow, batch | Farrow, causal | causal / batch | snapml "
+        "| batch / snapml | goal |",
+        "| --- " * 7 + "|",
     ]
     for task, samples in results:
-        cells = [f"{rate(task, samples[peer]):,.0f}" if peer in samples else "" for peer in
-                 ("batch", "causal", "snapml")]  # fmt: skip
-        ratio = ""
-        if {"batch", "snapml"} <= samples.keys():
-            ratio = f"{rate(task, samples['batch']) / rate(task, samples['snapml']):.1f}"
-        lines.append(f"| {task.name} | {' | '.join(cells)} | {ratio} | {task.goal} |")
+        batch, causal, snapml = (samples.get(peer) for peer in ("batch", "causal", "snapml"))
+        rates = [f"{rate(task, one):,.0f}" if one else "" for one in (batch, causal, snapml)]
+        ratios = [
+            f"{faster(task, one, other):{form}}" if one and other else ""
+            for one, other, form in ((causal, batch, ".2f"), (batch, snapml, ".1f"))
+        ]
+        cells = [*rates[:2], ratios[0], rates[2], ratios[1]]
+        lines.append(f"| {task.name} | {' | '.join(cells)} | {task.goal} |")
     lines += ["", "| row by row | p50 | p99 | max |", "| --- " * 4 + "|"]
     for task, samples in results:
         for peer, sample in samples.items() if task.batch == 1 else ():

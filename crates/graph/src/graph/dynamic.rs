@@ -51,8 +51,8 @@ const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
 const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
 /// Of so many edges at most: it takes some 0.25 us for each, in one call.
 const TIDIED_MAX: usize = 1 << 19;
-/// Not before so many edges have come for each that is moved.
-const TIDIED_AFTER: f64 = 0.25;
+/// Each edge that comes pays for so many that are moved.
+const MOVED: u64 = 4;
 /// What a graph that was filled once takes, at most, in thousandths of what its edges and accounts
 /// take alone.
 const ROOM: usize = 1200;
@@ -573,8 +573,7 @@ impl<T: Stamp> Dynamic<T> {
 
     fn is_untidy(&self, rows: usize) -> bool {
         let (since, room) = self.tidied;
-        let arrivals = self.next().saturating_sub(since) as f64;
-        let is_long_ago = arrivals >= self.alive as f64 * TIDIED_AFTER;
+        let is_long_ago = self.next().saturating_sub(since) * MOVED >= self.alive as u64;
         let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
         let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
         rows >= TIDIED_IN && is_large && is_worth_it && is_long_ago && self.room() > room * 9 / 8
