@@ -55,7 +55,7 @@ const TIDIED_MAX: usize = 1 << 19;
 const MOVED: u64 = 4;
 /// What a graph that was filled once takes, at most, in thousandths of what its edges and accounts
 /// take alone.
-const ROOM: usize = 1200;
+const ROOM: usize = 1120;
 
 #[derive(Debug)]
 pub(crate) struct Dynamic<T> {
@@ -573,10 +573,14 @@ impl<T: Stamp> Dynamic<T> {
 
     fn is_untidy(&self, rows: usize) -> bool {
         let (since, room) = self.tidied;
-        let is_long_ago = self.next().saturating_sub(since) * MOVED >= self.alive as u64;
+        let (arrivals, alive) = (self.next().saturating_sub(since), self.alive as u64);
         let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
         let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
-        rows >= TIDIED_IN && is_large && is_worth_it && is_long_ago && self.room() > room * 9 / 8
+        if rows < TIDIED_IN || arrivals * MOVED < alive || !is_large || !is_worth_it {
+            return false;
+        }
+        let much = if arrivals < alive { room * 9 / 8 } else { room * 17 / 16 };
+        self.room() > much
     }
 
     /// As [`ROOM`].
