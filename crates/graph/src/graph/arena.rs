@@ -295,9 +295,9 @@ impl<T: Stamp> Arena<T> {
             return true;
         }
         let left = len - 1;
-        let (room, is_large) = (end - block, class >= CLASS_LARGE);
-        // Far too large for what is left.
-        let is_wide = if is_large { left * 2 <= room } else { left * 3 <= room };
+        let is_large = class >= CLASS_LARGE;
+        // Too large for what is left.
+        let is_wide = left * 2 <= end - block;
         if is_large {
             live.copy_within(..at, 1);
             self.entries[block].seq += 1;
@@ -333,12 +333,12 @@ impl<T: Stamp> Arena<T> {
         Ok((self.relocate(list, place, len + 1)?, len))
     }
 
-    /// Moves a list to the smallest block that holds it and one entry more; a long one, some more.
-    /// It then has so many entries, of which the last may be yet to be written; where they begin.
+    /// Moves a list to the smallest block for so many entries, of which the last may be yet to be
+    /// written; a long one has room for some more. Where they begin.
     fn relocate(&mut self, list: &mut List, from: Place, new_len: usize) -> Result<usize, Full> {
         let Place { start, len, .. } = from;
-        let is_small = len < SMALL_MAX;
-        let class = if is_small { CLASSES[len + 1] } else { CLASS_LARGE };
+        let is_small = new_len <= SMALL_MAX;
+        let class = if is_small { CLASSES[new_len] } else { CLASS_LARGE };
         let room = if is_small { capacity(class) } else { large_capacity(len) };
         let at = if is_small { self.allocate_small(class)? } else { self.allocate(room)? };
         let block = at as usize;
