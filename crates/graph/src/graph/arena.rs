@@ -296,8 +296,8 @@ impl<T: Stamp> Arena<T> {
         }
         let left = len - 1;
         let is_large = class >= CLASS_LARGE;
-        // Too large for what is left.
-        let is_wide = left * 2 <= end - block;
+        // Too large for what is left: there are as many of the shortest as of all others.
+        let is_wide = end - block <= FEW || left * 2 <= end - block;
         if is_large {
             live.copy_within(..at, 1);
             self.entries[block].seq += 1;
