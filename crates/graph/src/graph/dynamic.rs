@@ -47,7 +47,8 @@ const SPARSE: usize = 8;
 /// and for more than these.
 const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
 /// It is also made anew, in a call of so many rows, when it is an eighth larger, for what it holds,
-/// than it was the last time: after a busy day, say.
+/// than it was the last time (after a busy day, say), or, if all its edges have come since, a
+/// sixteenth.
 const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
 /// Of so many edges at most: it takes some 0.25 us for each, in one call.
 const TIDIED_MAX: usize = 1 << 19;
