@@ -106,7 +106,7 @@ def shared_tasks() -> list[Task]:
 
 
 class Driver(Lines):
-    """A process of one implementation that has a task; a context manager."""
+    """A process of one implementation with a task; its context begins when its graph is full."""
 
     def __init__(self, peer: str, data: Path, task: Task) -> None:
         python = python_of("snapml") if peer == "snapml" else sys.executable
@@ -122,6 +122,7 @@ class Driver(Lines):
         self.sizes: list[float] = []
 
     def __enter__(self) -> Driver:
+        self.answer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -168,7 +169,6 @@ def measure(
             drivers: dict[str, Driver] = {}
             for peer in (name for name in task.peers if name in chosen):
                 drivers[peer] = stack.enter_context(Driver(peer, path, task))
-                drivers[peer].answer()
             for _ in range(TURNS):
                 for driver in drivers.values():
                     driver.turn(rows, seconds / TURNS)
@@ -206,8 +206,6 @@ def in_two(path: Path, quick: bool) -> Iterator[tuple[Task, dict[str, Sample]]]:
                 drivers[way] = [
                     stack.enter_context(Driver("causal", path, wanted)) for _ in range(processes)
                 ]
-                for driver in drivers[way]:
-                    driver.answer()
             for _ in range(TURNS):
                 for way, some in drivers.items():
                     for driver in some:
@@ -225,21 +223,18 @@ def aged(path: Path, quick: bool) -> tuple[Task, dict[str, Sample], float]:
     with the size of the one over that of the other."""
     fresh = whole_day("1.05 x", start=LIFE_END)
     tasks = {"fresh": fresh, "thirty days": dataclasses.replace(fresh, has_lived=True)}
-    samples = {word: Sample(fresh.name, word, "", "s", []) for word in tasks}
     with contextlib.ExitStack() as stack:
         drivers: dict[str, Driver] = {}
         for word, task in tasks.items():
             drivers[word] = stack.enter_context(Driver("causal", path, task))
-            drivers[word].answer()
         for _ in range(TURNS):
             for driver in drivers.values():
                 driver.turn(2048 * (8 if quick else 24), 60.0)
-    for word, driver in drivers.items():
-        samples[word].samples.extend(driver.times)
-    size = {word: one.stats["bytes"] / one.stats["edges"] for word, one in drivers.items()}
-    if drivers["fresh"].sums != drivers["thirty days"].sums:
+    samples = {word: Sample(fresh.name, word, "", "s", one.times) for word, one in drivers.items()}
+    young, old = drivers.values()
+    if young.sums != old.sums:
         raise SystemExit("a graph that has lived through thirty days finds other patterns")
-    return fresh, samples, size["thirty days"] / size["fresh"]
+    return fresh, samples, old.sizes[-1] / young.sizes[-1]
 
 
 def life(task: Task, samples: dict[str, Sample], size: float) -> str:

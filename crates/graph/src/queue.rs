@@ -111,8 +111,7 @@ impl<T: Stamp> Queue<T> {
             // One that came late may be evicted and still in the graph.
             let record = graph.record(self.cursor).filter(|record| {
                 let key = (record.time, self.cursor);
-                let is_late = !self.late.is_empty() && self.late.contains(&key);
-                !(is_late || Some(key) <= self.floor)
+                !(self.late.contains(&key) || Some(key) <= self.floor)
             });
             self.next = record;
             self.cursor += u64::from(record.is_none());
@@ -150,24 +149,17 @@ impl<T: Stamp> Queue<T> {
         most: usize,
     ) -> Result<(), Full> {
         loop {
-            if self.next.is_none() {
-                self.advance(graph, end);
-            }
-            // The oldest by time, then by arrival.
-            let late = if self.late.is_empty() { None } else { self.late.first().copied() };
+            self.advance(graph, end);
             let punctual = self.next.map(|record| (record.time, self.cursor));
-            let key = match (punctual, late) {
-                (Some(one), Some(other)) => one.min(other),
-                (Some(one), None) | (None, Some(one)) => one,
-                (None, None) => break,
-            };
+            // The oldest by time, then by arrival.
+            let late = self.late.first().copied();
+            let Some(key) = punctual.into_iter().chain(late).min() else { break };
             if key.0 >= oldest && self.alive <= most {
                 break;
             }
             reserve(&mut self.gone, 1)?;
-            let gone = if late == Some(key) {
-                reserve(&mut self.late_gone, 1)?;
-                self.late.remove(&key);
+            reserve(&mut self.late_gone, 1)?;
+            let gone = if self.late.remove(&key) {
                 self.late_gone.push(key);
                 graph.record(key.1)
             } else {

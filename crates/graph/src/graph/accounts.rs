@@ -202,14 +202,14 @@ impl Accounts {
         let named = numbering.named();
         let mut accounts = Accounts::new(self.orders.is_some());
         accounts.index = Index::with_room(named.len())?;
+        if let Some(&first) = named.first() {
+            accounts.keys.make_room(self.key(first), true)?;
+            accounts.keys.reserve(named.len())?;
+        }
         for (part, some) in named.chunks(GUESSED).enumerate() {
             let mut found = [0; GUESSED];
             found.iter_mut().zip(some).for_each(|(key, &old)| *key = self.key(old));
             for (at, &key) in (part * GUESSED..).zip(&found).take(some.len()) {
-                if at == 0 {
-                    accounts.keys.make_room(key, true)?;
-                    accounts.keys.reserve(named.len())?;
-                }
                 accounts.keys.make_room(key, true)?;
                 accounts.keys.put(at, key);
                 accounts.index.insert(hash(key), at as u32);

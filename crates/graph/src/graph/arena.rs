@@ -108,6 +108,10 @@ fn capacity(class: u8) -> usize {
 /// The class of the smallest block for so many entries.
 const CLASSES: [u8; SMALL_MAX + 1] = [1, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8];
 
+fn class_for(len: usize) -> u8 {
+    CLASSES.get(len).copied().unwrap_or(CLASS_LARGE)
+}
+
 /// What a list's header, and where it does not tell the block, say.
 #[derive(Clone, Copy, Debug)]
 struct Place {
@@ -337,24 +341,29 @@ impl<T: Stamp> Arena<T> {
     /// written; a long one has room for some more. Where they begin.
     fn relocate(&mut self, list: &mut List, from: Place, new_len: usize) -> Result<usize, Full> {
         let Place { start, len, .. } = from;
-        let is_small = new_len <= SMALL_MAX;
-        let class = if is_small { CLASSES[new_len] } else { CLASS_LARGE };
+        let class = class_for(new_len);
+        let is_small = class < CLASS_LARGE;
         let room = if is_small { capacity(class) } else { large_capacity(len) };
         let at = if is_small { self.allocate_small(class)? } else { self.allocate(room)? };
-        let block = at as usize;
-        let to = block + usize::from(!is_small);
-        if !is_small {
-            self.entries[block] = Entry { other: room as u32, ..Entry::default() };
-        }
-        copy(&mut self.entries, start, to, len);
-        if is_small && class >= CLASS_MARKED {
-            let unused = Entry { other: UNUSED, ..Entry::default() };
-            self.entries[to + len..to + room].fill(unused);
-        }
-        let place = Place { class, at: block, start: to, len, end: block + room };
+        let place = self.prepare(at, class, room, len);
+        copy(&mut self.entries, start, place.start, len);
         self.set_len(list, place, new_len);
         self.release(from);
-        Ok(to)
+        Ok(place.start)
+    }
+
+    /// Makes a block ready for so many entries, which are yet to be written.
+    fn prepare(&mut self, at: u32, class: u8, room: usize, len: usize) -> Place {
+        let at = at as usize;
+        let (start, end) = (at + usize::from(class >= CLASS_LARGE), at + room);
+        if class >= CLASS_LARGE {
+            let time = T::from_offset(len as u64);
+            self.entries[at] = Entry { time, other: room as u32, seq: 0 };
+        } else if class >= CLASS_MARKED {
+            let unused = Entry { other: UNUSED, ..Entry::default() };
+            self.entries[start + len..end].fill(unused);
+        }
+        Place { class, at, start, len, end }
     }
 
     fn allocate_small(&mut self, class: u8) -> Result<u32, Full> {
@@ -391,19 +400,11 @@ impl<T: Stamp> Arena<T> {
         if len == 0 {
             return Ok(List::default());
         }
-        let class = CLASSES.get(len).copied().unwrap_or(CLASS_LARGE);
-        let is_large = class >= CLASS_LARGE;
-        let room = if is_large { large_capacity(len) } else { capacity(class) };
+        let class = class_for(len);
+        let room = if class < CLASS_LARGE { capacity(class) } else { large_capacity(len) };
         let at = self.allocate(room)?;
-        let block = &mut self.entries[at as usize..at as usize + room];
-        let (header, rest) = block.split_at_mut(usize::from(is_large));
-        if let Some(header) = header.first_mut() {
-            let time = T::from_offset(len as u64);
-            *header = Entry { time, other: room as u32, seq: 0 };
-        } else if class >= CLASS_MARKED {
-            rest[len..].fill(Entry { other: UNUSED, ..Entry::default() });
-        }
-        for (to, one) in rest.iter_mut().zip(entries) {
+        let start = self.prepare(at, class, room, len).start;
+        for (to, one) in self.entries[start..start + len].iter_mut().zip(entries) {
             *to = Entry { other: other(one.other), ..*one };
         }
         Ok(List::new(at, class, len))

@@ -162,9 +162,8 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
             scatter_gather::scatter_gather(scene, search, side, places, scratch, credits);
         }
         Kind::TemporalCycle | Kind::SimpleCycle => {
-            let mut closing = std::mem::take(&mut scratch.closing);
-            scene.closing(places, search.window, &mut closing);
-            for &place in &closing {
+            scene.closing(places, search.window, &mut scratch.closing);
+            for &place in &scratch.closing {
                 if kind == Kind::TemporalCycle {
                     let scratch = &mut scratch.temporal_cycle;
                     temporal_cycle::temporal_cycle(scene, search, place, scratch, credits);
@@ -173,7 +172,6 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
                     simple_cycle::simple_cycle(scene, search, length_max, place, scratch, credits);
                 }
             }
-            scratch.closing = closing;
         }
     }
 }
