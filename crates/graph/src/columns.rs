@@ -2,7 +2,7 @@
 
 use crate::features::Edges;
 use crate::graph::{Entry, Hybrid, Stamp};
-use crate::memory::{Full, make_room};
+use crate::memory::{Full, fit, make_room};
 use crate::running::Values;
 use crate::settings::{Column, Statistics};
 use std::collections::{BTreeMap, VecDeque};
@@ -104,9 +104,15 @@ impl Columns {
         }
     }
 
+    /// Gives memory back, where much is free.
     pub(crate) fn shrink(&mut self) {
-        self.ids.iter_mut().for_each(VecDeque::shrink_to_fit);
-        self.values.iter_mut().for_each(VecDeque::shrink_to_fit);
+        self.ids.iter_mut().for_each(fit);
+        self.values.iter_mut().for_each(fit);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let ids = self.ids.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<i64>();
+        ids + self.values.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<f64>()
     }
 }
 

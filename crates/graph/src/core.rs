@@ -17,7 +17,6 @@ use crate::statistics::{self, Wanted};
 use crate::threads::{Awake, together};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
-use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 /// The shortest pieces of triggers that are looked at one by one,
@@ -79,15 +78,15 @@ pub(crate) struct Core<T> {
     /// The latest time that came, once one has.
     pub(crate) now: Option<i64>,
     pub(crate) queue: Queue<T>,
-    scratch: Vec<Scratch<T>>,
-    statistics: statistics::Scratch<T>,
-    by_source: Groups,
-    by_target: Groups,
-    pairs: Pairs,
-    hubs: Hubs<T>,
+    pub(crate) scratch: Vec<Scratch<T>>,
+    pub(crate) statistics: statistics::Scratch<T>,
+    pub(crate) by_source: Groups,
+    pub(crate) by_target: Groups,
+    pub(crate) pairs: Pairs,
+    pub(crate) hubs: Hubs<T>,
     pub(crate) triggers: Vec<Trigger<T>>,
     /// Rows of a call as they are added.
-    added: Vec<Record<T>>,
+    pub(crate) added: Vec<Record<T>>,
     /// Segments of which nothing is left, until somebody asks.
     pub(crate) expired: Vec<About>,
     /// What was there before rows came that are to go again.
@@ -95,7 +94,7 @@ pub(crate) struct Core<T> {
     /// Rows that are in the graph and have no features yet; until they do nothing is evicted.
     pub(crate) ahead: Option<Ahead<T>>,
     /// Statistics of accounts of the call, and where each account's begin.
-    described: (HashMap<i64, usize, Spread>, Vec<f64>),
+    pub(crate) described: (HashMap<i64, usize, Spread>, Vec<f64>),
 }
 
 /// All that the insertion of rows changes, as it was.
@@ -347,12 +346,8 @@ impl<T: Stamp> Core<T> {
             self.evict_segments(settings);
         }
         self.columns.forget(self.graph.head());
-        if self.graph.is_sparse(self.triggers.len()) && self.graph.rebuild() {
-            self.columns.shrink();
-            // They go by small numbers.
-            self.hubs = Hubs::default();
-            self.statistics = statistics::Scratch::default();
-        }
+        self.give_back();
+        self.end();
     }
 
     /// Specification, B3 and E3.
@@ -381,7 +376,7 @@ impl<T: Stamp> Core<T> {
                 place < left || is_old(self.graph.time(time), horizon)
             };
             // In batch mode edges go in order of arrival.
-            let oldest = self.graph.records().take(gone.capacity().min(PIECE)).enumerate();
+            let oldest = self.graph.records().take(gone.capacity().clamp(1, PIECE)).enumerate();
             let oldest = oldest.take_while(is_gone);
             gone.extend(oldest.map(|(_, (number, record))| Gone { record, seq: seq(number) }));
             if gone.is_empty() {
@@ -650,27 +645,6 @@ impl<T: Stamp> Core<T> {
         crate::evidence::name(&self.graph, settings, &self.triggers, first, found, &|number| {
             self.columns.id(number).or_else(|| self.graph.of(number)?.id(number))
         })
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let values: usize = self.columns.values.iter().map(VecDeque::capacity).sum();
-        let ids = self.columns.ids.as_ref().map_or(0, VecDeque::capacity);
-        let call = self.triggers.capacity() * size_of::<Trigger<T>>()
-            + self.added.capacity() * size_of::<Record<T>>()
-            + self.described.0.allocation_size()
-            + self.described.1.capacity() * size_of::<f64>();
-        let scratch: usize = self.scratch.iter().map(Scratch::bytes).sum();
-        self.graph.bytes()
-            + (values + ids) * size_of::<f64>()
-            + self.queue.bytes()
-            + call
-            + self.by_source.bytes()
-            + self.by_target.bytes()
-            + self.pairs.bytes()
-            + scratch
-            + self.statistics.bytes()
-            + self.hubs.bytes()
-            + self.ahead.as_ref().map_or(0, Ahead::bytes)
     }
 }
 

@@ -24,6 +24,7 @@ mod settings;
 mod state;
 mod statistics;
 mod threads;
+mod upkeep;
 
 pub use error::GraphError;
 pub use evidence::Pattern;

@@ -32,6 +32,14 @@ pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), F
     deque.try_reserve_exact(more).map_err(|_| Full { bytes })
 }
 
+/// Gives room back, where an eighth is more than there is in it.
+pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
+    let len = deque.len();
+    if deque.capacity() > len + len / 8 + 512 {
+        deque.shrink_to(len + len / 32);
+    }
+}
+
 /// Whether there is memory for so many bytes now. What cannot say that it found none (trees, tables
 /// of a search) is asked for in advance, all at once.
 pub(crate) fn probe(bytes: usize) -> Result<(), Full> {

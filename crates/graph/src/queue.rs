@@ -4,9 +4,6 @@ use crate::graph::{Dynamic, Gone, Record, Stamp};
 use crate::memory::{Full, reserve};
 use std::collections::BTreeSet;
 
-/// Room for evicted edges that stays for the next call.
-const GONE_KEPT: usize = 4096;
-
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
@@ -76,13 +73,23 @@ impl<T: Stamp> Queue<T> {
         self.next = None;
         self.gone.clear();
         self.late_gone.clear();
-        self.gone.shrink_to(GONE_KEPT);
-        self.late_gone.shrink_to(GONE_KEPT);
     }
 
+    /// Gives back what a call needed, after `settle`.
+    pub(crate) fn end(&mut self) {
+        self.gone = Vec::new();
+        self.late_gone = Vec::new();
+    }
+
+    /// What is kept of edges that may still come to be evicted late.
     pub(crate) fn bytes(&self) -> usize {
         // Trees are half empty.
-        (2 * self.late.len() + self.late_gone.capacity()) * size_of::<(T, u64)>()
+        2 * self.late.len() * size_of::<(T, u64)>()
+    }
+
+    /// What is kept of a call for the next one.
+    pub(crate) fn call_bytes(&self) -> usize {
+        self.late_gone.capacity() * size_of::<(T, u64)>()
             + self.gone.capacity() * size_of::<Gone<T>>()
     }
 

@@ -176,6 +176,38 @@ impl Accounts {
         }
     }
 
+    /// Small numbers that nobody has.
+    pub(crate) fn idle(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Has no account get one of the idle numbers from `end` on again.
+    pub(crate) fn forget_idle_from(&mut self, end: usize) {
+        self.free.retain(|&at| (at as usize) < end);
+    }
+
+    /// Gives an account an idle number, where there is one.
+    pub(crate) fn renumber(&mut self, old: u32) -> Option<u32> {
+        let (key, new) = (self.key(old), self.free.pop()?);
+        self.keys.put(new as usize, key);
+        self.index.rename(hash(key), old, new);
+        Some(new)
+    }
+
+    /// Forgets small numbers from `end` on, which nobody has.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.keys.truncate(end);
+        self.keys.shrink();
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        if self.free.capacity() > 2 * self.free.len() + GUESSED {
+            self.free.shrink_to(self.free.len() + GUESSED);
+        }
+        self.index.shrink(&self.keys);
+    }
+
     pub(crate) fn key(&self, at: u32) -> i64 {
         self.keys.get(at).unwrap_or_default()
     }

@@ -4,6 +4,8 @@
 //! more than they do. Blocks of short lists come in a few sizes; a freed one waits for the next
 //! list of its size. Long lists have blocks that fit, cut out of what other long ones left.
 
+mod shrink;
+
 use super::runs::Runs;
 use super::stamp::Stamp;
 use crate::memory::{Full, reserve, reserve_exact};
@@ -156,6 +158,16 @@ fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
     }
 }
 
+/// Where the entry of one edge is. Most are asked for when they are the oldest.
+fn position<T: Stamp>(live: &[Entry<T>], time: T, seq: u32) -> Option<usize> {
+    if live.first()?.seq == seq {
+        return Some(0);
+    }
+    let first = live.partition_point(|one| one.time < time);
+    let mut same = live[first..].iter().take_while(|one| one.time == time);
+    same.position(|one| one.seq == seq).map(|at| first + at)
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Arena<T> {
     entries: Vec<Entry<T>>,
@@ -163,6 +175,8 @@ pub(crate) struct Arena<T> {
     free: [Vec<u32>; CLASS_LARGE as usize],
     /// What long lists left.
     runs: Runs,
+    /// With fewer free entries than these it cannot shrink.
+    stuck: usize,
 }
 
 impl<T: Stamp> Arena<T> {
@@ -284,15 +298,7 @@ impl<T: Stamp> Arena<T> {
         let place = self.place(*list);
         let Place { class, at: block, start, len, end } = place;
         let live = self.entries.get_mut(start..start + len).unwrap_or_default();
-        let at = match live.first() {
-            Some(oldest) if oldest.seq == seq => 0,
-            _ => {
-                let first = live.partition_point(|one| one.time < time);
-                let mut same = live[first..].iter().take_while(|one| one.time == time);
-                let Some(at) = same.position(|one| one.seq == seq) else { return false };
-                first + at
-            }
-        };
+        let Some(at) = position(live, time, seq) else { return false };
         if len == 1 {
             self.release(place);
             *list = List::default();
@@ -315,6 +321,22 @@ impl<T: Stamp> Arena<T> {
             _ = self.relocate(list, Place { start, len: left, ..place }, left);
         }
         true
+    }
+
+    /// Says who is at the other end of one edge now.
+    pub(crate) fn rename(&mut self, list: List, time: T, seq: u32, other: u32) {
+        let Place { start, len, .. } = self.place(list);
+        let live = self.entries.get_mut(start..start + len).unwrap_or_default();
+        if let Some(at) = position(live, time, seq) {
+            live[at].other = other;
+        }
+    }
+
+    /// The same of all edges of a list.
+    pub(crate) fn rename_all(&mut self, list: List, other: u32) {
+        let Place { start, len, .. } = self.place(list);
+        let live = self.entries.get_mut(start..start + len).unwrap_or_default();
+        live.iter_mut().for_each(|one| one.other = other);
     }
 
     /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
@@ -450,7 +472,8 @@ impl<T: Stamp> Arena<T> {
             other,
             seq,
         });
-        let mut arena = Arena { entries: entries.collect(), free: self.free, runs: self.runs };
+        let mut arena =
+            Arena { entries: entries.collect(), free: self.free, runs: self.runs, stuck: 0 };
         for (mut list, place) in long {
             arena.set_len(&mut list, place, place.len);
         }

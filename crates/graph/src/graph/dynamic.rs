@@ -1,5 +1,7 @@
 //! The part of the graph that changes: edges come at the new end and go at the old one.
 
+mod upkeep;
+
 use super::Adjacency;
 use super::accounts::{Accounts, NOBODY, Side};
 use super::arena::{Entry, LENGTH_MAX};
@@ -42,22 +44,6 @@ pub(crate) struct Mark<T> {
     appeared: u64,
 }
 
-/// A graph is made anew when it has room for so many times its edges,
-const SPARSE: usize = 8;
-/// and for more than these.
-const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
-/// It is also made anew, in a call of so many rows, when it is an eighth larger, for what it holds,
-/// than it was the last time (after a busy day, say), or, if all its edges have come since, a
-/// sixteenth.
-const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
-/// Of so many edges at most: it takes some 0.25 us for each, in one call.
-const TIDIED_MAX: usize = 1 << 19;
-/// Each edge that comes pays for so many that are moved.
-const MOVED: u64 = 4;
-/// What a graph that was filled once takes, at most, in thousandths of what its edges and accounts
-/// take alone.
-const ROOM: usize = 1120;
-
 #[derive(Debug)]
 pub(crate) struct Dynamic<T> {
     /// The time of offset 0.
@@ -80,8 +66,7 @@ pub(crate) struct Dynamic<T> {
     /// Edges that are alive and came late: no segment takes them. None where there are none.
     late: Option<BTreeMap<u64, Late<T>>>,
     sealed: Boundary<T>,
-    /// Number of arrival at which it was made anew, and what it took then, as [`ROOM`].
-    tidied: (u64, usize),
+    tidied: upkeep::Tidied,
 }
 
 impl<T: Stamp> Dynamic<T> {
@@ -100,7 +85,7 @@ impl<T: Stamp> Dynamic<T> {
             remembers,
             late: None,
             sealed: Boundary::default(),
-            tidied: (0, ROOM),
+            tidied: upkeep::NEVER,
         }
     }
 
@@ -220,8 +205,7 @@ impl<T: Stamp> Dynamic<T> {
             let mut idle = [0; TOUCHED];
             let mut found = 0;
             for account in some {
-                let has_edges = self.out.has_any(account) || self.into.has_any(account);
-                if account != NOBODY && !has_edges && !self.loops.has_any(account) {
+                if account != NOBODY && !self.has_edges(account) {
                     idle[found] = account;
                     found += 1;
                 }
@@ -231,6 +215,10 @@ impl<T: Stamp> Dynamic<T> {
                 return;
             }
         }
+    }
+
+    fn has_edges(&self, account: u32) -> bool {
+        self.out.has_any(account) || self.into.has_any(account) || self.loops.has_any(account)
     }
 
     /// Adds edges behind all others, whose ends `intern` has found; the number of arrival of the
@@ -562,74 +550,6 @@ impl<T: Stamp> Dynamic<T> {
         }
     }
 
-    /// Whether much of its memory lies idle: a stream that was busier once. Behind segments it
-    /// empties span by span and fills again, while accounts, who are most of it then, stay.
-    pub(crate) fn is_sparse(&self, rows: usize) -> bool {
-        if self.late.is_some() {
-            return false;
-        }
-        let room = self.records.capacity().max((self.out.room() + self.into.room()) / 2);
-        room > SPARSE_MIN.max(SPARSE * self.records.len()) || self.is_untidy(rows)
-    }
-
-    fn is_untidy(&self, rows: usize) -> bool {
-        let (since, room) = self.tidied;
-        let (arrivals, alive) = (self.next().saturating_sub(since), self.alive as u64);
-        let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
-        let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
-        if rows < TIDIED_IN || arrivals * MOVED < alive || !is_large || !is_worth_it {
-            return false;
-        }
-        let much = if arrivals < alive { room * 9 / 8 } else { room * 17 / 16 };
-        self.room() > much
-    }
-
-    /// As [`ROOM`].
-    fn room(&self) -> usize {
-        let edge = 2 * size_of::<Entry<T>>() + size_of::<u32>();
-        // Its number and slot in the index, and both its lists.
-        let account = 5 * size_of::<u32>();
-        let least = self.alive * edge + self.accounts.len() * account;
-        self.bytes() * 1000 / least.max(1)
-    }
-
-    /// The same graph in memory of its size, if there is that much. Accounts have other small
-    /// numbers then: those whose edges follow each other are neighbours.
-    pub(crate) fn rebuilt(&self) -> Result<Dynamic<T>, Full> {
-        let numbering = self.numbering()?;
-        let (out, into) =
-            (self.out.rebuilt(&numbering, self.alive)?, self.into.rebuilt(&numbering, self.alive)?);
-        let mut graph = Dynamic {
-            base: self.base,
-            accounts: self.accounts.rebuilt(&numbering)?,
-            out,
-            into,
-            loops: self.loops.rebuilt(&numbering)?,
-            records: self.records.rebuilt(&numbering)?,
-            head: self.head,
-            alive: self.alive,
-            newest: self.newest,
-            disorder: self.disorder,
-            remembers: self.remembers,
-            late: None,
-            sealed: Boundary::default(),
-            tidied: (self.next(), ROOM),
-        };
-        graph.tidied.1 = graph.room().max(ROOM);
-        Ok(graph)
-    }
-
-    /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
-    fn numbering(&self) -> Result<Numbering, Full> {
-        let mut numbering = Numbering::new(self.accounts.numbered(), self.accounts.len())?;
-        self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));
-        for (_, record) in self.records() {
-            numbering.name(record.source);
-            numbering.name(record.target);
-        }
-        Ok(numbering)
-    }
-
     /// The earliest time of an edge that is alive.
     pub(crate) fn earliest(&self) -> Option<i64> {
         let late = self.stragglers().map(|(_, record, _)| record.time);
@@ -820,6 +740,48 @@ mod tests {
     }
 
     proptest! {
+        /// A graph that gives room back, whose accounts get other small numbers, is the same as one
+        /// that does not.
+        #[test]
+        fn a_graph_that_shrinks_is_the_same(
+            steps in prop::collection::vec((0..90i64, 0..90i64, 0..9u32, 0..40u8), 1..900),
+        ) {
+            let mut graph = Dynamic::<u32>::new(0, false);
+            let mut other = Dynamic::<u32>::new(0, false);
+            let mut renumbered = 0;
+            for (number, &(source, target, late, kind)) in (0u64..).zip(&steps) {
+                let target = if kind % 4 == 1 { 0 } else { target };
+                let row = (source, target, number as u32 + late);
+                // Now and then most leave.
+                let left = if kind == 0 { 5 } else { 300 };
+                for graph in [&mut graph, &mut other] {
+                    add(graph, &[row]);
+                    while graph.len() > left {
+                        let oldest = graph.gone(graph.head());
+                        graph.remove_all(oldest.as_slice(), None);
+                    }
+                }
+                renumbered += u32::from(graph.shrink(100));
+                if kind < 4 {
+                    prop_assert_eq!(graph.accounts(), other.accounts());
+                    prop_assert!(graph.numbered() <= other.numbered());
+                    for account in 0..90 {
+                        for side in [Side::Out, Side::In] {
+                            prop_assert_eq!(edges(&graph, account, side), edges(&other, account, side));
+                        }
+                    }
+                    let key = |graph: &Dynamic<u32>, account| graph.key(account);
+                    let records = |graph: &Dynamic<u32>| -> Vec<_> {
+                        let all = graph.records();
+                        all.map(|(at, one)| (at, key(graph, one.source), key(graph, one.target), one.time)).collect()
+                    };
+                    prop_assert_eq!(records(&graph), records(&other));
+                }
+            }
+            // Streams this long cannot all be those in which nothing ever leaves.
+            prop_assert!(steps.len() < 800 || renumbered > 0);
+        }
+
         /// A graph made anew holds what it held, and goes on alike.
         #[test]
         fn a_graph_made_anew_is_the_same(

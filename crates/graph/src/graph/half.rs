@@ -15,6 +15,9 @@ pub(crate) const TOUCHED: usize = 64;
 /// Edges that are taken out together.
 pub(crate) const PIECE: usize = 4096;
 
+/// A table with room for more than so many times what it has is made smaller.
+const SPARSE: usize = 4;
+
 /// One bit for each edge of a piece.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bits([u64; PIECE / 64]);
@@ -216,6 +219,33 @@ impl<T: Stamp> Half<T> {
         Ok(half)
     }
 
+    /// All edges of an account.
+    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+        self.arena.get(self.list(account))
+    }
+
+    /// Says that the account at the other end of an edge, which has it as `entry`, is `new` now.
+    pub(crate) fn rename(&mut self, entry: Entry<T>, new: u32) {
+        self.arena.rename(self.list(entry.other), entry.time, entry.seq, new);
+    }
+
+    /// Has an account's edges be those of another, which has none.
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) {
+        let list = std::mem::take(&mut self.lists[old as usize]);
+        self.lists[new as usize] = list;
+    }
+
+    /// Forgets accounts from number `end` on, which have no edges.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.lists.truncate(end);
+        self.lists.shrink_to_fit();
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        self.arena.shrink(&mut self.lists);
+    }
+
     pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Half<S> {
         let arena = self.arena.restamp(&self.lists, change);
         Half { side: self.side, lists: self.lists, arena }
@@ -295,6 +325,24 @@ impl<T: Stamp> Loops<T> {
             self.lists.remove(&record.source);
         }
         is_empty
+    }
+
+    /// Has an account have another small number; its self-loops.
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
+        let Some(list) = self.lists.remove(&old) else { return &[] };
+        self.arena.rename_all(list, new);
+        self.lists.insert(new, list);
+        self.arena.get(list)
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        let mut smaller = HashMap::default();
+        let is_sparse = self.lists.len() * SPARSE < self.lists.capacity();
+        if is_sparse && smaller.try_reserve(self.lists.len()).is_ok() {
+            smaller.extend(self.lists.drain());
+            self.lists = smaller;
+        }
     }
 
     /// The same under other numbers, in memory of its size.

@@ -105,8 +105,20 @@ impl Index {
         let room = (self.len + 1) * 3 / 2;
         // Where many were forgotten and as many came it keeps its size.
         let room = if room * 8 > self.slots.len() * 7 { room } else { self.slots.len() };
-        let room = room.max(SLOTS_MIN);
-        let empty = Index::empty(room, at.max(keys.len()))?;
+        self.resize(room.max(SLOTS_MIN), at.max(keys.len()), keys)
+    }
+
+    /// Gives memory back, where it is half empty.
+    pub(crate) fn shrink(&mut self, keys: &Keys) {
+        if self.len * 16 < self.slots.len() * 9 && self.slots.len() > SLOTS_MIN {
+            // Where there is no memory for it, it stays as it is.
+            _ = self.resize(((self.len + 1) * 3 / 2).max(SLOTS_MIN), keys.len(), keys);
+        }
+    }
+
+    /// The same accounts in so many slots.
+    fn resize(&mut self, room: usize, numbers: usize, keys: &Keys) -> Result<(), Full> {
+        let empty = Index::empty(room, numbers)?;
         let old = std::mem::replace(self, empty);
         let mask = (1u32 << old.bits) - 1;
         // Together: the waits for their numbers overlap.
@@ -136,17 +148,29 @@ impl Index {
         self.slots[place] = self.slot(hash, at);
     }
 
-    /// Forgets an account; false if it is not known.
-    pub(crate) fn remove(&mut self, hash: u64, at: u32) -> bool {
+    /// Where the slot of an account is.
+    fn place(&self, hash: u64, at: u32) -> Option<usize> {
         let slot = self.slot(hash, at);
         let mut place = self.home(hash);
         loop {
-            match self.slots.get(place) {
-                None | Some(&EMPTY) => return false,
-                Some(&one) if one == slot => break,
-                Some(_) => place = self.next(place),
+            match *self.slots.get(place)? {
+                EMPTY => return None,
+                one if one == slot => return Some(place),
+                _ => place = self.next(place),
             }
         }
+    }
+
+    /// Says that an account has another small number now.
+    pub(crate) fn rename(&mut self, hash: u64, old: u32, new: u32) {
+        if let Some(place) = self.place(hash, old) {
+            self.slots[place] = self.slot(hash, new);
+        }
+    }
+
+    /// Forgets an account; false if it is not known.
+    pub(crate) fn remove(&mut self, hash: u64, at: u32) -> bool {
+        let Some(place) = self.place(hash, at) else { return false };
         self.len -= 1;
         self.slots[place] = FORGOTTEN;
         // No probe goes on from here if the next slot is empty.

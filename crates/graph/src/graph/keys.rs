@@ -95,6 +95,14 @@ impl Keys {
         }
     }
 
+    /// Gives back what there is room for.
+    pub(crate) fn shrink(&mut self) {
+        match self {
+            Keys::Narrow(_, all) => all.shrink_to_fit(),
+            Keys::Wide(all) => all.shrink_to_fit(),
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = i64> {
         (0..self.len() as u32).filter_map(|at| self.get(at))
     }

@@ -2,7 +2,7 @@
 
 use super::numbering::Numbering;
 use super::stamp::Stamp;
-use crate::memory::{Full, make_room};
+use crate::memory::{Full, fit, make_room};
 use std::collections::VecDeque;
 
 /// An edge in order of arrival.
@@ -112,6 +112,22 @@ impl<T: Stamp> Records<T> {
     pub(crate) fn mark_gone(&mut self, place: usize) {
         if let Some(word) = self.owners.get_mut(place) {
             *word = GONE;
+        }
+    }
+
+    /// Says that the source of an edge that is there has another small number now.
+    pub(crate) fn rename(&mut self, place: usize, source: u32) {
+        if let Some(word) = self.owners.get_mut(place).filter(|word| **word != GONE) {
+            *word = source | (*word & LOOP);
+        }
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        fit(&mut self.owners);
+        if let Some((targets, times)) = &mut self.rest {
+            fit(targets);
+            fit(times);
         }
     }
 

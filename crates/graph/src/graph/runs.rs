@@ -8,6 +8,8 @@ pub(crate) struct Runs {
     by_start: BTreeMap<u32, u32>,
     /// Length and start.
     by_length: BTreeSet<(u32, u32)>,
+    /// The length of all.
+    room: usize,
 }
 
 impl Runs {
@@ -38,12 +40,36 @@ impl Runs {
         self.insert(from, to - from);
     }
 
+    /// The length of all.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// How long each is before `end`.
+    pub(crate) fn before(&self, end: u32) -> impl Iterator<Item = u32> {
+        self.by_start.range(..end).map(move |(&start, &length)| length.min(end - start))
+    }
+
+    /// Forgets all from `end` on.
+    pub(crate) fn cut(&mut self, end: u32) {
+        while let Some((&start, &length)) = self.by_start.last_key_value()
+            && start + length > end
+        {
+            self.remove(start, length);
+            if start < end {
+                self.insert(start, end - start);
+            }
+        }
+    }
+
     fn insert(&mut self, start: u32, length: u32) {
+        self.room += length as usize;
         self.by_start.insert(start, length);
         self.by_length.insert((length, start));
     }
 
     fn remove(&mut self, start: u32, length: u32) {
+        self.room -= length as usize;
         self.by_start.remove(&start);
         self.by_length.remove(&(length, start));
     }

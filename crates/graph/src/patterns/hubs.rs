@@ -3,7 +3,7 @@
 //! Only a graph in order of time keeps anything: each trigger then sees what the one before it saw
 //! and a little more. A worker takes a view out, moves it on, and puts it back.
 
-use super::scatter_gather::Legs;
+use super::legs::Legs;
 use crate::graph::{Lens, Side, Spread, Stamp};
 pub(crate) use crate::running::LENGTH_MIN;
 use crate::running::Running;

@@ -3,6 +3,7 @@
 mod breadth;
 mod credits;
 mod hubs;
+mod legs;
 mod reach;
 mod scatter_gather;
 mod scene;

@@ -5,6 +5,7 @@
 //! accounts each shares with near is an intersection, made from whichever side is shorter.
 
 use super::credits::Credits;
+use super::legs::{Leg, Legs};
 use super::scene::{Scene, Search, Trigger};
 use super::table::Table;
 use super::{Kind, hubs};
@@ -12,16 +13,6 @@ use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
 
 /// Of so many accounts the lists are read together.
 const TOUCHED: usize = 64;
-
-/// Newest leg of a middle account to near.
-#[derive(Clone, Copy, Debug, Default)]
-struct Near<T> {
-    newest: T,
-    /// Number of arrival of that leg, modulo 2^32.
-    seq: u32,
-    /// The last far account whose legs were compared with this one.
-    seen: u32,
-}
 
 /// A far account and what is known of its pattern.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,76 +38,6 @@ impl Far {
     }
 }
 
-/// The legs between near and its middle accounts.
-#[derive(Debug)]
-pub(crate) struct Legs<T> {
-    /// Near's number outside: small numbers are given again.
-    key: i64,
-    near: Table<Near<T>>,
-    /// The keys of `near`.
-    middles: Vec<u32>,
-    /// The newest leg of all.
-    newest: T,
-    /// The last edge that was seen.
-    last: Option<u32>,
-    mark: u32,
-}
-
-impl<T: Stamp> Default for Legs<T> {
-    fn default() -> Legs<T> {
-        Legs {
-            key: 0,
-            near: Table::default(),
-            middles: Vec::new(),
-            newest: T::default(),
-            last: None,
-            mark: 0,
-        }
-    }
-}
-
-impl<T: Stamp> Legs<T> {
-    fn clear(&mut self, key: i64) {
-        self.key = key;
-        self.near.clear();
-        self.middles.clear();
-        self.newest = T::default();
-        self.last = None;
-    }
-
-    fn see(&mut self, entry: Entry<T>) {
-        let (leg, is_new) = self.near.entry(entry.other);
-        if is_new {
-            self.middles.push(entry.other);
-        }
-        if entry.time >= leg.newest {
-            leg.newest = entry.time;
-            leg.seq = entry.seq;
-        }
-        self.newest = self.newest.max(entry.time);
-        self.last = Some(entry.seq);
-    }
-
-    fn next_mark(&mut self) -> u32 {
-        // 0 is what a new account has. No table lives for 2^32 marks.
-        self.mark = self.mark.wrapping_add(1).max(1);
-        self.mark
-    }
-
-    /// Number of arrival of the last edge that was seen, modulo 2^32.
-    pub(crate) fn last(&self) -> Option<u32> {
-        self.last
-    }
-
-    pub(crate) fn newest(&self) -> T {
-        self.newest
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.near.bytes() + self.middles.capacity() * size_of::<u32>()
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct Scratch<T> {
     legs: Legs<T>,
@@ -127,6 +48,10 @@ pub(crate) struct Scratch<T> {
     fars: Vec<u32>,
     /// Far and middle account of each whole pair of legs.
     members: Vec<(u32, u32)>,
+    /// By place among the legs: the last far account that was compared with each.
+    seen: Vec<u32>,
+    /// Marks one account that is compared with others.
+    mark: u32,
     work: u64,
     /// Whether the work is what it is, and not only at most that.
     is_exact: bool,
@@ -140,6 +65,8 @@ impl<T: Stamp> Default for Scratch<T> {
             far: Table::default(),
             fars: Vec::new(),
             members: Vec::new(),
+            seen: Vec::new(),
+            mark: 0,
             work: 0,
             is_exact: false,
         }
@@ -152,11 +79,21 @@ impl<T: Stamp> Scratch<T> {
         self.of = None;
     }
 
+    fn next_mark(&mut self) -> u32 {
+        self.mark = self.mark.wrapping_add(1);
+        if self.mark == 0 {
+            // Of what has not been compared.
+            self.seen.fill(0);
+            self.mark = 1;
+        }
+        self.mark
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.legs.bytes()
             + self.far.bytes()
             + size_of::<(u32, u32)>() * self.members.capacity()
-            + size_of::<u32>() * self.fars.capacity()
+            + size_of::<u32>() * (self.fars.capacity() + self.seen.capacity())
     }
 }
 
@@ -204,7 +141,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     let is_causal = scene.is_causal;
     // In batch mode all triggers see the same, those of other parts too.
     let of = (!is_causal).then_some((near, side));
-    if (is_causal && !is_kept) || scratch.legs.key != key {
+    if (is_causal && !is_kept) || scratch.legs.key() != key {
         scratch.legs.clear(key);
         scratch.of = None;
     }
@@ -254,24 +191,24 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     /// Whether a leg at near is in the window, and still in the graph: the table may be older than
     /// the trigger.
-    fn is_live(&self, middle: u32, leg: &Near<T>) -> bool {
-        let Near { newest, seq, .. } = *leg;
+    fn is_live(&self, leg: &Leg<T>) -> bool {
+        let Leg { middle, newest, seq } = *leg;
         newest >= self.from && !self.lens.is_gone(Entry { time: newest, other: middle, seq })
     }
 
     /// Adds the legs at near that came since the last trigger.
     fn follow(&self, legs: &mut Legs<T>) {
-        let from = match legs.last {
+        let from = match legs.last() {
             None => self.from,
             // Those that left the window are too many.
-            Some(_) if legs.middles.len() > 2 * self.lively() + hubs::LENGTH_MIN => {
-                legs.clear(legs.key);
+            Some(_) if legs.all().len() * 2 > 3 * (self.lively() + hubs::LENGTH_MIN) => {
+                *legs = Legs::new(legs.key());
                 self.from
             }
-            Some(_) => legs.newest.max(self.from),
+            Some(_) => legs.newest().max(self.from),
         };
         let window = from.onward();
-        let last = legs.last;
+        let last = legs.last();
         for one in self.scene.graph.ascending(self.near, self.side, window, self.lens) {
             if last.is_none_or(|last| self.lens.is_after(one.seq, last)) {
                 legs.see(one);
@@ -287,19 +224,16 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     /// Says whether all patterns were seen.
     fn run(&self, scratch: &mut Scratch<T>, credits: &mut Credits) -> bool {
         let time = self.trigger.time;
-        if !self.trigger.is_loop()
-            && scratch.legs.near.get(self.mid).is_none_or(|leg| leg.newest > time)
+        if !self.trigger.is_loop() && scratch.legs.get(self.mid).is_none_or(|leg| leg.newest > time)
         {
             // A later edge of the same pair will complete every pattern of this one.
             return true;
         }
-        let near = &scratch.legs.near;
-        let is_live =
-            |middle: &&u32| near.get(**middle).is_some_and(|leg| self.is_live(**middle, leg));
-        if scratch.legs.middles.iter().rev().filter(is_live).nth(1).is_none() {
+        let mut live = scratch.legs.all().iter().rev().filter(|leg| self.is_live(leg));
+        if live.nth(1).is_none() {
             return true;
         }
-        let is_late = scratch.legs.newest > time;
+        let is_late = scratch.legs.newest() > time;
         let is_done = self.collect_far(scratch) && self.intersect(scratch, is_late);
         if is_done {
             self.count(scratch, credits);
@@ -357,20 +291,20 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
             }
         }
         let mut middle_cost = 0;
-        let mut rest = scratch.legs.middles.as_slice();
+        let mut rest = scratch.legs.all();
         while middle_cost < far_cost && !rest.is_empty() {
             // Each live one costs one at least.
             let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
-            let (middles, others) = rest.split_at(most.min(rest.len()));
+            let (legs, others) = rest.split_at(most.min(rest.len()));
             rest = others;
-            self.scene.graph.touch_counts(self.side, middles.iter().copied());
-            for &middle in middles {
+            self.scene.graph.touch_counts(self.side, legs.iter().map(|leg| leg.middle));
+            for leg in legs {
                 if middle_cost >= far_cost {
                     break;
                 }
                 // Legs that are dead may be in the table or not.
-                if scratch.legs.near.get(middle).is_some_and(|leg| self.is_live(middle, leg)) {
-                    middle_cost += length(middle, self.side) + 1;
+                if self.is_live(leg) {
+                    middle_cost += length(leg.middle, self.side) + 1;
                 }
             }
         }
@@ -389,23 +323,25 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     fn by_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
+        scratch.seen.resize(scratch.legs.all().len(), 0);
         for at in 0..scratch.fars.len() {
             if at % TOUCHED == 0 {
                 let fars = scratch.fars[at..].iter().copied().take(TOUCHED);
                 self.scene.graph.touch_rows(self.side.other(), fars, window);
             }
             let account = scratch.fars[at];
-            let mark = scratch.legs.next_mark();
+            let mark = scratch.next_mark();
             let Some(far) = scratch.far.get_mut(account).filter(|far| !far.is_late()) else {
                 continue;
             };
             let start = scratch.members.len();
             for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
-                let Some(leg) = scratch.legs.near.get_mut(one.other) else { continue };
-                if leg.seen == mark || !self.is_live(one.other, leg) {
+                let Some(at) = scratch.legs.find(one.other) else { continue };
+                let leg = scratch.legs.all()[at];
+                if scratch.seen[at] == mark || !self.is_live(&leg) {
                     continue;
                 }
-                leg.seen = mark;
+                scratch.seen[at] = mark;
                 if leg.newest > time || one.time > time {
                     far.size = LATE;
                     break;
@@ -423,17 +359,16 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     fn by_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
         let time = self.trigger.time;
-        for at in 0..scratch.legs.middles.len() {
+        for at in 0..scratch.legs.all().len() {
             if at % TOUCHED == 0 {
-                let middles = scratch.legs.middles[at..].iter().copied().take(TOUCHED);
+                let middles = scratch.legs.all()[at..].iter().map(|leg| leg.middle).take(TOUCHED);
                 self.scene.graph.touch_rows(self.side, middles, window);
             }
-            let middle = scratch.legs.middles[at];
-            let mark = scratch.legs.next_mark();
-            let Some(near) = scratch.legs.near.get(middle).filter(|leg| self.is_live(middle, leg))
-            else {
+            let near = scratch.legs.all()[at];
+            if !self.is_live(&near) {
                 continue;
-            };
+            }
+            let (middle, mark) = (near.middle, scratch.next_mark());
             let (all, members) = (&mut scratch.far, &mut scratch.members);
             let legs = self.scene.graph.descending(middle, self.side, window, self.lens);
             legs.for_each(|one| {
@@ -456,9 +391,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         for &account in &scratch.fars {
             let loops = self.scene.graph.loops(account).filter(|one| self.lens.sees(*one));
             let Some(newest) = loops.max_by_key(|one| one.time) else { continue };
-            let Some(near) =
-                scratch.legs.near.get(account).filter(|leg| self.is_live(account, leg))
-            else {
+            let Some(near) = scratch.legs.get(account).filter(|leg| self.is_live(leg)) else {
                 continue;
             };
             let Some(far) = scratch.far.get_mut(account) else { continue };

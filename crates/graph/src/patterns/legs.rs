@@ -1,0 +1,145 @@
+//! The legs between an account and its middle accounts, the newest of each pair.
+
+use crate::graph::{Entry, Stamp};
+
+/// Slots of the smallest index: emptying it costs nothing.
+const SLOTS_MIN: usize = 64;
+
+/// Newest leg of a middle account to near.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leg<T> {
+    pub middle: u32,
+    pub newest: T,
+    /// Number of arrival of that leg, modulo 2^32.
+    pub seq: u32,
+}
+
+/// Kept of hubs from call to call, so it is dense: 12 bytes a middle account, and an index between
+/// a third and half full.
+#[derive(Debug)]
+pub(crate) struct Legs<T> {
+    /// Near's number outside: small numbers are given again.
+    key: i64,
+    all: Vec<Leg<T>>,
+    /// Where a middle account stands among `all`, from 1 on: a hash table, 0 where nobody is.
+    index: Vec<u32>,
+    /// Slots in use now.
+    slots: usize,
+    /// The newest leg of all.
+    newest: T,
+    /// The last edge that was seen.
+    last: Option<u32>,
+}
+
+impl<T: Stamp> Default for Legs<T> {
+    fn default() -> Legs<T> {
+        Legs::new(0)
+    }
+}
+
+impl<T: Stamp> Legs<T> {
+    pub(crate) fn new(key: i64) -> Legs<T> {
+        Legs {
+            key,
+            all: Vec::new(),
+            index: vec![0; SLOTS_MIN],
+            slots: SLOTS_MIN,
+            newest: T::default(),
+            last: None,
+        }
+    }
+
+    pub(crate) fn clear(&mut self, key: i64) {
+        self.key = key;
+        self.all.clear();
+        // Small maps stay in the innermost cache even when the index once was large.
+        self.slots = SLOTS_MIN;
+        self.index[..SLOTS_MIN].fill(0);
+        self.newest = T::default();
+        self.last = None;
+    }
+
+    pub(crate) fn key(&self) -> i64 {
+        self.key
+    }
+
+    pub(crate) fn all(&self) -> &[Leg<T>] {
+        &self.all
+    }
+
+    /// The slot of a middle account, or the empty one where it would be.
+    fn slot(&self, middle: u32) -> usize {
+        // Fibonacci hashing: dense numbers would fill one run of slots.
+        let hash = u64::from(middle.wrapping_mul(0x9e37_79b9));
+        let mut slot = ((hash * self.slots as u64) >> u32::BITS) as usize;
+        while let Some(at) = self.index[slot].checked_sub(1)
+            && self.all[at as usize].middle != middle
+        {
+            slot = if slot + 1 == self.slots { 0 } else { slot + 1 };
+        }
+        slot
+    }
+
+    /// Where a middle account stands among `all`.
+    pub(crate) fn find(&self, middle: u32) -> Option<usize> {
+        self.index[self.slot(middle)].checked_sub(1).map(|at| at as usize)
+    }
+
+    pub(crate) fn get(&self, middle: u32) -> Option<&Leg<T>> {
+        self.find(middle).map(|at| &self.all[at])
+    }
+
+    pub(crate) fn see(&mut self, Entry { time, other, seq }: Entry<T>) {
+        let slot = self.slot(other);
+        match self.index[slot].checked_sub(1) {
+            Some(at) => {
+                let leg = &mut self.all[at as usize];
+                if time >= leg.newest {
+                    (leg.newest, leg.seq) = (time, seq);
+                }
+            }
+            None => {
+                self.add(Leg { middle: other, newest: time, seq });
+                self.index[slot] = self.all.len() as u32;
+                if self.all.len() * 2 > self.slots {
+                    self.grow();
+                }
+            }
+        }
+        self.newest = self.newest.max(time);
+        self.last = Some(seq);
+    }
+
+    fn add(&mut self, leg: Leg<T>) {
+        if self.all.len() == self.all.capacity() {
+            // A little at a time: doubling would leave half of what is kept of hubs empty.
+            self.all.reserve_exact((self.all.len() / 8).max(SLOTS_MIN));
+        }
+        self.all.push(leg);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.slots = self.slots / 2 * 3;
+        self.index.clear();
+        self.index.reserve_exact(self.slots);
+        self.index.resize(self.slots, 0);
+        for at in 0..self.all.len() {
+            let slot = self.slot(self.all[at].middle);
+            self.index[slot] = at as u32 + 1;
+        }
+    }
+
+    /// Number of arrival of the last edge that was seen, modulo 2^32.
+    pub(crate) fn last(&self) -> Option<u32> {
+        self.last
+    }
+
+    pub(crate) fn newest(&self) -> T {
+        self.newest
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.all.capacity() * size_of::<Leg<T>>() + self.index.capacity() * size_of::<u32>()
+    }
+}
