@@ -346,7 +346,7 @@ impl<T: Stamp> Core<T> {
             self.evict_segments(settings);
         }
         self.columns.forget(self.graph.head());
-        self.give_back();
+        self.give_back(pool);
         self.end();
     }
 

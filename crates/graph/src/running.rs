@@ -132,6 +132,19 @@ impl<T: Stamp> Running<T> {
             self.push(values, one);
         }
         self.mend();
+        self.fit();
+    }
+
+    /// Gives room back that a busier time has left.
+    fn fit(&mut self) {
+        let len = self.entries.len();
+        if self.entries.capacity() > len + len / 2 + LENGTH_MIN {
+            self.entries.shrink_to(len + len / 4);
+            self.values.shrink_to((len + len / 4) * self.moments.len());
+        }
+        if self.neighbours.capacity() > 4 * (self.neighbours.len() + LENGTH_MIN) {
+            self.neighbours.shrink_to(2 * self.neighbours.len());
+        }
     }
 
     /// Makes moments anew that have lost too much. The newest value as their pivot stays longest,
@@ -148,6 +161,12 @@ impl<T: Stamp> Running<T> {
     }
 
     fn push(&mut self, values: &impl Values<T>, entry: Entry<T>) {
+        if self.entries.len() == self.entries.capacity() {
+            // Doubling would leave half of what is kept of hubs empty.
+            let more = self.entries.len() / 4 + LENGTH_MIN;
+            self.entries.reserve_exact(more);
+            self.values.reserve_exact(more * self.moments.len());
+        }
         self.entries.push_back(entry);
         *self.neighbours.entry(entry.other).or_default() += 1;
         for (column, moments) in self.moments.iter_mut().enumerate() {

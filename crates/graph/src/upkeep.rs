@@ -15,9 +15,9 @@ const KEPT_MIN: usize = 8 << 10;
 
 impl<T: Stamp> Core<T> {
     /// Gives back what the edges that are left do not need, when some have been evicted.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn give_back(&mut self, pool: Option<&rayon::ThreadPool>) {
         let rows = self.triggers.len();
-        let is_rebuilt = self.graph.is_sparse(rows) && self.graph.rebuild();
+        let is_rebuilt = self.graph.is_aged(rows) && self.graph.rebuild(pool);
         if is_rebuilt || self.graph.shrink(rows) {
             // They go by small numbers.
             self.hubs = Hubs::default();

@@ -480,11 +480,6 @@ impl<T: Stamp> Arena<T> {
         arena
     }
 
-    /// Entries that there is room for, in lists or free.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub(crate) fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry<T>>()
             + self.free.iter().map(|free| free.capacity() * size_of::<u32>()).sum::<usize>()
@@ -545,7 +540,11 @@ mod tests {
             }
             live_max = lists.iter().map(|list| arena.get(*list).len()).sum::<usize>().max(live_max);
         }
-        assert!(arena.len() * 2 < live_max * 3, "{} entries for {live_max}", arena.len());
+        assert!(
+            arena.entries.len() * 2 < live_max * 3,
+            "{} entries for {live_max}",
+            arena.entries.len()
+        );
     }
 
     proptest! {

@@ -66,7 +66,8 @@ pub(crate) struct Dynamic<T> {
     /// Edges that are alive and came late: no segment takes them. None where there are none.
     late: Option<BTreeMap<u64, Late<T>>>,
     sealed: Boundary<T>,
-    tidied: upkeep::Tidied,
+    /// Number of arrival at which it was made anew, or filled.
+    rebuilt_at: u64,
 }
 
 impl<T: Stamp> Dynamic<T> {
@@ -85,7 +86,7 @@ impl<T: Stamp> Dynamic<T> {
             remembers,
             late: None,
             sealed: Boundary::default(),
-            tidied: upkeep::NEVER,
+            rebuilt_at: 0,
         }
     }
 
@@ -379,6 +380,7 @@ impl<T: Stamp> Dynamic<T> {
     pub(crate) fn skip(&mut self, next: u64) {
         if self.records.is_empty() {
             self.head = self.head.max(next);
+            self.rebuilt_at = self.head;
         }
     }
 
@@ -546,7 +548,7 @@ impl<T: Stamp> Dynamic<T> {
                 late.into_iter().map(|(number, late)| (number, again(late))).collect()
             }),
             sealed: Boundary { last: self.sealed.last.map(change), next: self.sealed.next },
-            tidied: self.tidied,
+            rebuilt_at: self.rebuilt_at,
         }
     }
 
@@ -802,7 +804,7 @@ mod tests {
                     graph.remove_all(&[gone], None);
                 }
             }
-            let mut anew = graph.rebuilt().unwrap();
+            let mut anew = graph.rebuilt(None).unwrap();
             for round in 0..2 {
                 prop_assert_eq!(anew.accounts(), graph.accounts());
                 prop_assert_eq!(anew.in_order(), graph.in_order());

@@ -15,8 +15,10 @@ pub(crate) const TOUCHED: usize = 64;
 /// Edges that are taken out together.
 pub(crate) const PIECE: usize = 4096;
 
-/// A table with room for more than so many times what it has is made smaller.
-const SPARSE: usize = 4;
+/// A table with room for more than so many times what it has is made smaller,
+const SPARSE: usize = 2;
+/// unless it has few.
+const SPARSE_MIN: usize = 16;
 
 /// One bit for each edge of a piece.
 #[derive(Clone, Copy, Debug)]
@@ -251,11 +253,6 @@ impl<T: Stamp> Half<T> {
         Half { side: self.side, lists: self.lists, arena }
     }
 
-    /// Entries that there is room for.
-    pub(crate) fn room(&self) -> usize {
-        self.arena.len()
-    }
-
     pub(crate) fn bytes(&self) -> usize {
         self.lists.capacity() * size_of::<List>() + self.arena.bytes()
     }
@@ -338,22 +335,28 @@ impl<T: Stamp> Loops<T> {
     /// Gives memory back, where much is free.
     pub(crate) fn shrink(&mut self) {
         let mut smaller = HashMap::default();
-        let is_sparse = self.lists.len() * SPARSE < self.lists.capacity();
+        let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
         if is_sparse && smaller.try_reserve(self.lists.len()).is_ok() {
             smaller.extend(self.lists.drain());
             self.lists = smaller;
         }
+        if self.arena.is_sparse() {
+            // Where there is no memory for it, it stays as it is.
+            if let Ok(loops) = self.rebuilt(|account| account) {
+                *self = loops;
+            }
+        }
     }
 
     /// The same under other numbers, in memory of its size.
-    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Loops<T>, Full> {
+    pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<Loops<T>, Full> {
         let mut loops = Loops::default();
         let bytes = self.lists.allocation_size();
         loops.lists.try_reserve(self.lists.len()).map_err(|_| Full { bytes })?;
         for (&account, &list) in &self.lists {
             let entries = self.arena.get(list);
-            let list = loops.arena.append(entries, |other| numbering.of(other))?;
-            loops.lists.insert(numbering.of(account), list);
+            let list = loops.arena.append(entries, &number)?;
+            loops.lists.insert(number(account), list);
         }
         Ok(loops)
     }

@@ -201,8 +201,8 @@ impl<T: Stamp> Hybrid<T> {
     }
 
     /// Moves to memory of its size; where there is no memory to do so, it stays where it is.
-    pub(crate) fn rebuild(&mut self) -> bool {
-        let rebuilt = self.dynamic.rebuilt();
+    pub(crate) fn rebuild(&mut self, pool: Option<&rayon::ThreadPool>) -> bool {
+        let rebuilt = self.dynamic.rebuilt(pool);
         let is_done = rebuilt.is_ok();
         if let Ok(dynamic) = rebuilt {
             self.dynamic = dynamic;

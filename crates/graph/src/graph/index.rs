@@ -2,7 +2,8 @@
 //!
 //! A slot has an account's small number and, in the bits above, a tag of its hash: other accounts'
 //! numbers are next to never looked at. Probes go on from slot to slot, so most end in the line
-//! where they began. The table is between two thirds and four fifths full; it grows by a fifth.
+//! where they began. The table is between three and five sixths full; it grows by a
+//! sixth, and shrinks by as much.
 
 use super::accounts::hash;
 use super::keys::Keys;
@@ -17,6 +18,11 @@ const FIRST: u32 = 2;
 const SLOTS_MIN: usize = 32;
 /// Slots that are moved together.
 const TOGETHER: usize = 64;
+
+/// Slots for so many accounts, and some more.
+fn room_for(accounts: usize) -> usize {
+    ((accounts + 1) * 7 / 5).max(SLOTS_MIN)
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
@@ -40,7 +46,7 @@ impl Index {
 
     /// A table for so many accounts with the numbers from 0 on.
     pub(crate) fn with_room(accounts: usize) -> Result<Index, Full> {
-        Index::empty(((accounts + 1) * 3 / 2).max(SLOTS_MIN), accounts)
+        Index::empty(room_for(accounts), accounts)
     }
 
     /// An empty table of so many slots, while there are so many numbers.
@@ -98,21 +104,21 @@ impl Index {
     /// Sees to it that one more account fits, whose small number is `at`; those that are known have
     /// these numbers.
     pub(crate) fn make_room(&mut self, at: usize, keys: &Keys) -> Result<(), Full> {
-        let is_full = (self.used + 1) * 5 > self.slots.len() * 4;
+        let is_full = (self.used + 1) * 6 > self.slots.len() * 5;
         if !is_full && at + (FIRST as usize) < 1 << self.bits {
             return Ok(());
         }
-        let room = (self.len + 1) * 3 / 2;
+        let room = room_for(self.len);
         // Where many were forgotten and as many came it keeps its size.
         let room = if room * 8 > self.slots.len() * 7 { room } else { self.slots.len() };
-        self.resize(room.max(SLOTS_MIN), at.max(keys.len()), keys)
+        self.resize(room, at.max(keys.len()), keys)
     }
 
-    /// Gives memory back, where it is half empty.
+    /// Gives memory back, where much is free.
     pub(crate) fn shrink(&mut self, keys: &Keys) {
-        if self.len * 16 < self.slots.len() * 9 && self.slots.len() > SLOTS_MIN {
+        if self.len * 5 < self.slots.len() * 3 && self.slots.len() > SLOTS_MIN {
             // Where there is no memory for it, it stays as it is.
-            _ = self.resize(((self.len + 1) * 3 / 2).max(SLOTS_MIN), keys.len(), keys);
+            _ = self.resize(room_for(self.len), keys.len(), keys);
         }
     }
 
@@ -238,6 +244,6 @@ mod tests {
             index.insert(hash(key), at as u32);
         }
         assert!(index.slots.len() <= 1600, "{} slots for 1000", index.slots.len());
-        assert!(index.slots.len() >= 1250);
+        assert!(index.slots.len() >= 1200);
     }
 }

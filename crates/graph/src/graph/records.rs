@@ -167,10 +167,6 @@ impl<T: Stamp> Records<T> {
         self.owners.is_empty()
     }
 
-    pub(crate) fn capacity(&self) -> usize {
-        self.owners.capacity()
-    }
-
     pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Records<S> {
         let rest = self.rest.map(|(targets, times)| {
             let times: VecDeque<S> = times.into_iter().map(change).collect();

@@ -63,6 +63,12 @@ impl<T: Stamp> Arena<T> {
         short.sum::<usize>() + self.runs.room()
     }
 
+    /// Whether a quarter of it is free, and that is not little.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let free = self.free_room();
+        free >= SHRUNK_MIN / 4 && free * 4 > self.entries.len()
+    }
+
     /// Gives memory back, where much is free. `lists` are all that lie here.
     pub(crate) fn shrink(&mut self, lists: &mut [List]) {
         let free = self.free_room();

@@ -1,7 +1,8 @@
 //! Memory that follows the window: what a graph no longer needs goes back while it lives on.
 
-use super::{Boundary, Dynamic, Entry, Full, Numbering, Stamp, TOUCHED};
+use super::{Boundary, Dynamic, Full, Numbering, Stamp, TOUCHED};
 use crate::memory::reserve;
+use crate::threads::both;
 
 /// Accounts get other small numbers when this part of the numbers is nobody's,
 const IDLE_MOST: usize = 12;
@@ -12,41 +13,21 @@ const IDLE_KEPT: usize = 4;
 /// nanosecond or two for each.
 const LOOKED_AT_MAX: usize = 1 << 21;
 
-/// When a graph was made anew: at which number of arrival, and what it took then, as [`ROOM`].
-pub(super) type Tidied = (u64, usize);
-pub(super) const NEVER: Tidied = (0, ROOM);
-
-/// A graph is made anew when it has room for so many times its edges,
-const SPARSE: usize = 8;
-/// and for more than these.
-const SPARSE_MIN: usize = if cfg!(debug_assertions) { 64 } else { 1 << 16 };
-/// It is also made anew, in a call of so many rows, when it is an eighth larger, for what it holds,
-/// than it was the last time (after a busy day, say), or, if all its edges have come since, a
-/// sixteenth.
-const TIDIED_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
-/// Of so many edges at most: it takes some 0.25 us for each, in one call.
-const TIDIED_MAX: usize = 1 << 19;
-/// Each edge that comes pays for so many that are moved.
-const MOVED: u64 = 4;
-/// What a graph that was filled once takes, at most, in thousandths of what its edges and accounts
-/// take alone.
-const ROOM: usize = 1120;
+/// A graph is made anew when so many times its edges have come since: what is needed together then
+/// lies together, as in a graph that was filled at once.
+const REBUILT_AFTER: u64 = 2;
+/// It happens in a call of so many rows,
+const REBUILT_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
+/// to a graph of so many edges at least, which the caches would not hold anyway,
+const REBUILT_MIN: usize = if cfg!(debug_assertions) { 32 } else { 1 << 15 };
+/// and at most: it takes some 0.2 us for each, in one call.
+const REBUILT_MAX: usize = 1 << 19;
 
 impl<T: Stamp> Dynamic<T> {
-    /// Whether much of its memory lies idle: a stream that was busier once. Behind segments it
-    /// empties span by span and fills again, while accounts, who are most of it then, stay.
-    pub(crate) fn is_sparse(&self, rows: usize) -> bool {
-        if self.late.is_some() {
-            return false;
-        }
-        let room = self.records.capacity().max((self.out.room() + self.into.room()) / 2);
-        room > SPARSE_MIN.max(SPARSE * self.records.len()) || self.is_untidy(rows)
-    }
-
     /// Gives memory back that the edges of now do not need, a little at a time; whether accounts
     /// have other small numbers now. `rows`: how many came.
     pub(crate) fn shrink(&mut self, rows: usize) -> bool {
-        if self.late.is_some() || (rows < TIDIED_IN && self.alive > LOOKED_AT_MAX) {
+        if self.late.is_some() || (rows < REBUILT_IN && self.alive > LOOKED_AT_MAX) {
             return false;
         }
         self.records.shrink();
@@ -126,39 +107,36 @@ impl<T: Stamp> Dynamic<T> {
         true
     }
 
-    fn is_untidy(&self, rows: usize) -> bool {
-        let (since, room) = self.tidied;
-        let (arrivals, alive) = (self.next().saturating_sub(since), self.alive as u64);
-        let is_large = 2 * self.alive >= SPARSE_MIN && self.alive <= TIDIED_MAX;
-        let is_worth_it = self.accounts.numbered() <= 4 * self.alive;
-        if rows < TIDIED_IN || arrivals * MOVED < alive || !is_large || !is_worth_it {
-            return false;
-        }
-        let much = if arrivals < alive { room * 9 / 8 } else { room * 17 / 16 };
-        self.room() > much
-    }
-
-    /// As [`ROOM`].
-    fn room(&self) -> usize {
-        let edge = 2 * size_of::<Entry<T>>() + size_of::<u32>();
-        // Its number and slot in the index, and both its lists.
-        let account = 5 * size_of::<u32>();
-        let least = self.alive * edge + self.accounts.len() * account;
-        self.bytes() * 1000 / least.max(1)
+    /// Whether it should be made anew in a call of so many rows. Behind segments it empties span by
+    /// span and fills again, while accounts, who are most of it then, stay.
+    pub(crate) fn is_aged(&self, rows: usize) -> bool {
+        let arrivals = self.next().saturating_sub(self.rebuilt_at);
+        let is_due = rows >= REBUILT_IN && arrivals >= REBUILT_AFTER * self.alive as u64;
+        let is_of_size = (REBUILT_MIN..=REBUILT_MAX).contains(&self.alive);
+        // Where none is forgotten they may be most of the work.
+        let are_accounts_few = self.accounts.numbered() <= 4 * self.alive;
+        self.late.is_none() && is_due && is_of_size && are_accounts_few
     }
 
     /// The same graph in memory of its size, if there is that much. Accounts have other small
     /// numbers then: those whose edges follow each other are neighbours.
-    pub(crate) fn rebuilt(&self) -> Result<Dynamic<T>, Full> {
+    pub(crate) fn rebuilt(&self, pool: Option<&rayon::ThreadPool>) -> Result<Dynamic<T>, Full> {
         let numbering = self.numbering()?;
-        let (out, into) =
-            (self.out.rebuilt(&numbering, self.alive)?, self.into.rebuilt(&numbering, self.alive)?);
-        let mut graph = Dynamic {
+        let (mut first, mut second) = (None, None);
+        both(
+            pool,
+            self.alive,
+            || first = Some(self.out.rebuilt(&numbering, self.alive)),
+            || second = Some(self.into.rebuilt(&numbering, self.alive)),
+        );
+        let none = || Err(Full { bytes: 0 });
+        let (out, into) = (first.unwrap_or_else(none)?, second.unwrap_or_else(none)?);
+        Ok(Dynamic {
             base: self.base,
             accounts: self.accounts.rebuilt(&numbering)?,
             out,
             into,
-            loops: self.loops.rebuilt(&numbering)?,
+            loops: self.loops.rebuilt(|account| numbering.of(account))?,
             records: self.records.rebuilt(&numbering)?,
             head: self.head,
             alive: self.alive,
@@ -167,10 +145,8 @@ impl<T: Stamp> Dynamic<T> {
             remembers: self.remembers,
             late: None,
             sealed: Boundary::default(),
-            tidied: (self.next(), ROOM),
-        };
-        graph.tidied.1 = graph.room().max(ROOM);
-        Ok(graph)
+            rebuilt_at: self.next(),
+        })
     }
 
     /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
