@@ -215,6 +215,47 @@ fn a_graph_tells_how_much_memory_it_holds() {
     }
 }
 
+/// A stream that slows down to a fortieth, and whose accounts are more than its edges: no moment
+/// leaves a graph much larger than what it holds.
+#[test]
+fn a_graph_is_as_large_as_what_its_window_holds() {
+    let patterns = Some(Bins { window: 20_000, bins: vec![2, 3] });
+    for mode in [Mode::Causal, Mode::Batch] {
+        let settings = Settings {
+            mode,
+            // Of which nothing is carried from call to call.
+            temporal_cycle: patterns.clone(),
+            time_window: Some(20_000),
+            ..Settings::default()
+        };
+        let mut engine = GraphFeatures::new(settings).unwrap();
+        let mut random = Random::new(1);
+        let (mut time, mut id, mut least) = (0, 0, usize::MAX);
+        while id < 40_000 {
+            let mut rows = Rows::default();
+            for _ in 0..100 {
+                time += if id < 30_000 { 1 } else { random.range(1, 9) * 8 };
+                rows.push((id, random.range(0, 30_000), random.range(0, 30_000), time));
+                id += 1;
+            }
+            rows.with(|edges| engine.transform(edges)).unwrap();
+            let stats = engine.stats();
+            least = if id < 30_000 { stats.edges } else { least.min(stats.edges) };
+            // Each edge twice and its place in order of arrival; of an account a number, a slot in
+            // the index and two lists. A quarter more, and what is kept anyway.
+            let most = (stats.edges * 28 + stats.accounts * 18) * 5 / 4 + 70_000;
+            assert!(
+                stats.bytes <= most,
+                "{mode:?}, row {id}: {} bytes for {} edges of {} accounts, {most} at most",
+                stats.bytes,
+                stats.edges,
+                stats.accounts,
+            );
+        }
+        assert!(least < 1_000, "{least} edges");
+    }
+}
+
 #[test]
 fn a_state_for_which_there_is_no_memory_is_refused() {
     let mut engine = GraphFeatures::new(settings(Mode::Causal)).unwrap();

@@ -26,6 +26,11 @@ struct Late<T> {
     front: T,
 }
 
+/// The last number of arrival before `next` that ends in `seq`.
+fn number_before(next: u64, seq: u32) -> u64 {
+    next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
+}
+
 /// What lies in a segment already, and here too until it has been taken out.
 #[derive(Clone, Copy, Debug, Default)]
 struct Boundary<T> {
@@ -428,8 +433,7 @@ impl<T: Stamp> Dynamic<T> {
 
     /// The number of arrival that ends in `seq`, of an edge that is in the graph.
     pub(crate) fn number(&self, seq: u32) -> u64 {
-        let next = self.next();
-        next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
+        number_before(self.next(), seq)
     }
 
     /// Whether a segment has this edge.

@@ -1,6 +1,6 @@
 //! Memory that follows the window: what a graph no longer needs goes back while it lives on.
 
-use super::{Boundary, Dynamic, Full, Numbering, Stamp, TOUCHED};
+use super::{Boundary, Dynamic, Full, Numbering, Stamp, TOUCHED, number_before};
 use crate::memory::reserve;
 use crate::threads::both;
 
@@ -9,9 +9,9 @@ const IDLE_MOST: usize = 12;
 /// and more than so many; all but this part of them are given up.
 const IDLE_MIN: usize = if cfg!(debug_assertions) { 4 } else { 256 };
 const IDLE_KEPT: usize = 4;
-/// A call of few rows does not look through the accounts of more edges than these: it takes a
-/// nanosecond or two for each.
-const LOOKED_AT_MAX: usize = 1 << 21;
+/// A call of few rows does not look through the accounts of more edges than these: it takes some
+/// nanoseconds for each.
+const LOOKED_AT_MAX: usize = 1 << 20;
 
 /// A graph is made anew when so many times its edges have come since: what is needed together then
 /// lies together, as in a graph that was filled at once.
@@ -54,7 +54,7 @@ impl<T: Stamp> Dynamic<T> {
             let some = moved as u32..numbered.min(moved + TOUCHED) as u32;
             self.touch_around(some.clone(), &mut others);
             for old in some {
-                // There is a number for each, or there was no memory to remember some.
+                // There is a number for each, unless there was no memory to remember some.
                 if self.has_edges(old) && !self.renumber(old) {
                     end = old as usize + 1;
                 }
@@ -88,10 +88,7 @@ impl<T: Stamp> Dynamic<T> {
         let Some(new) = self.accounts.renumber(old) else { return false };
         let next = self.next();
         let Dynamic { out, into, loops, records, head, .. } = self;
-        let place = |seq: u32| {
-            let number = next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)));
-            number.saturating_sub(*head) as usize
-        };
+        let place = |seq| number_before(next, seq).saturating_sub(*head) as usize;
         for &one in out.get(old) {
             into.rename(one, new);
             records.rename(place(one.seq), new);
