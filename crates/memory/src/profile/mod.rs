@@ -4,7 +4,7 @@
 //! All ways in a profile are correct everywhere; they differ in what they cost, and by how much
 //! depends on the CPU: on one machine `clflush` takes forty times as long as `clflushopt`, on another
 //! there is no `clflushopt`. So a profile is measured ([`Profile::measure`], some 30 ms) when a
-//! region is first made or mapped, and kept in a file of the user ([`file`]). The next processes add
+//! region is first made or mapped, and kept in a file of the user ([`file`](mod@file)). The next processes add
 //! what they find, until eight have; from then on it is loaded from there (0.1 ms). Every [`Region`](crate::Region) has one; tests give it another.
 //!
 //! Besides there is writing back all caches at once, for the largest ranges and where a kernel module
