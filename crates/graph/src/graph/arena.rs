@@ -185,6 +185,11 @@ impl<T: Stamp> Arena<T> {
         self.entries.get(start..start + len).unwrap_or_default()
     }
 
+    fn get_mut(&mut self, list: List) -> &mut [Entry<T>] {
+        let Place { start, len, .. } = self.place(list);
+        self.entries.get_mut(start..start + len).unwrap_or_default()
+    }
+
     /// The entries of a list that has few and tells how many, with others behind them.
     pub(crate) fn few(&self, list: List) -> Option<(&[Entry<T>; FEW], usize)> {
         let (class, len) = list.form();
@@ -325,8 +330,7 @@ impl<T: Stamp> Arena<T> {
 
     /// Says who is at the other end of one edge now.
     pub(crate) fn rename(&mut self, list: List, time: T, seq: u32, other: u32) {
-        let Place { start, len, .. } = self.place(list);
-        let live = self.entries.get_mut(start..start + len).unwrap_or_default();
+        let live = self.get_mut(list);
         if let Some(at) = position(live, time, seq) {
             live[at].other = other;
         }
@@ -334,9 +338,7 @@ impl<T: Stamp> Arena<T> {
 
     /// The same of all edges of a list.
     pub(crate) fn rename_all(&mut self, list: List, other: u32) {
-        let Place { start, len, .. } = self.place(list);
-        let live = self.entries.get_mut(start..start + len).unwrap_or_default();
-        live.iter_mut().for_each(|one| one.other = other);
+        self.get_mut(list).iter_mut().for_each(|one| one.other = other);
     }
 
     /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
