@@ -6,33 +6,24 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
-mod columns;
-mod core;
-mod double;
+mod accounts;
+mod edge;
 mod error;
-mod evidence;
 mod features;
-mod graph;
 mod memory;
-mod moments;
 mod patterns;
-mod queue;
-mod running;
-mod sealing;
+mod segment;
 mod settings;
-mod state;
 mod statistics;
+mod store;
+mod stream;
 mod threads;
-mod upkeep;
 
 pub use error::GraphError;
-pub use evidence::Pattern;
-pub use features::{Edges, Evidence, GraphFeatures, Stats};
-pub use graph::{
+pub use features::{Edges, Evidence, GraphFeatures, Pattern, Stats};
+pub use patterns::Kind;
+pub use segment::{
     About, Buffers, Frozen, List, Plan, Room, Row, Rows, Segment, Sizes, Wanted, row_counts, row_of,
 };
-pub use patterns::Kind;
-pub use sealing::Stragglers;
 pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};
-pub use state::State;
+pub use stream::{State, Stragglers};

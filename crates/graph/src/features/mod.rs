@@ -1,17 +1,19 @@
 //! The features of a stream, call by call.
 
+mod evidence;
 mod offline;
 mod provisional;
 mod segments;
 
-use crate::core::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, call_bytes};
+use crate::edge::Stamp;
 use crate::error::GraphError;
-use crate::evidence::Pattern;
-use crate::graph::{EDGES_MAX, Stamp};
 use crate::memory::{Full, probe, reserve_exact};
 use crate::patterns::Kind;
 use crate::settings::{Mode, Settings, Statistics};
-use crate::state::State;
+use crate::store::EDGES_MAX;
+use crate::stream::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, State, call_bytes};
+pub use evidence::Pattern;
+pub(crate) use evidence::name;
 use hashbrown::HashMap;
 use provisional::Provisional;
 

@@ -1,10 +1,9 @@
 //! Offline mode: everything is added first, then features are computed row by row.
 
-use super::{Graph, GraphFeatures};
-use crate::Edges;
 use crate::error::GraphError;
-use crate::graph::EDGES_MAX;
+use crate::features::{Edges, Graph, GraphFeatures};
 use crate::settings::Mode;
+use crate::store::EDGES_MAX;
 
 impl GraphFeatures {
     /// Adds rows whose features come later, by [`GraphFeatures::transform_ahead`]: the same as if
@@ -54,8 +53,8 @@ impl GraphFeatures {
     pub fn ahead(&self) -> usize {
         match &self.graph {
             Graph::Empty => 0,
-            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::ahead::Ahead::len),
-            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::ahead::Ahead::len),
+            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::stream::Ahead::len),
+            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::stream::Ahead::len),
         }
     }
 

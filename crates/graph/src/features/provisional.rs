@@ -1,8 +1,8 @@
 //! Rows that are in the graph and may still go again: whoever keeps them elsewhere too, a log say,
 //! does both at once and decides when both are done.
 
-use super::{Graph, GraphFeatures};
 use crate::error::GraphError;
+use crate::features::{Graph, GraphFeatures};
 use crate::patterns::Kind;
 
 /// Whether rows may go again.

@@ -1,10 +1,9 @@
 //! Older parts of a graph as immutable segments: given away, taken up, shared.
 
-use super::{Core, Graph, GraphFeatures, Output, Share, narrow_base};
-use crate::Edges;
 use crate::error::GraphError;
-use crate::graph::{About, Frozen, List, Segment};
-use crate::sealing::Stragglers;
+use crate::features::{Edges, Graph, GraphFeatures, narrow_base};
+use crate::segment::{About, Frozen, List, Segment};
+use crate::stream::{Core, Output, Share, Stragglers};
 use std::sync::Arc;
 
 impl GraphFeatures {

@@ -1,6 +1,6 @@
 //! Where patterns are counted.
 
-use super::Kind;
+use crate::patterns::Kind;
 
 /// Counts of one worker: a column for each bin, a row for each edge of the batch that has any. Most
 /// edges of a batch complete nothing.

@@ -4,9 +4,10 @@
 //! and a little more. A worker takes a view out, moves it on, and puts it back.
 
 use super::legs::Legs;
-use crate::graph::{Lens, Side, Spread, Stamp};
-pub(crate) use crate::running::LENGTH_MIN;
-use crate::running::Running;
+use crate::accounts::{Side, Spread};
+use crate::edge::{Lens, Stamp};
+pub(crate) use crate::statistics::LENGTH_MIN;
+use crate::statistics::Running;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,6 +1,7 @@
 //! The legs between an account and its middle accounts, the newest of each pair.
 
-use crate::graph::{Entry, Stamp};
+use crate::edge::Stamp;
+use crate::store::Entry;
 
 /// Slots of the smallest index: emptying it costs nothing.
 const SLOTS_MIN: usize = 64;

@@ -1,23 +1,22 @@
 //! The patterns: each finds what the triggers of one batch complete.
 
-mod breadth;
+mod breadth_first;
 mod credits;
 mod hubs;
 mod legs;
 mod reach;
 mod scatter_gather;
-mod scene;
+mod search_context;
 mod simple_cycle;
 mod star;
-mod table;
 mod temporal_cycle;
 
 pub(crate) use credits::{Credits, Evidence, Found};
 pub(crate) use hubs::Hubs;
-pub(crate) use scene::{CHUNK, Groups, Pairs, Scene, Search, Trigger, is_before};
-pub(crate) use table::Table;
+pub(crate) use search_context::{CHUNK, Groups, Pairs, Scene, Search, Trigger, is_before};
 
-use crate::graph::{Adjacency, Side, Stamp};
+use crate::accounts::Side;
+use crate::edge::{Adjacency, Stamp};
 use crate::settings::Pattern;
 use star::Star;
 

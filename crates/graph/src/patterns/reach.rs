@@ -6,8 +6,8 @@
 //! a path can use. (Pruning by reachability before the enumeration: Blanusa et al., Fast Parallel
 //! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
 
-use super::table::Table;
-use crate::graph::{Entry, Side};
+use crate::accounts::{Side, Table};
+use crate::store::Entry;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

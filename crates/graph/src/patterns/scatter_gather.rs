@@ -6,10 +6,11 @@
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
-use super::scene::{Scene, Search, Trigger};
-use super::table::Table;
-use super::{Kind, hubs};
-use crate::graph::{Adjacency, Entry, Lens, Side, Stamp};
+use super::search_context::{Scene, Search, Trigger};
+use crate::accounts::{Side, Table};
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::patterns::{Kind, hubs};
+use crate::store::Entry;
 
 /// Of so many accounts the lists are read together.
 const TOUCHED: usize = 64;
@@ -449,7 +450,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 mod tests {
     use super::super::hubs::{Hubs, place};
     use super::Legs;
-    use crate::graph::{Entry, Floor, Lens, Side};
+    use crate::accounts::Side;
+    use crate::edge::{Floor, Lens};
+    use crate::store::Entry;
 
     #[test]
     fn legs_that_are_ahead_of_a_part_are_left_to_later_ones() {

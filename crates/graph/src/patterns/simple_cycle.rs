@@ -6,11 +6,12 @@
 //! most triggers end here because the searches did not meet. The rest of the search towards the
 //! source goes over hops that the other one saw, so that what is left are hops of paths.
 
-use super::Kind;
-use super::breadth::{Breadth, Hop, NONE};
+use super::breadth_first::{Breadth, Hop, NONE};
 use super::credits::Credits;
-use super::scene::{Scene, Search, Trigger, is_before};
-use crate::graph::{Adjacency, Lens, Side, Stamp};
+use super::search_context::{Scene, Search, Trigger, is_before};
+use crate::accounts::Side;
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::patterns::Kind;
 
 /// Lists that are read together before the first is looked at.
 const TOUCHED_MAX: usize = 16;

@@ -4,11 +4,12 @@
 //! once.
 
 use super::credits::Credits;
-use super::scene::{Scene, Search};
-use super::table::Table;
-use super::{Kind, hubs};
-use crate::graph::{Adjacency, Entry, Side, Stamp};
-use crate::running::{NoValues, Running, Vertex};
+use super::search_context::{Scene, Search};
+use crate::accounts::{Side, Table};
+use crate::edge::{Adjacency, Stamp};
+use crate::patterns::{Kind, hubs};
+use crate::statistics::{NoValues, Running, Vertex};
+use crate::store::Entry;
 
 /// So many neighbours are looked through one by one.
 const FEW: usize = 8;

@@ -1,10 +1,12 @@
 //! Cycles whose edges follow each other in time (specification, D5).
 
-use super::Kind;
 use super::credits::Credits;
 use super::reach::{Ends, NONE, Reach, Searches};
-use super::scene::{Scene, Search};
-use crate::graph::{Adjacency, Entry, Side, Stamp};
+use super::search_context::{Scene, Search};
+use crate::accounts::Side;
+use crate::edge::{Adjacency, Stamp};
+use crate::patterns::Kind;
+use crate::store::Entry;
 
 pub(crate) type Scratch<T> = Searches<T, Frame<T>>;
 

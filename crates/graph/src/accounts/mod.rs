@@ -1,0 +1,304 @@
+//! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
+
+mod index;
+mod keys;
+mod renumbering;
+mod table;
+
+pub(crate) use renumbering::Numbering;
+pub(crate) use table::Table;
+
+use crate::memory::{Full, reserve};
+use crate::store::Record;
+use index::Index;
+use keys::Keys;
+
+/// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Out,
+    In,
+}
+
+impl Side {
+    pub(crate) fn other(self) -> Side {
+        match self {
+            Side::Out => Side::In,
+            Side::In => Side::Out,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    /// The callers' numbers.
+    keys: Keys,
+    index: Index,
+    free: Vec<u32>,
+    /// Place of each account in the order of first appearance, where somebody asks for it.
+    orders: Option<Vec<u64>>,
+    appeared: u64,
+}
+
+/// Numbers that are looked up together.
+const GUESSED: usize = 128;
+/// No account has this small number.
+pub(crate) const NOBODY: u32 = u32::MAX;
+
+/// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
+pub(crate) fn hash(key: i64) -> u64 {
+    let mut hash = key.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+/// Hashes account numbers: they are dense and nobody's to choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spreader(u64);
+
+impl std::hash::BuildHasher for Spread {
+    type Hasher = Spreader;
+
+    fn build_hasher(&self) -> Spreader {
+        Spreader(0)
+    }
+}
+
+impl std::hash::Hasher for Spreader {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u32(u32::from(byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
+    }
+
+    fn write_i64(&mut self, key: i64) {
+        self.0 = hash(key ^ self.0.cast_signed());
+    }
+}
+
+impl Accounts {
+    /// With `remembers`, the order of first appearance is kept.
+    pub(crate) fn new(remembers: bool) -> Accounts {
+        Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
+    }
+
+    /// Writes who the ends of these edges (source, target, time) are, as far as they are known.
+    /// Together: the waits for their memory overlap, first for where each is in the index, then for
+    /// the number of who it may be.
+    pub(crate) fn guess<T>(
+        &self,
+        records: &mut [Record<T>],
+        edge: impl Fn(usize) -> (i64, i64, T),
+    ) {
+        let mut keys = [0; GUESSED];
+        for (part, some) in records.chunks_mut(GUESSED / 2).enumerate() {
+            for (at, pair) in (part * GUESSED / 2..).zip(keys.chunks_exact_mut(2)).take(some.len())
+            {
+                let (source, target, _) = edge(at);
+                pair.copy_from_slice(&[source, target]);
+            }
+            let hashes = keys.map(hash);
+            let slots = hashes.iter().map(|&hash| self.index.touch(hash));
+            std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+            let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
+            let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at) == Some(*key);
+            for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
+            {
+                let who = [0, 1]
+                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NOBODY });
+                [record.source, record.target] = who;
+            }
+        }
+    }
+
+    /// The dense number of an account, a new one if it is not known.
+    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
+        let hash = hash(key);
+        let Accounts { keys, index, free, orders, appeared } = self;
+        if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
+            return Ok(at);
+        }
+        keys.make_room(key, free.is_empty())?;
+        if let Some(orders) = orders {
+            reserve(orders, 1)?;
+        }
+        let at = free.last().map_or(keys.len(), |&at| at as usize);
+        index.make_room(at, keys)?;
+        free.pop();
+        keys.put(at, key);
+        if let Some(orders) = orders {
+            orders.resize(keys.len(), 0);
+            orders[at] = *appeared;
+        }
+        *appeared += 1;
+        index.insert(hash, at as u32);
+        Ok(at as u32)
+    }
+
+    pub(crate) fn find(&self, key: i64) -> Option<u32> {
+        self.index.find(hash(key), |at| self.keys.get(at) == Some(key))
+    }
+
+    /// How many have appeared so far.
+    pub(crate) fn appeared(&self) -> u64 {
+        self.appeared
+    }
+
+    /// Where the order of first appearance is kept: forgets those that appeared since there were
+    /// so many. They have no edges.
+    pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
+        let Accounts { keys, index, orders, .. } = self;
+        let Some(orders) = orders else { return };
+        for (at, key) in (0u32..).zip(keys.iter()).skip(numbered) {
+            index.remove(hash(key), at);
+        }
+        keys.truncate(numbered);
+        orders.truncate(numbered);
+        self.appeared = appeared;
+    }
+
+    /// Forgets accounts without edges. Together: the waits for their memory overlap.
+    pub(crate) fn forget(&mut self, accounts: &[u32]) {
+        let hashes = accounts.iter().map(|&at| hash(self.key(at)));
+        let slots = hashes.map(|hash| self.index.touch(hash));
+        std::hint::black_box(slots.fold(0, |all, one| all ^ one));
+        for &at in accounts {
+            let is_known = self.index.remove(hash(self.key(at)), at);
+            // Where there is no memory to remember it, the number is not used again.
+            if is_known && reserve(&mut self.free, 1).is_ok() {
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Small numbers that nobody has.
+    pub(crate) fn idle(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Has no account get one of the idle numbers from `end` on again.
+    pub(crate) fn forget_idle_from(&mut self, end: usize) {
+        self.free.retain(|&at| (at as usize) < end);
+    }
+
+    /// Gives an account an idle number, where there is one.
+    pub(crate) fn renumber(&mut self, old: u32) -> Option<u32> {
+        let (key, new) = (self.key(old), self.free.pop()?);
+        self.keys.put(new as usize, key);
+        self.index.rename(hash(key), old, new);
+        Some(new)
+    }
+
+    /// Forgets small numbers from `end` on, which nobody has.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.keys.truncate(end);
+        self.keys.shrink();
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        if self.free.capacity() > 2 * self.free.len() + GUESSED {
+            self.free.shrink_to(self.free.len() + GUESSED);
+        }
+        self.index.shrink(&self.keys);
+    }
+
+    pub(crate) fn key(&self, at: u32) -> i64 {
+        self.keys.get(at).unwrap_or_default()
+    }
+
+    pub(crate) fn order(&self, at: u32) -> u64 {
+        self.orders.as_ref().and_then(|orders| orders.get(at as usize)).copied().unwrap_or_default()
+    }
+
+    /// All accounts in the order of their first appearance; none where it is not kept.
+    pub(crate) fn by_appearance(&self) -> Vec<u32> {
+        let Some(orders) = &self.orders else { return Vec::new() };
+        let mut all: Vec<(u64, u32)> = orders.iter().copied().zip(0..).collect();
+        all.sort_unstable();
+        all.into_iter().map(|(_, account)| account).collect()
+    }
+
+    /// The same, by the callers' numbers.
+    pub(crate) fn in_order(&self) -> Vec<i64> {
+        self.by_appearance().into_iter().map(|account| self.key(account)).collect()
+    }
+
+    /// The same accounts under other small numbers; where their order is kept, in that order.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Accounts, Full> {
+        let named = numbering.named();
+        let mut accounts = Accounts::new(self.orders.is_some());
+        accounts.index = Index::with_room(named.len())?;
+        if let Some(&first) = named.first() {
+            accounts.keys.make_room(self.key(first), true)?;
+            accounts.keys.reserve(named.len())?;
+        }
+        for (part, some) in named.chunks(GUESSED).enumerate() {
+            let mut found = [0; GUESSED];
+            found.iter_mut().zip(some).for_each(|(key, &old)| *key = self.key(old));
+            for (at, &key) in (part * GUESSED..).zip(&found).take(some.len()) {
+                accounts.keys.make_room(key, true)?;
+                accounts.keys.put(at, key);
+                accounts.index.insert(hash(key), at as u32);
+            }
+        }
+        accounts.appeared = named.len() as u64;
+        if let Some(orders) = &mut accounts.orders {
+            reserve(orders, named.len())?;
+            orders.extend(0..named.len() as u64);
+        }
+        Ok(accounts)
+    }
+
+    /// The callers' numbers of the accounts whose small numbers are `from` and above.
+    pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
+        self.keys.iter().skip(from)
+    }
+
+    /// Small numbers are below this one.
+    pub(crate) fn numbered(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Accounts that are known now.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys.bytes()
+            + self.index.bytes()
+            + self.free.capacity() * size_of::<u32>()
+            + self.orders.as_ref().map_or(0, Vec::capacity) * size_of::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Accounts;
+
+    #[test]
+    fn a_forgotten_account_comes_back_as_a_new_one() {
+        let mut accounts = Accounts::new(true);
+        let (first, second) = (accounts.intern(i64::MIN).unwrap(), accounts.intern(42).unwrap());
+        assert_ne!(first, second);
+        assert_eq!(accounts.intern(42), Ok(second));
+        accounts.forget(&[first]);
+        assert_eq!((accounts.len(), accounts.find(i64::MIN)), (1, None));
+        let again = accounts.intern(i64::MIN).unwrap();
+        assert_eq!((accounts.key(again), accounts.len()), (i64::MIN, 2));
+        assert!(accounts.order(again) > accounts.order(second));
+    }
+}

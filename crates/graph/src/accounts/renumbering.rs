@@ -1,0 +1,41 @@
+//! Other small numbers for the accounts of a graph that is made anew.
+
+use crate::accounts::NOBODY;
+use crate::memory::{Full, reserve_exact};
+
+#[derive(Debug)]
+pub(crate) struct Numbering {
+    /// New numbers by old ones.
+    new: Vec<u32>,
+    /// Old numbers by new ones.
+    old: Vec<u32>,
+}
+
+impl Numbering {
+    /// None has a new number yet, of so many old ones; so many will be named, at most.
+    pub(crate) fn new(numbered: usize, named: usize) -> Result<Numbering, Full> {
+        let (mut new, mut old) = (Vec::new(), Vec::new());
+        reserve_exact(&mut new, numbered)?;
+        reserve_exact(&mut old, named)?;
+        new.resize(numbered, NOBODY);
+        Ok(Numbering { new, old })
+    }
+
+    /// Gives an account the next number, unless it has one.
+    pub(crate) fn name(&mut self, account: u32) {
+        if let Some(new) = self.new.get_mut(account as usize).filter(|new| **new == NOBODY) {
+            *new = self.old.len() as u32;
+            self.old.push(account);
+        }
+    }
+
+    /// The new number of an account.
+    pub(crate) fn of(&self, account: u32) -> u32 {
+        self.new.get(account as usize).copied().unwrap_or(NOBODY)
+    }
+
+    /// The accounts in the order of their new numbers.
+    pub(crate) fn named(&self) -> &[u32] {
+        &self.old
+    }
+}

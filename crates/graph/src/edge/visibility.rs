@@ -1,0 +1,138 @@
+//! Which edges of the graph one trigger may see.
+
+use super::stamp::Stamp;
+use crate::store::Entry;
+
+/// What a trigger sees of a graph that already holds its whole batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lens<T> {
+    /// Number of arrival of the batch's first edge, modulo 2^32.
+    first: u32,
+    /// None: every edge, as batch mode has it.
+    own: Option<Own<T>>,
+}
+
+/// The graph as it was when the trigger alone had been added.
+#[derive(Clone, Copy, Debug)]
+struct Own<T> {
+    /// The trigger's place in the batch, and its time.
+    place: i32,
+    time: T,
+    /// The oldest edge that was still there: by time, then by arrival.
+    floor: Floor<T>,
+}
+
+/// The oldest edge that has not been evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Floor<T> {
+    pub time: T,
+    /// Of that instant, edges that arrived before this one are gone. Relative to the batch.
+    pub place: Option<i32>,
+}
+
+/// What cuts a list of edges to those of a window that a trigger sees.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cut<T> {
+    /// Their times, from the one to the other.
+    Times(T, T),
+    /// From this time on, what had come when the trigger did.
+    Arrivals(T),
+    /// Each has to be asked.
+    Each,
+}
+
+impl<T: Stamp> Floor<T> {
+    fn is_above(self, entry: Entry<T>, place: i32) -> bool {
+        let is_earlier = self.place.is_some_and(|floor| place < floor);
+        (entry.time < self.time) | ((entry.time == self.time) & is_earlier)
+    }
+}
+
+impl<T: Stamp> Lens<T> {
+    /// Everything that is in the graph.
+    pub(crate) fn whole(first: u32) -> Lens<T> {
+        Lens { first, own: None }
+    }
+
+    /// What had arrived when the edge at `place` of the batch came, of that time, down to `floor`.
+    pub(crate) fn until(first: u32, place: u32, time: T, floor: Floor<T>) -> Lens<T> {
+        Lens { first, own: Some(Own { place: place.cast_signed(), time, floor }) }
+    }
+
+    /// How to tell which edges of a window are let through, where they arrived in order of time.
+    pub(crate) fn cut(self, (from, to): (T, T)) -> Cut<T> {
+        let Some(Own { time, floor, .. }) = self.own else { return Cut::Times(from, to) };
+        if floor.time > time || (floor.place.is_some() && from <= floor.time) {
+            return Cut::Each;
+        }
+        let from = from.max(floor.time);
+        if to < time { Cut::Times(from, to) } else { Cut::Arrivals(from) }
+    }
+
+    /// The place in the batch of an edge, negative for edges of earlier batches.
+    fn relative(self, seq: u32) -> i32 {
+        seq.wrapping_sub(self.first).cast_signed()
+    }
+
+    /// The place in the batch of one of the batch's own edges.
+    pub(crate) fn place(self, seq: u32) -> Option<usize> {
+        usize::try_from(self.relative(seq)).ok()
+    }
+
+    pub(crate) fn sees(self, entry: Entry<T>) -> bool {
+        self.has_come(entry.seq) && !self.is_gone(entry)
+    }
+
+    /// Whether an edge had arrived.
+    pub(crate) fn has_come(self, seq: u32) -> bool {
+        self.own.is_none_or(|own| self.relative(seq) <= own.place)
+    }
+
+    /// Edges of earlier batches that are older are gone.
+    pub(crate) fn oldest(self) -> T {
+        self.own.map_or(T::default(), |own| own.floor.time)
+    }
+
+    /// The trigger's number of arrival, modulo 2^32.
+    pub(crate) fn own(self) -> Option<u32> {
+        self.own.map(|own| self.first.wrapping_add_signed(own.place))
+    }
+
+    /// Whether one edge arrived after another.
+    pub(crate) fn is_after(self, seq: u32, other: u32) -> bool {
+        seq.wrapping_sub(other).cast_signed() > 0
+    }
+
+    /// Whether an edge had been evicted.
+    pub(crate) fn is_gone(self, entry: Entry<T>) -> bool {
+        self.own.is_some_and(|own| {
+            let at = self.relative(entry.seq);
+            (at != own.place) & own.floor.is_above(entry, at)
+        })
+    }
+
+    /// This view of the new end with another's of the old end.
+    pub(crate) fn with_floor_of(self, older: Lens<T>) -> Lens<T> {
+        let own = self.own.zip(older.own);
+        Lens { own: own.map(|(new, old)| Own { floor: old.floor, ..new }), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Floor, Lens};
+    use crate::store::Entry;
+
+    #[test]
+    fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
+        // The batch starts just before the numbers wrap.
+        let first = u32::MAX - 1;
+        let lens = Lens::until(first, 2, 30, Floor { time: 10u32, place: Some(-3) });
+        let entry =
+            |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
+        assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));
+        assert!(!lens.sees(entry(9, -1)) && !lens.sees(entry(10, -4)) && !lens.sees(entry(30, 3)));
+        assert!(lens.sees(entry(1, 2)), "itself, however late");
+        assert_eq!((lens.place(first), lens.place(first.wrapping_sub(1))), (Some(0), None));
+    }
+}

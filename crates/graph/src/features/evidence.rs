@@ -1,0 +1,161 @@
+//! Found patterns in the caller's terms: which edges, between whom.
+
+use crate::accounts::Side;
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::patterns::{Found, Kind, Trigger, is_before};
+use crate::settings::{Mode, Settings};
+use crate::store::Entry;
+use crate::stream::Hybrid;
+
+/// A pattern that an edge completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// What it is.
+    pub kind: Kind,
+    /// Its size, as the bins count it.
+    pub size: u32,
+    /// The id of the edge that completed it.
+    pub trigger: i64,
+    /// Accounts: the centre of a star; of a scatter-gather who scatters, who gathers, then those
+    /// between by their numbers; of a cycle from the trigger's target round to its source.
+    pub accounts: Vec<i64>,
+    /// Ids of all its edges, in order of time, then of arrival.
+    pub edges: Vec<i64>,
+}
+
+/// Collects the edges of a pattern again.
+struct Collector<'a, T> {
+    graph: &'a Hybrid<T>,
+    lens: Lens<T>,
+    is_causal: bool,
+    trigger: Trigger<T>,
+    edges: Vec<Entry<T>>,
+}
+
+impl<T: Stamp> Collector<'_, T> {
+    /// All edges of one account in a window.
+    fn star(&mut self, account: u32, side: Side, window: (T, T)) {
+        self.edges.extend(self.graph.ascending(account, side, window, self.lens));
+    }
+
+    /// The edges between two accounts in a window.
+    fn pair(&mut self, source: u32, target: u32, window: (T, T)) -> Vec<Entry<T>> {
+        if source == target {
+            let loops = self.graph.loops(source);
+            let inside = |one: &Entry<T>| {
+                window.0 <= one.time && one.time <= window.1 && self.lens.sees(*one)
+            };
+            return loops.filter(inside).collect();
+        }
+        let length = |account, side| self.graph.at_most(account, side, window, self.lens);
+        let (account, side, other) = if length(source, Side::Out) <= length(target, Side::In) {
+            (source, Side::Out, target)
+        } else {
+            (target, Side::In, source)
+        };
+        let all = self.graph.ascending(account, side, window, self.lens);
+        all.filter(|one| one.other == other).collect()
+    }
+
+    fn scatter_gather(&mut self, accounts: &[u32], window: (T, T)) {
+        let [from, to, middles @ ..] = accounts else { return };
+        for &middle in middles {
+            for (source, target) in [(*from, middle), (middle, *to)] {
+                let legs = self.pair(source, target, window);
+                self.edges.extend(legs);
+            }
+        }
+    }
+
+    /// The hops of a simple cycle: those of the trigger's instant by the order of accounts.
+    fn simple_cycle(&mut self, accounts: &[u32], from: T) {
+        let time = self.trigger.time;
+        for hop in accounts.windows(2) {
+            let (source, target) = (hop[0], hop[1]);
+            let is_before = is_before(self.graph, self.is_causal, target, self.trigger.target);
+            let hops = self.pair(source, target, (from, time));
+            self.edges.extend(hops.into_iter().filter(|one| one.time < time || is_before));
+        }
+    }
+
+    /// The hops of a temporal cycle that belong to a choice with increasing times.
+    fn temporal_cycle(&mut self, accounts: &[u32], from: T) {
+        let Some(last) = self.trigger.time.offset().checked_sub(1) else { return };
+        let mut earliest = from.offset();
+        let mut hops = Vec::new();
+        for hop in accounts.windows(2) {
+            let window = (T::from_offset(earliest), T::from_offset(last));
+            let edges = self.pair(hop[0], hop[1], window);
+            let Some(first) = edges.first() else { return };
+            earliest = first.time.offset() + 1;
+            hops.push(edges);
+        }
+        let mut before = self.trigger.time;
+        for mut edges in hops.into_iter().rev() {
+            edges.retain(|one| one.time < before);
+            before = edges.last().map_or(before, |one| one.time);
+            self.edges.extend(edges);
+        }
+    }
+}
+
+/// Names the accounts and edges of a pattern; `id` gives an edge's id by its number of arrival.
+pub(crate) fn name<T: Stamp>(
+    graph: &Hybrid<T>,
+    settings: &Settings,
+    triggers: &[Trigger<T>],
+    first: u64,
+    found: &Found,
+    id: &dyn Fn(u64) -> Option<i64>,
+) -> Pattern {
+    let trigger = triggers[found.place as usize];
+    let is_causal = settings.mode == Mode::Causal;
+    let lens = if is_causal {
+        Lens::until(first as u32, found.place, trigger.time, trigger.floor)
+    } else {
+        Lens::whole(first as u32)
+    };
+    let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
+    let (open, closed) = (trigger.time.open(window), trigger.time.closed(window));
+    let mut all = Collector { graph, lens, is_causal, trigger, edges: Vec::new() };
+    // Nobody is forgotten before the call ends.
+    let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
+    let centre = accounts.first().copied().unwrap_or_default();
+    let own = Entry {
+        time: trigger.time,
+        other: trigger.target,
+        seq: (first as u32).wrapping_add(found.place),
+    };
+    match found.kind {
+        Kind::FanIn | Kind::DegreeIn => all.star(centre, Side::In, (open, trigger.time)),
+        Kind::FanOut | Kind::DegreeOut => all.star(centre, Side::Out, (open, trigger.time)),
+        Kind::GatherScatter => {
+            all.star(centre, Side::In, (open, trigger.time));
+            all.star(centre, Side::Out, (open, trigger.time));
+        }
+        Kind::ScatterGather => {
+            let live = closed.onward();
+            all.scatter_gather(&accounts, live);
+        }
+        Kind::TemporalCycle => {
+            all.temporal_cycle(&accounts, closed);
+            all.edges.push(own);
+        }
+        Kind::SimpleCycle => {
+            all.simple_cycle(&accounts, closed);
+            all.edges.push(own);
+        }
+    }
+    let number = |seq: u32| graph.number(seq);
+    let mut edges: Vec<(T, u64)> =
+        all.edges.into_iter().map(|one| (one.time, number(one.seq))).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    Pattern {
+        kind: found.kind,
+        size: found.size,
+        trigger: id(number(own.seq)).unwrap_or_default(),
+        accounts: found.accounts.clone(),
+        edges: edges.into_iter().filter_map(|(_, number)| id(number)).collect(),
+    }
+}

@@ -1,0 +1,121 @@
+//! One of the two searches for cycles of a limited length: accounts by their number of hops.
+//!
+//! Accounts are known by the order in which they were seen, which is that in which they are looked
+//! at: no queue and, once they are seen, no map.
+
+use crate::accounts::Table;
+
+/// End of a list of hops.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// A hop that a path may use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    /// Place of the account that is nearer to the origin.
+    pub to: u32,
+    pub next: u32,
+    /// Whether an edge of the batch may be among its own.
+    pub is_new: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub account: u32,
+    /// Hops to the origin.
+    pub rank: u32,
+    /// First hop towards the origin.
+    pub head: u32,
+    pub is_on_path: bool,
+    /// Place of the account whose edges were looked at last when this one was noted.
+    noted_from: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Breadth {
+    places: Table<u32>,
+    pub seen: Vec<Seen>,
+    pub hops: Vec<Hop>,
+    /// Place of the account to look at next.
+    next: u32,
+    /// Accounts before this place were given by `ahead`.
+    given: u32,
+    pub work: u64,
+}
+
+impl Breadth {
+    /// Forgets all and sees the origin, at place 0.
+    pub(crate) fn start(&mut self, origin: u32) {
+        self.places.clear();
+        self.seen.clear();
+        self.hops.clear();
+        (self.next, self.given) = (0, 0);
+        self.work = 0;
+        self.see(origin, 0);
+    }
+
+    /// The place of an account; `rank` is its rank if it is new.
+    fn see(&mut self, account: u32, rank: u32) -> u32 {
+        let (place, is_new) = self.places.entry(account);
+        if is_new {
+            *place = self.seen.len() as u32;
+            let (head, is_on_path, noted_from) = (NONE, false, NONE);
+            self.seen.push(Seen { account, rank, head, is_on_path, noted_from });
+        }
+        *place
+    }
+
+    pub(crate) fn place(&self, account: u32) -> Option<u32> {
+        self.places.get(account).copied()
+    }
+
+    pub(crate) fn get(&self, place: u32) -> Option<&Seen> {
+        self.seen.get(place as usize)
+    }
+
+    /// Place, account and rank of the one to look at next; paths end at `goal`.
+    pub(crate) fn peek(&mut self, goal: u32) -> Option<(u32, u32, u32)> {
+        let mut next = self.seen.get(self.next as usize)?;
+        if next.account == goal {
+            self.next += 1;
+            next = self.seen.get(self.next as usize)?;
+        }
+        Some((self.next, next.account, next.rank))
+    }
+
+    /// The accounts to look at next, so many at most, once for each: their lists can be read
+    /// together.
+    pub(crate) fn ahead(&mut self, most: usize) -> &[Seen] {
+        if self.next < self.given {
+            return &[];
+        }
+        let from = self.next as usize;
+        let to = self.seen.len().min(from + most);
+        self.given = to as u32;
+        self.seen.get(from..to).unwrap_or_default()
+    }
+
+    /// Goes on to the one behind.
+    pub(crate) fn take(&mut self) {
+        self.next += 1;
+        self.work += 1;
+    }
+
+    /// Notes a hop between `account` and the one at place `to`, once for all their edges.
+    pub(crate) fn note(&mut self, to: u32, account: u32, rank: u32, is_new: bool) {
+        let place = self.see(account, rank);
+        let at = self.hops.len() as u32;
+        let Some(seen) = self.seen.get_mut(place as usize).filter(|one| one.noted_from != to)
+        else {
+            return;
+        };
+        seen.noted_from = to;
+        let next = std::mem::replace(&mut seen.head, at);
+        self.hops.push(Hop { to, next, is_new });
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.places.bytes()
+            + self.seen.capacity() * size_of::<Seen>()
+            + self.hops.capacity() * size_of::<Hop>()
+    }
+}

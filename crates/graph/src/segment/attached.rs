@@ -1,0 +1,167 @@
+//! A segment with what a graph has to know of it: its times as stamps of the graph, its entries as the
+//! graph's, and which of a row's entries a window holds.
+
+use crate::edge::{Lens, Stamp};
+use crate::segment::{Packing, Segment};
+use crate::store::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Entries of a line of memory: of so few each is looked at.
+const LINE: usize = 8;
+
+/// A segment as this graph sees it.
+#[derive(Debug)]
+pub(crate) struct Part<T> {
+    pub segment: Arc<Segment>,
+    packing: Packing,
+    has_table: bool,
+    /// Ends of the numbers of arrival of its first edge and of the one behind its last.
+    seq: u32,
+    end_seq: u32,
+    /// From the graph's base to the segment's.
+    pub base: u64,
+    /// Times of its first and last edge.
+    pub first: T,
+    pub last: T,
+    /// 1 by the time from the first to the last.
+    scale: f64,
+}
+
+impl<T: Stamp> Part<T> {
+    pub(crate) fn new(segment: Arc<Segment>, graph_base: i64) -> Option<Part<T>> {
+        let about = segment.about();
+        let base = u64::try_from(i128::from(about.base) - i128::from(graph_base)).ok()?;
+        let last = base.checked_add(about.span).filter(|&last| last <= T::OFFSET_MAX)?;
+        let (seq, end_seq) = (about.first as u32, (about.first + about.numbers) as u32);
+        let (first, last) = (T::from_offset(base), T::from_offset(last));
+        let (packing, has_table) = (segment.packing(), segment.has_table());
+        let scale = 1.0 / (about.span.max(1) as f64);
+        Some(Part { segment, packing, has_table, seq, end_seq, base, first, last, scale })
+    }
+
+    /// Number of arrival behind its last edge.
+    pub(crate) fn end(&self) -> u64 {
+        let about = self.segment.about();
+        about.first + about.numbers
+    }
+
+    /// The stamp of a time that counts from the segment's base.
+    pub(crate) fn stamp(&self, time: u64) -> T {
+        T::from_offset(self.base.saturating_add(time).min(T::OFFSET_MAX))
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, packed: u64) -> Entry<T> {
+        let seq = self.seq.wrapping_add(self.packing.rank(packed) as u32);
+        Entry { time: self.stamp(self.offset(packed)), other: self.packing.other(packed), seq }
+    }
+
+    /// Of an entry's time, from the segment's base on.
+    #[inline]
+    fn offset(&self, packed: u64) -> u64 {
+        if self.has_table { self.segment.time(packed) } else { self.packing.time(packed) }
+    }
+
+    /// Where in a row of that length the first entry from this time on is, by the look of it: an
+    /// account's edges are spread over the span more or less.
+    #[inline]
+    pub(crate) fn guess(&self, from: u64, length: usize) -> usize {
+        (length as f64 * from as f64 * self.scale) as usize
+    }
+
+    /// How many entries of a row are older than that.
+    #[inline]
+    pub(crate) fn older(&self, row: &[u64], from: T) -> usize {
+        let from = from.offset().saturating_sub(self.base);
+        search(row, self.guess(from, row.len()), |packed| self.offset(packed) < from)
+    }
+
+    /// How many entries of a row are not newer than that.
+    #[inline]
+    fn until(&self, row: &[u64], to: T) -> usize {
+        let Some(to) = to.offset().checked_sub(self.base) else { return 0 };
+        search(row, self.guess(to, row.len()), |packed| self.offset(packed) <= to)
+    }
+
+    /// Which entries of an account's row a window holds, up to what `until` has seen come.
+    #[inline]
+    pub(crate) fn inside(
+        &self,
+        row: &[u64],
+        (from, to): (T, T),
+        until: Option<Lens<T>>,
+    ) -> Range<usize> {
+        let start = if self.first >= from { 0 } else { self.older(row, from) };
+        let mut end = if self.last <= to { row.len() } else { self.until(row, to) };
+        if let Some(lens) = until
+            && !lens.has_come(self.end_seq.wrapping_sub(1))
+        {
+            // Entries of a row are in order of arrival.
+            let has_come = |&packed: &u64| lens.has_come(self.entry(packed).seq);
+            end = end.min(row.partition_point(has_come));
+        }
+        start..end.max(start)
+    }
+}
+
+/// How many entries at the beginning of a row are what `is_before` says, from a guess on.
+#[inline]
+fn search(row: &[u64], guess: usize, is_before: impl Fn(u64) -> bool) -> usize {
+    if row.len() <= LINE {
+        return row.iter().map(|&packed| usize::from(is_before(packed))).sum();
+    }
+    let is_before = |at: usize| row.get(at).is_some_and(|&packed| is_before(packed));
+    let (mut low, mut high, mut step) = (guess.min(row.len()), guess.min(row.len()), 1);
+    if is_before(low) {
+        while is_before(high) {
+            low = high + 1;
+            high = (high + step).min(row.len());
+            step *= 2;
+        }
+    } else {
+        while low > 0 && !is_before(low - 1) {
+            high = low - 1;
+            low = low.saturating_sub(step);
+            step *= 2;
+        }
+    }
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if is_before(middle) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::search;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever the guess is, it finds where a partition finds it.
+        #[test]
+        fn a_search_finds_the_end_of_what_is_before(
+            mut row in prop::collection::vec(0..50u64, 0..90),
+            bound in 0..52u64,
+            guess in 0..100usize,
+        ) {
+            row.sort_unstable();
+            let wanted = row.partition_point(|&one| one < bound);
+            prop_assert_eq!(search(&row, guess, |one| one < bound), wanted);
+        }
+
+        /// What makes no sense is no reason to read beyond it, or for ever.
+        #[test]
+        fn a_search_ends_in_a_row_without_order(
+            row in prop::collection::vec(0..50u64, 0..90),
+            guess in 0..100usize,
+        ) {
+            prop_assert!(search(&row, guess, |one| one < 25) <= row.len());
+        }
+    }
+}

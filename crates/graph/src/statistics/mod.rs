@@ -1,0 +1,286 @@
+//! Statistics of an account's edges (specification, E).
+
+mod double_double;
+mod moments;
+mod sliding_window;
+
+pub(crate) use sliding_window::{LENGTH_MIN, NoValues, Running, Values, Vertex};
+
+use crate::accounts::{Side, Spread, Table};
+use crate::edge::{Adjacency, Stamp};
+use crate::settings::{Measure, Statistics};
+use crate::store::Entry;
+use hashbrown::HashMap;
+use moments::Moments;
+
+/// Below this share of the squared mean batch mode takes a variance for 0 (specification, E5).
+pub(crate) const BATCH_CUTOFF: f64 = 1e-5;
+/// Below this one, a few units in the last place of the mean, a variance is rounding alone.
+pub(crate) const NOISE_CUTOFF: f64 = 1e-29;
+
+/// Places among [`Measure::ALL`] of those that need all values at hand.
+const MIN: usize = 5;
+const MAX: usize = 6;
+const MEDIAN: usize = 7;
+
+/// The neighbours of so few edges are compared with each other.
+const FEW: usize = 12;
+
+/// So many accounts are looked through for those that are over.
+const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
+
+#[derive(Debug)]
+pub(crate) struct Scratch<T> {
+    entries: Vec<Entry<T>>,
+    neighbours: Table<()>,
+    values: Vec<f64>,
+    /// Those that the moments count.
+    recent: Vec<f64>,
+    figures: Vec<[f64; 8]>,
+    running: HashMap<(u32, bool), Running<T>, Spread>,
+    /// So many are looked through for those that are over.
+    running_max: usize,
+}
+
+impl<T> Default for Scratch<T> {
+    fn default() -> Scratch<T> {
+        Scratch {
+            entries: Vec::new(),
+            neighbours: Table::default(),
+            values: Vec::new(),
+            recent: Vec::new(),
+            figures: Vec::new(),
+            running: HashMap::default(),
+            running_max: RUNNING_MIN,
+        }
+    }
+}
+
+/// What is measured, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    statistics: &'a Statistics,
+    is_causal: bool,
+    /// A bit for each measure, in the order of [`Measure::ALL`].
+    measures: u16,
+}
+
+impl<'a> Wanted<'a> {
+    pub(crate) fn new(statistics: &'a Statistics, is_causal: bool) -> Wanted<'a> {
+        let all = Measure::ALL.iter().enumerate();
+        let wanted = all.filter(|(_, measure)| statistics.measures.contains(measure));
+        Wanted { statistics, is_causal, measures: wanted.fold(0, |bits, (at, _)| bits | 1 << at) }
+    }
+
+    fn cutoff(&self) -> f64 {
+        if self.is_causal { NOISE_CUTOFF } else { BATCH_CUTOFF }
+    }
+
+    fn wants_median(&self) -> bool {
+        self.measures & 1 << MEDIAN != 0
+    }
+
+    /// Whether something is asked that needs all values at hand.
+    fn wants_values(&self) -> bool {
+        self.measures & (1 << MIN | 1 << MAX | 1 << MEDIAN) != 0
+    }
+
+    fn is_running(&self) -> bool {
+        self.is_causal && !self.wants_values()
+    }
+
+    /// Writes what is wanted, in its order.
+    fn write(&self, degree: usize, fan: usize, columns: &[[f64; 8]], out: &mut [f64]) {
+        let ratio = if fan == 0 { 0.0 } else { degree as f64 / fan as f64 };
+        let own = [fan as f64, degree as f64, ratio];
+        let own = own.into_iter().enumerate();
+        let figures = columns.iter().flat_map(|figures| (3..).zip(*figures));
+        let wanted = own.chain(figures).filter(|(at, _)| self.measures & 1 << at != 0);
+        for (cell, (_, figure)) in out.iter_mut().zip(wanted) {
+            *cell = figure;
+        }
+    }
+}
+
+/// Moments in their places among the figures of a column.
+fn placed([mean, sum, variance, skewness, kurtosis]: [f64; 5]) -> [f64; 8] {
+    [mean, sum, 0.0, 0.0, 0.0, variance, skewness, kurtosis]
+}
+
+impl<T: Stamp> Scratch<T> {
+    /// Writes the statistics of one side of an account; `out` has room for
+    /// [`Statistics::width`] values.
+    pub(crate) fn measure<G: Adjacency<T>>(
+        &mut self,
+        graph: &G,
+        values: &impl Values<T>,
+        wanted: Wanted<'_>,
+        vertex: Vertex<T>,
+        out: &mut [f64],
+    ) {
+        let Vertex { account, side, window, lens } = vertex;
+        let is_running = wanted.is_running() && graph.is_ordered();
+        let most = if is_running { LENGTH_MIN - 1 } else { usize::MAX };
+        self.entries.clear();
+        if !graph.gather(account, side, window, lens, most, &mut self.entries) {
+            return self.carry_on(graph, values, wanted, vertex, out);
+        }
+        let Scratch { entries, neighbours, .. } = self;
+        let others = count_others(entries, neighbours);
+        let edges = entries.len();
+        let is_inside =
+            |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
+        entries.extend(graph.loops(account).filter(is_inside));
+        if entries.is_empty() {
+            out.fill(0.0);
+            return;
+        }
+        // The newer ones of a list are recent where the oldest is, if they came in order.
+        let (list, loops) = entries.split_at(edges);
+        let is_recent = wanted.is_causal
+            || graph.is_ordered()
+                && list.first().is_none_or(|one| values.is_recent(*one))
+                && loops.first().is_none_or(|one| values.is_recent(*one));
+        let is_looped = entries.last().is_some_and(|one| one.other == account);
+        let (degree, fan) = (entries.len(), others + usize::from(is_looped));
+        let columns = wanted.statistics.columns.len();
+        let mut figures = std::mem::take(&mut self.figures);
+        figures.clear();
+        figures.extend((0..columns).map(|column| self.column(values, column, wanted, is_recent)));
+        wanted.write(degree, fan, &figures, out);
+        self.figures = figures;
+    }
+
+    fn carry_on<G: Adjacency<T>>(
+        &mut self,
+        graph: &G,
+        values: &impl Values<T>,
+        wanted: Wanted<'_>,
+        vertex: Vertex<T>,
+        out: &mut [f64],
+    ) {
+        let columns = wanted.statistics.columns.len();
+        let place = self.running.entry((vertex.account, vertex.side == Side::Out));
+        let running = place.or_insert_with(|| Running::new(graph.key(vertex.account), columns));
+        if !running.is_of(graph, vertex) {
+            *running = Running::new(graph.key(vertex.account), columns);
+        }
+        running.advance(graph, values, vertex, true);
+        let cutoff = wanted.cutoff();
+        self.figures.clear();
+        let moments = running.moments.iter();
+        self.figures.extend(moments.map(|moments| placed(moments.figures(cutoff))));
+        wanted.write(running.degree(), running.fan(), &self.figures, out);
+    }
+
+    /// Forgets accounts whose last edge is older than all that a later trigger sees.
+    pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
+        if !is_ordered {
+            self.running.clear();
+        }
+        if self.running.len() > self.running_max {
+            self.running.retain(|_, one| one.newest().is_some_and(|newest| newest >= oldest));
+            self.running_max = (2 * self.running.len()).max(RUNNING_MIN);
+        }
+    }
+
+    /// Mean, sum, min, max, median, variance, skewness, kurtosis.
+    /// `is_recent`: all of its values count for the moments.
+    fn column(
+        &mut self,
+        source: &impl Values<T>,
+        column: usize,
+        wanted: Wanted<'_>,
+        is_recent: bool,
+    ) -> [f64; 8] {
+        let Scratch { entries, values, recent, .. } = self;
+        if let [entry] = entries.as_slice()
+            && is_recent
+        {
+            let value = source.value(column, *entry);
+            if value.is_finite() {
+                return [value, value, value, value, value, 0.0, 0.0, 0.0];
+            }
+        }
+        values.clear();
+        let mut figures = if wanted.is_causal {
+            // The same to the last digit, whether carried on or not.
+            let mut moments = Moments::default();
+            for &entry in entries.iter() {
+                let value = source.value(column, entry);
+                if wanted.wants_values() {
+                    values.push(value);
+                }
+                moments.add(value);
+            }
+            placed(moments.figures(wanted.cutoff()))
+        } else {
+            source.values(column, entries, values);
+            let counted = if is_recent {
+                &*values
+            } else {
+                recent.clear();
+                let pairs = entries.iter().zip(values.iter());
+                let pairs = pairs.filter(|(one, _)| source.is_recent(**one));
+                recent.extend(pairs.map(|(_, value)| value));
+                &*recent
+            };
+            placed(moments::figures_of(counted, wanted.cutoff()))
+        };
+        if wanted.wants_values() && !values.is_empty() {
+            figures[2] = values.iter().copied().fold(f64::INFINITY, f64::min);
+            figures[3] = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if wanted.wants_median() {
+                figures[4] = median(values);
+            }
+        }
+        figures
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.running.values().map(Running::bytes).sum::<usize>()
+            + self.running.allocation_size()
+            + self.neighbours.bytes()
+            + self.entries.capacity() * size_of::<Entry<T>>()
+            + (self.values.capacity() + self.recent.capacity()) * size_of::<f64>()
+    }
+}
+
+/// How many accounts are at the other ends.
+fn count_others<T>(entries: &[Entry<T>], seen: &mut Table<()>) -> usize {
+    if entries.len() <= FEW {
+        let is_first = |&(at, one): &(usize, &Entry<T>)| {
+            entries[..at].iter().all(|before| before.other != one.other)
+        };
+        return entries.iter().enumerate().filter(is_first).count();
+    }
+    seen.clear_for(entries.len());
+    for one in entries {
+        seen.entry(one.other);
+    }
+    seen.len()
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    let middle = values.len() / 2;
+    let is_even = values.len().is_multiple_of(2);
+    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
+    let upper = *upper;
+    if !is_even {
+        return upper;
+    }
+    let lower = below.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    // Half of each: the sum of two large values may be infinite.
+    if lower == upper { upper } else { lower / 2.0 + upper / 2.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_of_an_even_count_lies_between_the_middle_two() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+}

@@ -1,0 +1,205 @@
+//! What a window holds of an account with many edges, carried on from trigger to trigger.
+//!
+//! Causal mode looks at an account anew for each of its rows. For a hub that would be its whole
+//! list each time; here each edge is added once and taken away once.
+
+use super::moments::Moments;
+use crate::accounts::{Side, Spread};
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::store::Entry;
+use hashbrown::HashMap;
+use std::collections::VecDeque;
+
+/// Accounts with so many edges are carried on: with fewer, looking at all costs no more. Builds for
+/// tests do it with their small accounts too.
+pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
+
+/// How the values of edges are found.
+pub(crate) trait Values<T: Copy>: Sync {
+    /// The value of an edge in one of the measured columns.
+    fn value(&self, column: usize, entry: Entry<T>) -> f64;
+
+    /// The values of some edges.
+    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+        into.extend(entries.iter().map(|one| self.value(column, *one)));
+    }
+
+    /// Whether the moments still count this edge (specification, E3).
+    fn is_recent(&self, entry: Entry<T>) -> bool;
+}
+
+/// No values: only edges and neighbours are counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoValues;
+
+impl<T: Copy> Values<T> for NoValues {
+    fn value(&self, _: usize, _: Entry<T>) -> f64 {
+        0.0
+    }
+
+    fn is_recent(&self, _: Entry<T>) -> bool {
+        true
+    }
+}
+
+/// One side of one account, as a trigger sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vertex<T> {
+    pub account: u32,
+    pub side: Side,
+    pub window: (T, T),
+    pub lens: Lens<T>,
+}
+
+/// The edges of one side of an account that one window holds.
+#[derive(Debug)]
+pub(crate) struct Running<T> {
+    /// The account's number outside: small numbers are given again.
+    key: i64,
+    /// The last trigger it was moved to, where each sees what came before it.
+    moved: Option<u32>,
+    /// Where the window of that trigger begins: what is older has been taken away.
+    since: T,
+    /// What is counted, oldest first. The graph may have dropped some of it.
+    entries: VecDeque<Entry<T>>,
+    /// A value for each column of each entry.
+    values: VecDeque<f64>,
+    neighbours: HashMap<u32, u32, Spread>,
+    pub moments: Vec<Moments>,
+}
+
+impl<T: Stamp> Running<T> {
+    pub(crate) fn new(key: i64, columns: usize) -> Running<T> {
+        Running {
+            key,
+            moved: None,
+            since: T::default(),
+            entries: VecDeque::new(),
+            values: VecDeque::new(),
+            neighbours: HashMap::default(),
+            moments: vec![Moments::default(); columns],
+        }
+    }
+
+    pub(crate) fn degree(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn fan(&self) -> usize {
+        self.neighbours.len()
+    }
+
+    /// Whether it is of this account, and no trigger after this one has moved it.
+    pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
+        self.key == graph.key(vertex.account)
+            && self.since <= vertex.window.0
+            && self.moved.is_none_or(|seq| vertex.lens.has_come(seq))
+    }
+
+    /// Moves on to the window of a later trigger, in a graph whose edges came in order of time.
+    pub(crate) fn advance<G: Adjacency<T>>(
+        &mut self,
+        graph: &G,
+        values: &impl Values<T>,
+        vertex: Vertex<T>,
+        with_loops: bool,
+    ) {
+        let Vertex { account, side, window, lens } = vertex;
+        (self.moved, self.since) = (lens.own(), window.0);
+        let last = self.entries.back().copied();
+        // What has left the graph goes first: its neighbour's small number may be another's now.
+        while let Some(&oldest) = self.entries.front() {
+            let is_gone = lens.is_gone(oldest) || graph.has_dropped(oldest);
+            if oldest.time >= window.0 && !is_gone {
+                break;
+            }
+            self.take();
+        }
+        let from = last.map_or(window.0, |last| last.time.max(window.0));
+        let is_new = |one: &Entry<T>| last.is_none_or(|last| lens.is_after(one.seq, last.seq));
+        let edges = graph.ascending(account, side, (from, window.1), lens).filter(is_new);
+        let is_inside = |one: &Entry<T>| {
+            from <= one.time && one.time <= window.1 && lens.sees(*one) && is_new(one)
+        };
+        let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
+        let mut loops = loops.filter(is_inside).peekable();
+        for entry in edges {
+            // Both come in order of arrival, and go in it.
+            while let Some(one) = loops.next_if(|one| lens.is_after(entry.seq, one.seq)) {
+                self.push(values, one);
+            }
+            self.push(values, entry);
+        }
+        for one in loops {
+            self.push(values, one);
+        }
+        self.mend();
+        self.fit();
+    }
+
+    /// Gives room back that a busier time has left.
+    fn fit(&mut self) {
+        let len = self.entries.len();
+        if self.entries.capacity() > len + len / 2 + LENGTH_MIN {
+            self.entries.shrink_to(len + len / 4);
+            self.values.shrink_to((len + len / 4) * self.moments.len());
+        }
+        if self.neighbours.capacity() > 4 * (self.neighbours.len() + LENGTH_MIN) {
+            self.neighbours.shrink_to(2 * self.neighbours.len());
+        }
+    }
+
+    /// Makes moments anew that have lost too much. The newest value as their pivot stays longest,
+    /// so this is seldom.
+    fn mend(&mut self) {
+        let columns = self.moments.len();
+        for (column, moments) in self.moments.iter_mut().enumerate() {
+            if moments.is_worn() {
+                let all = self.values.iter().skip(column).step_by(columns).copied();
+                let newest = self.values.len() - columns + column;
+                *moments = Moments::of(self.values[newest], all);
+            }
+        }
+    }
+
+    fn push(&mut self, values: &impl Values<T>, entry: Entry<T>) {
+        if self.entries.len() == self.entries.capacity() {
+            // Doubling would leave half of what is kept of hubs empty.
+            let more = self.entries.len() / 4 + LENGTH_MIN;
+            self.entries.reserve_exact(more);
+            self.values.reserve_exact(more * self.moments.len());
+        }
+        self.entries.push_back(entry);
+        *self.neighbours.entry(entry.other).or_default() += 1;
+        for (column, moments) in self.moments.iter_mut().enumerate() {
+            let value = values.value(column, entry);
+            self.values.push_back(value);
+            moments.add(value);
+        }
+    }
+
+    fn take(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        if let Some(count) = self.neighbours.get_mut(&entry.other) {
+            *count -= 1;
+            if *count == 0 {
+                self.neighbours.remove(&entry.other);
+            }
+        }
+        for moments in &mut self.moments {
+            if let Some(value) = self.values.pop_front() {
+                moments.take(value);
+            }
+        }
+    }
+
+    pub(crate) fn newest(&self) -> Option<T> {
+        self.entries.back().map(|last| last.time)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry<T>>()
+            + self.values.capacity() * size_of::<f64>()
+            + self.neighbours.allocation_size()
+    }
+}

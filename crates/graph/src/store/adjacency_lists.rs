@@ -1,0 +1,371 @@
+//! One side of all accounts: the edges that each is the source of, or the target of.
+//!
+//! The two halves of a graph share nothing, so that two threads can change them at once.
+
+use super::arena::{Arena, Entry, List};
+use super::records::{Gone, Record};
+use crate::accounts::{Numbering, Side, Spread};
+use crate::edge::Stamp;
+use crate::memory::{Full, reserve_exact};
+use hashbrown::HashMap;
+
+/// Edges whose lists are read together before they are changed.
+pub(crate) const TOUCHED: usize = 64;
+/// Edges that are taken out together.
+pub(crate) const PIECE: usize = 4096;
+
+/// A table with room for more than so many times what it has is made smaller,
+const SPARSE: usize = 2;
+/// unless it has few.
+const SPARSE_MIN: usize = 16;
+
+/// One bit for each edge of a piece.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bits([u64; PIECE / 64]);
+
+impl Bits {
+    pub(crate) const NONE: Bits = Bits([0; PIECE / 64]);
+
+    pub(crate) fn set(&mut self, at: usize) {
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    pub(crate) fn has(&self, at: usize) -> bool {
+        self.0[at / 64] & 1 << (at % 64) != 0
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Half<T> {
+    side: Side,
+    /// By the accounts' small numbers.
+    lists: Vec<List>,
+    arena: Arena<T>,
+}
+
+impl<T: Stamp> Half<T> {
+    pub(crate) fn new(side: Side) -> Half<T> {
+        Half { side, lists: Vec::new(), arena: Arena::default() }
+    }
+
+    fn list(&self, account: u32) -> List {
+        self.lists.get(account as usize).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn has_any(&self, account: u32) -> bool {
+        !self.list(account).is_empty()
+    }
+
+    /// The edges of an account between those that are too old and those that are too new, which are
+    /// the first ones and the last ones of its list.
+    #[inline]
+    pub(crate) fn span(
+        &self,
+        account: u32,
+        is_old: impl Fn(Entry<T>) -> bool,
+        is_new: impl Fn(Entry<T>) -> bool,
+    ) -> &[Entry<T>] {
+        let list = self.list(account);
+        if let Some((some, live)) = self.arena.few(list) {
+            // Counted, all of them each time: nobody could guess where to stop.
+            let (mut first, mut end) = (0, 0);
+            for (at, &one) in some.iter().enumerate() {
+                first += usize::from((at < live) & is_old(one));
+                end += usize::from((at < live) & !is_new(one));
+            }
+            return some.get(first..end).unwrap_or_default();
+        }
+        let all = self.arena.get(list);
+        // Most windows hold a whole list or its new end.
+        let first = match all.first() {
+            Some(&oldest) if is_old(oldest) => all.partition_point(|&one| is_old(one)),
+            _ => 0,
+        };
+        let end = match all.last() {
+            Some(&newest) if is_new(newest) => all.partition_point(|&one| !is_new(one)),
+            _ => all.len(),
+        };
+        all.get(first..end).unwrap_or_default()
+    }
+
+    /// The entry of one edge, as [`Arena::find`].
+    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+        self.arena.find(self.list(account), seq, head)
+    }
+
+    /// Reads the newest ends of these accounts' lists, so that the waits overlap.
+    pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
+        self.touch_end(accounts, Arena::newest);
+    }
+
+    /// The same for their oldest ends.
+    pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
+        self.touch_end(accounts, Arena::oldest);
+    }
+
+    fn touch_end(
+        &self,
+        accounts: impl Iterator<Item = u32> + Clone,
+        end: impl Fn(&Arena<T>, List) -> u32,
+    ) {
+        // What depends on the first round's waits is left to the second.
+        let lists = accounts.map(|account| self.list(account));
+        let touched = lists.clone().map(|list| self.arena.touch_block(list));
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+        let touched = lists.map(|list| end(&self.arena, list));
+        std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+    }
+
+    /// Reads what `has_any` asks of these accounts.
+    pub(crate) fn touch_lists(&self, accounts: impl Iterator<Item = u32>) {
+        let touched = accounts.map(|account| self.touch_list(account));
+        std::hint::black_box(touched.fold(false, |all, one| all ^ one));
+    }
+
+    /// Reads what `has_any` asks of an account.
+    pub(crate) fn touch_list(&self, account: u32) -> bool {
+        self.list(account).is_empty()
+    }
+
+    /// Sees to it that accounts with smaller numbers have lists.
+    pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), Full> {
+        let known = self.lists.len();
+        if accounts <= known {
+            return Ok(());
+        }
+        if self.lists.capacity() < accounts {
+            // A little at a time: doubling would leave half of a large graph empty.
+            reserve_exact(&mut self.lists, (accounts - known).max(known / 32))?;
+        }
+        self.lists.resize(accounts, List::default());
+        Ok(())
+    }
+
+    /// Who has an edge on this side, and what is kept of it there.
+    fn entry(&self, record: Record<T>, seq: u32) -> (usize, Entry<T>) {
+        let Record { source, target, time } = record;
+        let (own, other) = if self.side == Side::Out { (source, target) } else { (target, source) };
+        (own as usize, Entry { time, other, seq })
+    }
+
+    fn owner(&self, record: &Record<T>) -> u32 {
+        if self.side == Side::Out { record.source } else { record.target }
+    }
+
+    /// Adds edges, self-loops apart, whose numbers of arrival begin with `first`. Where there is no
+    /// memory, nothing has changed.
+    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), Full> {
+        for (part, some) in records.chunks(TOUCHED).enumerate() {
+            if records.len() > 1 {
+                self.touch(some.iter().map(|one| self.owner(one)));
+            }
+            for (at, &record) in (part * TOUCHED..).zip(some) {
+                if record.is_loop() {
+                    continue;
+                }
+                let (own, entry) = self.entry(record, first.wrapping_add(at as u32));
+                if let Err(full) = self.arena.insert(&mut self.lists[own], entry) {
+                    self.take_back(&records[..at], first);
+                    return Err(full);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes edges that have just been inserted.
+    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
+        for (at, &record) in records.iter().enumerate().rev() {
+            self.remove(record, first.wrapping_add(at as u32));
+        }
+    }
+
+    /// Removes an edge, self-loops apart; whether its account has no more on this side.
+    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
+        if record.is_loop() {
+            return false;
+        }
+        let (own, entry) = self.entry(record, seq);
+        self.arena.remove(&mut self.lists[own], entry.time, seq);
+        self.lists[own].is_empty()
+    }
+
+    /// Removes those of a piece that are chosen; which of them were the last of their account.
+    pub(crate) fn remove_all(&mut self, piece: &[Gone<T>], chosen: &Bits) -> Bits {
+        let mut emptied = Bits::NONE;
+        for (part, some) in piece.chunks(TOUCHED).enumerate() {
+            self.touch_oldest(some.iter().map(|one| self.owner(&one.record)));
+            for (at, one) in (part * TOUCHED..).zip(some) {
+                if chosen.has(at) && self.remove(one.record, one.seq) {
+                    emptied.set(at);
+                }
+            }
+        }
+        emptied
+    }
+
+    /// The same under other numbers, in memory of its size, which is that of so many edges.
+    pub(crate) fn rebuilt(&self, numbering: &Numbering, edges: usize) -> Result<Half<T>, Full> {
+        let named = numbering.named();
+        let mut half = Half::new(self.side);
+        reserve_exact(&mut half.lists, named.len())?;
+        half.arena.reserve(edges)?;
+        for some in named.chunks(TOUCHED) {
+            self.touch(some.iter().copied());
+            for &account in some {
+                let entries = self.arena.get(self.list(account));
+                half.lists.push(half.arena.append(entries, |other| numbering.of(other))?);
+            }
+        }
+        Ok(half)
+    }
+
+    /// All edges of an account.
+    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+        self.arena.get(self.list(account))
+    }
+
+    /// Says that the account at the other end of an edge, which has it as `entry`, is `new` now.
+    pub(crate) fn rename(&mut self, entry: Entry<T>, new: u32) {
+        self.arena.rename(self.list(entry.other), entry.time, entry.seq, new);
+    }
+
+    /// Has an account's edges be those of another, which has none.
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) {
+        let list = std::mem::take(&mut self.lists[old as usize]);
+        self.lists[new as usize] = list;
+    }
+
+    /// Forgets accounts from number `end` on, which have no edges.
+    pub(crate) fn truncate(&mut self, end: usize) {
+        self.lists.truncate(end);
+        self.lists.shrink_to_fit();
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        self.arena.shrink(&mut self.lists);
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Half<S> {
+        let arena = self.arena.restamp(&self.lists, change);
+        Half { side: self.side, lists: self.lists, arena }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists.capacity() * size_of::<List>() + self.arena.bytes()
+    }
+}
+
+/// Accounts that pay themselves, and when.
+#[derive(Debug, Default)]
+pub(crate) struct Loops<T> {
+    lists: HashMap<u32, List, Spread>,
+    arena: Arena<T>,
+}
+
+impl<T: Stamp> Loops<T> {
+    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+        if self.lists.is_empty() {
+            return &[];
+        }
+        self.lists.get(&account).map_or(&[], |list| self.arena.get(*list))
+    }
+
+    pub(crate) fn has_any(&self, account: u32) -> bool {
+        !self.lists.is_empty() && self.lists.contains_key(&account)
+    }
+
+    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+        self.arena.find(self.lists.get(&account).copied()?, seq, head)
+    }
+
+    /// Adds those of these edges that are self-loops. Where there is no memory, nothing has changed.
+    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), Full> {
+        for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
+            let seq = first.wrapping_add(at as u32);
+            if let Err(full) = self.insert_one(*record, seq) {
+                self.take_back(&records[..at], first);
+                return Err(full);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_one(&mut self, record: Record<T>, seq: u32) -> Result<(), Full> {
+        let bytes = (self.lists.len() + 1) * size_of::<(u32, List)>();
+        self.lists.try_reserve(1).map_err(|_| Full { bytes })?;
+        let mut list = self.lists.get(&record.source).copied().unwrap_or_default();
+        let entry = Entry { time: record.time, other: record.target, seq };
+        self.arena.insert(&mut list, entry)?;
+        self.lists.insert(record.source, list);
+        Ok(())
+    }
+
+    /// Removes edges that have just been inserted.
+    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
+        for (at, &record) in records.iter().enumerate().rev() {
+            self.remove(record, first.wrapping_add(at as u32));
+        }
+    }
+
+    /// Removes an edge if it is a self-loop; whether its account has no more.
+    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
+        if !record.is_loop() {
+            return false;
+        }
+        let Some(list) = self.lists.get_mut(&record.source) else { return false };
+        self.arena.remove(list, record.time, seq);
+        let is_empty = list.is_empty();
+        if is_empty {
+            self.lists.remove(&record.source);
+        }
+        is_empty
+    }
+
+    /// Has an account have another small number; its self-loops.
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
+        let Some(list) = self.lists.remove(&old) else { return &[] };
+        self.arena.rename_all(list, new);
+        self.lists.insert(new, list);
+        self.arena.get(list)
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        let mut smaller = HashMap::default();
+        let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
+        if is_sparse && smaller.try_reserve(self.lists.len()).is_ok() {
+            smaller.extend(self.lists.drain());
+            self.lists = smaller;
+        }
+        if self.arena.is_sparse() {
+            // Where there is no memory for it, it stays as it is.
+            if let Ok(loops) = self.rebuilt(|account| account) {
+                *self = loops;
+            }
+        }
+    }
+
+    /// The same under other numbers, in memory of its size.
+    pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<Loops<T>, Full> {
+        let mut loops = Loops::default();
+        let bytes = self.lists.allocation_size();
+        loops.lists.try_reserve(self.lists.len()).map_err(|_| Full { bytes })?;
+        for (&account, &list) in &self.lists {
+            let entries = self.arena.get(list);
+            let list = loops.arena.append(entries, &number)?;
+            loops.lists.insert(number(account), list);
+        }
+        Ok(loops)
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Loops<S> {
+        let lists: Vec<List> = self.lists.values().copied().collect();
+        Loops { lists: self.lists, arena: self.arena.restamp(&lists, change) }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists.allocation_size() + self.arena.bytes()
+    }
+}

@@ -1,0 +1,301 @@
+//! Giving memory back while lists stay: those at the end move into what others left.
+//!
+//! The shortest lists of the end, which are many, go to free blocks of their class before it, or of
+//! a longer one; all others of the end, for which there may be none, move together behind them. Where
+//! free blocks of some class are too few, all lists of the end move together.
+
+use super::{
+    Arena, CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, List, PLACE_BITS, capacity,
+    copy,
+};
+use crate::edge::Stamp;
+use crate::memory::{Full, reserve};
+
+/// Room is given back when this part of it is free,
+const FREE_MOST: usize = 12;
+/// all but this part of what is free.
+const FREE_KEPT: usize = 4;
+/// Fewer entries are not worth a look at all lists.
+const SHRUNK_MIN: usize = if cfg!(debug_assertions) { 16 } else { 1024 };
+/// Free blocks of a class may be remembered in so many times the room.
+const REMEMBERED: usize = 2;
+
+/// Blocks of each class of short lists.
+type Blocks = [usize; CLASS_LARGE as usize];
+
+/// Entries of a block of each form of the shortest lists; none of other forms. Looked up, for all
+/// lists one after the other: nobody could guess their classes.
+const ROOMS: [u32; FORMS.len()] = {
+    let (mut rooms, mut form) = ([0; FORMS.len()], 0);
+    while form < FORMS.len() && FORMS[form].0 < CLASS_MARKED {
+        rooms[form] = CAPACITIES[FORMS[form].0 as usize] as u32;
+        form += 1;
+    }
+    rooms
+};
+
+impl List {
+    /// Whether it is one of the shortest.
+    fn is_short(self) -> bool {
+        // Its form tells its length.
+        self.number_of_form() < usize::from(FIRST_FORMS[usize::from(CLASS_MARKED)])
+    }
+
+    fn number_of_form(self) -> usize {
+        (self.packed >> PLACE_BITS) as usize
+    }
+
+    /// Whether its block, if it has one, ends behind a place; true of other than the shortest lists
+    /// where it begins there.
+    fn ends_behind(self, place: u32) -> bool {
+        self.at() + ROOMS[self.number_of_form()] > place
+    }
+
+    /// The same list in another place.
+    fn moved(self, at: usize) -> List {
+        List { packed: self.packed >> PLACE_BITS << PLACE_BITS | at as u32 }
+    }
+}
+
+impl<T: Stamp> Arena<T> {
+    /// Entries in free blocks.
+    fn free_room(&self) -> usize {
+        let short = self.free.iter().zip(CAPACITIES).map(|(free, room)| free.len() * room);
+        short.sum::<usize>() + self.runs.room()
+    }
+
+    /// Whether a quarter of it is free, and that is not little.
+    pub(crate) fn is_sparse(&self) -> bool {
+        let free = self.free_room();
+        free >= SHRUNK_MIN / 4 && free * 4 > self.entries.len()
+    }
+
+    /// Gives memory back, where much is free. `lists` are all that lie here.
+    pub(crate) fn shrink(&mut self, lists: &mut [List]) {
+        let free = self.free_room();
+        if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
+            return;
+        }
+        let target = self.entries.len() - (free - free / FREE_KEPT);
+        let is_done = match self.shrink_to(lists, target, |list| !list.is_short()) {
+            Ok(false) => self.shrink_to(lists, target, |list| !list.is_empty()),
+            done => done,
+        };
+        // Where there was no memory for it: until more is free.
+        self.stuck = if is_done == Ok(true) { 0 } else { free + free / FREE_MOST };
+    }
+
+    /// Has the entries end at `target`, or before; false if there are too few free blocks for lists
+    /// other than those that move together.
+    fn shrink_to(
+        &mut self,
+        lists: &mut [List],
+        target: usize,
+        is_together: impl Fn(List) -> bool,
+    ) -> Result<bool, Full> {
+        let (start, together) = self.end_of(lists, target, &is_together)?;
+        let behind = start as u32;
+        let mut forms = [0; FORMS.len()];
+        for list in lists.iter() {
+            let is_moved = list.ends_behind(behind) & !is_together(*list);
+            forms[list.number_of_form()] += usize::from(is_moved);
+        }
+        let mut wanted = Blocks::default();
+        for (count, (class, _)) in forms.into_iter().zip(FORMS) {
+            if (1..CLASS_MARKED).contains(&class) {
+                wanted[usize::from(class)] += count;
+            }
+        }
+        let Some(mut spare) = self.spare(&wanted, start) else { return Ok(false) };
+        self.forget_free(start);
+        for list in lists.iter_mut().filter(|list| list.ends_behind(behind)) {
+            if list.is_empty() || is_together(*list) {
+                continue;
+            }
+            let (class, at) = (usize::from(list.class()), list.at() as usize);
+            let room = CAPACITIES[class];
+            // `spare` has counted them: there is one.
+            let Some(to) = self.block_for(class, &mut spare) else {
+                return Ok(false);
+            };
+            copy(&mut self.entries, at, to, room);
+            *list = list.moved(to);
+            if at < start {
+                self.runs.give(at as u32, (start - at) as u32);
+            }
+        }
+        let mut end = start;
+        for number in together {
+            let list = &mut lists[number as usize];
+            let (at, room) = (list.at() as usize, self.room_of(*list));
+            self.entries.copy_within(at..at + room, end);
+            *list = list.moved(end);
+            end += room;
+        }
+        self.entries.truncate(end);
+        self.entries.shrink_to_fit();
+        for free in &mut self.free {
+            free.shrink_to(REMEMBERED * free.len());
+        }
+        Ok(true)
+    }
+
+    /// The length of a list's block.
+    fn room_of(&self, list: List) -> usize {
+        let header = self.entries.get(list.at() as usize).filter(|_| list.is_large());
+        header.map_or(capacity(list.class()), |header| header.other as usize)
+    }
+
+    /// Where lists that move together begin, if they end at `target`, and which they are, in their
+    /// order: all that end behind that place.
+    fn end_of(
+        &self,
+        lists: &[List],
+        target: usize,
+        is_together: impl Fn(List) -> bool,
+    ) -> Result<(usize, Vec<u32>), Full> {
+        let mut together = Vec::new();
+        for (number, _) in (0..).zip(lists).filter(|(_, list)| is_together(**list)) {
+            reserve(&mut together, 1)?;
+            together.push(number);
+        }
+        together.sort_unstable_by_key(|&number: &u32| lists[number as usize].at());
+        let (mut start, mut first) = (target, together.len());
+        while let Some(&number) = first.checked_sub(1).and_then(|last| together.get(last)) {
+            let list = lists[number as usize];
+            let (at, room) = (list.at() as usize, self.room_of(list));
+            if at + room <= start {
+                break;
+            }
+            // One that begins before it need not move.
+            start = at.min(start.saturating_sub(room));
+            first -= 1;
+        }
+        together.drain(..first);
+        Ok((start, together))
+    }
+
+    /// Of free blocks before `end` those that are left if so many of each class are taken, longer
+    /// ones where those of a class are too few; of class 0: those in what long lists left. None if
+    /// they are too few.
+    fn spare(&self, wanted: &Blocks, end: usize) -> Option<Blocks> {
+        let mut spare = Blocks::default();
+        for (class, free) in self.free.iter().enumerate().skip(1) {
+            let is_before = |&&at: &&u32| at as usize + CAPACITIES[class] <= end;
+            spare[class] = free.iter().filter(is_before).count();
+        }
+        let longest = CAPACITIES.iter().copied().max().unwrap_or(1);
+        spare[0] = self.runs.before(end as u32).map(|room| room as usize / longest).sum();
+        let mut left = spare[0];
+        for class in (1..spare.len()).rev() {
+            left = (left + spare[class]).checked_sub(wanted[class])?;
+            spare[class] = spare[class].saturating_sub(wanted[class]);
+        }
+        Some(spare)
+    }
+
+    /// Forgets free blocks behind `end`.
+    fn forget_free(&mut self, end: usize) {
+        self.runs.cut(end as u32);
+        for class in 1..self.free.len() {
+            let room = CAPACITIES[class];
+            let Arena { free, runs, .. } = self;
+            free[class].retain(|&at| {
+                let at = at as usize;
+                if at < end && end < at + room {
+                    runs.give(at as u32, (end - at) as u32);
+                }
+                at + room <= end
+            });
+        }
+    }
+
+    /// A free block of a class: of its own, else of the next longer one of which nobody wants all
+    /// (`spare`), else of what long lists left.
+    fn block_for(&mut self, class: usize, spare: &mut Blocks) -> Option<usize> {
+        if let Some(at) = self.free[class].pop() {
+            return Some(at as usize);
+        }
+        let room = CAPACITIES[class] as u32;
+        let longer = (class + 1..self.free.len()).find(|&longer| spare[longer] > 0);
+        let Some(longer) = longer else {
+            return self.runs.take(room, room).map(|(at, _)| at as usize);
+        };
+        let at = self.free[longer].pop()?;
+        spare[longer] -= 1;
+        self.runs.give(at + room, CAPACITIES[longer] as u32 - room);
+        Some(at as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arena, Entry, List};
+    use super::FREE_KEPT;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Lists of all lengths keep their entries when the arena gives room back, again and again.
+        #[test]
+        fn lists_are_what_they_were(
+            steps in prop::collection::vec((0..60usize, 0..7u8, any::<bool>()), 1..1500),
+        ) {
+            let mut arena = Arena::<u32>::default();
+            let mut lists = [List::default(); 60];
+            let mut models: Vec<Vec<(u32, u32)>> = vec![Vec::new(); 60];
+            for (seq, (which, kind, is_even)) in (0u32..).zip(steps) {
+                // Some lists are long.
+                let which = if which % 3 == 0 && is_even { which % 6 } else { which };
+                let (list, model) = (&mut lists[which], &mut models[which]);
+                match kind {
+                    0 => while let Some((time, seq)) = model.pop() {
+                        prop_assert!(arena.remove(list, time, seq));
+                    },
+                    1 | 2 if !model.is_empty() => {
+                        let (time, seq) = model.remove(0);
+                        prop_assert!(arena.remove(list, time, seq));
+                    }
+                    _ => {
+                        arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
+                        model.push((seq, seq));
+                    }
+                }
+                if seq % 8 == 0 {
+                    arena.shrink(&mut lists);
+                }
+                for (list, model) in lists.iter().zip(&models) {
+                    let seen = arena.get(*list).iter().map(|one| (one.time, one.seq));
+                    prop_assert!(seen.eq(model.iter().copied()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_many_lists_leave_goes_back() {
+        for length in [1, 2, 4, 7, 40, 300] {
+            let mut arena = Arena::<u32>::default();
+            let mut lists = vec![List::default(); 4000];
+            for seq in 0..length {
+                for list in &mut lists {
+                    arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
+                }
+            }
+            let full = arena.bytes();
+            for list in lists.iter_mut().enumerate().filter(|(at, _)| at % 4 != 1).map(|one| one.1)
+            {
+                (0..length).for_each(|seq| assert!(arena.remove(list, seq, seq)));
+            }
+            let before = arena.free_room();
+            arena.shrink(&mut lists);
+            let free = arena.free_room();
+            assert!(
+                free * FREE_KEPT < before + 64,
+                "lists of {length}: {free} free, {before} before"
+            );
+            assert!(arena.bytes() * 9 < full * 5, "lists of {length}: {} of {full}", arena.bytes());
+            let whole = lists.iter().filter(|list| arena.get(**list).len() == length as usize);
+            assert_eq!(whole.count(), 1000);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Memory that follows the window: what a graph no longer needs goes back while it lives on.
+
+use super::super::adjacency_lists::TOUCHED;
+use super::{Boundary, Dynamic, number_before};
+use crate::accounts::Numbering;
+use crate::edge::Stamp;
+use crate::memory::{Full, reserve};
+use crate::threads::both;
+
+/// Accounts get other small numbers when this part of the numbers is nobody's,
+const IDLE_MOST: usize = 12;
+/// and more than so many; all but this part of them are given up.
+const IDLE_MIN: usize = if cfg!(debug_assertions) { 4 } else { 256 };
+const IDLE_KEPT: usize = 4;
+/// A call of few rows does not look through the accounts of more edges than these: it takes some
+/// nanoseconds for each.
+const LOOKED_AT_MAX: usize = 1 << 20;
+
+/// A graph is made anew when so many times its edges have come since: what is needed together then
+/// lies together, as in a graph that was filled at once.
+const REBUILT_AFTER: u64 = 2;
+/// It happens in a call of so many rows,
+const REBUILT_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
+/// to a graph of so many edges at least, which the caches would not hold anyway,
+const REBUILT_MIN: usize = if cfg!(debug_assertions) { 32 } else { 1 << 15 };
+/// and at most: it takes some 0.2 us for each, in one call.
+const REBUILT_MAX: usize = 1 << 19;
+
+impl<T: Stamp> Dynamic<T> {
+    /// Gives memory back that the edges of now do not need, a little at a time; whether accounts
+    /// have other small numbers now. `rows`: how many came.
+    pub(crate) fn shrink(&mut self, rows: usize) -> bool {
+        if self.late.is_some() || (rows < REBUILT_IN && self.alive > LOOKED_AT_MAX) {
+            return false;
+        }
+        self.records.shrink();
+        self.loops.shrink();
+        self.out.shrink();
+        self.into.shrink();
+        let is_closed = self.close_up();
+        self.accounts.shrink();
+        is_closed
+    }
+
+    /// Gives the accounts with the largest small numbers those that nobody has; false if they are
+    /// too few for it.
+    fn close_up(&mut self) -> bool {
+        let (idle, numbered) = (self.accounts.idle(), self.accounts.numbered());
+        if self.remembers || idle < IDLE_MIN || idle * IDLE_MOST < numbered {
+            return false;
+        }
+        let mut end = numbered - (idle - idle / IDLE_KEPT);
+        self.accounts.forget_idle_from(end);
+        let mut others = Vec::new();
+        let mut moved = end;
+        while moved < numbered {
+            let some = moved as u32..numbered.min(moved + TOUCHED) as u32;
+            self.touch_around(some.clone(), &mut others);
+            for old in some {
+                // There is a number for each, unless there was no memory to remember some.
+                if self.has_edges(old) && !self.renumber(old) {
+                    end = old as usize + 1;
+                }
+            }
+            moved += TOUCHED;
+        }
+        self.accounts.truncate(end);
+        self.out.truncate(end);
+        self.into.truncate(end);
+        true
+    }
+
+    /// Reads what `renumber` asks of these accounts, so that the waits overlap.
+    fn touch_around(&self, accounts: std::ops::Range<u32>, others: &mut Vec<u32>) {
+        for (half, other) in [(&self.out, &self.into), (&self.into, &self.out)] {
+            half.touch(accounts.clone());
+            others.clear();
+            for account in accounts.clone() {
+                let some = half.get(account).iter().take(TOUCHED);
+                // Where there is no memory to remember them they are read later.
+                if reserve(others, some.len()).is_ok() {
+                    others.extend(some.map(|one| one.other));
+                }
+            }
+            other.touch(others.iter().copied());
+        }
+    }
+
+    /// Gives an account a small number that nobody has; false if there is none.
+    fn renumber(&mut self, old: u32) -> bool {
+        let Some(new) = self.accounts.renumber(old) else { return false };
+        let next = self.next();
+        let Dynamic { out, into, loops, records, head, .. } = self;
+        let place = |seq| number_before(next, seq).saturating_sub(*head) as usize;
+        for &one in out.get(old) {
+            into.rename(one, new);
+            records.rename(place(one.seq), new);
+        }
+        for &one in into.get(old) {
+            out.rename(one, new);
+        }
+        out.renumber(old, new);
+        into.renumber(old, new);
+        for one in loops.renumber(old, new) {
+            records.rename(place(one.seq), new);
+        }
+        true
+    }
+
+    /// Whether it should be made anew in a call of so many rows. Behind segments it empties span by
+    /// span and fills again, while accounts, who are most of it then, stay.
+    pub(crate) fn is_aged(&self, rows: usize) -> bool {
+        let arrivals = self.next().saturating_sub(self.rebuilt_at);
+        let is_due = rows >= REBUILT_IN && arrivals >= REBUILT_AFTER * self.alive as u64;
+        let is_of_size = (REBUILT_MIN..=REBUILT_MAX).contains(&self.alive);
+        // Where none is forgotten they may be most of the work.
+        let are_accounts_few = self.accounts.numbered() <= 4 * self.alive;
+        self.late.is_none() && is_due && is_of_size && are_accounts_few
+    }
+
+    /// The same graph in memory of its size, if there is that much. Accounts have other small
+    /// numbers then: those whose edges follow each other are neighbours.
+    pub(crate) fn rebuilt(&self, pool: Option<&rayon::ThreadPool>) -> Result<Dynamic<T>, Full> {
+        let numbering = self.numbering()?;
+        let (mut first, mut second) = (None, None);
+        both(
+            pool,
+            self.alive,
+            || first = Some(self.out.rebuilt(&numbering, self.alive)),
+            || second = Some(self.into.rebuilt(&numbering, self.alive)),
+        );
+        let none = || Err(Full { bytes: 0 });
+        let (out, into) = (first.unwrap_or_else(none)?, second.unwrap_or_else(none)?);
+        Ok(Dynamic {
+            base: self.base,
+            accounts: self.accounts.rebuilt(&numbering)?,
+            out,
+            into,
+            loops: self.loops.rebuilt(|account| numbering.of(account))?,
+            records: self.records.rebuilt(&numbering)?,
+            head: self.head,
+            alive: self.alive,
+            newest: self.newest,
+            disorder: self.disorder,
+            remembers: self.remembers,
+            late: None,
+            sealed: Boundary::default(),
+            rebuilt_at: self.next(),
+        })
+    }
+
+    /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
+    fn numbering(&self) -> Result<Numbering, Full> {
+        let mut numbering = Numbering::new(self.accounts.numbered(), self.accounts.len())?;
+        self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));
+        for (_, record) in self.records() {
+            numbering.name(record.source);
+            numbering.name(record.target);
+        }
+        Ok(numbering)
+    }
+}

@@ -1,0 +1,169 @@
+//! What the graph keeps of an edge beside its ends and its time.
+
+use super::hybrid::Hybrid;
+use crate::edge::Stamp;
+use crate::features::Edges;
+use crate::memory::{Full, fit, make_room};
+use crate::settings::{Column, Statistics};
+use crate::statistics::Values;
+use crate::store::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What an edge carries beside its ends and its time.
+#[derive(Debug, Default)]
+pub(crate) struct Columns {
+    /// Number of arrival of the first value.
+    pub head: u64,
+    pub ids: Option<VecDeque<i64>>,
+    pub values: Vec<VecDeque<f64>>,
+    /// Edges that arrived earlier no longer count in the moments (specification, E3).
+    pub recent: u64,
+    /// Of edges in segments, those that are older do not.
+    pub recent_time: Option<i64>,
+    /// What belongs to edges that came late and were left behind by segments: id and values.
+    late: BTreeMap<u64, (i64, Vec<f64>)>,
+}
+
+impl Columns {
+    pub(crate) fn new(keeps_ids: bool, columns: usize) -> Columns {
+        let ids = keeps_ids.then(VecDeque::new);
+        Columns { ids, values: vec![VecDeque::new(); columns], ..Columns::default() }
+    }
+
+    /// Where there is no memory, `rewind` takes back what of the rows has come.
+    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), Full> {
+        if let Some(ids) = &mut self.ids {
+            make_room(ids, rows.len())?;
+            ids.extend(rows.iter().map(|&row| edges.ids[row as usize]));
+        }
+        for (values, column) in self.values.iter_mut().zip(edges.columns) {
+            make_room(values, rows.len())?;
+            values.extend(rows.iter().map(|&row| column[row as usize]));
+        }
+        Ok(())
+    }
+
+    /// Forgets what arrived from `next` on.
+    pub(crate) fn rewind(&mut self, next: u64) {
+        let kept = usize::try_from(next.saturating_sub(self.head)).unwrap_or(usize::MAX);
+        if let Some(ids) = &mut self.ids {
+            ids.truncate(kept);
+        }
+        for values in &mut self.values {
+            values.truncate(kept);
+        }
+    }
+
+    /// Forgets what arrived before `head`.
+    pub(crate) fn forget(&mut self, head: u64) {
+        while self.head < head {
+            self.head += 1;
+            if let Some(ids) = &mut self.ids {
+                ids.pop_front();
+            }
+            for values in &mut self.values {
+                values.pop_front();
+            }
+        }
+    }
+
+    /// The next value is that of edge number `head`: there are none yet.
+    pub(crate) fn start(&mut self, head: u64) {
+        if self.ids.as_ref().is_none_or(VecDeque::is_empty) {
+            self.head = self.head.max(head);
+        }
+    }
+
+    /// Keeps what belongs to an edge beyond `forget`.
+    pub(crate) fn keep(&mut self, number: u64) {
+        let Some(place) = number.checked_sub(self.head) else { return };
+        let id = self.ids.as_ref().and_then(|ids| ids.get(place as usize));
+        let values = self.values.iter().filter_map(|all| all.get(place as usize)).copied();
+        self.late.insert(number, (id.copied().unwrap_or_default(), values.collect()));
+    }
+
+    /// The same for an edge that was not `push`ed.
+    pub(crate) fn insert(&mut self, number: u64, id: i64, values: Vec<f64>) {
+        self.late.insert(number, (id, values));
+    }
+
+    /// Forgets what was kept of edges that are gone.
+    pub(crate) fn retain(&mut self, is_alive: impl Fn(u64) -> bool) {
+        self.late.retain(|&number, _| is_alive(number));
+    }
+
+    pub(crate) fn id(&self, number: u64) -> Option<i64> {
+        match number.checked_sub(self.head) {
+            Some(place) => self.ids.as_ref()?.get(place as usize).copied(),
+            None => self.late.get(&number).map(|(id, _)| *id),
+        }
+    }
+
+    pub(crate) fn value(&self, column: usize, number: u64) -> Option<f64> {
+        match number.checked_sub(self.head) {
+            Some(place) => self.values.get(column)?.get(place as usize).copied(),
+            None => self.late.get(&number)?.1.get(column).copied(),
+        }
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        self.ids.iter_mut().for_each(fit);
+        self.values.iter_mut().for_each(fit);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let ids = self.ids.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<i64>();
+        ids + self.values.iter().map(VecDeque::capacity).sum::<usize>() * size_of::<f64>()
+    }
+}
+
+/// The measured columns, by their place in the statistics.
+pub(crate) struct Measured<'a, T> {
+    graph: &'a Hybrid<T>,
+    columns: &'a Columns,
+    /// Which of the given columns; None: the timestamps.
+    given: Vec<Option<usize>>,
+}
+
+impl<'a, T> Measured<'a, T> {
+    pub(crate) fn new(graph: &'a Hybrid<T>, columns: &'a Columns, statistics: &Statistics) -> Self {
+        let mut values = 0..columns.values.len();
+        let given = statistics.columns.iter().map(|column| match column {
+            Column::Time => None,
+            Column::Given => values.next(),
+        });
+        Measured { graph, columns, given: given.collect() }
+    }
+}
+
+impl<T: Stamp> Values<T> for Measured<'_, T> {
+    fn value(&self, column: usize, entry: Entry<T>) -> f64 {
+        let Some(&Some(column)) = self.given.get(column) else {
+            return self.graph.time(entry.time) as f64;
+        };
+        let number = self.graph.number(entry.seq);
+        let newest = self.columns.value(column, number);
+        let sealed = || self.graph.of(number)?.value(column, number);
+        newest.or_else(sealed).unwrap_or(f64::NAN)
+    }
+
+    fn values(&self, column: usize, entries: &[Entry<T>], into: &mut Vec<f64>) {
+        match self.given.get(column) {
+            Some(Some(_)) => into.extend(entries.iter().map(|one| self.value(column, *one))),
+            _ => into.extend(entries.iter().map(|one| self.graph.time(one.time) as f64)),
+        }
+    }
+
+    fn is_recent(&self, entry: Entry<T>) -> bool {
+        let number = self.graph.number(entry.seq);
+        if number >= self.columns.recent {
+            return true;
+        }
+        // What is in a segment came in order, and leaves the moments by its time; what came late
+        // waits for what was in front of it.
+        let time = self.graph.front(number).unwrap_or(entry.time);
+        number < self.graph.head()
+            && self.columns.recent_time.is_none_or(|oldest| self.graph.time(time) >= oldest)
+    }
+}

@@ -1,0 +1,599 @@
+//! A graph in two parts: the newest edges, which change, and immutable segments for older ones.
+//!
+//! Segments hold what came in order of time, each a span of its own, none later than the next. What
+//! came late stays with the newest edges, wherever in time it belongs. An account's edges are those
+//! of its segments one after the other, then the newest; only where some came late are they merged.
+
+use crate::accounts::{Side, Spread};
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::error::GraphError;
+use crate::segment::{Indexes, List, Older, Part, SealedRows as Sealed, Segment, Wanted, Window};
+use crate::store::{Dynamic, Entry};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+/// Of accounts with more edges a search looks at few of the accounts next to them: it takes the
+/// shorter of two ways.
+const NEXT_MAX: usize = 256;
+
+/// Accounts whose lists are touched together.
+const TOUCHED: usize = 32;
+
+/// Who has more is looked at again and again, or in part.
+const READ_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Hybrid<T> {
+    dynamic: Dynamic<T>,
+    parts: Vec<Part<T>>,
+    indexes: Indexes,
+    /// Edges of segments that are older are gone.
+    floor: T,
+    /// Accounts that pay themselves in some segment: 64 to a word.
+    looped: Vec<u64>,
+    /// Segments are shown that hold edges before this number of arrival, and of the last of them
+    /// what a lens lets through. None: no trigger comes before an edge of a segment.
+    shown: Option<u64>,
+}
+
+/// The newest edges are what calls change.
+impl<T> Deref for Hybrid<T> {
+    type Target = Dynamic<T>;
+
+    fn deref(&self) -> &Dynamic<T> {
+        &self.dynamic
+    }
+}
+
+impl<T> DerefMut for Hybrid<T> {
+    fn deref_mut(&mut self) -> &mut Dynamic<T> {
+        &mut self.dynamic
+    }
+}
+
+impl<T: Stamp> From<Dynamic<T>> for Hybrid<T> {
+    fn from(dynamic: Dynamic<T>) -> Hybrid<T> {
+        let (parts, looped) = (Vec::new(), Vec::new());
+        let indexes = Indexes::default();
+        Hybrid { dynamic, parts, indexes, floor: T::default(), looped, shown: None }
+    }
+}
+
+impl<T: Stamp> Hybrid<T> {
+    /// Puts a segment behind the others. Its edges, where the newest part has them, are shown no
+    /// longer by that.
+    ///
+    /// # Errors
+    /// [`GraphError::Segment`] where it is not the next one.
+    pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+        let about = segment.about();
+        let end = self.parts.last().map_or(0, |part| part.end());
+        if about.first < end {
+            let what = "the first number of a segment, behind another,";
+            return Err(GraphError::Segment { what, given: about.first, expected: end });
+        }
+        let accounts = self.dynamic.numbered() as u64;
+        if about.accounts > accounts {
+            let (what, given) = ("accounts of a segment", about.accounts);
+            return Err(GraphError::Segment { what, given, expected: accounts });
+        }
+        let what = "the time of a segment";
+        let outside = GraphError::Segment { what, given: about.span, expected: T::OFFSET_MAX };
+        let next = about.first + about.numbers;
+        let part = Part::new(segment, self.dynamic.base()).ok_or(outside.clone())?;
+        if self.parts.last().is_some_and(|before| part.first <= before.last) {
+            return Err(outside);
+        }
+        let words = part.segment.looped();
+        for (at, word) in words.enumerate().filter(|(_, word)| *word != 0) {
+            if self.looped.len() <= at {
+                self.looped.resize(at + 1, 0);
+            }
+            self.looped[at] |= word;
+        }
+        self.dynamic.seal(next, part.last);
+        self.indexes.push(&part.segment);
+        self.parts.push(part);
+        Ok(())
+    }
+
+    pub(crate) fn segments(&self) -> impl ExactSizeIterator<Item = &Arc<Segment>> {
+        self.parts.iter().map(|part| &part.segment)
+    }
+
+    /// Shows segments up to this number of arrival: triggers are to come that are older than others
+    /// that are there. None: shows all.
+    pub(crate) fn show(&mut self, until: Option<u64>) {
+        self.shown = until;
+    }
+
+    /// The segments that are shown.
+    fn parts(&self) -> &[Part<T>] {
+        let Some(until) = self.shown else { return &self.parts };
+        let end = self.parts.partition_point(|part| part.segment.about().first < until);
+        self.parts.get(..end).unwrap_or_default()
+    }
+
+    /// What has to be asked whether an edge of a segment had come.
+    fn until(&self, lens: Lens<T>) -> Option<Lens<T>> {
+        self.shown.map(|_| lens)
+    }
+
+    /// Edges of segments that are older than this are gone. Gives the segments of which nothing
+    /// is left.
+    pub(crate) fn expire(&mut self, oldest: T) -> Vec<Arc<Segment>> {
+        self.floor = self.floor.max(oldest);
+        let floor = self.floor;
+        let gone = self.parts.iter().take_while(|part| part.last < floor).count();
+        for part in self.parts.iter().take(gone) {
+            self.indexes.drop_first(&part.segment);
+        }
+        self.parts.drain(..gone).map(|part| part.segment).collect()
+    }
+
+    /// Edges of the newest part that segments have.
+    pub(crate) fn waiting(&self) -> usize {
+        if !self.dynamic.is_draining() {
+            return 0;
+        }
+        let numbers = self.dynamic.records().map(|(number, _)| number);
+        let end = self.dynamic.sealed_end();
+        numbers.take_while(|one| *one < end).filter(|one| self.dynamic.is_sealed(*one)).count()
+    }
+
+    /// The segment that covers a number of arrival.
+    pub(crate) fn of(&self, number: u64) -> Option<&Segment> {
+        let at = self.parts.partition_point(|part| part.segment.about().first <= number);
+        let part = self.parts.get(at.checked_sub(1)?)?;
+        (number < part.end()).then_some(&*part.segment)
+    }
+
+    /// What went wrong with segments that are not in this process' memory.
+    pub(crate) fn failure(&self) -> Option<(i64, String)> {
+        let failed = |part: &Part<T>| {
+            part.segment.failure().map(|reason| (part.segment.about().base, reason))
+        };
+        self.parts.iter().find_map(failed)
+    }
+
+    /// Edges of segments, whether gone or not.
+    pub(crate) fn sealed(&self) -> usize {
+        self.parts.iter().map(|part| part.segment.about().edges as usize).sum()
+    }
+
+    /// Edges of segments that are not gone: number of arrival, source, target, time.
+    pub(crate) fn sealed_edges(&self) -> Vec<(u64, u32, u32, T)> {
+        let mut all = Vec::new();
+        for part in &self.parts {
+            let edges = part
+                .segment
+                .edges()
+                .map(|(number, source, target, time)| (number, source, target, part.stamp(time)));
+            all.extend(edges.filter(|(.., time)| *time >= self.floor));
+        }
+        all.sort_unstable();
+        all
+    }
+
+    /// The earliest time of an edge, gone or not.
+    pub(crate) fn earliest(&self) -> Option<i64> {
+        let sealed = self.parts.first().map(|part| part.segment.about().base);
+        [sealed, self.dynamic.earliest()].into_iter().flatten().min()
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, base: i64) -> Hybrid<S> {
+        let floor = self.dynamic.time(self.floor);
+        let dynamic: Dynamic<S> = self.dynamic.restamp(base);
+        // The base lies before all that the graph holds.
+        let parts = self.parts.into_iter().filter_map(|part| Part::new(part.segment, base));
+        let parts: Vec<Part<S>> = parts.collect();
+        let mut indexes = Indexes::default();
+        parts.iter().for_each(|part| indexes.push(&part.segment));
+        let floor = dynamic.stamp(floor).unwrap_or_default();
+        let (looped, shown) = (self.looped, self.shown);
+        Hybrid { parts, indexes, floor, looped, shown, dynamic }
+    }
+
+    /// Moves to memory of its size; where there is no memory to do so, it stays where it is.
+    pub(crate) fn rebuild(&mut self, pool: Option<&rayon::ThreadPool>) -> bool {
+        let rebuilt = self.dynamic.rebuilt(pool);
+        let is_done = rebuilt.is_ok();
+        if let Ok(dynamic) = rebuilt {
+            self.dynamic = dynamic;
+        }
+        is_done
+    }
+
+    /// Memory of the graph in this process, segments apart.
+    pub(crate) fn bytes(&self) -> usize {
+        self.dynamic.bytes() + self.indexes.bytes() + self.looped.capacity() * size_of::<u64>()
+    }
+
+    /// The segments with times from the one to the other, and the number of the first of them.
+    fn between(&self, (from, to): (T, T)) -> (usize, &[Part<T>]) {
+        let parts = self.parts();
+        // Most windows begin in the first one and end behind all.
+        let start = match parts.first() {
+            Some(oldest) if oldest.last < from => parts.partition_point(|part| part.last < from),
+            _ => 0,
+        };
+        let end = match parts.last() {
+            Some(newest) if newest.first > to => parts.partition_point(|part| part.first <= to),
+            _ => parts.len(),
+        };
+        (start, parts.get(start..end).unwrap_or_default())
+    }
+
+    /// The segments that a window may touch, and the window as they know it.
+    fn window(&self, (from, to): (T, T), lens: Lens<T>) -> Window<'_, T> {
+        let span = (from.max(self.floor).max(lens.oldest()), to);
+        let (start, parts) = self.between(span);
+        Window { parts, start, span, until: self.until(lens) }
+    }
+
+    /// Whether some segment would bring rows of this window ahead.
+    pub(crate) fn is_prefetching(&self, window: (T, T), lens: Lens<T>) -> bool {
+        self.window(window, lens).parts.iter().any(|part| part.segment.is_prefetching())
+    }
+
+    /// Has far segments bring rows of these accounts, and then, with `has_next` and if any had to
+    /// be brought, those of the accounts next to them: a search will ask for many of them one by
+    /// one.
+    pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
+        let parts = self.window(window, lens).parts;
+        // Each of them, whether one before it brought any or not.
+        let bring = |accounts: &[u32]| {
+            parts.iter().filter(|part| part.segment.prefetch(accounts)).count() > 0
+        };
+        if !bring(accounts) || !has_next {
+            return;
+        }
+        let mut next = hashbrown::HashSet::with_hasher(Spread);
+        let lists = accounts.iter().flat_map(|&one| [(one, Side::Out), (one, Side::In)]);
+        for (account, side) in lists {
+            if self.at_most(account, side, window, lens) <= NEXT_MAX {
+                let entries = self.ascending(account, side, window, lens);
+                next.extend(entries.map(|one| one.other));
+            }
+        }
+        let mut next: Vec<u32> = next.into_iter().collect();
+        next.sort_unstable();
+        bring(&next);
+    }
+
+    fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        if self.parts.is_empty() {
+            return 0;
+        }
+        let window = self.window(window, lens);
+        let look = self.indexes.look(account, side);
+        let Some(first) = window.parts.first() else { return 0 };
+        let is_newest = self.parts.last().is_some_and(|newest| newest.last <= window.span.1);
+        let is_whole = is_newest && self.shown.is_none() && self.indexes.has_totals();
+        if is_whole && window.start <= window.parts.len() {
+            if look.total() == 0 {
+                return 0;
+            }
+            // Fewer are outside than inside.
+            let list = List::from(side);
+            let wanted = |at| Wanted { account, list, place: look.row(at) };
+            let mut outside = 0;
+            for (at, part) in self.parts.iter().enumerate().take(window.start) {
+                if look.is_present(at) {
+                    outside += part.segment.row_at(wanted(at)).len();
+                }
+            }
+            if first.first < window.span.0 && look.is_present(window.start) {
+                let row = first.segment.row_at(wanted(window.start));
+                outside += first.older(&row, window.span.0);
+            }
+            return look.total().saturating_sub(outside);
+        }
+        self.rows(account, side, window).map(|(_, _, inside)| inside.len()).sum()
+    }
+
+    /// The rows of an account in a window, the oldest first.
+    fn rows<'a>(&'a self, account: u32, side: Side, window: Window<'a, T>) -> Sealed<'a, T> {
+        Sealed::new(self.indexes.look(account, side), account, side, window)
+    }
+
+    /// Reads how many entries these accounts have in segments.
+    fn touch_totals(&self, side: Side, accounts: impl Iterator<Item = u32>) {
+        if !self.parts.is_empty() {
+            let totals = accounts.map(|account| self.indexes.total(account, side));
+            std::hint::black_box(totals.fold(0, |all, one| all ^ one));
+        }
+    }
+
+    /// The entries of an account in a window.
+    fn older<'a, const BACKWARD: bool>(
+        &'a self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> Older<'a, T, BACKWARD> {
+        Older::new(self.rows(account, side, self.window(window, lens)))
+    }
+}
+
+/// Two runs of entries as one in order of time; of one instant those of segments arrived earlier.
+struct Merged<T, S: Iterator<Item = Entry<T>>, D: Iterator<Item = Entry<T>>> {
+    sealed: std::iter::Peekable<S>,
+    dynamic: std::iter::Peekable<D>,
+    is_backward: bool,
+}
+
+impl<T, S, D> Iterator for Merged<T, S, D>
+where
+    T: Stamp,
+    S: Iterator<Item = Entry<T>>,
+    D: Iterator<Item = Entry<T>>,
+{
+    type Item = Entry<T>;
+
+    fn next(&mut self) -> Option<Entry<T>> {
+        match (self.sealed.peek(), self.dynamic.peek()) {
+            (Some(sealed), Some(newest)) => {
+                let is_sealed = if self.is_backward {
+                    sealed.time > newest.time
+                } else {
+                    sealed.time <= newest.time
+                };
+                if is_sealed { self.sealed.next() } else { self.dynamic.next() }
+            }
+            (Some(_), None) => self.sealed.next(),
+            _ => self.dynamic.next(),
+        }
+    }
+}
+
+/// What an account's edges are made of.
+enum Walk<S, D, M> {
+    Newest(D),
+    /// The first run, then the second.
+    Forward(S, D),
+    Backward(D, S),
+    Merged(M),
+}
+
+impl<T, S, D, M> Iterator for Walk<S, D, M>
+where
+    S: Iterator<Item = Entry<T>>,
+    D: Iterator<Item = Entry<T>>,
+    M: Iterator<Item = Entry<T>>,
+{
+    type Item = Entry<T>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<T>> {
+        match self {
+            Walk::Newest(newest) => newest.next(),
+            Walk::Forward(first, second) => first.next().or_else(|| second.next()),
+            Walk::Backward(first, second) => first.next().or_else(|| second.next()),
+            Walk::Merged(both) => both.next(),
+        }
+    }
+
+    #[inline]
+    fn fold<B, F: FnMut(B, Entry<T>) -> B>(self, init: B, mut add: F) -> B {
+        match self {
+            Walk::Newest(newest) => newest.fold(init, add),
+            Walk::Forward(first, second) => second.fold(first.fold(init, &mut add), add),
+            Walk::Backward(first, second) => second.fold(first.fold(init, &mut add), add),
+            Walk::Merged(both) => both.fold(init, add),
+        }
+    }
+}
+
+impl<T: Stamp> Adjacency<T> for Hybrid<T> {
+    fn is_ordered(&self) -> bool {
+        self.dynamic.is_ordered()
+    }
+
+    fn has_dropped(&self, entry: Entry<T>) -> bool {
+        if self.dynamic.is_sealed(self.dynamic.number(entry.seq)) {
+            // What is older is seen no longer, though its segment may still be there.
+            entry.time < self.floor
+        } else {
+            self.dynamic.has_dropped(entry)
+        }
+    }
+
+    fn has_any(&self, account: u32, side: Side) -> bool {
+        self.dynamic.has_any(account, side)
+            || (!self.parts.is_empty() && self.indexes.may_have(account, side))
+    }
+
+    fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.dynamic.touch_any(side, accounts.clone());
+        self.touch_totals(side, accounts);
+    }
+
+    fn key(&self, account: u32) -> i64 {
+        self.dynamic.key(account)
+    }
+
+    fn order(&self, account: u32) -> u64 {
+        self.dynamic.order(account)
+    }
+
+    fn ascending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let newest = self.dynamic.ascending(account, side, window, lens);
+        if self.parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        let sealed = self.older::<false>(account, side, window, lens);
+        if self.is_ordered() {
+            return Walk::Forward(sealed, newest);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
+    }
+
+    fn descending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let newest = self.dynamic.descending(account, side, window, lens);
+        if self.parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        let sealed = self.older::<true>(account, side, window, lens);
+        if self.is_ordered() {
+            return Walk::Backward(newest, sealed);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: true })
+    }
+
+    fn slice(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+    ) -> Option<&[Entry<T>]> {
+        if self.parts.is_empty() { self.dynamic.slice(account, side, window, lens) } else { None }
+    }
+
+    fn gather(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Lens<T>,
+        most: usize,
+        into: &mut Vec<Entry<T>>,
+    ) -> bool {
+        if self.parts.is_empty() {
+            return self.dynamic.gather(account, side, window, lens, most, into);
+        }
+        if !self.is_ordered() {
+            into.extend(self.ascending(account, side, window, lens));
+            return true;
+        }
+        // Of a hub nothing is copied.
+        if self.count_bound(account, side, window, lens) > most
+            && self.at_most(account, side, window, lens) > most
+        {
+            return false;
+        }
+        for (part, row, inside) in self.rows(account, side, self.window(window, lens)) {
+            let inside = row.get(inside).unwrap_or_default();
+            into.extend(inside.iter().map(|&packed| part.entry(packed)));
+        }
+        self.dynamic.gather(account, side, window, lens, usize::MAX, into)
+    }
+
+    fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.dynamic.touch_counts(side, accounts.clone());
+        self.touch_totals(side, accounts);
+    }
+
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
+        self.dynamic.touch(side, accounts.clone(), window);
+        self.touch_rows(side, accounts, window);
+    }
+
+    fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T)) {
+        let (start, parts) = self.between(window);
+        if parts.is_empty() {
+            return;
+        }
+        let mut rest = accounts;
+        loop {
+            let mut some = [0; TOUCHED];
+            let count = some.iter_mut().zip(&mut rest).map(|(to, account)| *to = account).count();
+            let some = some.get(..count).unwrap_or_default();
+            let looks = some.iter().map(|&account| self.indexes.look(account, side));
+            let touched = looks.clone().map(|look| look.touch(start));
+            std::hint::black_box(touched.fold(0, |all, one| all ^ one));
+            for (at, part) in (start..).zip(parts) {
+                let (mut rows, mut found) = ([0; TOUCHED], 0);
+                for look in looks.clone() {
+                    if let Some(row) = rows.get_mut(found) {
+                        *row = look.row(at);
+                        // No branch: there is nothing to guess it by.
+                        found += usize::from(look.is_present(at) & (look.total() <= READ_MAX));
+                    }
+                }
+                let rows = rows.get(..found).unwrap_or_default();
+                if part.first < window.0 {
+                    let from = window.0.offset().saturating_sub(part.base);
+                    part.segment.touch(side.into(), rows, |length| part.guess(from, length));
+                } else {
+                    part.segment.touch(side.into(), rows, |_| 0);
+                }
+            }
+            if count < TOUCHED {
+                return;
+            }
+        }
+    }
+
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        if self.shown.is_some() || !self.indexes.has_totals() {
+            return self.at_most(account, side, window, lens);
+        }
+        let sealed = self.indexes.total(account, side) as usize;
+        self.dynamic.at_most(account, side, window, lens) + sealed
+    }
+
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.dynamic.at_most(account, side, window, lens)
+            + self.sealed_count(account, side, window, lens)
+    }
+
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        let sealed = || self.older::<false>(account, side, window, lens).next().map(|one| one.time);
+        let sealed = if self.parts.is_empty() { None } else { sealed() };
+        if sealed.is_some() && self.is_ordered() {
+            return sealed;
+        }
+        let newest = self.dynamic.first(account, side, window, lens);
+        [sealed, newest].into_iter().flatten().min()
+    }
+
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+        let newest = self.dynamic.last(account, side, window, lens);
+        if self.parts.is_empty() || (newest.is_some() && self.is_ordered()) {
+            return newest;
+        }
+        let sealed = self.older::<true>(account, side, window, lens).next().map(|one| one.time);
+        [sealed, newest].into_iter().flatten().max()
+    }
+
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+        self.dynamic.count(account, side, window, lens)
+            + self.sealed_count(account, side, window, lens)
+    }
+
+    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+        let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
+        let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts() };
+        let sealed = parts.iter().flat_map(move |part| {
+            let row = part.segment.row(account, List::Loops);
+            (0..row.len()).filter_map(move |at| Some(part.entry(*row.get(at)?)))
+        });
+        let sealed = sealed.skip_while(|one| one.time < self.floor);
+        let newest = self.dynamic.loops(account);
+        if parts.is_empty() {
+            return Walk::Newest(newest);
+        }
+        if self.is_ordered() {
+            return Walk::Forward(sealed, newest);
+        }
+        let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
+        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
+    }
+}

@@ -1,0 +1,157 @@
+//! Full spans of time on their way out of the newest part of a graph, into segments.
+
+use super::engine::Core;
+use crate::accounts::Side;
+use crate::edge::{Adjacency, Lens, Stamp};
+use crate::error::GraphError;
+use crate::segment::{About, Frozen, GONE, List, Sealed, Segment};
+use crate::settings::Settings;
+use crate::store::{Entry, Record};
+use std::sync::Arc;
+
+/// Edges that a call takes out of the newest part once a segment has them: so many, and as many
+/// again as it brings. Builds for tests let them wait.
+const DRAINED: usize = if cfg!(debug_assertions) { 1 } else { 4096 };
+
+/// Edges that came late, row by row, and that no segment has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stragglers {
+    /// Their numbers of arrival, increasing.
+    pub numbers: Vec<u64>,
+    /// The latest time that had come before each.
+    pub fronts: Vec<i64>,
+    /// Their ids, 0 where they are not kept.
+    pub ids: Vec<i64>,
+    /// Who paid.
+    pub sources: Vec<i64>,
+    /// Who was paid.
+    pub targets: Vec<i64>,
+    /// When.
+    pub times: Vec<i64>,
+    /// The given columns that the statistics measure.
+    pub columns: Vec<Vec<f64>>,
+}
+
+impl<T: Stamp> Core<T> {
+    /// Takes out segments that are too old, and from the newest part what segments have.
+    pub(crate) fn evict_segments(&mut self, settings: &Settings) {
+        let now = i128::from(self.now.unwrap_or(i64::MIN));
+        let oldest = now - i128::from(settings.horizon()) - i128::from(self.graph.base());
+        let oldest = oldest.clamp(0, i128::from(T::OFFSET_MAX)) as u64;
+        let expired = self.graph.expire(T::from_offset(oldest));
+        self.expired.extend(expired.iter().map(|segment| segment.about().clone()));
+        self.drain();
+    }
+
+    /// Takes out of the newest part what is in a segment, some edges at a call.
+    pub(crate) fn drain(&mut self) {
+        self.graph.drain(DRAINED + self.triggers.len());
+        let Core { graph, columns, .. } = self;
+        graph.stragglers().for_each(|(number, ..)| columns.keep(number));
+        columns.retain(|number| graph.record(number).is_some());
+    }
+
+    /// The oldest full span of time, for a segment, if there is one.
+    pub(crate) fn freeze(&self, settings: &Settings) -> Option<Frozen> {
+        let (length, now) = (i128::from(settings.segment?), i128::from(self.now?));
+        if self.graph.is_draining() {
+            return None;
+        }
+        let base = self.graph.time(self.graph.prefix(|_| false).flatten().next()?.time);
+        let end = (i128::from(base).div_euclid(length) + 1) * length;
+        if now < end {
+            return None;
+        }
+        let since = |time: T| (i128::from(self.graph.time(time)) - i128::from(base)) as u64;
+        let records = self.graph.prefix(|time| i128::from(self.graph.time(time)) >= end);
+        let records = records.map(|record| match record {
+            Some(Record { source, target, time }) => Sealed { source, target, time: since(time) },
+            None => Sealed { source: GONE, target: GONE, time: 0 },
+        });
+        let records: Vec<Sealed> = records.collect();
+        let first = self.graph.head();
+        let from = (first - self.columns.head) as usize;
+        let range = from..from + records.len();
+        let ids = self.columns.ids.as_ref();
+        let ids = ids.map(|ids| ids.range(range.clone()).copied().collect()).unwrap_or_default();
+        let values = self.columns.values.iter();
+        let values = values.map(|all| all.range(range.clone()).copied().collect()).collect();
+        let about = About {
+            first,
+            base,
+            span: records.iter().map(|one| one.time).max().unwrap_or_default(),
+            accounts: self.graph.numbered() as u64,
+            ..About::default()
+        };
+        Some(Frozen::new(about, records, ids, values))
+    }
+
+    /// Puts a segment in the place of the edges that it was made from, or behind the others of a
+    /// graph that has no such edges.
+    pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
+        let About { first, numbers, base, span, .. } = *segment.about();
+        self.graph.attach(segment)?;
+        self.queue.cursor = self.queue.cursor.max(first + numbers);
+        let last = base.saturating_add_unsigned(span);
+        self.now = self.now.max(Some(last));
+        self.queue.newest = self.queue.newest.max(self.graph.stamp(last).unwrap_or_default());
+        if !self.graph.is_draining() {
+            // A graph without edges: the first number is that behind the segment.
+            self.columns.start(self.graph.head());
+        }
+        Ok(())
+    }
+
+    /// Edges of one account from one time to another: whose other ends, and when.
+    pub(crate) fn edges_of(&self, account: i64, list: List, from: i64, to: i64) -> Vec<(i64, i64)> {
+        let graph = &self.graph;
+        let Some(account) = graph.find(account) else { return Vec::new() };
+        let lens = Lens::whole(graph.next() as u32);
+        let one = |entry: Entry<T>| (graph.key(entry.other), graph.time(entry.time));
+        let is_inside = |(_, time): &(i64, i64)| from <= *time && *time <= to;
+        let side = match list {
+            List::Out => Side::Out,
+            List::In => Side::In,
+            List::Loops => return graph.loops(account).map(one).filter(is_inside).collect(),
+        };
+        let window = T::always();
+        graph.ascending(account, side, window, lens).map(one).filter(is_inside).collect()
+    }
+
+    /// The edges that came late and that segments have no place for.
+    pub(crate) fn stragglers(&self) -> Stragglers {
+        let mut all = Stragglers::default();
+        all.columns.resize(self.columns.values.len(), Vec::new());
+        for (number, record, front) in self.graph.unsealed() {
+            all.numbers.push(number);
+            all.fronts.push(self.graph.time(front));
+            all.ids.push(self.columns.id(number).unwrap_or_default());
+            all.sources.push(self.graph.key(record.source));
+            all.targets.push(self.graph.key(record.target));
+            all.times.push(self.graph.time(record.time));
+            for (at, column) in all.columns.iter_mut().enumerate() {
+                column.push(self.columns.value(at, number).unwrap_or(f64::NAN));
+            }
+        }
+        all
+    }
+
+    /// Adds them to a graph that has segments and no rows yet; the first of these is number `next`.
+    pub(crate) fn straggle(&mut self, all: &Stragglers, next: u64) {
+        self.graph.skip(next);
+        self.columns.start(self.graph.head());
+        self.queue.cursor = self.queue.cursor.max(self.graph.head());
+        for (at, &number) in all.numbers.iter().enumerate() {
+            let ends = [all.sources[at], all.targets[at]].map(|one| self.graph.find(one));
+            let stamps = [all.times[at], all.fronts[at]].map(|one| self.graph.stamp(one));
+            let ([Some(source), Some(target)], [Some(time), Some(front)]) = (ends, stamps) else {
+                continue;
+            };
+            self.graph.straggle(number, Record { source, target, time }, front);
+            self.queue.late.insert((time, number));
+            self.queue.alive += 1;
+            let values = all.columns.iter().map(|column| column[at]).collect();
+            self.columns.insert(number, all.ids[at], values);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A graph as plain columns, to be kept and taken up again.
+
+use super::engine::Core;
+use crate::edge::{Adjacency, Stamp};
+use crate::memory::Full;
+use crate::settings::Settings;
+
+/// What a graph holds, in order of arrival: enough to go on from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Ids of the edges that are alive, where they are kept.
+    pub ids: Option<Vec<i64>>,
+    /// Who paid.
+    pub sources: Vec<i64>,
+    /// Who was paid.
+    pub targets: Vec<i64>,
+    /// When.
+    pub times: Vec<i64>,
+    /// The given columns that the statistics measure.
+    pub columns: Vec<Vec<f64>>,
+    /// The latest time that came.
+    pub now: Option<i64>,
+    /// How many of the first edges the moments of batch mode no longer count.
+    pub unmeasured: usize,
+    /// All accounts in the order of their first appearance, where that matters.
+    pub order: Vec<i64>,
+    /// Rows that came since the graph was empty.
+    pub rows: u64,
+}
+
+impl<T: Stamp> Core<T> {
+    pub(crate) fn state(&self) -> State {
+        let graph = &self.graph;
+        let mut state = State {
+            ids: self.columns.ids.as_ref().map(|_| Vec::with_capacity(graph.len())),
+            columns: vec![Vec::with_capacity(graph.len()); self.columns.values.len()],
+            now: self.now,
+            order: graph.in_order(),
+            ..State::default()
+        };
+        for (number, source, target, time) in self.edges() {
+            if let Some(ids) = &mut state.ids {
+                let sealed = || graph.of(number)?.id(number);
+                ids.push(self.columns.id(number).or_else(sealed).unwrap_or_default());
+            }
+            for (at, column) in state.columns.iter_mut().enumerate() {
+                let sealed = || graph.of(number)?.value(at, number);
+                column.push(self.columns.value(at, number).or_else(sealed).unwrap_or(f64::NAN));
+            }
+            state.sources.push(graph.key(source));
+            state.targets.push(graph.key(target));
+            state.times.push(graph.time(time));
+            let front = graph.front(number).unwrap_or(time);
+            let is_old = self.columns.recent_time.is_some_and(|old| graph.time(front) < old);
+            let is_measured = number >= self.columns.recent || (number < graph.head() && !is_old);
+            state.unmeasured += usize::from(!is_measured);
+        }
+        state
+    }
+
+    /// All edges in order of arrival: number, source, target, time.
+    fn edges(&self) -> Vec<(u64, u32, u32, T)> {
+        let graph = &self.graph;
+        let mut all = graph.sealed_edges();
+        let late = graph.stragglers().map(|(number, record, _)| (number, record));
+        // What is in a segment may still wait to be taken out of the newest part.
+        let newest = late.chain(graph.records()).filter(|(number, _)| !graph.is_sealed(*number));
+        all.extend(newest.map(|(number, one)| (number, one.source, one.target, one.time)));
+        all.sort_unstable();
+        all
+    }
+
+    /// Fills an empty graph.
+    pub(crate) fn restore(&mut self, settings: &Settings, state: &State) -> Result<(), Full> {
+        self.graph.try_remember(&state.order)?;
+        let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
+        let edges = crate::Edges {
+            ids: state.ids.as_deref().unwrap_or(&state.times),
+            sources: &state.sources,
+            targets: &state.targets,
+            times: &state.times,
+            columns: &columns,
+        };
+        let order: Vec<u32> = (0..state.times.len() as u32).collect();
+        self.insert(settings, &edges, &order, None)?;
+        self.columns.recent = state.unmeasured as u64;
+        self.now = state.now;
+        Ok(())
+    }
+}
