@@ -187,7 +187,7 @@ impl Client {
                     self.within(self.rows.clone().append(piece)).await?;
                 }
             }
-            let about = segment.about();
+            let about = segment.info();
             let about = pb::About {
                 segment: number,
                 first: about.first,

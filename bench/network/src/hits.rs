@@ -6,7 +6,9 @@ use crate::client::{Client, DEADLINE, NetworkError};
 use crate::rows::{FetchSettings, Index, Remote};
 use crate::whatif::median;
 use crate::wire::Key;
-use farrow_graph::{Edges, GraphError, GraphFeatures, List, Rows, Segment, Settings, Wanted};
+use farrow_graph::{
+    Edges, GraphError, GraphFeatures, ListKind, RowRequest, RowSource, Segment, Settings,
+};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::net::SocketAddr;
@@ -46,13 +48,14 @@ pub fn remote(
 /// The rows that are asked for, one after the other, by both designs. Where each lies is known by
 /// its segment's index, which a graph reads whatever is behind it.
 pub fn compared(asked: &[Key], thesis: &Arc<Remote>, ours: &Arc<Remote>) -> Value {
-    let asked: Vec<(usize, Wanted)> = asked.iter().filter_map(|&key| ours.wanted(key)).collect();
+    let asked: Vec<(usize, RowRequest)> =
+        asked.iter().filter_map(|&key| ours.wanted(key)).collect();
     let all = asked.iter().map(|(segment, _)| segment + 1).max().unwrap_or(0);
     let rows = |remote: &Arc<Remote>| (0..all).map(|at| remote.rows(at as u32)).collect();
-    let designs: [Vec<Arc<dyn Rows>>; 2] = [rows(thesis), rows(ours)];
+    let designs: [Vec<Arc<dyn RowSource>>; 2] = [rows(thesis), rows(ours)];
     let count = asked.len().max(1) as f64;
     let mut entries = 0;
-    let mut pass = |segments: &[Arc<dyn Rows>], is_read: bool| {
+    let mut pass = |segments: &[Arc<dyn RowSource>], is_read: bool| {
         let began = Instant::now();
         entries = 0;
         for &(segment, wanted) in &asked {
@@ -123,10 +126,10 @@ pub fn by_length(server: SocketAddr, banks: usize) -> Result<Vec<Value>, Box<dyn
     let one = |length: usize| -> Result<Value, Box<dyn Error>> {
         let accounts = (ENTRIES / length).min(ROWS_MAX);
         let near = segment(accounts, length)?;
-        let all = 0..near.about().accounts as u32;
+        let all = 0..near.info().accounts as u32;
         let keys: Vec<Key> = all
-            .filter(|&account| near.row(account, List::Out).len() == length)
-            .map(|account| Key::new(0, account, List::Out))
+            .filter(|&account| near.row(account, ListKind::Out).len() == length)
+            .map(|account| Key::new(0, account, ListKind::Out))
             .collect();
         if keys.len() != accounts {
             return Err(format!("{} rows of {length} entries", keys.len()).into());

@@ -1,7 +1,7 @@
 //! Segments that fit whole: a place for each row that the index names. A hit there needs no map,
 //! no lock and no order, since nothing has to go as long as the segment stays.
 
-use farrow_graph::{List, Wanted, row_counts};
+use farrow_graph::{ListKind, RowRequest, row_counts};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
@@ -69,11 +69,11 @@ impl Pinned {
         Pinned { places, hits: AtomicU64::new(0) }
     }
 
-    fn place(&self, list: List, place: usize) -> Option<&Place> {
+    fn place(&self, list: ListKind, place: usize) -> Option<&Place> {
         self.places[list as usize].get(place)
     }
 
-    pub(crate) fn get(&self, wanted: Wanted) -> Option<&[u64]> {
+    pub(crate) fn get(&self, wanted: RowRequest) -> Option<&[u64]> {
         let row = self.place(wanted.list, wanted.place)?.row()?;
         // Not added at once, which would take as long as the rest: one thread searches.
         self.hits.store(self.hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -81,7 +81,7 @@ impl Pinned {
     }
 
     /// Reads where these rows begin. All their places first: no read waits for one before.
-    pub(crate) fn touch(&self, list: List, wanted: &[usize]) {
+    pub(crate) fn touch(&self, list: ListKind, wanted: &[usize]) {
         let mut places = [None; TOUCHED];
         for some in wanted.chunks(TOUCHED) {
             let mut here = 0;
@@ -97,11 +97,11 @@ impl Pinned {
         }
     }
 
-    pub(crate) fn knows(&self, list: List, place: usize) -> bool {
+    pub(crate) fn knows(&self, list: ListKind, place: usize) -> bool {
         self.place(list, place).is_some_and(|place| place.row().is_some())
     }
 
-    pub(crate) fn put(&self, list: List, place: usize, row: &[u64]) {
+    pub(crate) fn put(&self, list: ListKind, place: usize, row: &[u64]) {
         if let Some(place) = self.place(list, place) {
             // Whoever came first put the same row there.
             place.0.get_or_init(|| Kept::new(row));

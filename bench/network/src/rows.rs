@@ -5,7 +5,9 @@ use crate::client::{CallCounters, Client, NetworkError};
 use crate::pinned::Pinned;
 use crate::wire::Key;
 use arrow_buffer::ScalarBuffer;
-use farrow_graph::{Buffers, GraphError, List, Row, Rows, Segment, Wanted, row_of};
+use farrow_graph::{
+    GraphError, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentRow, row_of,
+};
 use farrow_memory::sync::{AtomicU64, Ordering};
 use serde::Serialize;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -121,7 +123,7 @@ impl Remote {
     /// # Errors
     /// Those of [`Segment::far`], and one that is far already.
     pub fn segment(self: &Arc<Remote>, number: u32, near: &Segment) -> Result<Segment, GraphError> {
-        let about = near.about().clone();
+        let about = near.info().clone();
         let what = "buffers of a segment here";
         let mut beside =
             near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
@@ -130,7 +132,7 @@ impl Remote {
             Index::Local => self.learn(number, &beside.index, about.edges),
         }
         let empty = || Vec::new().into();
-        let beside = Buffers { entries: std::array::from_fn(|_| empty()), ..beside };
+        let beside = SegmentBuffers { entries: std::array::from_fn(|_| empty()), ..beside };
         Segment::far(about, beside, self.rows(number))
     }
 
@@ -151,7 +153,7 @@ impl Remote {
     }
 
     /// The rows of a segment, as a graph asks for them.
-    pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn Rows> {
+    pub fn rows(self: &Arc<Remote>, number: u32) -> Arc<dyn RowSource> {
         let pinned = self.known(number).and_then(|known| known.pinned.clone());
         let rests_after = AtomicU64::new(u64::MAX);
         Arc::new(Part { remote: Arc::clone(self), number, pinned, rests_after })
@@ -164,10 +166,10 @@ impl Remote {
 
     /// A row by the number of its segment and by where it lies there, if the segment's index is here
     /// and has it.
-    pub(crate) fn wanted(&self, key: Key) -> Option<(usize, Wanted)> {
+    pub(crate) fn wanted(&self, key: Key) -> Option<(usize, RowRequest)> {
         let (segment, account, list) = key.parts()?;
         let place = row_of(&self.known(segment)?.index, account, list)?;
-        Some((segment as usize, Wanted { account, list, place }))
+        Some((segment as usize, RowRequest { account, list, place }))
     }
 
     fn each_pinned(&self, use_it: impl FnMut(&Pinned)) {
@@ -283,19 +285,19 @@ impl Remote {
     }
 }
 
-impl Rows for Part {
-    fn row(&self, wanted: Wanted) -> Row<'_> {
+impl RowSource for Part {
+    fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         let key = Key::new(self.number, wanted.account, wanted.list);
         if let Some(trace) = &self.remote.trace {
             trace.lock().unwrap_or_else(PoisonError::into_inner).push(key);
         }
         match self.pinned.as_ref().and_then(|pinned| pinned.get(wanted)) {
-            Some(row) => Row::Near(row),
-            None => Row::Far(self.remote.row(key)),
+            Some(row) => SegmentRow::Near(row),
+            None => SegmentRow::Far(self.remote.row(key)),
         }
     }
 
-    fn touch(&self, list: List, places: &[usize]) {
+    fn touch(&self, list: ListKind, places: &[usize]) {
         if let Some(pinned) = &self.pinned {
             pinned.touch(list, places);
         }
@@ -310,12 +312,12 @@ impl Rows for Part {
         design == Design::Ours && keeps_rows && prefetch_max > 0 && !is_resting
     }
 
-    fn prefetch(&self, wanted: &mut dyn Iterator<Item = Wanted>) -> bool {
+    fn prefetch(&self, wanted: &mut dyn Iterator<Item = RowRequest>) -> bool {
         let Some(cache) = self.remote.cache.as_ref().filter(|_| self.is_prefetching()) else {
             return false;
         };
-        let key = |one: Wanted| Key::new(self.number, one.account, one.list);
-        let is_missing = |one: &Wanted| match &self.pinned {
+        let key = |one: RowRequest| Key::new(self.number, one.account, one.list);
+        let is_missing = |one: &RowRequest| match &self.pinned {
             Some(pinned) => !pinned.knows(one.list, one.place),
             None => !cache.knows(key(*one)),
         };

@@ -2,7 +2,7 @@
 //! against the clock.
 
 use crate::stream::Dump;
-use farrow_graph::{Bins, GraphError, GraphFeatures, Mode, Segment, Settings};
+use farrow_graph::{GraphError, GraphFeatures, Mode, PatternSettings, Segment, Settings};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -101,7 +101,7 @@ impl Task {
     /// Settings of the graph; with segments or without.
     pub fn settings(&self, has_segments: bool) -> Settings {
         let window = self.hours * 3600;
-        let bins = Some(Bins { window, bins: (2..31).collect() });
+        let bins = Some(PatternSettings { window, bins: (2..31).collect() });
         let mode = if self.is_causal { Mode::Causal } else { Mode::Batch };
         let segment = has_segments.then_some(DAY);
         let settings = Settings { mode, segment, time_window: Some(window), ..Settings::default() };

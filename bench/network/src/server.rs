@@ -4,7 +4,7 @@ use crate::wire::pb::rows_server::{Rows, RowsServer};
 use crate::wire::{ANSWER_BYTES, Key, MESSAGE_BYTES_MAX, pb};
 use arrow_buffer::ScalarBuffer;
 use bytes::{BufMut, Bytes, BytesMut};
-use farrow_graph::{About, Buffers, Segment};
+use farrow_graph::{Segment, SegmentBuffers, SegmentInfo};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ fn built(about: &pb::About, parts: [Vec<u8>; BUFFERS]) -> Result<Segment, Status
     let wide = |bytes: &[u8]| ScalarBuffer::from(values(bytes, u64::from_le_bytes));
     let starts = |bytes: &[u8]| ScalarBuffer::from(values(bytes, i32::from_le_bytes));
     let [index, s0, s1, s2, e0, e1, e2, times] = parts;
-    let buffers = Buffers {
+    let buffers = SegmentBuffers {
         index: wide(&index),
         starts: [starts(&s0), starts(&s1), starts(&s2)],
         entries: [wide(&e0), wide(&e1), wide(&e2)],
@@ -50,7 +50,7 @@ fn built(about: &pb::About, parts: [Vec<u8>; BUFFERS]) -> Result<Segment, Status
         values: Vec::new(),
     };
     let &pb::About { first, numbers, base, span, edges, loops, accounts, .. } = about;
-    let about = About { first, numbers, base, span, edges, loops, accounts };
+    let about = SegmentInfo { first, numbers, base, span, edges, loops, accounts };
     Segment::new(about, buffers).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 

@@ -1,6 +1,6 @@
 //! What goes over the wire, and how rows are named there.
 
-use farrow_graph::List;
+use farrow_graph::ListKind;
 
 /// What `build.rs` makes of `proto/rows.proto`.
 #[allow(missing_docs, unreachable_pub, missing_debug_implementations, clippy::all)]
@@ -21,13 +21,13 @@ pub struct Key(u64);
 
 impl Key {
     /// The name of a row.
-    pub fn new(segment: u32, account: u32, list: List) -> Key {
+    pub fn new(segment: u32, account: u32, list: ListKind) -> Key {
         Key(u64::from(segment) << 34 | u64::from(account) << 2 | list as u64)
     }
 
     /// Segment, account and list; None for what no row is called.
-    pub fn parts(self) -> Option<(u32, u32, List)> {
-        let list = List::ALL.get((self.0 & 3) as usize)?;
+    pub fn parts(self) -> Option<(u32, u32, ListKind)> {
+        let list = ListKind::ALL.get((self.0 & 3) as usize)?;
         Some(((self.0 >> 34) as u32, (self.0 >> 2) as u32, *list))
     }
 

@@ -5,7 +5,7 @@ use farrow_bench_network::Key;
 use farrow_bench_network::cache::{
     Cache, CacheSettings, Content, Design, EMPTY_BYTES, Found, Policy, ROW_BYTES,
 };
-use farrow_graph::List;
+use farrow_graph::ListKind;
 use std::sync::Arc;
 
 struct Random(u64);
@@ -24,7 +24,7 @@ fn settings(policy: Policy, capacity: usize, banks: usize) -> CacheSettings {
 }
 
 fn key(account: u64) -> Key {
-    Key::new(3, account as u32, List::In)
+    Key::new(3, account as u32, ListKind::In)
 }
 
 fn row(account: u64) -> Arc<[u64]> {

@@ -8,7 +8,8 @@ use farrow_bench_network::rows::{Counters, FetchSettings, Index, Remote};
 use farrow_bench_network::server::serve;
 use farrow_bench_network::whatif::{Memory, Shape, Wait};
 use farrow_graph::{
-    Bins, Edges, GraphError, GraphFeatures, List, Mode, Segment, Settings, Wanted, row_of,
+    Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, Segment,
+    Settings, row_of,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ impl Stream {
 }
 
 fn settings(mode: Mode, segment: Option<u64>) -> Settings {
-    let bins = |window| Some(Bins { window, bins: vec![2, 3, 4, 6] });
+    let bins = |window| Some(PatternSettings { window, bins: vec![2, 3, 4, 6] });
     Settings {
         mode,
         segment,
@@ -304,16 +305,16 @@ fn a_prefetch_stops_while_nothing_is_missing_and_starts_again() {
     let near = Arc::new(segment);
     remote.segment(0, &near).unwrap();
     let rows = remote.rows(0);
-    let lists = [List::Out, List::In];
-    let accounts = 0..near.about().accounts as u32;
+    let lists = [ListKind::Out, ListKind::In];
+    let accounts = 0..near.info().accounts as u32;
     let all = accounts.flat_map(|account| lists.map(|list| (account, list)));
     let index = near.buffers().unwrap().index;
     let wanted = |(account, list)| {
-        row_of(&index, account, list).map(|place| Wanted { account, list, place })
+        row_of(&index, account, list).map(|place| RowRequest { account, list, place })
     };
-    let all: Vec<Wanted> = all.filter_map(wanted).collect();
+    let all: Vec<RowRequest> = all.filter_map(wanted).collect();
     let [others @ .., one, last] = &all[..] else { panic!("{} rows", all.len()) };
-    let prefetch = |some: &[Wanted]| rows.prefetch(&mut some.iter().copied());
+    let prefetch = |some: &[RowRequest]| rows.prefetch(&mut some.iter().copied());
     // It fetches; finds all rows here; then rests.
     assert!(rows.is_prefetching() && prefetch(others));
     assert!(rows.is_prefetching() && !prefetch(others));

@@ -6,7 +6,8 @@
 mod stream;
 
 use farrow_graph::{
-    Bins, Column, Edges, GraphError, GraphFeatures, Measure, Mode, Settings, Statistics,
+    Column, Edges, GraphError, GraphFeatures, Measure, Mode, PatternSettings, Settings,
+    StatisticsSettings,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ fn settings(options: &Options) -> Result<Settings, String> {
         ..Settings::default()
     };
     for (name, window) in &options.patterns {
-        let bins = Some(Bins { window: *window, bins: (2..31).collect() });
+        let bins = Some(PatternSettings { window: *window, bins: (2..31).collect() });
         match name.as_str() {
             "fan" => settings.fan = bins,
             "degree" => settings.degree = bins,
@@ -84,7 +85,8 @@ fn settings(options: &Options) -> Result<Settings, String> {
             "vertex-stats" => {
                 let measures = [0, 1, 2, 3, 4, 8, 9, 10].map(|code| Measure::ALL[code]).to_vec();
                 let columns = vec![Column::Time];
-                settings.statistics = Some(Statistics { window: *window, measures, columns });
+                settings.statistics =
+                    Some(StatisticsSettings { window: *window, measures, columns });
             }
             _ => return Err(format!("a pattern {name:?}")),
         }

@@ -27,7 +27,7 @@ pub enum GraphError {
     Columns {
         /// As given.
         given: usize,
-        /// As in [`crate::Statistics::columns`].
+        /// As in [`crate::StatisticsSettings::columns`].
         expected: usize,
     },
     /// A value of which no statistics can be made: it would stay in the sums of its account.
@@ -68,7 +68,7 @@ pub enum GraphError {
     #[error(
         "there is no memory for {rows} rows ({bytes} B were asked for); {taken} of them were added"
     )]
-    Full {
+    OutOfMemory {
         /// Rows of the call.
         rows: usize,
         /// What was asked for in vain.
@@ -98,7 +98,7 @@ pub enum GraphError {
     },
     /// Rows that were learned ahead have no features yet: other rows would see them.
     #[error("{rows} rows that were learned ahead have no features yet")]
-    Ahead {
+    Pending {
         /// So many.
         rows: usize,
     },

@@ -20,10 +20,11 @@ mod stream;
 mod threads;
 
 pub use error::GraphError;
-pub use features::{Edges, Evidence, GraphFeatures, Pattern, Stats};
+pub use features::{Edges, Evidence, GraphFeatures, GraphStats, Pattern};
 pub use patterns::Kind;
 pub use segment::{
-    About, Buffers, Frozen, List, Plan, Room, Row, Rows, Segment, Sizes, Wanted, row_counts, row_of,
+    FrozenSpan, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentBuffersMut,
+    SegmentInfo, SegmentPlan, SegmentRow, SegmentSizes, row_counts, row_of,
 };
-pub use settings::{Column, Measure, Mode, Pattern as Bins, Settings, Statistics};
-pub use stream::{State, Stragglers};
+pub use settings::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
+pub use stream::{LateEdges, State};

@@ -5,31 +5,31 @@ use std::collections::VecDeque;
 
 /// There was no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Full {
+pub(crate) struct OutOfMemory {
     /// What was asked for.
     pub bytes: usize,
 }
 
 /// Makes room for exactly so many values more.
-pub(crate) fn reserve_exact<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
+pub(crate) fn reserve_exact<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
-    all.try_reserve_exact(more).map_err(|_| Full { bytes })
+    all.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
 /// Makes room for so many values more, or twice as many as there are.
-pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), Full> {
+pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
-    all.try_reserve(more).map_err(|_| Full { bytes })
+    all.try_reserve(more).map_err(|_| OutOfMemory { bytes })
 }
 
 /// Makes room for so many values more: by a sixteenth, so that a large deque is never half empty.
-pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), Full> {
+pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), OutOfMemory> {
     if deque.capacity() - deque.len() >= more {
         return Ok(());
     }
     let more = (deque.len() / 16).max(256).max(more);
     let bytes = (deque.len() + more).saturating_mul(size_of::<V>());
-    deque.try_reserve_exact(more).map_err(|_| Full { bytes })
+    deque.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
 /// Gives room back, where an eighth is more than there is in it.
@@ -42,7 +42,7 @@ pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
 
 /// Whether there is memory for so many bytes now. What cannot say that it found none (trees, tables
 /// of a search) is asked for in advance, all at once.
-pub(crate) fn probe(bytes: usize) -> Result<(), Full> {
+pub(crate) fn probe(bytes: usize) -> Result<(), OutOfMemory> {
     let mut room: Vec<u8> = Vec::new();
     reserve_exact(&mut room, bytes)?;
     // Else the compiler sees that nobody uses it.
@@ -51,7 +51,7 @@ pub(crate) fn probe(bytes: usize) -> Result<(), Full> {
 }
 
 /// For callers that cannot say it.
-pub(crate) fn or_abort<V>(grown: Result<V, Full>) -> V {
+pub(crate) fn or_abort<V>(grown: Result<V, OutOfMemory>) -> V {
     grown.unwrap_or_else(|full| {
         let layout = Layout::array::<u8>(full.bytes).unwrap_or(Layout::new::<u8>());
         handle_alloc_error(layout)

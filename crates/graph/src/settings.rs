@@ -19,7 +19,7 @@ pub enum Mode {
 
 /// Window and bins of one pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct PatternSettings {
     /// In the unit of the timestamps; at least 1.
     pub window: u64,
     /// Upper ends of the bins by size, increasing, the first at least 1: a size is counted in the
@@ -94,7 +94,7 @@ impl Measure {
 
 /// Statistics of the source's and the target's edges, out and in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statistics {
+pub struct StatisticsSettings {
     /// In the unit of the timestamps; at least 1.
     pub window: u64,
     /// What is measured; the order and repetitions do not matter.
@@ -126,25 +126,25 @@ pub struct Settings {
     /// spans away. None: all edges stay in this process.
     pub segment: Option<u64>,
     /// Fan in and out.
-    pub fan: Option<Pattern>,
+    pub fan: Option<PatternSettings>,
     /// Degree in and out.
-    pub degree: Option<Pattern>,
+    pub degree: Option<PatternSettings>,
     /// Scatter-gather.
-    pub scatter_gather: Option<Pattern>,
+    pub scatter_gather: Option<PatternSettings>,
     /// Temporal cycles.
-    pub temporal_cycle: Option<Pattern>,
+    pub temporal_cycle: Option<PatternSettings>,
     /// Simple cycles of limited length.
-    pub simple_cycle: Option<Pattern>,
+    pub simple_cycle: Option<PatternSettings>,
     /// Edges of a simple cycle; at least 2.
     pub cycle_length_max: usize,
     /// Gather-scatter.
-    pub gather_scatter: Option<Pattern>,
+    pub gather_scatter: Option<PatternSettings>,
     /// Statistics of vertices.
-    pub statistics: Option<Statistics>,
+    pub statistics: Option<StatisticsSettings>,
     /// Threads that search, 1 to 1024. They never change results.
     pub threads: usize,
     /// Edges that the search of one pattern may look at for one trigger; what it has not found by
-    /// then is not counted, and [`crate::Stats::cut_short`] says how often that was so.
+    /// then is not counted, and [`crate::GraphStats::cut_short`] says how often that was so.
     pub work_max: u64,
     /// Keep the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes an edge.
     pub keeps_ids: bool,
@@ -173,7 +173,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    pub(crate) fn pattern(&self, kind: Kind) -> Option<&Pattern> {
+    pub(crate) fn pattern(&self, kind: Kind) -> Option<&PatternSettings> {
         match kind {
             Kind::FanIn | Kind::FanOut => self.fan.as_ref(),
             Kind::DegreeIn | Kind::DegreeOut => self.degree.as_ref(),
@@ -192,7 +192,7 @@ impl Settings {
     /// Columns that a call adds to its rows: bins of the patterns in the order of [`Kind::ALL`],
     /// then the statistics: source out, source in, target out, target in.
     pub fn width(&self) -> usize {
-        self.histogram_width() + 4 * self.statistics.as_ref().map_or(0, Statistics::width)
+        self.histogram_width() + 4 * self.statistics.as_ref().map_or(0, StatisticsSettings::width)
     }
 
     /// How long an edge stays.
@@ -211,7 +211,7 @@ impl Settings {
             Err(GraphError::Setting { parameter: parameter.to_owned(), reason })
         };
         for kind in Kind::ALL {
-            let Some(Pattern { window, bins }) = self.pattern(kind) else { continue };
+            let Some(PatternSettings { window, bins }) = self.pattern(kind) else { continue };
             let name = kind.name();
             if *window == 0 {
                 return wrong(&format!("window of {name}"), "is 0; at least 1 is needed".into());
@@ -254,7 +254,7 @@ impl Settings {
     }
 }
 
-impl Statistics {
+impl StatisticsSettings {
     /// Columns that the caller has to give.
     pub(crate) fn given(&self) -> usize {
         self.columns.iter().filter(|&&column| column == Column::Given).count()

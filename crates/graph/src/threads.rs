@@ -13,18 +13,18 @@ const LOOKS: usize = 4000;
 /// Keeps one thread of a pool awake: a call has work for it several times, each shorter than its
 /// waking.
 #[derive(Debug)]
-pub(crate) struct Awake {
+pub(crate) struct KeepAwake {
     /// The other one is the thread's.
     _shared: Arc<()>,
 }
 
-impl Awake {
+impl KeepAwake {
     /// For a call with so many rows, if it has a pool and is worth it.
-    pub(crate) fn during(pool: Option<&ThreadPool>, rows: usize) -> Option<Awake> {
-        pool.filter(|_| rows >= HELPED_MIN).map(Awake::new)
+    pub(crate) fn during(pool: Option<&ThreadPool>, rows: usize) -> Option<KeepAwake> {
+        pool.filter(|_| rows >= HELPED_MIN).map(KeepAwake::new)
     }
 
-    fn new(pool: &ThreadPool) -> Awake {
+    fn new(pool: &ThreadPool) -> KeepAwake {
         let shared = Arc::new(());
         let other = Arc::clone(&shared);
         pool.spawn(move || {
@@ -34,7 +34,7 @@ impl Awake {
                 }
             }
         });
-        Awake { _shared: shared }
+        KeepAwake { _shared: shared }
     }
 }
 
@@ -83,13 +83,13 @@ pub(crate) fn both(
 
 #[cfg(test)]
 mod tests {
-    use super::{Awake, together};
+    use super::{KeepAwake, together};
 
     #[test]
     fn all_work_is_done_whether_a_thread_is_awake_or_not() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
         for is_awake in [false, true, true] {
-            let awake = is_awake.then(|| Awake::new(&pool));
+            let awake = is_awake.then(|| KeepAwake::new(&pool));
             let mut done = [0; 5];
             let (own, others) = done.split_first_mut().unwrap();
             let others = others.iter_mut().map(|one| move || *one += 1);

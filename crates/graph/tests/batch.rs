@@ -6,7 +6,7 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, Mode, Settings};
+use farrow_graph::{Mode, PatternSettings, Settings};
 use oracle::Rows;
 use oracle::check::{
     Call, Stream, agree, agree_restored, amounts, assert_faults_are_seen, by_engine,
@@ -41,7 +41,7 @@ fn a_restored_graph_without_edges_knows_the_time() {
         mode: Mode::Batch,
         time_window: Some(10),
         edges_max: Some(1),
-        simple_cycle: Some(Bins { window: 10, bins: vec![2, 3] }),
+        simple_cycle: Some(PatternSettings { window: 10, bins: vec![2, 3] }),
         ..Settings::default()
     };
     let call = |id, time| {

@@ -6,7 +6,9 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, Column, GraphFeatures, Measure, Mode, Settings, Statistics};
+use farrow_graph::{
+    Column, GraphFeatures, Measure, Mode, PatternSettings, Settings, StatisticsSettings,
+};
 use oracle::Rows;
 use oracle::check::{
     Call, Stream, agree, agree_restored, amounts, assert_faults_are_seen, by_engine, by_oracle,
@@ -48,7 +50,7 @@ fn one_call(settings: Settings, all: &[Row]) {
 /// stays in the graph until the call ends.
 #[test]
 fn a_late_edge_is_evicted_once() {
-    let fan = Some(Bins { window: 8, bins: vec![2] });
+    let fan = Some(PatternSettings { window: 8, bins: vec![2] });
     let settings = Settings { fan, ..Settings::default() };
     one_call(settings, &[(0, 1, 2, 100), (1, 1, 2, 50), (2, 1, 2, 200)]);
 }
@@ -56,7 +58,7 @@ fn a_late_edge_is_evicted_once() {
 /// What the last row of an account no longer saw was taken for gone for its first rows, too.
 #[test]
 fn a_gather_scatter_before_its_edges_go_in_the_same_call() {
-    let gather_scatter = Some(Bins { window: 5, bins: vec![2] });
+    let gather_scatter = Some(PatternSettings { window: 5, bins: vec![2] });
     let settings = Settings { time_window: Some(1), gather_scatter, ..Settings::default() };
     let pattern = [(0, 1, 9, 1), (1, 2, 9, 1), (2, 9, 3, 1), (3, 9, 4, 1)];
     one_call(settings, &[&pattern[..], &[(4, 7, 8, 10), (5, 9, 5, 11)]].concat());
@@ -65,7 +67,7 @@ fn a_gather_scatter_before_its_edges_go_in_the_same_call() {
 /// Rows of one account share a table of its legs, in which the first one was still live.
 #[test]
 fn a_leg_that_goes_in_the_same_call_is_no_leg() {
-    let scatter_gather = Some(Bins { window: 20, bins: vec![2] });
+    let scatter_gather = Some(PatternSettings { window: 20, bins: vec![2] });
     let settings = Settings { time_window: Some(18), scatter_gather, ..Settings::default() };
     one_call(settings, &[(0, 28, 2, 51), (1, 0, 28, 57), (2, 0, 1, 70), (3, 1, 2, 71)]);
 }
@@ -207,7 +209,8 @@ fn any_times_are_taken_and_any_span_between_them() {
 fn a_long_stream_takes_new_bases() {
     let mut random = Random::new(1);
     let unit = 1 << 20;
-    let bins = |window| Some(Bins { window: window * unit as u64, bins: vec![2, 3, 4, 6] });
+    let bins =
+        |window| Some(PatternSettings { window: window * unit as u64, bins: vec![2, 3, 4, 6] });
     let settings = Settings {
         fan: bins(30),
         scatter_gather: bins(40),
@@ -237,14 +240,14 @@ fn hubs_agree_with_the_oracle_in_every_cut() {
         let mut random = Random::new(seed);
         let bins = |random: &mut Random| {
             let window = random.pick(&[40, 200, 500, 1000]);
-            Some(Bins { window, bins: vec![2, 5, 10, 20, 50] })
+            Some(PatternSettings { window, bins: vec![2, 5, 10, 20, 50] })
         };
         let settings = Settings {
             fan: bins(&mut random),
             degree: bins(&mut random),
             scatter_gather: bins(&mut random),
             gather_scatter: bins(&mut random),
-            statistics: Some(Statistics {
+            statistics: Some(StatisticsSettings {
                 window: random.pick(&[30, 300, 900]),
                 measures: Measure::ALL.to_vec(),
                 columns: vec![Column::Given, Column::Time],

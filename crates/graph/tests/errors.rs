@@ -4,18 +4,18 @@
 mod oracle;
 
 use farrow_graph::{
-    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Measure, Mode, Settings, State,
-    Statistics,
+    Column, Edges, Evidence, GraphError, GraphFeatures, Measure, Mode, PatternSettings, Settings,
+    State, StatisticsSettings,
 };
 use oracle::Rows;
 
-fn bins(window: u64, bins: &[u64]) -> Option<Bins> {
-    Some(Bins { window, bins: bins.to_vec() })
+fn bins(window: u64, bins: &[u64]) -> Option<PatternSettings> {
+    Some(PatternSettings { window, bins: bins.to_vec() })
 }
 
-fn statistics(window: u64) -> Option<Statistics> {
+fn statistics(window: u64) -> Option<StatisticsSettings> {
     let (measures, columns) = (Measure::ALL.to_vec(), vec![Column::Time, Column::Given]);
-    Some(Statistics { window, measures, columns })
+    Some(StatisticsSettings { window, measures, columns })
 }
 
 /// The parameter and the reason of the error that settings give.
@@ -28,7 +28,7 @@ fn refused(settings: &Settings) -> (String, String) {
     }
 }
 
-type Setter = fn(&mut Settings, Option<Bins>);
+type Setter = fn(&mut Settings, Option<PatternSettings>);
 
 const PATTERNS: [(&str, Setter); 6] = [
     ("fan_in", |settings, bins| settings.fan = bins),

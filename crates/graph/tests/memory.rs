@@ -6,7 +6,8 @@
 mod oracle;
 
 use farrow_graph::{
-    Bins, Column, Evidence, GraphError, GraphFeatures, Measure, Mode, Settings, Statistics,
+    Column, Evidence, GraphError, GraphFeatures, Measure, Mode, PatternSettings, Settings,
+    StatisticsSettings,
 };
 use oracle::Rows;
 use oracle::random::Random;
@@ -71,7 +72,7 @@ fn with_memory<R>(bytes: usize, run: impl FnOnce() -> R) -> R {
 }
 
 fn settings(mode: Mode) -> Settings {
-    let bins = |window| Some(Bins { window, bins: vec![2, 3, 5, 10] });
+    let bins = |window| Some(PatternSettings { window, bins: vec![2, 3, 5, 10] });
     Settings {
         mode,
         fan: bins(3_000),
@@ -81,7 +82,7 @@ fn settings(mode: Mode) -> Settings {
         cycle_length_max: 4,
         time_window: Some(20_000),
         edges_max: Some(10_235),
-        statistics: Some(Statistics {
+        statistics: Some(StatisticsSettings {
             window: 3_000,
             measures: vec![Measure::Fan, Measure::Degree, Measure::Sum],
             columns: vec![Column::Given],
@@ -117,8 +118,8 @@ const CALLS: [(&str, Call); 5] = [
     ("patterns", |engine, rows| rows.with(|edges| engine.patterns(edges, 0)).map(|one| one.1)),
     ("preview", |engine, rows| rows.with(|edges| engine.preview(edges, Some(0))).map(|one| one.1)),
     ("learn_ahead", |engine, rows| {
-        rows.with(|edges| engine.learn_ahead(edges))?;
-        engine.drop_ahead();
+        rows.with(|edges| engine.learn_pending(edges))?;
+        engine.drop_pending();
         Ok(Evidence::default())
     }),
     ("start", |engine, rows| rows.with(|edges| engine.start(edges)).map(|()| Evidence::default())),
@@ -146,7 +147,7 @@ fn until_it_fits(mode: Mode, call: Call, before: &[Rows], next: &Rows, step: usi
         // A kilobyte is for what the call itself hands over.
         match with_memory(1_000 + failures * step, || call(&mut one, next)) {
             Ok(found) => break found,
-            Err(GraphError::Full { rows, bytes, taken }) => {
+            Err(GraphError::OutOfMemory { rows, bytes, taken }) => {
                 assert_eq!((rows, taken), (next.len(), 0), "{bytes} bytes");
                 assert!(seen(&one) == was, "{failures} times {step}: the graph is not as it was");
             }
@@ -219,7 +220,7 @@ fn a_graph_tells_how_much_memory_it_holds() {
 /// leaves a graph much larger than what it holds.
 #[test]
 fn a_graph_is_as_large_as_what_its_window_holds() {
-    let patterns = Some(Bins { window: 20_000, bins: vec![2, 3] });
+    let patterns = Some(PatternSettings { window: 20_000, bins: vec![2, 3] });
     for mode in [Mode::Causal, Mode::Batch] {
         let settings = Settings {
             mode,
@@ -265,7 +266,7 @@ fn a_state_for_which_there_is_no_memory_is_refused() {
         let settings = settings(Mode::Causal);
         with_memory(bytes, || GraphFeatures::restore(settings, &state))
     };
-    let Err(GraphError::Full { rows, bytes, taken }) = restored(100_000) else { panic!() };
+    let Err(GraphError::OutOfMemory { rows, bytes, taken }) = restored(100_000) else { panic!() };
     assert_eq!((rows, taken), (2_000, 0));
     assert!(bytes > 100_000, "{bytes}");
     assert_eq!(restored(10_000_000).unwrap().state(), state);

@@ -6,7 +6,7 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, Edges, Frozen, GraphError, GraphFeatures, Mode, Settings};
+use farrow_graph::{Edges, FrozenSpan, GraphError, GraphFeatures, Mode, PatternSettings, Settings};
 use oracle::Rows;
 use oracle::check::{
     Call, Result, Stream, amounts, by_engine, by_oracle, call, difference, show, shrink,
@@ -23,7 +23,7 @@ enum Way {
 }
 
 /// Makes a segment now and then, and puts it in its place then or later.
-fn seal(engine: &mut GraphFeatures, pending: &mut Option<Frozen>, random: &mut Random) {
+fn seal(engine: &mut GraphFeatures, pending: &mut Option<FrozenSpan>, random: &mut Random) {
     *pending = pending.take().or_else(|| engine.freeze());
     if random.is(0.6)
         && let Some(frozen) = pending.take()
@@ -52,22 +52,22 @@ fn offline(stream: &Stream, online: &[Result], seed: u64, way: Way) -> Vec<Resul
         let rest = stream.calls[at..].iter().take(most);
         let group: Vec<&Call> = rest.take_while(|one| !matches!(one, Call::Start(_))).collect();
         for one in &group {
-            one.rows().with(|edges| engine.learn_ahead(edges)).unwrap();
+            one.rows().with(|edges| engine.learn_pending(edges)).unwrap();
             if stream.settings.segment.is_some() {
                 seal(&mut engine, &mut pending, &mut random);
             }
         }
         let rows: usize = group.iter().map(|one| one.rows().len()).sum();
-        assert_eq!(engine.ahead(), rows);
+        assert_eq!(engine.pending(), rows);
         let mut cells = Vec::new();
         if way == Way::Late {
-            engine.drop_ahead();
+            engine.drop_pending();
             for one in &group {
                 cells.extend(one.rows().with(|edges| engine.preview(edges, None)).unwrap().0);
             }
         }
-        while engine.ahead() > 0 {
-            cells.extend(engine.transform_ahead(random.size(0, 40)).unwrap());
+        while engine.pending() > 0 {
+            cells.extend(engine.transform_pending(random.size(0, 40)).unwrap());
             if stream.settings.segment.is_some() {
                 seal(&mut engine, &mut pending, &mut random);
             }
@@ -166,7 +166,7 @@ fn rows_that_see_later_ones_are_told_apart() {
 }
 
 fn fan(mode: Mode) -> GraphFeatures {
-    let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
     GraphFeatures::new(Settings { mode, fan, ..Settings::default() }).unwrap()
 }
 
@@ -179,26 +179,26 @@ fn row<R>(at: i64, run: impl FnOnce(&Edges<'_>) -> R) -> R {
 #[test]
 fn other_rows_wait_until_all_have_their_features() {
     let mut engine = fan(Mode::Causal);
-    row(1, |edges| engine.learn_ahead(edges)).unwrap();
-    row(2, |edges| engine.learn_ahead(edges)).unwrap();
+    row(1, |edges| engine.learn_pending(edges)).unwrap();
+    row(2, |edges| engine.learn_pending(edges)).unwrap();
     let refused = [
         row(3, |edges| engine.transform(edges).unwrap_err()),
         row(3, |edges| engine.preview(edges, None).unwrap_err()),
         row(3, |edges| engine.learn(edges).unwrap_err()),
     ];
-    assert!(refused.iter().all(|one| *one == GraphError::Ahead { rows: 2 }), "{refused:?}");
-    assert_eq!(engine.transform_ahead(1).unwrap(), [0.0; 4]);
-    engine.drop_ahead();
-    assert_eq!((engine.ahead(), engine.stats().edges), (0, 2));
-    assert_eq!(engine.transform_ahead(9).unwrap(), []);
+    assert!(refused.iter().all(|one| *one == GraphError::Pending { rows: 2 }), "{refused:?}");
+    assert_eq!(engine.transform_pending(1).unwrap(), [0.0; 4]);
+    engine.drop_pending();
+    assert_eq!((engine.pending(), engine.stats().edges), (0, 2));
+    assert_eq!(engine.transform_pending(9).unwrap(), []);
     assert_eq!(row(3, |edges| engine.transform(edges)).unwrap(), [0.0, 1.0, 0.0, 0.0]);
-    row(4, |edges| engine.learn_ahead(edges)).unwrap();
+    row(4, |edges| engine.learn_pending(edges)).unwrap();
     row(5, |edges| engine.start(edges)).unwrap();
-    assert_eq!((engine.ahead(), engine.stats().edges), (0, 1));
+    assert_eq!((engine.pending(), engine.stats().edges), (0, 1));
 }
 
 #[test]
 fn there_is_no_offline_mode_of_batches() {
-    let error = row(1, |edges| fan(Mode::Batch).learn_ahead(edges)).unwrap_err().to_string();
+    let error = row(1, |edges| fan(Mode::Batch).learn_pending(edges)).unwrap_err().to_string();
     assert!(error.starts_with("mode must be causal"), "{error}");
 }

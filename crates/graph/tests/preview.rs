@@ -6,7 +6,7 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, Edges, Evidence, GraphError, GraphFeatures, Mode, Settings};
+use farrow_graph::{Edges, Evidence, GraphError, GraphFeatures, Mode, PatternSettings, Settings};
 use oracle::check::{Call, Result, Stream, amounts, by_engine, call, difference, show, shrink};
 use oracle::random::{Random, Size, stream};
 use std::sync::Arc;
@@ -154,7 +154,7 @@ fn provisional_rows_are_as_others_and_leave_no_trace_when_they_go() {
 
 #[test]
 fn no_rows_come_beside_provisional_ones() {
-    let fan = Some(Bins { window: 10, bins: vec![2] });
+    let fan = Some(PatternSettings { window: 10, bins: vec![2] });
     let settings = Settings { fan, mode: Mode::Causal, segment: Some(5), ..Settings::default() };
     let mut engine = GraphFeatures::new(settings).unwrap();
     let (ids, times) = ([0, 1], [1, 9]);
@@ -173,7 +173,7 @@ fn no_rows_come_beside_provisional_ones() {
     assert_eq!(engine.learn(&edges), Err(waits.clone()));
     assert_eq!(engine.transform(&edges), Err(waits.clone()));
     assert_eq!(engine.start(&edges), Err(waits.clone()));
-    assert_eq!(engine.learn_ahead(&edges), Err(waits.clone()));
+    assert_eq!(engine.learn_pending(&edges), Err(waits.clone()));
     assert_eq!(engine.preview(&edges, None), Err(waits));
     engine.keep();
     assert!(engine.freeze().is_some());
@@ -202,7 +202,7 @@ fn plain_engines_are_the_same() {
 
 #[test]
 fn a_preview_names_the_patterns() {
-    let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
     let settings = Settings { fan, keeps_ids: true, ..Settings::default() };
     let mut engine = GraphFeatures::new(settings.clone()).unwrap();
     let row = |ids, sources, times| Edges { ids, sources, targets: &[9], times, columns: &[] };

@@ -6,8 +6,8 @@
 mod oracle;
 
 use farrow_graph::{
-    Bins, Edges, GraphError, GraphFeatures, List, Mode, Row, Rows as Source, Segment, Settings,
-    Wanted,
+    Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, RowSource,
+    Segment, SegmentRow, Settings,
 };
 use oracle::Rows;
 use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
@@ -44,13 +44,13 @@ struct Wall {
     reason: Option<&'static str>,
 }
 
-impl Source for Wall {
-    fn row(&self, wanted: Wanted) -> Row<'_> {
+impl RowSource for Wall {
+    fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         *self.asked.lock().unwrap() += 1;
         if self.reason.is_some() {
-            return Row::Near(&[]);
+            return SegmentRow::Near(&[]);
         }
-        Row::Far(Arc::from(&*self.segment.row(wanted.account, wanted.list)))
+        SegmentRow::Far(Arc::from(&*self.segment.row(wanted.account, wanted.list)))
     }
 
     fn failure(&self) -> Option<String> {
@@ -60,7 +60,7 @@ impl Source for Wall {
 
 fn behind_a_wall(segment: Segment, reason: Option<&'static str>) -> Segment {
     let beside = segment.buffers().unwrap();
-    let about = segment.about().clone();
+    let about = segment.info().clone();
     let wall = Wall { segment: Arc::new(segment), asked: Mutex::new(0), reason };
     Segment::far(about, beside, Arc::new(wall)).unwrap()
 }
@@ -98,14 +98,14 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
             segments.push(segment);
         }
         let expired = engine.expired();
-        segments.retain(|one| !expired.contains(one.about()));
+        segments.retain(|one| !expired.contains(one.info()));
         if life == Life::Restoring && random.is(0.25) {
             engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
             (segments, log) = (Vec::new(), Vec::new());
         }
         if life == Life::Restarting && !segments.is_empty() {
-            let (accounts, late) = (engine.accounts(0), engine.stragglers());
-            let about = segments[segments.len() - 1].about();
+            let (accounts, late) = (engine.accounts(0), engine.late_edges());
+            let about = segments[segments.len() - 1].info();
             let end = about.first + about.numbers;
             let next = engine.next_number();
             pending = None;
@@ -114,7 +114,7 @@ fn by_hybrid(stream: &Stream, seed: u64, life: Life) -> Results {
             replay(&mut engine, &log[newer..], &mut random);
             assert_eq!(engine.next_number(), next);
             let expired = engine.expired();
-            segments.retain(|one| !expired.contains(one.about()));
+            segments.retain(|one| !expired.contains(one.info()));
         }
     }
     results
@@ -154,13 +154,13 @@ fn replay(engine: &mut GraphFeatures, log: &[Arrival], random: &mut Random) {
 }
 
 fn without_its_first_edge(segment: &Segment) -> Segment {
-    let mut about = segment.about().clone();
+    let mut about = segment.info().clone();
     if about.edges == about.loops {
         return Segment::new(about, segment.buffers().unwrap()).unwrap();
     }
     let mut buffers = segment.buffers().unwrap();
     about.edges -= 1;
-    for list in [List::Out, List::In] {
+    for list in [ListKind::Out, ListKind::In] {
         let (starts, entries) = (&buffers.starts[list as usize], &buffers.entries[list as usize]);
         let first = entries.iter().enumerate().min_by_key(|(_, packed)| **packed).unwrap().0;
         let mut entries = entries.to_vec();
@@ -255,7 +255,7 @@ fn a_lost_edge_is_told_apart() {
 #[test]
 fn hundreds_of_segments_change_nothing() {
     let mut random = Random::new(7);
-    let pattern = |window| Some(Bins { window, bins: vec![2, 3, 4, 8] });
+    let pattern = |window| Some(PatternSettings { window, bins: vec![2, 3, 4, 8] });
     let settings = Settings {
         fan: pattern(200),
         degree: pattern(150),
@@ -286,7 +286,7 @@ fn hundreds_of_segments_change_nothing() {
 }
 
 fn fan(segment: Option<u64>) -> Settings {
-    let fan = Some(Bins { window: 40, bins: vec![2, 3, 4] });
+    let fan = Some(PatternSettings { window: 40, bins: vec![2, 3, 4] });
     Settings { fan, segment, ..Settings::default() }
 }
 
@@ -308,15 +308,15 @@ fn a_span_is_given_away_once_it_is_over() {
     assert!(engine.freeze().is_none(), "the span from 10 to 19 is not over");
     rows(&[(2, 4, 2, 20)]).with(|edges| engine.learn(edges)).unwrap();
     let frozen = engine.freeze().unwrap();
-    assert_eq!((frozen.about().edges, frozen.about().base, frozen.about().span), (2, 11, 8));
+    assert_eq!((frozen.info().edges, frozen.info().base, frozen.info().span), (2, 11, 8));
     let segment = Arc::new(frozen.plan().unwrap().build().unwrap());
     engine.attach(Arc::clone(&segment)).unwrap();
     let again = engine.attach(segment).unwrap_err();
     assert!(matches!(again, GraphError::Segment { given: 0, expected: 2, .. }), "{again}");
     assert_eq!((engine.stats().edges, engine.stats().sealed), (3, 2));
     let edges = |list| engine.edges_of(2, list, 12, 20);
-    assert_eq!((edges(List::In), edges(List::Out)), (vec![(3, 19), (4, 20)], vec![]));
-    assert_eq!(engine.edges_of(7, List::In, 0, 99), []);
+    assert_eq!((edges(ListKind::In), edges(ListKind::Out)), (vec![(3, 19), (4, 20)], vec![]));
+    assert_eq!(engine.edges_of(7, ListKind::In, 0, 99), []);
     // 40 after its last edge it is gone.
     rows(&[(3, 5, 2, 60)]).with(|edges| engine.learn(edges)).unwrap();
     assert_eq!(engine.expired().iter().map(|about| about.first).collect::<Vec<_>>(), [0]);
@@ -365,7 +365,7 @@ fn shares_of_a_call_add_up_to_it() {
 fn segments_that_do_not_fit_are_refused() {
     let mut engine = learned(&[(0, 1, 2, 1), (1, 3, 2, 20)]);
     let segment = engine.freeze().unwrap().plan().unwrap().build().unwrap();
-    let (about, buffers) = (segment.about().clone(), segment.buffers().unwrap());
+    let (about, buffers) = (segment.info().clone(), segment.buffers().unwrap());
     // More accounts than the graph knows.
     let mut more = about.clone();
     more.accounts = 60;
@@ -386,7 +386,7 @@ fn segments_that_do_not_fit_are_refused() {
     engine.attach(Arc::new(Segment::new(about, nonsense).unwrap())).unwrap();
     let cells = rows(&[(2, 1, 2, 21)]).with(|edges| engine.transform(edges)).unwrap();
     assert_eq!(cells.len(), 6);
-    let error = engine.freeze().map(|frozen| frozen.about().clone());
+    let error = engine.freeze().map(|frozen| frozen.info().clone());
     assert_eq!(error, None);
 }
 
@@ -408,7 +408,7 @@ fn segments_need_a_length_and_no_other_limit() {
     let error = GraphFeatures::new(fan(Some(0))).unwrap_err().to_string();
     assert_eq!(error, "segment is 0; at least 1 is needed");
     let mut engine = GraphFeatures::new(fan(None)).unwrap();
-    let error = engine.adopt(&[], [], &engine.stragglers(), 0).unwrap_err().to_string();
+    let error = engine.adopt(&[], [], &engine.late_edges(), 0).unwrap_err().to_string();
     assert_eq!(error, "segment is needed to take segments up");
 }
 
@@ -419,7 +419,7 @@ fn late_edges_that_were_taken_up_are_evicted() {
     let mut engine = learned(&[(0, 1, 2, 12), (1, 1, 3, 11), (2, 1, 3, 10), (3, 1, 3, 21)]);
     let segment = Arc::new(engine.freeze().unwrap().plan().unwrap().build().unwrap());
     engine.attach(Arc::clone(&segment)).unwrap();
-    let (accounts, late) = (engine.accounts(0), engine.stragglers());
+    let (accounts, late) = (engine.accounts(0), engine.late_edges());
     assert_eq!(late.numbers, [1, 2]);
     engine.adopt(&accounts, [segment], &late, 3).unwrap();
     rows(&[(3, 1, 2, 500), (4, 1, 2, 501)]).with(|edges| engine.learn(edges)).unwrap();
@@ -436,12 +436,12 @@ fn a_graph_goes_on_without_segments_that_are_lost() {
         engine.attach(Arc::clone(&segments[segments.len() - 1])).unwrap();
         rows(&[]).with(|edges| engine.learn(edges)).unwrap();
     }
-    let (accounts, late) = (engine.accounts(0), engine.stragglers());
+    let (accounts, late) = (engine.accounts(0), engine.late_edges());
     for kept in [&segments[..0], &segments[..1], &segments[1..]] {
         engine.adopt(&accounts, kept.iter().cloned(), &late, 2).unwrap();
         assert_eq!((engine.next_number(), engine.accounts(0)), (2, accounts.clone()));
         rows(&[(2, 1, 3, 31)]).with(|edges| engine.learn(edges)).unwrap();
         assert_eq!(engine.stats().edges, kept.len() + 1);
-        assert_eq!(engine.edges_of(1, List::Out, 30, 31), [(3, 31)]);
+        assert_eq!(engine.edges_of(1, ListKind::Out, 30, 31), [(3, 31)]);
     }
 }

@@ -5,7 +5,7 @@
 
 mod oracle;
 
-use farrow_graph::{Bins, GraphFeatures, Kind, Mode, Settings};
+use farrow_graph::{GraphFeatures, Kind, Mode, PatternSettings, Settings};
 use oracle::check::{Call, Stream, agree, amounts, show};
 use oracle::random::{Random, Size, stream};
 use oracle::{Oracle, Rows};
@@ -24,7 +24,7 @@ fn complete(accounts: i64, time: impl Fn(i64) -> i64) -> Rows {
 }
 
 fn every_pattern(mode: Mode, window: u64) -> Settings {
-    let bins = Some(Bins { window, bins: vec![2, 3, 5, 8] });
+    let bins = Some(PatternSettings { window, bins: vec![2, 3, 5, 8] });
     Settings {
         mode,
         fan: bins.clone(),

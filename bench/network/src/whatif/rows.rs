@@ -4,7 +4,7 @@
 use super::model::{LINE_BYTES, Model, Shape};
 use super::wait::Wait;
 use crate::rows::BLOCK;
-use farrow_graph::{Buffers, GraphError, Row, Rows, Segment, Wanted};
+use farrow_graph::{GraphError, RowRequest, RowSource, Segment, SegmentBuffers, SegmentRow};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What all segments of one graph share: their cache, or the misses that it had.
@@ -82,8 +82,8 @@ impl Memory {
     pub fn segment(&self, near: Arc<Segment>) -> Result<Segment, GraphError> {
         let what = "buffers of a segment here";
         let buffers = near.buffers().ok_or(GraphError::Segment { what, given: 0, expected: 1 })?;
-        let about = near.about().clone();
-        let beside = Buffers {
+        let about = near.info().clone();
+        let beside = SegmentBuffers {
             entries: std::array::from_fn(|_| Vec::new().into()),
             starts: std::array::from_fn(|_| Vec::new().into()),
             ..buffers.clone()
@@ -103,7 +103,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn new(buffers: &Buffers, next: &mut u64) -> Addresses {
+    fn new(buffers: &SegmentBuffers, next: &mut u64) -> Addresses {
         let mut take = |values: usize, width: u64| {
             let at = *next;
             *next += (values as u64 * width).next_multiple_of(LINE_BYTES);
@@ -122,14 +122,14 @@ impl Addresses {
 struct Placed {
     memory: Memory,
     near: Arc<Segment>,
-    buffers: Buffers,
+    buffers: SegmentBuffers,
     addresses: Addresses,
 }
 
 impl Placed {
     /// The lines of a row: its block of the index, its offsets, its entries.
-    fn lines(&self, wanted: Wanted, mut touch: impl FnMut(u64)) {
-        let Wanted { account, list, place: row } = wanted;
+    fn lines(&self, wanted: RowRequest, mut touch: impl FnMut(u64)) {
+        let RowRequest { account, list, place: row } = wanted;
         let mut range = |from: u64, bytes: u64| {
             let last = from + bytes.max(1) - 1;
             (from / LINE_BYTES..=last / LINE_BYTES).for_each(&mut touch);
@@ -145,8 +145,8 @@ impl Placed {
     }
 }
 
-impl Rows for Placed {
-    fn row(&self, wanted: Wanted) -> Row<'_> {
+impl RowSource for Placed {
+    fn row(&self, wanted: RowRequest) -> SegmentRow<'_> {
         let mut shared = self.memory.shared();
         let shared = &mut *shared;
         let number = shared.asked;

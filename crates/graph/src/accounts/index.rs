@@ -5,9 +5,9 @@
 //! where they began. The table is between three and five sixths full; it grows by a
 //! sixth, and shrinks by as much.
 
-use super::keys::Keys;
+use super::keys::AccountKeys;
 use crate::accounts::hash;
-use crate::memory::{Full, reserve_exact};
+use crate::memory::{OutOfMemory, reserve_exact};
 
 /// A slot that nobody has had,
 const EMPTY: u32 = 0;
@@ -25,7 +25,7 @@ fn room_for(accounts: usize) -> usize {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct AccountIndex {
     slots: Vec<u32>,
     /// Bits of a slot that say the account.
     bits: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Index {
     used: usize,
 }
 
-impl Index {
+impl AccountIndex {
     /// Accounts that are known.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -45,21 +45,21 @@ impl Index {
     }
 
     /// A table for so many accounts with the numbers from 0 on.
-    pub(crate) fn with_room(accounts: usize) -> Result<Index, Full> {
-        Index::empty(room_for(accounts), accounts)
+    pub(crate) fn with_room(accounts: usize) -> Result<AccountIndex, OutOfMemory> {
+        AccountIndex::empty(room_for(accounts), accounts)
     }
 
     /// An empty table of so many slots, while there are so many numbers.
-    fn empty(room: usize, numbers: usize) -> Result<Index, Full> {
+    fn empty(room: usize, numbers: usize) -> Result<AccountIndex, OutOfMemory> {
         // Numbers that are given out until it is full.
         let bits = usize::BITS - (numbers + room + FIRST as usize).leading_zeros();
         if bits >= u32::BITS {
-            return Err(Full { bytes: room.saturating_mul(size_of::<u64>()) });
+            return Err(OutOfMemory { bytes: room.saturating_mul(size_of::<u64>()) });
         }
         let mut slots = Vec::new();
         reserve_exact(&mut slots, room)?;
         slots.resize(room, EMPTY);
-        Ok(Index { slots, bits, len: 0, used: 0 })
+        Ok(AccountIndex { slots, bits, len: 0, used: 0 })
     }
 
     /// Where probes for a hash begin.
@@ -103,7 +103,7 @@ impl Index {
 
     /// Sees to it that one more account fits, whose small number is `at`; those that are known have
     /// these numbers.
-    pub(crate) fn make_room(&mut self, at: usize, keys: &Keys) -> Result<(), Full> {
+    pub(crate) fn make_room(&mut self, at: usize, keys: &AccountKeys) -> Result<(), OutOfMemory> {
         let is_full = (self.used + 1) * 6 > self.slots.len() * 5;
         if !is_full && at + (FIRST as usize) < 1 << self.bits {
             return Ok(());
@@ -115,7 +115,7 @@ impl Index {
     }
 
     /// Gives memory back, where much is free.
-    pub(crate) fn shrink(&mut self, keys: &Keys) {
+    pub(crate) fn shrink(&mut self, keys: &AccountKeys) {
         if self.len * 5 < self.slots.len() * 3 && self.slots.len() > SLOTS_MIN {
             // Where there is no memory for it, it stays as it is.
             _ = self.resize(room_for(self.len), keys.len(), keys);
@@ -123,8 +123,13 @@ impl Index {
     }
 
     /// The same accounts in so many slots.
-    fn resize(&mut self, room: usize, numbers: usize, keys: &Keys) -> Result<(), Full> {
-        let empty = Index::empty(room, numbers)?;
+    fn resize(
+        &mut self,
+        room: usize,
+        numbers: usize,
+        keys: &AccountKeys,
+    ) -> Result<(), OutOfMemory> {
+        let empty = AccountIndex::empty(room, numbers)?;
         let old = std::mem::replace(self, empty);
         let mask = (1u32 << old.bits) - 1;
         // Together: the waits for their numbers overlap.
@@ -192,8 +197,8 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::Keys;
-    use super::Index;
+    use super::super::keys::AccountKeys;
+    use super::AccountIndex;
     use crate::accounts::hash;
     use proptest::prelude::*;
 
@@ -201,9 +206,9 @@ mod tests {
         /// Accounts come, go and come back under other numbers; the table knows those that are there.
         #[test]
         fn it_equals_a_plain_list(steps in prop::collection::vec((0..300i64, any::<bool>()), 1..3000)) {
-            let mut index = Index::default();
+            let mut index = AccountIndex::default();
             // The same key may be at many places, but is alive at one.
-            let (mut keys, mut alive): (Keys, Vec<bool>) = Default::default();
+            let (mut keys, mut alive): (AccountKeys, Vec<bool>) = Default::default();
             for (key, is_removal) in steps {
                 let known = (0..keys.len()).find(|&at| alive[at] && keys.get(at as u32) == Some(key));
                 let found = index.find(hash(key), |at| keys.get(at) == Some(key) && alive[at as usize]);
@@ -232,8 +237,8 @@ mod tests {
 
     #[test]
     fn a_table_that_keeps_its_length_keeps_its_size() {
-        let mut index = Index::default();
-        let mut keys = Keys::default();
+        let mut index = AccountIndex::default();
+        let mut keys = AccountKeys::default();
         for key in 0..100_000 {
             let at = key as usize % 1000;
             if key >= 1000 {

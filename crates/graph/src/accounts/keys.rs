@@ -1,17 +1,17 @@
 //! The callers' numbers of accounts: four bytes each while all lie near the first, else eight.
 
-use crate::memory::{Full, reserve_exact};
+use crate::memory::{OutOfMemory, reserve_exact};
 
 #[derive(Debug)]
-pub(crate) enum Keys {
+pub(crate) enum AccountKeys {
     /// Distances from a base.
     Narrow(i64, Vec<u32>),
     Wide(Vec<i64>),
 }
 
-impl Default for Keys {
-    fn default() -> Keys {
-        Keys::Narrow(0, Vec::new())
+impl Default for AccountKeys {
+    fn default() -> AccountKeys {
+        AccountKeys::Narrow(0, Vec::new())
     }
 }
 
@@ -21,33 +21,33 @@ fn distance(base: i64, key: i64) -> Option<u32> {
 }
 
 /// Makes room for one more: a little at a time, doubling would leave half of a large graph empty.
-fn grow<V>(all: &mut Vec<V>) -> Result<(), Full> {
+fn grow<V>(all: &mut Vec<V>) -> Result<(), OutOfMemory> {
     if all.len() == all.capacity() {
         reserve_exact(all, (all.len() / 32).max(64))?;
     }
     Ok(())
 }
 
-impl Keys {
+impl AccountKeys {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Keys::Narrow(_, all) => all.len(),
-            Keys::Wide(all) => all.len(),
+            AccountKeys::Narrow(_, all) => all.len(),
+            AccountKeys::Wide(all) => all.len(),
         }
     }
 
     pub(crate) fn get(&self, at: u32) -> Option<i64> {
         match self {
-            Keys::Narrow(base, all) => {
+            AccountKeys::Narrow(base, all) => {
                 all.get(at as usize).map(|&one| base.wrapping_add_unsigned(u64::from(one)))
             }
-            Keys::Wide(all) => all.get(at as usize).copied(),
+            AccountKeys::Wide(all) => all.get(at as usize).copied(),
         }
     }
 
     /// Sees to it that `put` of this number needs no memory, behind the last if `is_new`.
-    pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), Full> {
-        if let Keys::Narrow(base, all) = self {
+    pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), OutOfMemory> {
+        if let AccountKeys::Narrow(base, all) = self {
             if all.is_empty() {
                 // As far from the first to both sides.
                 *base = key.saturating_sub(1 << (u32::BITS - 1));
@@ -56,21 +56,21 @@ impl Keys {
                 let mut wide = Vec::new();
                 reserve_exact(&mut wide, all.capacity())?;
                 wide.extend(all.iter().map(|&one| base.wrapping_add_unsigned(u64::from(one))));
-                *self = Keys::Wide(wide);
+                *self = AccountKeys::Wide(wide);
             }
         }
         match self {
-            Keys::Narrow(_, all) if is_new => grow(all),
-            Keys::Wide(all) if is_new => grow(all),
+            AccountKeys::Narrow(_, all) if is_new => grow(all),
+            AccountKeys::Wide(all) if is_new => grow(all),
             _ => Ok(()),
         }
     }
 
     /// Makes room for so many at once.
-    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), Full> {
+    pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         match self {
-            Keys::Narrow(_, all) => reserve_exact(all, more),
-            Keys::Wide(all) => reserve_exact(all, more),
+            AccountKeys::Narrow(_, all) => reserve_exact(all, more),
+            AccountKeys::Wide(all) => reserve_exact(all, more),
         }
     }
 
@@ -83,23 +83,25 @@ impl Keys {
             }
         }
         match self {
-            Keys::Narrow(base, all) => put(all, at, distance(*base, key).unwrap_or_default()),
-            Keys::Wide(all) => put(all, at, key),
+            AccountKeys::Narrow(base, all) => {
+                put(all, at, distance(*base, key).unwrap_or_default())
+            }
+            AccountKeys::Wide(all) => put(all, at, key),
         }
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
         match self {
-            Keys::Narrow(_, all) => all.truncate(len),
-            Keys::Wide(all) => all.truncate(len),
+            AccountKeys::Narrow(_, all) => all.truncate(len),
+            AccountKeys::Wide(all) => all.truncate(len),
         }
     }
 
     /// Gives back what there is room for.
     pub(crate) fn shrink(&mut self) {
         match self {
-            Keys::Narrow(_, all) => all.shrink_to_fit(),
-            Keys::Wide(all) => all.shrink_to_fit(),
+            AccountKeys::Narrow(_, all) => all.shrink_to_fit(),
+            AccountKeys::Wide(all) => all.shrink_to_fit(),
         }
     }
 
@@ -109,27 +111,27 @@ impl Keys {
 
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Keys::Narrow(_, all) => all.capacity() * size_of::<u32>(),
-            Keys::Wide(all) => all.capacity() * size_of::<i64>(),
+            AccountKeys::Narrow(_, all) => all.capacity() * size_of::<u32>(),
+            AccountKeys::Wide(all) => all.capacity() * size_of::<i64>(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Keys;
+    use super::AccountKeys;
 
     #[test]
     fn numbers_stay_what_they_are_when_one_comes_from_afar() {
         for first in [i64::MIN, -5, 0, 1 << 40, i64::MAX] {
-            let mut keys = Keys::default();
+            let mut keys = AccountKeys::default();
             let mut all = vec![first, first.saturating_add(7), first.saturating_sub(7)];
-            let put = |keys: &mut Keys, at: usize, key| {
+            let put = |keys: &mut AccountKeys, at: usize, key| {
                 keys.make_room(key, at == keys.len()).unwrap();
                 keys.put(at, key);
             };
             all.iter().enumerate().for_each(|(at, &key)| put(&mut keys, at, key));
-            assert!(matches!(keys, Keys::Narrow(..)) && keys.iter().eq(all.iter().copied()));
+            assert!(matches!(keys, AccountKeys::Narrow(..)) && keys.iter().eq(all.iter().copied()));
             for far in [i64::MAX, i64::MIN, 0] {
                 all[1] = far;
                 put(&mut keys, 1, far);
@@ -137,7 +139,7 @@ mod tests {
                 put(&mut keys, all.len() - 1, far);
                 assert!(keys.iter().eq(all.iter().copied()));
             }
-            assert!(matches!(keys, Keys::Wide(_)));
+            assert!(matches!(keys, AccountKeys::Wide(_)));
             keys.truncate(1);
             assert_eq!((keys.len(), keys.get(0), keys.get(1)), (1, Some(first), None));
         }

@@ -1,39 +1,26 @@
 //! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
 
+mod hash;
 mod index;
 mod keys;
 mod renumbering;
 mod table;
 
-pub(crate) use renumbering::Numbering;
-pub(crate) use table::Table;
+use crate::edge::{NO_ACCOUNT, Record};
+pub(crate) use hash::AccountHash;
+pub(crate) use renumbering::Renumbering;
+pub(crate) use table::AccountTable;
 
-use crate::memory::{Full, reserve};
-use crate::store::Record;
-use index::Index;
-use keys::Keys;
-
-/// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    Out,
-    In,
-}
-
-impl Side {
-    pub(crate) fn other(self) -> Side {
-        match self {
-            Side::Out => Side::In,
-            Side::In => Side::Out,
-        }
-    }
-}
+use crate::memory::{OutOfMemory, reserve};
+use hash::hash;
+use index::AccountIndex;
+use keys::AccountKeys;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     /// The callers' numbers.
-    keys: Keys,
-    index: Index,
+    keys: AccountKeys,
+    index: AccountIndex,
     free: Vec<u32>,
     /// Place of each account in the order of first appearance, where somebody asks for it.
     orders: Option<Vec<u64>>,
@@ -42,51 +29,6 @@ pub(crate) struct Accounts {
 
 /// Numbers that are looked up together.
 const GUESSED: usize = 128;
-/// No account has this small number.
-pub(crate) const NOBODY: u32 = u32::MAX;
-
-/// Spreads consecutive numbers over a table (the finalizer of SplitMix64).
-pub(crate) fn hash(key: i64) -> u64 {
-    let mut hash = key.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
-    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^ (hash >> 31)
-}
-
-/// Hashes account numbers: they are dense and nobody's to choose.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spread;
-
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spreader(u64);
-
-impl std::hash::BuildHasher for Spread {
-    type Hasher = Spreader;
-
-    fn build_hasher(&self) -> Spreader {
-        Spreader(0)
-    }
-}
-
-impl std::hash::Hasher for Spreader {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.0 = hash((self.0 << 32 ^ u64::from(number)).cast_signed());
-    }
-
-    fn write_i64(&mut self, key: i64) {
-        self.0 = hash(key ^ self.0.cast_signed());
-    }
-}
 
 impl Accounts {
     /// With `remembers`, the order of first appearance is kept.
@@ -112,19 +54,19 @@ impl Accounts {
             let hashes = keys.map(hash);
             let slots = hashes.iter().map(|&hash| self.index.touch(hash));
             std::hint::black_box(slots.fold(0, |all, one| all ^ one));
-            let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NOBODY));
+            let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NO_ACCOUNT));
             let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at) == Some(*key);
             for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
             {
                 let who = [0, 1]
-                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NOBODY });
+                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NO_ACCOUNT });
                 [record.source, record.target] = who;
             }
         }
     }
 
     /// The dense number of an account, a new one if it is not known.
-    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, Full> {
+    pub(crate) fn intern(&mut self, key: i64) -> Result<u32, OutOfMemory> {
         let hash = hash(key);
         let Accounts { keys, index, free, orders, appeared } = self;
         if let Some(at) = index.find(hash, |at| keys.get(at) == Some(key)) {
@@ -237,10 +179,10 @@ impl Accounts {
     }
 
     /// The same accounts under other small numbers; where their order is kept, in that order.
-    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Accounts, Full> {
+    pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<Accounts, OutOfMemory> {
         let named = numbering.named();
         let mut accounts = Accounts::new(self.orders.is_some());
-        accounts.index = Index::with_room(named.len())?;
+        accounts.index = AccountIndex::with_room(named.len())?;
         if let Some(&first) = named.first() {
             accounts.keys.make_room(self.key(first), true)?;
             accounts.keys.reserve(named.len())?;

@@ -1,29 +1,29 @@
 //! Other small numbers for the accounts of a graph that is made anew.
 
-use crate::accounts::NOBODY;
-use crate::memory::{Full, reserve_exact};
+use crate::edge::NO_ACCOUNT;
+use crate::memory::{OutOfMemory, reserve_exact};
 
 #[derive(Debug)]
-pub(crate) struct Numbering {
+pub(crate) struct Renumbering {
     /// New numbers by old ones.
     new: Vec<u32>,
     /// Old numbers by new ones.
     old: Vec<u32>,
 }
 
-impl Numbering {
+impl Renumbering {
     /// None has a new number yet, of so many old ones; so many will be named, at most.
-    pub(crate) fn new(numbered: usize, named: usize) -> Result<Numbering, Full> {
+    pub(crate) fn new(numbered: usize, named: usize) -> Result<Renumbering, OutOfMemory> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
         reserve_exact(&mut new, numbered)?;
         reserve_exact(&mut old, named)?;
-        new.resize(numbered, NOBODY);
-        Ok(Numbering { new, old })
+        new.resize(numbered, NO_ACCOUNT);
+        Ok(Renumbering { new, old })
     }
 
     /// Gives an account the next number, unless it has one.
     pub(crate) fn name(&mut self, account: u32) {
-        if let Some(new) = self.new.get_mut(account as usize).filter(|new| **new == NOBODY) {
+        if let Some(new) = self.new.get_mut(account as usize).filter(|new| **new == NO_ACCOUNT) {
             *new = self.old.len() as u32;
             self.old.push(account);
         }
@@ -31,7 +31,7 @@ impl Numbering {
 
     /// The new number of an account.
     pub(crate) fn of(&self, account: u32) -> u32 {
-        self.new.get(account as usize).copied().unwrap_or(NOBODY)
+        self.new.get(account as usize).copied().unwrap_or(NO_ACCOUNT)
     }
 
     /// The accounts in the order of their new numbers.

@@ -12,7 +12,7 @@ struct Slot<V> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Table<V> {
+pub(crate) struct AccountTable<V> {
     slots: Vec<Slot<V>>,
     /// Slots in use now: a power of two, less one.
     mask: usize,
@@ -20,13 +20,18 @@ pub(crate) struct Table<V> {
     epoch: u32,
 }
 
-impl<V: Copy + Default> Default for Table<V> {
-    fn default() -> Table<V> {
-        Table { slots: vec![Slot::default(); SLOTS_MIN], mask: SLOTS_MIN - 1, len: 0, epoch: 1 }
+impl<V: Copy + Default> Default for AccountTable<V> {
+    fn default() -> AccountTable<V> {
+        AccountTable {
+            slots: vec![Slot::default(); SLOTS_MIN],
+            mask: SLOTS_MIN - 1,
+            len: 0,
+            epoch: 1,
+        }
     }
 }
 
-impl<V: Copy + Default> Table<V> {
+impl<V: Copy + Default> AccountTable<V> {
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.mask = SLOTS_MIN - 1;
@@ -119,11 +124,11 @@ impl<V: Copy + Default> Table<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::AccountTable;
 
     #[test]
     fn it_keeps_what_it_is_given_over_growth_and_emptying() {
-        let mut table = Table::<u32>::default();
+        let mut table = AccountTable::<u32>::default();
         for round in 0..3u32 {
             for account in 0..1000 {
                 let (value, is_new) = table.entry(account * 64);

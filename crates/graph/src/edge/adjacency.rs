@@ -1,10 +1,10 @@
 //! The temporal graph: who paid whom, and when.
 //!
-//! [`Dynamic`] holds the newest edges as time-sorted lists of both ends, one half for each, a [`Segment`] those of an
-//! older span of time; [`Hybrid`] shows them as one graph. Patterns read it through [`Adjacency`]
+//! [`DynamicGraph`] holds the newest edges as time-sorted lists of both ends, one half for each, a [`Segment`] those of an
+//! older span of time; [`HybridGraph`] shows them as one graph. Patterns read it through [`Adjacency`]
 //! alone. Self-loops lie apart: most patterns exclude them.
 
-use super::{Entry, Lens, Side, Stamp};
+use super::{Entry, Side, Stamp, Visibility};
 
 /// What patterns ask of a graph. Entries of an account come in order of time, those of one
 /// instant in order of arrival. Windows are closed at both ends.
@@ -34,7 +34,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
     /// The same, the newest first.
@@ -43,12 +43,17 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
     /// What `ascending` gives where it lies, if it lies at one place.
-    fn slice(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>)
-    -> Option<&[Entry<T>]>;
+    fn slice(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Visibility<T>,
+    ) -> Option<&[Entry<T>]>;
 
     /// Adds what `ascending` gives, if that is no more than `most`; says whether it is. The graph
     /// is in order of time, or `most` is the largest there is.
@@ -57,7 +62,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
         most: usize,
         into: &mut Vec<Entry<T>>,
     ) -> bool;
@@ -72,20 +77,20 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
     /// As `at_most`, and perhaps more than that, where it is found in less time.
-    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.
-    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
 
     /// Time of the first edge that `ascending` gives.
-    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T>;
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T>;
 
     /// Time of the last edge that `ascending` gives.
-    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T>;
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T>;
 
     /// How many edges `ascending` gives.
-    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize;
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
 
     /// Self-loops of an account, in order of time.
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;

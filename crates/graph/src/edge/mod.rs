@@ -1,11 +1,14 @@
 //! An edge, and what a search may ask of a graph of edges.
 
 mod adjacency;
+mod entry;
+mod record;
 mod stamp;
 mod visibility;
 
-pub(crate) use crate::accounts::Side;
-pub(crate) use crate::store::Entry;
 pub(crate) use adjacency::Adjacency;
+pub(crate) use entry::{Entry, Side};
+pub(crate) use record::Record;
+pub(crate) use record::{NO_ACCOUNT, Removal};
 pub(crate) use stamp::Stamp;
-pub(crate) use visibility::{Cut, Floor, Lens};
+pub(crate) use visibility::{EvictionFloor, ListCut, Visibility};

@@ -1,30 +1,30 @@
 //! Which edges of the graph one trigger may see.
 
+use super::entry::Entry;
 use super::stamp::Stamp;
-use crate::store::Entry;
 
 /// What a trigger sees of a graph that already holds its whole batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lens<T> {
+pub(crate) struct Visibility<T> {
     /// Number of arrival of the batch's first edge, modulo 2^32.
     first: u32,
     /// None: every edge, as batch mode has it.
-    own: Option<Own<T>>,
+    own: Option<TriggerView<T>>,
 }
 
 /// The graph as it was when the trigger alone had been added.
 #[derive(Clone, Copy, Debug)]
-struct Own<T> {
+struct TriggerView<T> {
     /// The trigger's place in the batch, and its time.
     place: i32,
     time: T,
     /// The oldest edge that was still there: by time, then by arrival.
-    floor: Floor<T>,
+    floor: EvictionFloor<T>,
 }
 
 /// The oldest edge that has not been evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Floor<T> {
+pub(crate) struct EvictionFloor<T> {
     pub time: T,
     /// Of that instant, edges that arrived before this one are gone. Relative to the batch.
     pub place: Option<i32>,
@@ -32,7 +32,7 @@ pub(crate) struct Floor<T> {
 
 /// What cuts a list of edges to those of a window that a trigger sees.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cut<T> {
+pub(crate) enum ListCut<T> {
     /// Their times, from the one to the other.
     Times(T, T),
     /// From this time on, what had come when the trigger did.
@@ -41,32 +41,34 @@ pub(crate) enum Cut<T> {
     Each,
 }
 
-impl<T: Stamp> Floor<T> {
+impl<T: Stamp> EvictionFloor<T> {
     fn is_above(self, entry: Entry<T>, place: i32) -> bool {
         let is_earlier = self.place.is_some_and(|floor| place < floor);
         (entry.time < self.time) | ((entry.time == self.time) & is_earlier)
     }
 }
 
-impl<T: Stamp> Lens<T> {
+impl<T: Stamp> Visibility<T> {
     /// Everything that is in the graph.
-    pub(crate) fn whole(first: u32) -> Lens<T> {
-        Lens { first, own: None }
+    pub(crate) fn whole(first: u32) -> Visibility<T> {
+        Visibility { first, own: None }
     }
 
     /// What had arrived when the edge at `place` of the batch came, of that time, down to `floor`.
-    pub(crate) fn until(first: u32, place: u32, time: T, floor: Floor<T>) -> Lens<T> {
-        Lens { first, own: Some(Own { place: place.cast_signed(), time, floor }) }
+    pub(crate) fn until(first: u32, place: u32, time: T, floor: EvictionFloor<T>) -> Visibility<T> {
+        Visibility { first, own: Some(TriggerView { place: place.cast_signed(), time, floor }) }
     }
 
     /// How to tell which edges of a window are let through, where they arrived in order of time.
-    pub(crate) fn cut(self, (from, to): (T, T)) -> Cut<T> {
-        let Some(Own { time, floor, .. }) = self.own else { return Cut::Times(from, to) };
+    pub(crate) fn cut(self, (from, to): (T, T)) -> ListCut<T> {
+        let Some(TriggerView { time, floor, .. }) = self.own else {
+            return ListCut::Times(from, to);
+        };
         if floor.time > time || (floor.place.is_some() && from <= floor.time) {
-            return Cut::Each;
+            return ListCut::Each;
         }
         let from = from.max(floor.time);
-        if to < time { Cut::Times(from, to) } else { Cut::Arrivals(from) }
+        if to < time { ListCut::Times(from, to) } else { ListCut::Arrivals(from) }
     }
 
     /// The place in the batch of an edge, negative for edges of earlier batches.
@@ -112,22 +114,22 @@ impl<T: Stamp> Lens<T> {
     }
 
     /// This view of the new end with another's of the old end.
-    pub(crate) fn with_floor_of(self, older: Lens<T>) -> Lens<T> {
+    pub(crate) fn with_floor_of(self, older: Visibility<T>) -> Visibility<T> {
         let own = self.own.zip(older.own);
-        Lens { own: own.map(|(new, old)| Own { floor: old.floor, ..new }), ..self }
+        Visibility { own: own.map(|(new, old)| TriggerView { floor: old.floor, ..new }), ..self }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Floor, Lens};
-    use crate::store::Entry;
+    use super::{EvictionFloor, Visibility};
+    use crate::edge::Entry;
 
     #[test]
     fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
         // The batch starts just before the numbers wrap.
         let first = u32::MAX - 1;
-        let lens = Lens::until(first, 2, 30, Floor { time: 10u32, place: Some(-3) });
+        let lens = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });
         let entry =
             |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
         assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));

@@ -1,11 +1,10 @@
 //! Found patterns in the caller's terms: which edges, between whom.
 
-use crate::accounts::Side;
-use crate::edge::{Adjacency, Lens, Stamp};
-use crate::patterns::{Found, Kind, Trigger, is_before};
+use crate::edge::{Adjacency, Stamp, Visibility};
+use crate::edge::{Entry, Side};
+use crate::patterns::{Kind, PatternMatch, Trigger, is_before};
 use crate::settings::{Mode, Settings};
-use crate::store::Entry;
-use crate::stream::Hybrid;
+use crate::stream::HybridGraph;
 
 /// A pattern that an edge completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,15 +23,15 @@ pub struct Pattern {
 }
 
 /// Collects the edges of a pattern again.
-struct Collector<'a, T> {
-    graph: &'a Hybrid<T>,
-    lens: Lens<T>,
+struct EdgeCollector<'a, T> {
+    graph: &'a HybridGraph<T>,
+    lens: Visibility<T>,
     is_causal: bool,
     trigger: Trigger<T>,
     edges: Vec<Entry<T>>,
 }
 
-impl<T: Stamp> Collector<'_, T> {
+impl<T: Stamp> EdgeCollector<'_, T> {
     /// All edges of one account in a window.
     fn star(&mut self, account: u32, side: Side, window: (T, T)) {
         self.edges.extend(self.graph.ascending(account, side, window, self.lens));
@@ -101,23 +100,23 @@ impl<T: Stamp> Collector<'_, T> {
 
 /// Names the accounts and edges of a pattern; `id` gives an edge's id by its number of arrival.
 pub(crate) fn name<T: Stamp>(
-    graph: &Hybrid<T>,
+    graph: &HybridGraph<T>,
     settings: &Settings,
     triggers: &[Trigger<T>],
     first: u64,
-    found: &Found,
+    found: &PatternMatch,
     id: &dyn Fn(u64) -> Option<i64>,
 ) -> Pattern {
     let trigger = triggers[found.place as usize];
     let is_causal = settings.mode == Mode::Causal;
     let lens = if is_causal {
-        Lens::until(first as u32, found.place, trigger.time, trigger.floor)
+        Visibility::until(first as u32, found.place, trigger.time, trigger.floor)
     } else {
-        Lens::whole(first as u32)
+        Visibility::whole(first as u32)
     };
     let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
     let (open, closed) = (trigger.time.open(window), trigger.time.closed(window));
-    let mut all = Collector { graph, lens, is_causal, trigger, edges: Vec::new() };
+    let mut all = EdgeCollector { graph, lens, is_causal, trigger, edges: Vec::new() };
     // Nobody is forgotten before the call ends.
     let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
     let centre = accounts.first().copied().unwrap_or_default();

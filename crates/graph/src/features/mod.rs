@@ -7,11 +7,12 @@ mod segments;
 
 use crate::edge::Stamp;
 use crate::error::GraphError;
-use crate::memory::{Full, probe, reserve_exact};
+use crate::memory::{OutOfMemory, probe, reserve_exact};
 use crate::patterns::Kind;
-use crate::settings::{Mode, Settings, Statistics};
+use crate::settings::{Mode, Settings, StatisticsSettings};
 use crate::store::EDGES_MAX;
-use crate::stream::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, State, call_bytes};
+use crate::stream::FeatureOutput;
+use crate::stream::{CallOutcome, LEARNT_AT_ONCE, State, StreamEngine, WorkShare, call_bytes};
 pub use evidence::Pattern;
 pub(crate) use evidence::name;
 use hashbrown::HashMap;
@@ -48,7 +49,7 @@ pub struct Edges<'a> {
 /// What a graph holds and has cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct GraphStats {
     /// Edges that are alive.
     pub edges: usize,
     /// Accounts that are known.
@@ -75,15 +76,15 @@ pub struct Stats {
 #[derive(Debug)]
 enum Graph {
     Empty,
-    Narrow(Box<Core<u32>>),
-    Wide(Box<Core<u64>>),
+    Narrow(Box<StreamEngine<u32>>),
+    Wide(Box<StreamEngine<u64>>),
 }
 
 /// A graph of the newest edges of a stream, and the features of the rows that come.
 ///
 /// ```
-/// use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
-/// let fan = Bins { window: 10, bins: vec![2, 3] };
+/// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
+/// let fan = PatternSettings { window: 10, bins: vec![2, 3] };
 /// let mut features = GraphFeatures::new(Settings { fan: Some(fan), ..Settings::default() })?;
 /// // Three payers of account 9, the last within 10 of the first.
 /// let edges = Edges {
@@ -169,14 +170,18 @@ impl GraphFeatures {
         // A graph without edges may still know the time, and its accounts.
         if let (Graph::Empty, Some(now)) = (&features.graph, state.now) {
             let base = now.saturating_sub(SLACK);
-            features.graph = Graph::Narrow(Box::new(Core::new(&features.settings, base)));
+            features.graph = Graph::Narrow(Box::new(StreamEngine::new(&features.settings, base)));
         }
         match &mut features.graph {
             Graph::Empty => Ok(()),
             Graph::Narrow(core) => core.restore(&features.settings, state),
             Graph::Wide(core) => core.restore(&features.settings, state),
         }
-        .map_err(|Full { bytes }| GraphError::Full { rows, bytes, taken: 0 })?;
+        .map_err(|OutOfMemory { bytes }| GraphError::OutOfMemory {
+            rows,
+            bytes,
+            taken: 0,
+        })?;
         features.rows = state.rows;
         Ok(features)
     }
@@ -188,7 +193,7 @@ impl GraphFeatures {
                 ids: self.settings.keeps_ids.then(Vec::new),
                 columns: vec![
                     Vec::new();
-                    self.settings.statistics.as_ref().map_or(0, Statistics::given)
+                    self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given)
                 ],
                 ..State::default()
             },
@@ -225,7 +230,7 @@ impl GraphFeatures {
     ///
     /// # Errors
     /// Columns that do not fit, more edges than a graph holds, or more than there is memory for;
-    /// nothing has changed then, but see [`GraphError::Full`].
+    /// nothing has changed then, but see [`GraphError::OutOfMemory`].
     pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
@@ -258,7 +263,7 @@ impl GraphFeatures {
     fn add(&mut self, edges: &Edges<'_>, order: &[u32]) -> Result<(), GraphError> {
         self.refuse_while_provisional()?;
         if !order.is_empty() {
-            self.refuse_while_ahead()?;
+            self.refuse_while_pending()?;
         }
         self.make_room(edges, order.len())?;
         self.note_provisional();
@@ -272,9 +277,17 @@ impl GraphFeatures {
     }
 
     /// Counts the rows of a call that were learned: all, or so many until there was no memory.
-    fn count(&mut self, rows: usize, learnt: Result<(), (usize, Full)>) -> Result<(), GraphError> {
+    fn count(
+        &mut self,
+        rows: usize,
+        learnt: Result<(), (usize, OutOfMemory)>,
+    ) -> Result<(), GraphError> {
         self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
-        learnt.map_err(|(taken, Full { bytes })| GraphError::Full { rows, bytes, taken })
+        learnt.map_err(|(taken, OutOfMemory { bytes })| GraphError::OutOfMemory {
+            rows,
+            bytes,
+            taken,
+        })
     }
 
     /// Adds rows and gives their features, [`Settings::width`] values a row.
@@ -298,7 +311,7 @@ impl GraphFeatures {
         stride: usize,
         offset: usize,
     ) -> Result<(), GraphError> {
-        let output = Output { cells, stride, offset, share: Share::WHOLE };
+        let output = FeatureOutput { cells, stride, offset, share: WorkShare::WHOLE };
         self.run(edges, output, None).map(|_| ())
     }
 
@@ -316,8 +329,8 @@ impl GraphFeatures {
             return Err(GraphError::NoIds);
         }
         let mut cells = self.room(edges)?;
-        let (stride, share) = (self.settings.width(), Share::WHOLE);
-        let output = Output { cells: &mut cells, stride, offset: 0, share };
+        let (stride, share) = (self.settings.width(), WorkShare::WHOLE);
+        let output = FeatureOutput { cells: &mut cells, stride, offset: 0, share };
         let evidence = self.run(edges, output, Some(most))?;
         Ok((cells, evidence))
     }
@@ -326,8 +339,8 @@ impl GraphFeatures {
     /// they would complete. The graph stays as it is. With None no patterns are named.
     ///
     /// ```
-    /// # use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
-    /// # let fan = Bins { window: 10, bins: vec![2] };
+    /// # use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
+    /// # let fan = PatternSettings { window: 10, bins: vec![2] };
     /// # let mut features = GraphFeatures::new(Settings { fan: Some(fan), ..Settings::default() })?;
     /// # let first = Edges { ids: &[0], sources: &[1], targets: &[9], times: &[1], columns: &[] };
     /// features.learn(&first)?;
@@ -359,8 +372,9 @@ impl GraphFeatures {
             Graph::Wide(core) => core.preview(),
         }
         let (rows, cut_short) = (self.rows, self.cut_short);
-        let (stride, share) = (self.settings.width(), Share::WHOLE);
-        let done = self.run(edges, Output { cells: &mut cells, stride, offset: 0, share }, most);
+        let (stride, share) = (self.settings.width(), WorkShare::WHOLE);
+        let done =
+            self.run(edges, FeatureOutput { cells: &mut cells, stride, offset: 0, share }, most);
         (self.rows, self.cut_short) = (rows, cut_short);
         match &mut self.graph {
             Graph::Empty => {}
@@ -386,13 +400,13 @@ impl GraphFeatures {
     }
 
     /// What the graph holds.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> GraphStats {
         let stats = match &self.graph {
-            Graph::Empty => Stats::default(),
+            Graph::Empty => GraphStats::default(),
             Graph::Narrow(core) => core.size(),
             Graph::Wide(core) => core.size(),
         };
-        Stats { rows: self.rows, cut_short: self.cut_short, ..stats }
+        GraphStats { rows: self.rows, cut_short: self.cut_short, ..stats }
     }
 
     fn rows_of(&self, edges: &Edges<'_>) -> Result<std::ops::Range<u32>, GraphError> {
@@ -408,7 +422,7 @@ impl GraphFeatures {
                 return Err(GraphError::Rows { column, rows, expected });
             }
         }
-        let wanted = self.settings.statistics.as_ref().map_or(0, Statistics::given);
+        let wanted = self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given);
         if edges.columns.len() != wanted {
             return Err(GraphError::Columns { given: edges.columns.len(), expected: wanted });
         }
@@ -439,11 +453,8 @@ impl GraphFeatures {
         let row = KEPT_BYTES + VALUE_BYTES * edges.columns.len();
         let order = rows.saturating_mul(size_of::<u32>());
         let bytes = kept.saturating_mul(row).saturating_add(call_bytes(settings, at_once));
-        probe(bytes.saturating_add(order)).map_err(|Full { bytes }| GraphError::Full {
-            rows,
-            bytes,
-            taken: 0,
-        })
+        probe(bytes.saturating_add(order))
+            .map_err(|OutOfMemory { bytes }| GraphError::OutOfMemory { rows, bytes, taken: 0 })
     }
 
     /// How many of the rows of these times are in a graph at once, at most, in causal mode.
@@ -482,13 +493,14 @@ impl GraphFeatures {
             && !(core.holds(first) && core.holds(last))
         {
             // It is made again beside what is there.
-            let error = |Full { bytes }| GraphError::Full { rows: added, bytes, taken: 0 };
+            let error =
+                |OutOfMemory { bytes }| GraphError::OutOfMemory { rows: added, bytes, taken: 0 };
             probe(core.bytes().saturating_mul(2)).map_err(error)?;
         }
         self.graph = match std::mem::replace(&mut self.graph, Graph::Empty) {
             Graph::Empty => match narrow_base(first, last) {
-                Some(base) => Graph::Narrow(Box::new(Core::new(settings, base))),
-                None => Graph::Wide(Box::new(Core::new(settings, i64::MIN))),
+                Some(base) => Graph::Narrow(Box::new(StreamEngine::new(settings, base))),
+                None => Graph::Wide(Box::new(StreamEngine::new(settings, i64::MIN))),
             },
             Graph::Narrow(core) if core.holds(first) && core.holds(last) => Graph::Narrow(core),
             Graph::Narrow(core) => {
@@ -507,10 +519,10 @@ impl GraphFeatures {
     fn run(
         &mut self,
         edges: &Edges<'_>,
-        output: Output<'_>,
+        output: FeatureOutput<'_>,
         most: Option<usize>,
     ) -> Result<Evidence, GraphError> {
-        let Output { cells, stride, offset, share } = output;
+        let FeatureOutput { cells, stride, offset, share } = output;
         self.refuse_while_waiting()?;
         let rows = self.rows_of(edges)?;
         let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
@@ -520,13 +532,17 @@ impl GraphFeatures {
         }
         self.afford(edges)?;
         let mut evidence = Evidence::default();
-        let full = |taken, Full { bytes }| GraphError::Full { rows: edges.ids.len(), bytes, taken };
+        let full = |taken, OutOfMemory { bytes }| GraphError::OutOfMemory {
+            rows: edges.ids.len(),
+            bytes,
+            taken,
+        };
         match self.settings.mode {
             Mode::Batch => {
                 let (order, places) = order_of_batch(edges);
                 self.make_room(edges, order.len())?;
                 self.note_provisional();
-                let output = Output { cells, stride, offset, share };
+                let output = FeatureOutput { cells, stride, offset, share };
                 let outcome = self.call(edges, &order, &places, output, most);
                 let outcome = outcome.map_err(|error| full(0, error))?;
                 self.rows += order.len() as u64;
@@ -543,7 +559,7 @@ impl GraphFeatures {
                         edges.columns.iter().map(|column| &column[from..to]).collect();
                     let part = Edges { columns: &columns, ..part };
                     let order: Vec<u32> = (0..(to - from) as u32).collect();
-                    let output = Output { cells, stride, offset, share };
+                    let output = FeatureOutput { cells, stride, offset, share };
                     let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
                     let outcome = self.call(&part, &order, &order, output, left);
                     let outcome = outcome.map_err(|error| full(from, error))?;
@@ -560,12 +576,12 @@ impl GraphFeatures {
         edges: &Edges<'_>,
         order: &[u32],
         places: &[u32],
-        output: Output<'_>,
+        output: FeatureOutput<'_>,
         most: Option<usize>,
-    ) -> Result<Outcome, Full> {
+    ) -> Result<CallOutcome, OutOfMemory> {
         let (settings, pool) = (&self.settings, self.pool.as_ref());
         match &mut self.graph {
-            Graph::Empty => Ok(Outcome::default()),
+            Graph::Empty => Ok(CallOutcome::default()),
             Graph::Narrow(core) => {
                 core.transform(settings, edges, order, places, output, most, pool)
             }
@@ -573,7 +589,7 @@ impl GraphFeatures {
         }
     }
 
-    fn take(&mut self, outcome: Outcome, evidence: &mut Evidence) -> Result<(), GraphError> {
+    fn take(&mut self, outcome: CallOutcome, evidence: &mut Evidence) -> Result<(), GraphError> {
         for (count, more) in self.cut_short.iter_mut().zip(outcome.cut_short) {
             *count += more;
         }
@@ -598,10 +614,10 @@ impl<'a> Edges<'a> {
     }
 }
 
-impl<T: Stamp> Core<T> {
-    fn size(&self) -> Stats {
+impl<T: Stamp> StreamEngine<T> {
+    fn size(&self) -> GraphStats {
         let segments = self.graph.segments();
-        Stats {
+        GraphStats {
             edges: self.graph.len() - self.graph.waiting() + self.graph.sealed(),
             accounts: self.graph.accounts(),
             bytes: self.bytes(),
@@ -610,7 +626,7 @@ impl<T: Stamp> Core<T> {
             draining: self.graph.waiting(),
             sealed_bytes: segments.map(|one| one.bytes()).sum(),
             now: self.now,
-            ..Stats::default()
+            ..GraphStats::default()
         }
     }
 
@@ -627,7 +643,9 @@ impl<T: Stamp> Core<T> {
 /// The error of a call that left a graph as it was, though it had taken rows.
 fn untouched(error: GraphError) -> GraphError {
     match error {
-        GraphError::Full { rows, bytes, .. } => GraphError::Full { rows, bytes, taken: 0 },
+        GraphError::OutOfMemory { rows, bytes, .. } => {
+            GraphError::OutOfMemory { rows, bytes, taken: 0 }
+        }
         other => other,
     }
 }

@@ -6,27 +6,27 @@ use crate::settings::Mode;
 use crate::store::EDGES_MAX;
 
 impl GraphFeatures {
-    /// Adds rows whose features come later, by [`GraphFeatures::transform_ahead`]: the same as if
+    /// Adds rows whose features come later, by [`GraphFeatures::transform_pending`]: the same as if
     /// each row had got them when it came. Until all have them nothing is evicted, and no other
     /// rows are taken.
     ///
     /// ```
-    /// use farrow_graph::{Bins, Edges, GraphFeatures, Mode, Settings};
-    /// let fan = Some(Bins { window: 10, bins: vec![2, 3] });
+    /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Mode, Settings};
+    /// let fan = Some(PatternSettings { window: 10, bins: vec![2, 3] });
     /// let mut features = GraphFeatures::new(Settings { mode: Mode::Causal, fan, ..Settings::default() })?;
     /// let (sources, times) = ([1, 2, 3], [1, 2, 3]);
     /// let edges = Edges { ids: &times, sources: &sources, targets: &[9; 3], times: &times, columns: &[] };
-    /// features.learn_ahead(&edges)?;
+    /// features.learn_pending(&edges)?;
     /// // All three are there, and the second one does not see the third.
-    /// assert_eq!(features.transform_ahead(2)?, [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
-    /// assert_eq!(features.transform_ahead(2)?, [0.0, 1.0, 0.0, 0.0]);
+    /// assert_eq!(features.transform_pending(2)?, [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    /// assert_eq!(features.transform_pending(2)?, [0.0, 1.0, 0.0, 0.0]);
     /// # Ok::<(), farrow_graph::GraphError>(())
     /// ```
     ///
     /// # Errors
     /// As [`GraphFeatures::learn`]; [`GraphError::Setting`] in batch mode, where a row's features
     /// depend on what else its call brings. Nothing has changed then.
-    pub fn learn_ahead(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
+    pub fn learn_pending(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         if self.settings.mode == Mode::Batch {
             let reason = "must be causal: in batch mode a row's features are those of its call";
             return Err(GraphError::Setting { parameter: "mode".into(), reason: reason.into() });
@@ -35,7 +35,7 @@ impl GraphFeatures {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
         let order: Vec<u32> = rows.collect();
-        let (added, alive) = (order.len(), self.ahead());
+        let (added, alive) = (order.len(), self.pending());
         if alive.saturating_add(added) > EDGES_MAX {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
@@ -43,18 +43,18 @@ impl GraphFeatures {
         let settings = &self.settings;
         let learnt = match &mut self.graph {
             Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.learn_ahead(settings, edges, &order),
-            Graph::Wide(core) => core.learn_ahead(settings, edges, &order),
+            Graph::Narrow(core) => core.learn_pending(settings, edges, &order),
+            Graph::Wide(core) => core.learn_pending(settings, edges, &order),
         };
         self.count(added, learnt)
     }
 
     /// How many rows wait for their features.
-    pub fn ahead(&self) -> usize {
+    pub fn pending(&self) -> usize {
         match &self.graph {
             Graph::Empty => 0,
-            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::stream::Ahead::len),
-            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::stream::Ahead::len),
+            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::stream::PendingRows::len),
+            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::stream::PendingRows::len),
         }
     }
 
@@ -63,32 +63,32 @@ impl GraphFeatures {
     ///
     /// # Errors
     /// No memory for the result, before anything is done; edges that cannot be read.
-    pub fn transform_ahead(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
-        let mut cells = self.cells(rows.min(self.ahead()))?;
+    pub fn transform_pending(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
+        let mut cells = self.cells(rows.min(self.pending()))?;
         let (settings, pool) = (&self.settings, self.pool.as_ref());
         let outcome = match &mut self.graph {
             Graph::Empty => return Ok(cells),
-            Graph::Narrow(core) => core.transform_ahead(settings, rows, &mut cells, pool),
-            Graph::Wide(core) => core.transform_ahead(settings, rows, &mut cells, pool),
+            Graph::Narrow(core) => core.transform_pending(settings, rows, &mut cells, pool),
+            Graph::Wide(core) => core.transform_pending(settings, rows, &mut cells, pool),
         };
         self.take(outcome, &mut super::Evidence::default())?;
         Ok(cells)
     }
 
     /// Lets the rows that still wait stay in the graph without features.
-    pub fn drop_ahead(&mut self) {
+    pub fn drop_pending(&mut self) {
         let settings = &self.settings;
         match &mut self.graph {
             Graph::Empty => {}
-            Graph::Narrow(core) => core.drop_ahead(settings),
-            Graph::Wide(core) => core.drop_ahead(settings),
+            Graph::Narrow(core) => core.drop_pending(settings),
+            Graph::Wide(core) => core.drop_pending(settings),
         }
     }
 
-    pub(super) fn refuse_while_ahead(&self) -> Result<(), GraphError> {
-        match self.ahead() {
+    pub(super) fn refuse_while_pending(&self) -> Result<(), GraphError> {
+        match self.pending() {
             0 => Ok(()),
-            rows => Err(GraphError::Ahead { rows }),
+            rows => Err(GraphError::Pending { rows }),
         }
     }
 }

@@ -21,8 +21,8 @@ impl GraphFeatures {
     /// [`GraphFeatures::undo`]. Meanwhile nothing is evicted, and no other rows are taken.
     ///
     /// ```
-    /// use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
-    /// let fan = Bins { window: 10, bins: vec![2, 3] };
+    /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
+    /// let fan = PatternSettings { window: 10, bins: vec![2, 3] };
     /// let mut features = GraphFeatures::new(Settings { fan: Some(fan), ..Settings::default() })?;
     /// let edges = Edges { ids: &[0], sources: &[1], targets: &[9], times: &[1], columns: &[] };
     /// features.begin()?;
@@ -33,7 +33,7 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Ahead`] and [`GraphError::Provisional`]: rows of an earlier call wait.
+    /// [`GraphError::Pending`] and [`GraphError::Provisional`]: rows of an earlier call wait.
     pub fn begin(&mut self) -> Result<(), GraphError> {
         self.refuse_while_waiting()?;
         self.provisional = Provisional::Next;
@@ -87,7 +87,7 @@ impl GraphFeatures {
 
     /// Other rows would see those that have no features yet, or those that may go again.
     pub(super) fn refuse_while_waiting(&self) -> Result<(), GraphError> {
-        self.refuse_while_ahead()?;
+        self.refuse_while_pending()?;
         self.refuse_while_provisional()
     }
 }

@@ -2,8 +2,10 @@
 
 use crate::error::GraphError;
 use crate::features::{Edges, Graph, GraphFeatures, narrow_base};
-use crate::segment::{About, Frozen, List, Segment};
-use crate::stream::{Core, Output, Share, Stragglers};
+use crate::segment::{FrozenSpan, Segment};
+use crate::segment::{ListKind, SegmentInfo};
+use crate::stream::FeatureOutput;
+use crate::stream::{LateEdges, StreamEngine, WorkShare};
 use std::sync::Arc;
 
 impl GraphFeatures {
@@ -12,9 +14,9 @@ impl GraphFeatures {
     /// which may be made meanwhile, on another thread.
     ///
     /// ```
-    /// use farrow_graph::{Bins, Edges, GraphFeatures, Settings};
+    /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
     /// use std::sync::Arc;
-    /// let fan = Bins { window: 30, bins: vec![2, 3] };
+    /// let fan = PatternSettings { window: 30, bins: vec![2, 3] };
     /// let settings = Settings { fan: Some(fan), segment: Some(10), ..Settings::default() };
     /// let mut features = GraphFeatures::new(settings)?;
     /// let (ids, times) = ([0, 1, 2], [1, 9, 10]);
@@ -26,7 +28,7 @@ impl GraphFeatures {
     /// assert_eq!((features.stats().sealed, features.stats().edges), (2, 3));
     /// # Ok::<(), farrow_graph::GraphError>(())
     /// ```
-    pub fn freeze(&self) -> Option<Frozen> {
+    pub fn freeze(&self) -> Option<FrozenSpan> {
         // Rows that may go again are in no segment.
         self.refuse_while_provisional().ok()?;
         match &self.graph {
@@ -62,7 +64,7 @@ impl GraphFeatures {
         &mut self,
         accounts: &[i64],
         segments: impl IntoIterator<Item = Arc<Segment>>,
-        late: &Stragglers,
+        late: &LateEdges,
         next: u64,
     ) -> Result<(), GraphError> {
         if self.settings.segment.is_none() {
@@ -72,7 +74,7 @@ impl GraphFeatures {
         self.clear();
         let segments: Vec<Arc<Segment>> = segments.into_iter().collect();
         let rows = late.numbers.len();
-        let Stragglers { ids, fronts, sources, targets, times, columns, .. } = late;
+        let LateEdges { ids, fronts, sources, targets, times, columns, .. } = late;
         let plain = [ids.len(), fronts.len(), sources.len(), targets.len(), times.len()];
         for length in plain.into_iter().chain(columns.iter().map(Vec::len)) {
             if length != rows {
@@ -80,13 +82,13 @@ impl GraphFeatures {
                 return Err(GraphError::Rows { column, rows: length, expected: rows });
             }
         }
-        let bases = segments.iter().map(|one| one.about().base);
+        let bases = segments.iter().map(|one| one.info().base);
         let first = bases.chain(late.times.iter().copied()).min();
-        let last = segments.last().map(|one| end(one.about()));
+        let last = segments.last().map(|one| end(one.info()));
         let first = first.unwrap_or_default();
         self.graph = match narrow_base(first, last.unwrap_or(first)) {
-            Some(base) => Graph::Narrow(Box::new(Core::new(&self.settings, base))),
-            None => Graph::Wide(Box::new(Core::new(&self.settings, i64::MIN))),
+            Some(base) => Graph::Narrow(Box::new(StreamEngine::new(&self.settings, base))),
+            None => Graph::Wide(Box::new(StreamEngine::new(&self.settings, i64::MIN))),
         };
         match &mut self.graph {
             Graph::Empty => {}
@@ -96,8 +98,8 @@ impl GraphFeatures {
         let adopted = segments.into_iter().try_for_each(|segment| self.attach(segment));
         match &mut self.graph {
             Graph::Empty => {}
-            Graph::Narrow(core) => core.straggle(late, next),
-            Graph::Wide(core) => core.straggle(late, next),
+            Graph::Narrow(core) => core.insert_late(late, next),
+            Graph::Wide(core) => core.insert_late(late, next),
         }
         if adopted.is_err() {
             self.clear();
@@ -106,11 +108,11 @@ impl GraphFeatures {
     }
 
     /// The edges that came late and that its segments have no place for.
-    pub fn stragglers(&self) -> Stragglers {
+    pub fn late_edges(&self) -> LateEdges {
         match &self.graph {
-            Graph::Empty => Stragglers::default(),
-            Graph::Narrow(core) => core.stragglers(),
-            Graph::Wide(core) => core.stragglers(),
+            Graph::Empty => LateEdges::default(),
+            Graph::Narrow(core) => core.late_edges(),
+            Graph::Wide(core) => core.late_edges(),
         }
     }
 
@@ -126,7 +128,7 @@ impl GraphFeatures {
 
     /// The edges of one account between two times, both included: the account at the other end,
     /// and when; in order of time. Self-loops are apart.
-    pub fn edges_of(&self, account: i64, list: List, from: i64, to: i64) -> Vec<(i64, i64)> {
+    pub fn edges_of(&self, account: i64, list: ListKind, from: i64, to: i64) -> Vec<(i64, i64)> {
         match &self.graph {
             Graph::Empty => Vec::new(),
             Graph::Narrow(core) => core.edges_of(account, list, from, to),
@@ -144,7 +146,7 @@ impl GraphFeatures {
     }
 
     /// Segments of which nothing is left in the window, since the last question.
-    pub fn expired(&mut self) -> Vec<About> {
+    pub fn expired(&mut self) -> Vec<SegmentInfo> {
         match &mut self.graph {
             Graph::Empty => Vec::new(),
             Graph::Narrow(core) => std::mem::take(&mut core.expired),
@@ -170,7 +172,7 @@ impl GraphFeatures {
             let reason = format!("is {index}; there are {count}");
             return Err(GraphError::Setting { parameter: "share".into(), reason });
         }
-        let output = Output { cells, stride, offset, share: Share { index, count } };
+        let output = FeatureOutput { cells, stride, offset, share: WorkShare { index, count } };
         self.run(edges, output, None).map(|_| ())
     }
 
@@ -183,11 +185,11 @@ impl GraphFeatures {
         if segment.columns() != expected {
             return Err(GraphError::Columns { given: segment.columns(), expected });
         }
-        let span = i128::from(segment.about().base) + i128::from(segment.about().span);
+        let span = i128::from(segment.info().base) + i128::from(segment.info().span);
         if span > i128::from(i64::MAX) {
             let what = "the span of a segment in time";
-            let given = segment.about().span;
-            let expected = i64::MAX.abs_diff(segment.about().base);
+            let given = segment.info().span;
+            let expected = i64::MAX.abs_diff(segment.info().base);
             return Err(GraphError::Segment { what, given, expected });
         }
         Ok(())
@@ -195,6 +197,6 @@ impl GraphFeatures {
 }
 
 /// The time of a segment's last edge.
-fn end(about: &About) -> i64 {
-    about.base.saturating_add_unsigned(about.span)
+fn end(info: &SegmentInfo) -> i64 {
+    info.base.saturating_add_unsigned(info.span)
 }

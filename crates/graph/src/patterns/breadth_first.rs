@@ -3,7 +3,7 @@
 //! Accounts are known by the order in which they were seen, which is that in which they are looked
 //! at: no queue and, once they are seen, no map.
 
-use crate::accounts::Table;
+use crate::accounts::AccountTable;
 
 /// End of a list of hops.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -19,7 +19,7 @@ pub(crate) struct Hop {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct SeenAccount {
     pub account: u32,
     /// Hops to the origin.
     pub rank: u32,
@@ -31,9 +31,9 @@ pub(crate) struct Seen {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Breadth {
-    places: Table<u32>,
-    pub seen: Vec<Seen>,
+pub(crate) struct BreadthFirst {
+    places: AccountTable<u32>,
+    pub seen: Vec<SeenAccount>,
     pub hops: Vec<Hop>,
     /// Place of the account to look at next.
     next: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Breadth {
     pub work: u64,
 }
 
-impl Breadth {
+impl BreadthFirst {
     /// Forgets all and sees the origin, at place 0.
     pub(crate) fn start(&mut self, origin: u32) {
         self.places.clear();
@@ -59,7 +59,7 @@ impl Breadth {
         if is_new {
             *place = self.seen.len() as u32;
             let (head, is_on_path, noted_from) = (NONE, false, NONE);
-            self.seen.push(Seen { account, rank, head, is_on_path, noted_from });
+            self.seen.push(SeenAccount { account, rank, head, is_on_path, noted_from });
         }
         *place
     }
@@ -68,7 +68,7 @@ impl Breadth {
         self.places.get(account).copied()
     }
 
-    pub(crate) fn get(&self, place: u32) -> Option<&Seen> {
+    pub(crate) fn get(&self, place: u32) -> Option<&SeenAccount> {
         self.seen.get(place as usize)
     }
 
@@ -84,7 +84,7 @@ impl Breadth {
 
     /// The accounts to look at next, so many at most, once for each: their lists can be read
     /// together.
-    pub(crate) fn ahead(&mut self, most: usize) -> &[Seen] {
+    pub(crate) fn ahead(&mut self, most: usize) -> &[SeenAccount] {
         if self.next < self.given {
             return &[];
         }
@@ -115,7 +115,7 @@ impl Breadth {
 
     pub(crate) fn bytes(&self) -> usize {
         self.places.bytes()
-            + self.seen.capacity() * size_of::<Seen>()
+            + self.seen.capacity() * size_of::<SeenAccount>()
             + self.hops.capacity() * size_of::<Hop>()
     }
 }

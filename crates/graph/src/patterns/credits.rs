@@ -13,7 +13,7 @@ pub(crate) struct Credits {
     /// Triggers that ran out of their work, by kind.
     pub cut_short: [u64; Kind::COUNT],
     /// Patterns themselves, where somebody wants to see them.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<MatchCollector>,
 }
 
 /// A pattern as it was found: enough to find its edges again.
@@ -21,7 +21,7 @@ pub(crate) struct Credits {
 /// Their order depends on the stream alone: accounts are the caller's, not the graph's, which
 /// depend on what was forgotten when.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Found {
+pub(crate) struct PatternMatch {
     /// The trigger's place in the batch.
     pub place: u32,
     pub kind: Kind,
@@ -33,9 +33,9 @@ pub(crate) struct Found {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Evidence {
+pub(crate) struct MatchCollector {
     /// The first ones in order, and some more until the next `trim`.
-    pub found: Vec<Found>,
+    pub found: Vec<PatternMatch>,
     pub most: usize,
     /// Patterns that were not kept because there were too many.
     pub dropped: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Evidence {
     limit: Option<(u32, Kind)>,
 }
 
-impl Evidence {
-    pub(crate) fn new(most: usize) -> Evidence {
-        Evidence { most, ..Evidence::default() }
+impl MatchCollector {
+    pub(crate) fn new(most: usize) -> MatchCollector {
+        MatchCollector { most, ..MatchCollector::default() }
     }
 
     /// Sorts and keeps the first ones: workers and kinds find in an order of their own.
@@ -113,7 +113,7 @@ impl Credits {
             evidence.dropped += 1;
             return;
         }
-        evidence.found.push(Found { place, kind, accounts: accounts(), size: size as u32 });
+        evidence.found.push(PatternMatch { place, kind, accounts: accounts(), size: size as u32 });
         if evidence.found.len() / 2 >= evidence.most.max(512) {
             evidence.trim();
         }

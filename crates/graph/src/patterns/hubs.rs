@@ -4,10 +4,11 @@
 //! and a little more. A worker takes a view out, moves it on, and puts it back.
 
 use super::legs::Legs;
-use crate::accounts::{Side, Spread};
-use crate::edge::{Lens, Stamp};
+use crate::accounts::AccountHash;
+use crate::edge::Side;
+use crate::edge::{Stamp, Visibility};
 pub(crate) use crate::statistics::LENGTH_MIN;
-use crate::statistics::Running;
+use crate::statistics::SlidingWindow;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,54 +23,54 @@ const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 const LEGS_MAX: usize = 16;
 
 /// An account, its side, and the window.
-pub(crate) type Place = (u32, bool, u64);
+pub(crate) type HubKey = (u32, bool, u64);
 
-pub(crate) fn place(account: u32, side: Side, window: u64) -> Place {
+pub(crate) fn place(account: u32, side: Side, window: u64) -> HubKey {
     (account, side == Side::Out, window)
 }
 
 #[derive(Debug)]
-struct Views<T> {
-    stars: HashMap<Place, Running<T>, Spread>,
-    legs: HashMap<Place, Vec<Legs<T>>, Spread>,
+struct HubViews<T> {
+    stars: HashMap<HubKey, SlidingWindow<T>, AccountHash>,
+    legs: HashMap<HubKey, Vec<Legs<T>>, AccountHash>,
     most: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hubs<T> {
-    views: Mutex<Views<T>>,
+    views: Mutex<HubViews<T>>,
 }
 
 impl<T> Default for Hubs<T> {
     fn default() -> Hubs<T> {
         let (stars, legs) = (HashMap::default(), HashMap::default());
-        Hubs { views: Mutex::new(Views { stars, legs, most: VIEWS_MIN }) }
+        Hubs { views: Mutex::new(HubViews { stars, legs, most: VIEWS_MIN }) }
     }
 }
 
 impl<T: Stamp> Hubs<T> {
-    fn lock(&self) -> MutexGuard<'_, Views<T>> {
+    fn lock(&self) -> MutexGuard<'_, HubViews<T>> {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn take_star(&self, place: Place) -> Option<Running<T>> {
+    pub(crate) fn take_star(&self, place: HubKey) -> Option<SlidingWindow<T>> {
         self.lock().stars.remove(&place)
     }
 
-    pub(crate) fn put_star(&self, place: Place, star: Running<T>) {
+    pub(crate) fn put_star(&self, place: HubKey, star: SlidingWindow<T>) {
         self.lock().stars.insert(place, star);
     }
 
     /// Legs that show no more than `lens` does: another worker may be ahead with a later part of the
     /// same account's triggers.
-    pub(crate) fn take_legs(&self, place: Place, lens: Lens<T>) -> Option<Legs<T>> {
+    pub(crate) fn take_legs(&self, place: HubKey, lens: Visibility<T>) -> Option<Legs<T>> {
         let mut views = self.lock();
         let all = views.legs.get_mut(&place)?;
         let at = all.iter().rposition(|one| one.last().is_none_or(|last| lens.has_come(last)))?;
         Some(all.swap_remove(at))
     }
 
-    pub(crate) fn put_legs(&self, place: Place, legs: Legs<T>) {
+    pub(crate) fn put_legs(&self, place: HubKey, legs: Legs<T>) {
         let mut views = self.lock();
         let all = views.legs.entry(place).or_default();
         if all.len() < LEGS_MAX {
@@ -80,7 +81,7 @@ impl<T: Stamp> Hubs<T> {
     /// Forgets accounts whose last edge is older than all that a later trigger sees, and all of
     /// them where edges did not come in order.
     pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
-        let Views { stars, legs, most } =
+        let HubViews { stars, legs, most } =
             self.views.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !is_ordered {
             stars.clear();
@@ -98,7 +99,7 @@ impl<T: Stamp> Hubs<T> {
 
     pub(crate) fn bytes(&self) -> usize {
         let views = self.lock();
-        views.stars.values().map(Running::bytes).sum::<usize>()
+        views.stars.values().map(SlidingWindow::bytes).sum::<usize>()
             + views.legs.values().flatten().map(Legs::bytes).sum::<usize>()
     }
 }

@@ -1,7 +1,6 @@
 //! The legs between an account and its middle accounts, the newest of each pair.
 
-use crate::edge::Stamp;
-use crate::store::Entry;
+use crate::edge::{Entry, Stamp};
 
 /// Slots of the smallest index: emptying it costs nothing.
 const SLOTS_MIN: usize = 64;

@@ -11,13 +11,15 @@ mod simple_cycle;
 mod star;
 mod temporal_cycle;
 
-pub(crate) use credits::{Credits, Evidence, Found};
+use crate::edge::Side;
+pub(crate) use credits::{Credits, MatchCollector, PatternMatch};
 pub(crate) use hubs::Hubs;
-pub(crate) use search_context::{CHUNK, Groups, Pairs, Scene, Search, Trigger, is_before};
+pub(crate) use search_context::{
+    CHUNK, SearchContext, SearchSettings, Trigger, TriggerGroups, TriggerPairs, is_before,
+};
 
-use crate::accounts::Side;
 use crate::edge::{Adjacency, Stamp};
-use crate::settings::Pattern;
+use crate::settings::PatternSettings;
 use star::Star;
 
 /// The kinds of patterns, in the order of their columns.
@@ -83,32 +85,32 @@ impl Kind {
 
 /// What one worker needs again and again.
 #[derive(Debug)]
-pub(crate) struct Scratch<T> {
-    star: star::Scratch<T>,
-    scatter_gather: scatter_gather::Scratch<T>,
-    temporal_cycle: temporal_cycle::Scratch<T>,
-    simple_cycle: simple_cycle::Scratch,
+pub(crate) struct SearchScratch<T> {
+    star: star::StarScratch<T>,
+    scatter_gather: scatter_gather::ScatterGatherScratch<T>,
+    temporal_cycle: temporal_cycle::TemporalCycleScratch<T>,
+    simple_cycle: simple_cycle::SimpleCycleScratch,
     /// Triggers that may close a cycle.
     closing: Vec<u32>,
     pub credits: Credits,
 }
 
-impl<T: Stamp> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch {
-            star: star::Scratch::default(),
-            scatter_gather: scatter_gather::Scratch::default(),
-            temporal_cycle: temporal_cycle::Scratch::default(),
-            simple_cycle: simple_cycle::Scratch::default(),
+impl<T: Stamp> Default for SearchScratch<T> {
+    fn default() -> SearchScratch<T> {
+        SearchScratch {
+            star: star::StarScratch::default(),
+            scatter_gather: scatter_gather::ScatterGatherScratch::default(),
+            temporal_cycle: temporal_cycle::TemporalCycleScratch::default(),
+            simple_cycle: simple_cycle::SimpleCycleScratch::default(),
             closing: Vec::new(),
             credits: Credits::default(),
         }
     }
 }
 
-impl<T: Stamp> Scratch<T> {
+impl<T: Stamp> SearchScratch<T> {
     /// Is ready for a call that finds nothing yet.
-    pub(crate) fn start(&mut self, rows: usize, width: usize, evidence: Option<Evidence>) {
+    pub(crate) fn start(&mut self, rows: usize, width: usize, evidence: Option<MatchCollector>) {
         self.scatter_gather.start();
         self.credits.reset(rows, width);
         self.credits.evidence = evidence;
@@ -126,9 +128,9 @@ impl<T: Stamp> Scratch<T> {
 
 /// One enabled pattern.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct SearchPlan<'a> {
     pub kind: Kind,
-    pub pattern: &'a Pattern,
+    pub pattern: &'a PatternSettings,
     /// Column of its first bin.
     pub column: usize,
     pub length_max: usize,
@@ -138,14 +140,14 @@ pub(crate) struct Plan<'a> {
 /// Finds one kind of pattern for triggers that belong together: those of one account on `side`,
 /// or, where the kind has no sides, any.
 pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    plan: Plan<'_>,
+    scene: &SearchContext<'_, T, G>,
+    plan: SearchPlan<'_>,
     side: Option<Side>,
     places: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut SearchScratch<T>,
 ) {
-    let Plan { kind, pattern, column, length_max, work_max } = plan;
-    let search = Search { window: pattern.window, bins: &pattern.bins, column, work_max };
+    let SearchPlan { kind, pattern, column, length_max, work_max } = plan;
+    let search = SearchSettings { window: pattern.window, bins: &pattern.bins, column, work_max };
     let credits = &mut scratch.credits;
     let side = side.unwrap_or(Side::In);
     match kind {

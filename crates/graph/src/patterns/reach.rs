@@ -6,8 +6,8 @@
 //! a path can use. (Pruning by reachability before the enumeration: Blanusa et al., Fast Parallel
 //! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
 
-use crate::accounts::{Side, Table};
-use crate::store::Entry;
+use crate::accounts::AccountTable;
+use crate::edge::{Entry, Side};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Step<T> {
 
 /// All steps of one account to one neighbour.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run<T> {
+pub(crate) struct StepRun<T> {
     /// Time of the last of them.
     pub latest: T,
     /// The first.
@@ -35,7 +35,7 @@ pub(crate) struct Run<T> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Label {
+pub(crate) struct AccountLabel {
     /// First step towards the origin.
     pub head: u32,
     /// Best rank so far: the smaller, the better. Where the runs lie, once they are made.
@@ -45,18 +45,24 @@ pub(crate) struct Label {
     pub is_done: bool,
 }
 
-impl Default for Label {
-    fn default() -> Label {
-        Label { head: NONE, rank: u64::MAX, is_on_path: false, has_runs: false, is_done: false }
+impl Default for AccountLabel {
+    fn default() -> AccountLabel {
+        AccountLabel {
+            head: NONE,
+            rank: u64::MAX,
+            is_on_path: false,
+            has_runs: false,
+            is_done: false,
+        }
     }
 }
 
 /// One of the two searches.
 #[derive(Debug)]
-pub(crate) struct Reach<T> {
-    pub labels: Table<Label>,
+pub(crate) struct TimedReach<T> {
+    pub labels: AccountTable<AccountLabel>,
     pub steps: Vec<Step<T>>,
-    pub runs: Vec<Run<T>>,
+    pub runs: Vec<StepRun<T>>,
     /// Rank, number of the step that led here, account. Accounts of one rank come in order of
     /// discovery: their numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
@@ -65,10 +71,10 @@ pub(crate) struct Reach<T> {
     pub work: u64,
 }
 
-impl<T> Default for Reach<T> {
-    fn default() -> Reach<T> {
-        Reach {
-            labels: Table::default(),
+impl<T> Default for TimedReach<T> {
+    fn default() -> TimedReach<T> {
+        TimedReach {
+            labels: AccountTable::default(),
             steps: Vec::new(),
             runs: Vec::new(),
             heap: BinaryHeap::new(),
@@ -80,15 +86,15 @@ impl<T> Default for Reach<T> {
 
 /// The edges looked at from one side: those into the trigger's source, or out of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct SearchEnds {
     /// Edges of this side are walked.
     pub side: Side,
     pub origin: u32,
     pub goal: u32,
 }
 
-impl<T: Copy> Reach<T> {
-    pub(crate) fn start(&mut self, ends: Ends) {
+impl<T: Copy> TimedReach<T> {
+    pub(crate) fn start(&mut self, ends: SearchEnds) {
         self.labels.clear();
         self.steps.clear();
         self.runs.clear();
@@ -122,7 +128,7 @@ impl<T: Copy> Reach<T> {
 
     /// Notes that `entry`, an edge of `account`, leads towards the origin. Edges of one neighbour
     /// must come so that the last one noted is the one a path should try first.
-    pub(crate) fn note(&mut self, ends: Ends, account: u32, entry: Entry<T>, rank: u64) {
+    pub(crate) fn note(&mut self, ends: SearchEnds, account: u32, entry: Entry<T>, rank: u64) {
         self.work += 1;
         if entry.other == ends.origin {
             return;
@@ -178,7 +184,7 @@ impl<T: Copy> Reach<T> {
         while let Some(step) = self.steps.get(cursor as usize) {
             match self.runs.get_mut(from..).and_then(<[_]>::last_mut) {
                 Some(run) if run.to == step.to => run.latest = step.time,
-                _ => self.runs.push(Run { latest: step.time, first: cursor, to: step.to }),
+                _ => self.runs.push(StepRun { latest: step.time, first: cursor, to: step.to }),
             }
             cursor = step.next;
             self.work += 1;
@@ -200,7 +206,7 @@ impl<T: Copy> Reach<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.labels.bytes()
             + self.steps.capacity() * size_of::<Step<T>>()
-            + self.runs.capacity() * size_of::<Run<T>>()
+            + self.runs.capacity() * size_of::<StepRun<T>>()
             + self.heap.capacity() * size_of::<Reverse<(u64, u32, u32)>>()
             + self.fresh.capacity() * size_of::<(u64, u32, u32)>()
     }
@@ -208,19 +214,23 @@ impl<T: Copy> Reach<T> {
 
 /// What a search for temporal cycles needs again and again: both searches, and the path with its frames.
 #[derive(Debug)]
-pub(crate) struct Searches<T, F> {
-    pub towards: Reach<T>,
-    pub away: Reach<T>,
+pub(crate) struct TimedSearches<T, F> {
+    pub towards: TimedReach<T>,
+    pub away: TimedReach<T>,
     pub path: Vec<F>,
 }
 
-impl<T, F> Default for Searches<T, F> {
-    fn default() -> Searches<T, F> {
-        Searches { towards: Reach::default(), away: Reach::default(), path: Vec::new() }
+impl<T, F> Default for TimedSearches<T, F> {
+    fn default() -> TimedSearches<T, F> {
+        TimedSearches {
+            towards: TimedReach::default(),
+            away: TimedReach::default(),
+            path: Vec::new(),
+        }
     }
 }
 
-impl<T: Copy, F> Searches<T, F> {
+impl<T: Copy, F> TimedSearches<T, F> {
     pub(crate) fn bytes(&self) -> usize {
         self.towards.bytes() + self.away.bytes() + self.path.capacity() * size_of::<F>()
     }

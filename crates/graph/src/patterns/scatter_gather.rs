@@ -6,18 +6,18 @@
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
-use super::search_context::{Scene, Search, Trigger};
-use crate::accounts::{Side, Table};
-use crate::edge::{Adjacency, Lens, Stamp};
+use super::search_context::{SearchContext, SearchSettings, Trigger};
+use crate::accounts::AccountTable;
+use crate::edge::{Adjacency, Stamp, Visibility};
+use crate::edge::{Entry, Side};
 use crate::patterns::{Kind, hubs};
-use crate::store::Entry;
 
 /// Of so many accounts the lists are read together.
 const TOUCHED: usize = 64;
 
 /// A far account and what is known of its pattern.
 #[derive(Clone, Copy, Debug, Default)]
-struct Far {
+struct FarAccount {
     /// The last middle account whose legs were compared with this one.
     seen: u32,
     /// Middle accounts, or [`LATE`].
@@ -27,7 +27,7 @@ struct Far {
 /// Said of a pattern that a later edge completes.
 const LATE: u32 = u32::MAX;
 
-impl Far {
+impl FarAccount {
     fn is_late(&self) -> bool {
         self.size == LATE
     }
@@ -40,11 +40,11 @@ impl Far {
 }
 
 #[derive(Debug)]
-pub(crate) struct Scratch<T> {
+pub(crate) struct ScatterGatherScratch<T> {
     legs: Legs<T>,
     /// Whose legs these are, where all triggers of the call see the same.
     of: Option<(u32, Side)>,
-    far: Table<Far>,
+    far: AccountTable<FarAccount>,
     /// The keys of `far`.
     fars: Vec<u32>,
     /// Far and middle account of each whole pair of legs.
@@ -58,12 +58,12 @@ pub(crate) struct Scratch<T> {
     is_exact: bool,
 }
 
-impl<T: Stamp> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch {
+impl<T: Stamp> Default for ScatterGatherScratch<T> {
+    fn default() -> ScatterGatherScratch<T> {
+        ScatterGatherScratch {
             legs: Legs::default(),
             of: None,
-            far: Table::default(),
+            far: AccountTable::default(),
             fars: Vec::new(),
             members: Vec::new(),
             seen: Vec::new(),
@@ -74,7 +74,7 @@ impl<T: Stamp> Default for Scratch<T> {
     }
 }
 
-impl<T: Stamp> Scratch<T> {
+impl<T: Stamp> ScatterGatherScratch<T> {
     /// Forgets what an earlier call saw.
     pub(crate) fn start(&mut self) {
         self.of = None;
@@ -99,10 +99,10 @@ impl<T: Stamp> Scratch<T> {
 }
 
 /// One trigger in one of its two roles.
-struct Role<'a, T, G> {
-    scene: &'a Scene<'a, T, G>,
-    search: Search<'a>,
-    lens: Lens<T>,
+struct TriggerRole<'a, T, G> {
+    scene: &'a SearchContext<'a, T, G>,
+    search: SearchSettings<'a>,
+    lens: Visibility<T>,
     place: u32,
     trigger: Trigger<T>,
     near: u32,
@@ -116,11 +116,11 @@ struct Role<'a, T, G> {
 /// Finds the patterns that triggers with the same near account complete: all those of a call, or a
 /// part of them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     side: Side,
     group: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut ScatterGatherScratch<T>,
     credits: &mut Credits,
 ) {
     let Some(first) = group.first().and_then(|&place| scene.triggers.get(place as usize)) else {
@@ -151,7 +151,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         let from = trigger.time.closed(search.window);
         let mid = trigger.end(side.other());
         let lens = scene.lens(place);
-        let role = Role { scene, search, lens, place, trigger, near, mid, side, from };
+        let role = TriggerRole { scene, search, lens, place, trigger, near, mid, side, from };
         // Charged whether the legs are followed or looked at anew: a budget must not depend on it.
         scratch.work = scene.cost(search, near, side, role.live(), lens);
         if scratch.work > search.work_max {
@@ -185,7 +185,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     }
 }
 
-impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
+impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     fn live(&self) -> (T, T) {
         self.from.onward()
     }
@@ -223,7 +223,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     }
 
     /// Says whether all patterns were seen.
-    fn run(&self, scratch: &mut Scratch<T>, credits: &mut Credits) -> bool {
+    fn run(&self, scratch: &mut ScatterGatherScratch<T>, credits: &mut Credits) -> bool {
         let time = self.trigger.time;
         if !self.trigger.is_loop() && scratch.legs.get(self.mid).is_none_or(|leg| leg.newest > time)
         {
@@ -243,9 +243,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     }
 
     /// The far accounts: those with a live leg at mid.
-    fn collect_far(&self, scratch: &mut Scratch<T>) -> bool {
+    fn collect_far(&self, scratch: &mut ScatterGatherScratch<T>) -> bool {
         scratch.work += self.cost(scratch.is_exact, self.mid, self.side, self.live());
-        let Scratch { far, fars, work, .. } = scratch;
+        let ScatterGatherScratch { far, fars, work, .. } = scratch;
         far.clear();
         fars.clear();
         if *work > self.search.work_max {
@@ -267,7 +267,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 
     /// What a search looks at of an account: so much, or at most so much.
     fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
-        let Role { scene, search, lens, .. } = *self;
+        let TriggerRole { scene, search, lens, .. } = *self;
         if is_exact {
             return scene.cost(search, account, side, window, lens);
         }
@@ -275,7 +275,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     }
 
     /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
-    fn intersect(&self, scratch: &mut Scratch<T>, is_late: bool) -> bool {
+    fn intersect(&self, scratch: &mut ScatterGatherScratch<T>, is_late: bool) -> bool {
         scratch.members.clear();
         // Dead legs matter only where a live one at near is too late.
         let window = if is_late { T::always() } else { self.live() };
@@ -322,7 +322,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         true
     }
 
-    fn by_fars(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+    fn by_fars(&self, scratch: &mut ScatterGatherScratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         scratch.seen.resize(scratch.legs.all().len(), 0);
         for at in 0..scratch.fars.len() {
@@ -358,7 +358,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         }
     }
 
-    fn by_middles(&self, scratch: &mut Scratch<T>, window: (T, T)) {
+    fn by_middles(&self, scratch: &mut ScatterGatherScratch<T>, window: (T, T)) {
         let time = self.trigger.time;
         for at in 0..scratch.legs.all().len() {
             if at % TOUCHED == 0 {
@@ -387,7 +387,7 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
     }
 
     /// A far account that pays itself stands in the middle too, if it has a live leg at near.
-    fn add_loops(&self, scratch: &mut Scratch<T>) {
+    fn add_loops(&self, scratch: &mut ScatterGatherScratch<T>) {
         let time = self.trigger.time;
         for &account in &scratch.fars {
             let loops = self.scene.graph.loops(account).filter(|one| self.lens.sees(*one));
@@ -405,9 +405,9 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
         }
     }
 
-    fn count(&self, scratch: &mut Scratch<T>, credits: &mut Credits) {
-        let Scratch { far, fars, members, .. } = scratch;
-        let is_pattern = |far: &Far| !far.is_late() && far.size >= 2;
+    fn count(&self, scratch: &mut ScatterGatherScratch<T>, credits: &mut Credits) {
+        let ScatterGatherScratch { far, fars, members, .. } = scratch;
+        let is_pattern = |far: &FarAccount| !far.is_late() && far.size >= 2;
         for &account in fars.iter() {
             let Some(one) = far.get(account).filter(|one| is_pattern(one)) else { continue };
             if self.scene.is_causal && !self.trigger.is_loop() {
@@ -450,9 +450,8 @@ impl<T: Stamp, G: Adjacency<T>> Role<'_, T, G> {
 mod tests {
     use super::super::hubs::{Hubs, place};
     use super::Legs;
-    use crate::accounts::Side;
-    use crate::edge::{Floor, Lens};
-    use crate::store::Entry;
+    use crate::edge::{Entry, Side};
+    use crate::edge::{EvictionFloor, Visibility};
 
     #[test]
     fn legs_that_are_ahead_of_a_part_are_left_to_later_ones() {
@@ -461,7 +460,7 @@ mod tests {
         let mut legs = Legs::default();
         legs.see(Entry { time: 5, other: 1, seq: 120 });
         hubs.put_legs(place, legs);
-        let until = |at| Lens::until(100, at, 20, Floor::default());
+        let until = |at| Visibility::until(100, at, 20, EvictionFloor::default());
         assert!(hubs.take_legs(place, until(19)).is_none(), "its last edge is yet to come");
         assert!(hubs.take_legs(place, until(20)).is_some());
         assert!(hubs.take_legs(place, until(21)).is_none(), "another worker has them");

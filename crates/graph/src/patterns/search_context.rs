@@ -1,9 +1,9 @@
 //! What every pattern is given: the graph with the batch in it, and the batch.
 
 use super::hubs::Hubs;
-use crate::accounts::{Side, Spread};
-use crate::edge::{Adjacency, Floor, Lens, Stamp};
-use crate::store::Entry;
+use crate::accounts::AccountHash;
+use crate::edge::{Adjacency, EvictionFloor, Stamp, Visibility};
+use crate::edge::{Entry, Side};
 use hashbrown::HashMap;
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(crate) struct Trigger<T> {
     pub target: u32,
     pub time: T,
     /// What was evicted before it came (causal mode).
-    pub floor: Floor<T>,
+    pub floor: EvictionFloor<T>,
 }
 
 impl<T: Stamp> Trigger<T> {
@@ -38,16 +38,16 @@ const PART: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
 /// Places of the batch, those of one account together, in order of arrival within.
 #[derive(Debug, Default)]
-pub(crate) struct Groups {
+pub(crate) struct TriggerGroups {
     places: Vec<u32>,
     starts: Vec<u32>,
     keyed: Vec<u64>,
 }
 
-impl Groups {
+impl TriggerGroups {
     /// Groups the batch by the accounts that have its edges on `side`.
     pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>], side: Side) {
-        let Groups { places, starts, keyed } = self;
+        let TriggerGroups { places, starts, keyed } = self;
         let keys = (0u64..).zip(triggers);
         keyed.clear();
         keyed.extend(keys.map(|(place, one)| u64::from(one.end(side)) << 32 | place));
@@ -121,9 +121,9 @@ const NONE: u32 = u32::MAX;
 
 /// The batch's own edges by their ends: batch mode credits them with what others complete.
 #[derive(Debug, Default)]
-pub(crate) struct Pairs {
+pub(crate) struct TriggerPairs {
     /// The last place of each pair.
-    last: HashMap<(u32, u32), u32, Spread>,
+    last: HashMap<(u32, u32), u32, AccountHash>,
     /// The place before, of the same pair.
     before: Vec<u32>,
     /// Most pairs that are asked for have no edge in the batch.
@@ -137,7 +137,7 @@ fn bit(source: u32, target: u32) -> (usize, u64) {
     ((at / u64::BITS) as usize, 1 << (at % u64::BITS))
 }
 
-impl Pairs {
+impl TriggerPairs {
     pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>]) {
         self.last.clear();
         self.before.clear();
@@ -169,7 +169,7 @@ impl Pairs {
 }
 
 #[derive(Debug)]
-pub(crate) struct Scene<'a, T, G> {
+pub(crate) struct SearchContext<'a, T, G> {
     pub graph: &'a G,
     /// The batch, in its order of arrival.
     pub triggers: &'a [Trigger<T>],
@@ -177,25 +177,25 @@ pub(crate) struct Scene<'a, T, G> {
     pub first: u32,
     pub is_causal: bool,
     /// Filled in batch mode only.
-    pub pairs: &'a Pairs,
+    pub pairs: &'a TriggerPairs,
     /// Legs are kept in causal mode only.
     pub hubs: &'a Hubs<T>,
 }
 
-impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
+impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     /// What the trigger at `place` sees.
-    pub(crate) fn lens(&self, place: u32) -> Lens<T> {
+    pub(crate) fn lens(&self, place: u32) -> Visibility<T> {
         if self.is_causal {
             let trigger = self.triggers.get(place as usize);
             let (time, floor) = trigger.map(|one| (one.time, one.floor)).unwrap_or_default();
-            Lens::until(self.first, place, time, floor)
+            Visibility::until(self.first, place, time, floor)
         } else {
-            Lens::whole(self.first)
+            Visibility::whole(self.first)
         }
     }
 
     /// Whether what a search looks at is counted edge by edge.
-    pub(crate) fn is_budget_counted(&self, search: Search<'_>) -> bool {
+    pub(crate) fn is_budget_counted(&self, search: SearchSettings<'_>) -> bool {
         self.is_causal && search.work_max < u64::MAX && !self.graph.is_ordered()
     }
 
@@ -203,11 +203,11 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
     /// on what else its call brought: then it is counted, but no further than it reaches.
     pub(crate) fn cost(
         &self,
-        search: Search<'_>,
+        search: SearchSettings<'_>,
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> u64 {
         if !self.is_budget_counted(search) {
             return self.graph.at_most(account, side, window, lens) as u64;
@@ -255,7 +255,7 @@ impl<T: Stamp, G: Adjacency<T>> Scene<'_, T, G> {
     }
 
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
-        Lens::<T>::whole(self.first).place(entry.seq)
+        Visibility::<T>::whole(self.first).place(entry.seq)
     }
 }
 
@@ -276,7 +276,7 @@ pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
 
 /// A pattern's settings as the search uses them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Search<'a> {
+pub(crate) struct SearchSettings<'a> {
     pub window: u64,
     /// Upper ends of the bins, increasing.
     pub bins: &'a [u64],
@@ -286,7 +286,7 @@ pub(crate) struct Search<'a> {
     pub work_max: u64,
 }
 
-impl Search<'_> {
+impl SearchSettings<'_> {
     /// The column of a size: the first bin that is not smaller, else the last.
     pub(crate) fn column_of(&self, size: usize) -> usize {
         let bin = match self.bins.get(size.saturating_sub(2)) {

@@ -6,32 +6,32 @@
 //! most triggers end here because the searches did not meet. The rest of the search towards the
 //! source goes over hops that the other one saw, so that what is left are hops of paths.
 
-use super::breadth_first::{Breadth, Hop, NONE};
+use super::breadth_first::{BreadthFirst, Hop, NONE};
 use super::credits::Credits;
-use super::search_context::{Scene, Search, Trigger, is_before};
-use crate::accounts::Side;
-use crate::edge::{Adjacency, Lens, Stamp};
+use super::search_context::{SearchContext, SearchSettings, Trigger, is_before};
+use crate::edge::Side;
+use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::patterns::Kind;
 
 /// Lists that are read together before the first is looked at.
 const TOUCHED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    towards: Breadth,
-    away: Breadth,
-    path: Vec<Frame>,
+pub(crate) struct SimpleCycleScratch {
+    towards: BreadthFirst,
+    away: BreadthFirst,
+    path: Vec<SimpleFrame>,
 }
 
-impl Scratch {
+impl SimpleCycleScratch {
     pub(crate) fn bytes(&self) -> usize {
-        self.towards.bytes() + self.away.bytes() + self.path.capacity() * size_of::<Frame>()
+        self.towards.bytes() + self.away.bytes() + self.path.capacity() * size_of::<SimpleFrame>()
     }
 }
 
 /// An account of the path.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct SimpleFrame {
     /// Its place in the search towards the source.
     place: u32,
     /// The next hop to try.
@@ -42,10 +42,10 @@ pub(crate) struct Frame {
 
 /// The trigger and what its hops may be.
 #[derive(Debug)]
-struct Hops<'a, T, G> {
-    scene: &'a Scene<'a, T, G>,
-    search: Search<'a>,
-    lens: Lens<T>,
+struct SimplePaths<'a, T, G> {
+    scene: &'a SearchContext<'a, T, G>,
+    search: SearchSettings<'a>,
+    lens: Visibility<T>,
     place: u32,
     trigger: Trigger<T>,
     from: T,
@@ -55,11 +55,11 @@ struct Hops<'a, T, G> {
 
 /// Finds the cycles of at most `length_max` edges that the edge at `place` completes.
 pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     length_max: usize,
     place: u32,
-    scratch: &mut Scratch,
+    scratch: &mut SimpleCycleScratch,
     credits: &mut Credits,
 ) {
     let trigger = scene.triggers[place as usize];
@@ -70,8 +70,8 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     // No path has more hops than there are edges.
     let hops_max = u32::try_from(length_max - 1).unwrap_or(NONE);
     let (from, is_ordered) = (trigger.time.closed(search.window), scene.graph.is_ordered());
-    let hops = Hops { scene, search, lens, place, trigger, from, hops_max, is_ordered };
-    let Scratch { towards, away, path } = scratch;
+    let hops = SimplePaths { scene, search, lens, place, trigger, from, hops_max, is_ordered };
+    let SimpleCycleScratch { towards, away, path } = scratch;
     let is_done =
         hops.meet(towards, away) && hops.join(towards, away) && hops.walk(towards, path, credits);
     if !is_done {
@@ -79,7 +79,7 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
     }
 }
 
-impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
+impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
     /// Whether a hop to `target` counts as earlier than the trigger.
     fn is_earlier(&self, time: T, target: u32) -> bool {
         time < self.trigger.time
@@ -88,7 +88,7 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
     }
 
     /// Searches from both ends; says whether the budget was enough.
-    fn meet(&self, towards: &mut Breadth, away: &mut Breadth) -> bool {
+    fn meet(&self, towards: &mut BreadthFirst, away: &mut BreadthFirst) -> bool {
         let Trigger { source, target, .. } = self.trigger;
         towards.start(source);
         away.start(target);
@@ -121,7 +121,12 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
     }
 
     /// Looks at what leads to an account, or where it leads.
-    fn expand(&self, reach: &mut Breadth, side: Side, (place, account, rank): (u32, u32, u32)) {
+    fn expand(
+        &self,
+        reach: &mut BreadthFirst,
+        side: Side,
+        (place, account, rank): (u32, u32, u32),
+    ) {
         let window = (self.from, self.trigger.time);
         let next = reach.ahead(TOUCHED_MAX);
         if next.len() > 1 {
@@ -147,7 +152,7 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
 
     /// Ends the search towards the source, among the hops that the other one has seen. Says
     /// whether the budget was enough.
-    fn join(&self, towards: &mut Breadth, away: &Breadth) -> bool {
+    fn join(&self, towards: &mut BreadthFirst, away: &BreadthFirst) -> bool {
         while let Some((place, account, rank)) = towards.peek(self.trigger.target) {
             towards.take();
             let head = away.place(account).and_then(|at| away.get(at)).map_or(NONE, |at| at.head);
@@ -168,12 +173,17 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
     }
 
     /// Lists the paths; says whether it saw all.
-    fn walk(&self, reach: &mut Breadth, path: &mut Vec<Frame>, credits: &mut Credits) -> bool {
+    fn walk(
+        &self,
+        reach: &mut BreadthFirst,
+        path: &mut Vec<SimpleFrame>,
+        credits: &mut Credits,
+    ) -> bool {
         let Some(start) = reach.place(self.trigger.target) else { return true };
         path.clear();
         let Some(first) = reach.seen.get_mut(start as usize) else { return true };
         first.is_on_path = true;
-        path.push(Frame { place: start, cursor: first.head, taken: NONE });
+        path.push(SimpleFrame { place: start, cursor: first.head, taken: NONE });
         loop {
             let taken = path.len() as u32;
             let Some(frame) = path.last_mut() else { return true };
@@ -198,12 +208,12 @@ impl<T: Stamp, G: Adjacency<T>> Hops<'_, T, G> {
             let Some(seen) = reach.seen.get_mut(hop.to as usize) else { continue };
             if !seen.is_on_path && taken + seen.rank <= self.hops_max {
                 seen.is_on_path = true;
-                path.push(Frame { place: hop.to, cursor: seen.head, taken: NONE });
+                path.push(SimpleFrame { place: hop.to, cursor: seen.head, taken: NONE });
             }
         }
     }
 
-    fn found(&self, reach: &Breadth, path: &[Frame], credits: &mut Credits) {
+    fn found(&self, reach: &BreadthFirst, path: &[SimpleFrame], credits: &mut Credits) {
         let size = path.len() + 1;
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);

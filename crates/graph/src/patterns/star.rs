@@ -4,20 +4,20 @@
 //! once.
 
 use super::credits::Credits;
-use super::search_context::{Scene, Search};
-use crate::accounts::{Side, Table};
+use super::search_context::{SearchContext, SearchSettings};
+use crate::accounts::AccountTable;
 use crate::edge::{Adjacency, Stamp};
+use crate::edge::{Entry, Side};
 use crate::patterns::{Kind, hubs};
-use crate::statistics::{NoValues, Running, Vertex};
-use crate::store::Entry;
+use crate::statistics::{NoValues, SlidingWindow, Vertex};
 
 /// So many neighbours are looked through one by one.
 const FEW: usize = 8;
 
 #[derive(Debug, Default)]
-pub(crate) struct Scratch<T> {
+pub(crate) struct StarScratch<T> {
     /// How often each neighbour is in the window.
-    inside: Table<u32>,
+    inside: AccountTable<u32>,
     entries: Vec<Entry<T>>,
     sizes: Vec<u32>,
     other_sizes: Vec<u32>,
@@ -25,7 +25,7 @@ pub(crate) struct Scratch<T> {
     reach: Vec<u32>,
 }
 
-impl<T> Scratch<T> {
+impl<T> StarScratch<T> {
     pub(crate) fn bytes(&self) -> usize {
         self.inside.bytes() + self.entries.capacity() * size_of::<Entry<T>>()
     }
@@ -42,11 +42,11 @@ pub(crate) struct Star {
 
 /// Fan or degree of the account that all triggers of `group` have on `star.side`.
 pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     star: Star,
     group: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
     let Some(centre) = centre(scene, star.side, group) else { return };
@@ -64,11 +64,11 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
 
 /// Gather-scatter of the account that all triggers of `group` have on `side`.
 pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     side: Side,
     group: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
     let Some(centre) = centre(scene, side, group) else { return };
@@ -97,7 +97,7 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     scratch.other_sizes = others;
 }
 
-fn centre<T: Stamp, G>(scene: &Scene<'_, T, G>, side: Side, group: &[u32]) -> Option<u32> {
+fn centre<T: Stamp, G>(scene: &SearchContext<'_, T, G>, side: Side, group: &[u32]) -> Option<u32> {
     let first = scene.triggers.get(*group.first()? as usize)?;
     Some(first.end(side))
 }
@@ -105,13 +105,13 @@ fn centre<T: Stamp, G>(scene: &Scene<'_, T, G>, side: Side, group: &[u32]) -> Op
 /// The size of the window `(t - window, t]` at `centre` for each trigger of the group.
 #[expect(clippy::too_many_arguments, reason = "one call each for fan, degree and both sides")]
 fn measure<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
+    scene: &SearchContext<'_, T, G>,
     window: u64,
     centre: u32,
     side: Side,
     by_neighbour: bool,
     group: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut StarScratch<T>,
     sizes: &mut Vec<u32>,
 ) {
     sizes.clear();
@@ -156,7 +156,7 @@ fn measure<T: Stamp, G: Adjacency<T>>(
 
 /// Distinct neighbours of a hub, from where its last trigger left off.
 fn carry_on<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
+    scene: &SearchContext<'_, T, G>,
     window: u64,
     account: u32,
     side: Side,
@@ -165,13 +165,13 @@ fn carry_on<T: Stamp, G: Adjacency<T>>(
 ) {
     let kept = hubs::place(account, side, window);
     let key = scene.graph.key(account);
-    let mut running = scene.hubs.take_star(kept).unwrap_or_else(|| Running::new(key, 0));
+    let mut running = scene.hubs.take_star(kept).unwrap_or_else(|| SlidingWindow::new(key, 0));
     for &place in group {
         let time = scene.triggers[place as usize].time;
         let window = (time.open(window), time);
         let vertex = Vertex { account, side, window, lens: scene.lens(place) };
         if !running.is_of(scene.graph, vertex) {
-            running = Running::new(key, 0);
+            running = SlidingWindow::new(key, 0);
         }
         running.advance(scene.graph, &NoValues, vertex, false);
         sizes.push(running.fan() as u32);
@@ -180,7 +180,10 @@ fn carry_on<T: Stamp, G: Adjacency<T>>(
 }
 
 /// How many different neighbours there are.
-fn distinct<T: Stamp>(mut seen: impl Iterator<Item = Entry<T>>, inside: &mut Table<u32>) -> u32 {
+fn distinct<T: Stamp>(
+    mut seen: impl Iterator<Item = Entry<T>>,
+    inside: &mut AccountTable<u32>,
+) -> u32 {
     // Most accounts have a handful: looking through those takes less than a table.
     let mut few = [0; FEW];
     let mut count = 0;
@@ -202,18 +205,18 @@ fn distinct<T: Stamp>(mut seen: impl Iterator<Item = Entry<T>>, inside: &mut Tab
 
 /// Distinct neighbours of windows that only move forward, for a graph in order of time.
 fn slide<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
+    scene: &SearchContext<'_, T, G>,
     window: u64,
     centre: u32,
     side: Side,
     group: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut StarScratch<T>,
     sizes: &mut Vec<u32>,
 ) {
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     let span =
         (scene.triggers[first as usize].time.open(window), scene.triggers[last as usize].time);
-    let Scratch { inside, entries, .. } = scratch;
+    let StarScratch { inside, entries, .. } = scratch;
     entries.clear();
     // What the first trigger sees at the old end and the last one at the new end.
     let lens = scene.lens(last).with_floor_of(scene.lens(first));
@@ -247,13 +250,13 @@ fn slide<T: Stamp, G: Adjacency<T>>(
 /// Credits each pattern to the batch's edges in it.
 #[expect(clippy::too_many_arguments, reason = "one call each for stars and gather-scatters")]
 fn credit<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     centre: u32,
     sides: &[Side],
     group: &[u32],
     sizes: &[u32],
-    scratch: &mut Scratch<T>,
+    scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
     if sizes.iter().all(|&size| size < 2) {
@@ -271,7 +274,7 @@ fn credit<T: Stamp, G: Adjacency<T>>(
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     let span = (time(first).open(search.window), time(last));
     for &side in sides {
-        let Scratch { entries, reach, .. } = scratch;
+        let StarScratch { entries, reach, .. } = scratch;
         entries.clear();
         let all = scene.graph.descending(centre, side, span, scene.lens(first));
         if scene.graph.is_ordered() {

@@ -1,21 +1,20 @@
 //! Cycles whose edges follow each other in time (specification, D5).
 
 use super::credits::Credits;
-use super::reach::{Ends, NONE, Reach, Searches};
-use super::search_context::{Scene, Search};
-use crate::accounts::Side;
+use super::reach::{NONE, SearchEnds, TimedReach, TimedSearches};
+use super::search_context::{SearchContext, SearchSettings};
 use crate::edge::{Adjacency, Stamp};
+use crate::edge::{Entry, Side};
 use crate::patterns::Kind;
-use crate::store::Entry;
 
-pub(crate) type Scratch<T> = Searches<T, Frame<T>>;
+pub(crate) type TemporalCycleScratch<T> = TimedSearches<T, TemporalFrame<T>>;
 
 /// Lists of so many accounts are read together when they are found: of more, few are looked at soon.
 const TOUCHED_MAX: usize = 16;
 
 /// An account of the path, and the step taken from it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frame<T> {
+pub(crate) struct TemporalFrame<T> {
     account: u32,
     /// No step from here may be earlier.
     bound: T,
@@ -28,19 +27,19 @@ pub(crate) struct Frame<T> {
 
 /// Finds the cycles that the edge at `place` completes.
 pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     place: u32,
-    scratch: &mut Scratch<T>,
+    scratch: &mut TemporalCycleScratch<T>,
     credits: &mut Credits,
 ) {
     let trigger = scene.triggers[place as usize];
     // Many searches end here, before anything is set up for them.
     let Some(window) = window_of(scene, search, place) else { return };
-    let Searches { towards, away, path } = scratch;
-    let to_source = Ends { side: Side::In, origin: trigger.source, goal: trigger.target };
-    let from_target = Ends { side: Side::Out, origin: trigger.target, goal: trigger.source };
-    let paths = Paths { scene, search, place, window, to_source, from_target };
+    let TimedSearches { towards, away, path } = scratch;
+    let to_source = SearchEnds { side: Side::In, origin: trigger.source, goal: trigger.target };
+    let from_target = SearchEnds { side: Side::Out, origin: trigger.target, goal: trigger.source };
+    let paths = TemporalPaths { scene, search, place, window, to_source, from_target };
     let is_done = paths.meet(towards, away)
         && paths.join(towards, away)
         && (towards.head(trigger.target) == NONE || paths.walk(towards, path, credits));
@@ -52,8 +51,8 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
 /// The times at which a path from the trigger's target to its source may run: from the first edge
 /// out of the target to the last into the source. None: there is no path.
 fn window_of<T: Stamp, G: Adjacency<T>>(
-    scene: &Scene<'_, T, G>,
-    search: Search<'_>,
+    scene: &SearchContext<'_, T, G>,
+    search: SearchSettings<'_>,
     place: u32,
 ) -> Option<(T, T)> {
     let trigger = scene.triggers[place as usize];
@@ -69,16 +68,16 @@ fn window_of<T: Stamp, G: Adjacency<T>>(
 }
 
 /// The paths from a trigger's target to its source.
-struct Paths<'a, T, G> {
-    scene: &'a Scene<'a, T, G>,
-    search: Search<'a>,
+struct TemporalPaths<'a, T, G> {
+    scene: &'a SearchContext<'a, T, G>,
+    search: SearchSettings<'a>,
     place: u32,
     window: (T, T),
-    to_source: Ends,
-    from_target: Ends,
+    to_source: SearchEnds,
+    from_target: SearchEnds,
 }
 
-impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
+impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
     /// What may be walked to an account from which the source is reached: before the latest time
     /// at which a path leaves it.
     fn window_to(&self, (rank, account): (u64, u32)) -> (T, T) {
@@ -99,7 +98,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     /// Searches from both ends, by latest departure and by earliest arrival, until each hop of a
     /// path has been seen from one of them: then the earliest arrival that was not looked at is
     /// not before the latest departure that was not. Says whether the budget was enough.
-    fn meet(&self, towards: &mut Reach<T>, away: &mut Reach<T>) -> bool {
+    fn meet(&self, towards: &mut TimedReach<T>, away: &mut TimedReach<T>) -> bool {
         let (graph, lens) = (self.scene.graph, self.scene.lens(self.place));
         towards.start(self.to_source);
         away.start(self.from_target);
@@ -177,14 +176,14 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     }
 
     /// Has accounts that were just found looked at some time, but for those that lead nowhere.
-    fn queue(&self, reach: &mut Reach<T>, side: Side) {
+    fn queue(&self, reach: &mut TimedReach<T>, side: Side) {
         let found = reach.fresh.iter().map(|&(.., account)| account);
         self.scene.graph.touch_any(side, found);
         reach.queue(|account| self.scene.graph.has_any(account, side));
     }
 
     /// Reads where the lists of these accounts lie, so that the waits overlap.
-    fn touch(&self, reach: &mut Reach<T>, side: Side) {
+    fn touch(&self, reach: &mut TimedReach<T>, side: Side) {
         let fresh = &reach.fresh;
         if fresh.len() <= TOUCHED_MAX
             && let Some(best) = fresh.iter().map(|one| one.0).min()
@@ -201,7 +200,7 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
 
     /// Ends the search towards the source, among the hops that the other one has seen alone. Says
     /// whether the budget was enough.
-    fn join(&self, towards: &mut Reach<T>, away: &Reach<T>) -> bool {
+    fn join(&self, towards: &mut TimedReach<T>, away: &TimedReach<T>) -> bool {
         while let Some(next) = towards.peek() {
             let (_, latest) = self.window_to(next);
             let account = next.1;
@@ -225,10 +224,15 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     }
 
     /// Lists the paths; says whether all were seen.
-    fn walk(&self, reach: &mut Reach<T>, path: &mut Vec<Frame<T>>, credits: &mut Credits) -> bool {
+    fn walk(
+        &self,
+        reach: &mut TimedReach<T>,
+        path: &mut Vec<TemporalFrame<T>>,
+        credits: &mut Credits,
+    ) -> bool {
         let (start, goal) = (self.from_target.origin, self.to_source.origin);
         path.clear();
-        path.push(Frame::new(reach, start, self.window.0));
+        path.push(TemporalFrame::new(reach, start, self.window.0));
         reach.set_on_path(start, true);
         while let Some(frame) = path.last_mut() {
             if reach.work > self.search.work_max {
@@ -244,13 +248,13 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
             } else if !reach.labels.get(to).is_some_and(|label| label.is_on_path) {
                 let bound = T::from_offset(reach.steps[taken as usize].time.offset() + 1);
                 reach.set_on_path(to, true);
-                path.push(Frame::new(reach, to, bound));
+                path.push(TemporalFrame::new(reach, to, bound));
             }
         }
         true
     }
 
-    fn found(&self, reach: &mut Reach<T>, path: &[Frame<T>], credits: &mut Credits) {
+    fn found(&self, reach: &mut TimedReach<T>, path: &[TemporalFrame<T>], credits: &mut Credits) {
         let size = path.len() + 1;
         let column = self.search.column_of(size);
         credits.add(self.place as usize, column);
@@ -284,15 +288,15 @@ impl<T: Stamp, G: Adjacency<T>> Paths<'_, T, G> {
     }
 }
 
-impl<T: Stamp> Frame<T> {
-    fn new(reach: &mut Reach<T>, account: u32, bound: T) -> Frame<T> {
+impl<T: Stamp> TemporalFrame<T> {
+    fn new(reach: &mut TimedReach<T>, account: u32, bound: T) -> TemporalFrame<T> {
         let runs = reach.runs_of(account);
-        Frame { account, bound, cursor: runs.start, end: runs.end, taken: NONE }
+        TemporalFrame { account, bound, cursor: runs.start, end: runs.end, taken: NONE }
     }
 }
 
 /// Takes the next neighbour of a frame: the first step of its run that the bound allows.
-fn choose<T: Stamp>(reach: &mut Reach<T>, frame: &mut Frame<T>) -> Option<(u32, u32)> {
+fn choose<T: Stamp>(reach: &mut TimedReach<T>, frame: &mut TemporalFrame<T>) -> Option<(u32, u32)> {
     if frame.cursor == frame.end {
         return None;
     }

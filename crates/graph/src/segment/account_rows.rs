@@ -1,30 +1,29 @@
 //! The rows of an account in the segments that a window touches, and their entries.
 
-use super::attached::Part;
-use super::combined_index::{Look, TOGETHER};
-use crate::accounts::Side;
-use crate::edge::{Lens, Stamp};
-use crate::segment::{List, Row, Wanted};
-use crate::store::Entry;
+use super::attached::AttachedSegment;
+use super::combined_index::{RowLookup, TOGETHER};
+use super::rows::{ListKind, RowRequest, SegmentRow};
+use crate::edge::{Entry, Side};
+use crate::edge::{Stamp, Visibility};
 use std::ops::Range;
 
 /// What segments know of a window.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window<'a, T> {
+pub(crate) struct SegmentWindow<'a, T> {
     /// Those that it may touch,
-    pub parts: &'a [Part<T>],
+    pub parts: &'a [AttachedSegment<T>],
     /// and the number of the first of them.
     pub start: usize,
     pub span: (T, T),
-    pub until: Option<Lens<T>>,
+    pub until: Option<Visibility<T>>,
 }
 
 /// The rows of one account in segments, in either direction of time: only one in one iterator.
-pub(crate) struct Sealed<'a, T> {
-    look: Look<'a>,
+pub(crate) struct SegmentRows<'a, T> {
+    look: RowLookup<'a>,
     account: u32,
-    list: List,
-    window: Window<'a, T>,
+    list: ListKind,
+    window: SegmentWindow<'a, T>,
     /// Parts that were not looked at.
     rest: Range<usize>,
     /// Of those from here on `present` have a row.
@@ -32,38 +31,38 @@ pub(crate) struct Sealed<'a, T> {
     present: u64,
 }
 
-pub(crate) type Found<'a, T> = (&'a Part<T>, Row<'a>, Range<usize>);
+pub(crate) type FoundRow<'a, T> = (&'a AttachedSegment<T>, SegmentRow<'a>, Range<usize>);
 
-impl<'a, T: Stamp> Sealed<'a, T> {
+impl<'a, T: Stamp> SegmentRows<'a, T> {
     /// The rows of an account, which `look` finds.
     #[inline]
     pub(crate) fn new(
-        look: Look<'a>,
+        look: RowLookup<'a>,
         account: u32,
         side: Side,
-        window: Window<'a, T>,
-    ) -> Sealed<'a, T> {
+        window: SegmentWindow<'a, T>,
+    ) -> SegmentRows<'a, T> {
         let rest = 0..window.parts.len();
-        Sealed { look, account, list: side.into(), window, rest, from: 0, present: 0 }
+        SegmentRows { look, account, list: side.into(), window, rest, from: 0, present: 0 }
     }
 
     /// The row in the part of this number, where it has one, and what of it the window holds.
     #[inline(always)]
-    fn found(&self, at: usize) -> Option<Found<'a, T>> {
+    fn found(&self, at: usize) -> Option<FoundRow<'a, T>> {
         let part = self.window.parts.get(at)?;
         let place = self.look.row(self.window.start + at);
-        let wanted = Wanted { account: self.account, list: self.list, place };
+        let wanted = RowRequest { account: self.account, list: self.list, place };
         let row = part.segment.row_at(wanted);
         let inside = part.inside(&row, self.window.span, self.window.until);
         (!inside.is_empty()).then_some((part, row, inside))
     }
 }
 
-impl<'a, T: Stamp> Iterator for Sealed<'a, T> {
-    type Item = Found<'a, T>;
+impl<'a, T: Stamp> Iterator for SegmentRows<'a, T> {
+    type Item = FoundRow<'a, T>;
 
     #[inline]
-    fn next(&mut self) -> Option<Found<'a, T>> {
+    fn next(&mut self) -> Option<FoundRow<'a, T>> {
         loop {
             while self.present != 0 {
                 let at = self.from + self.present.trailing_zeros() as usize;
@@ -83,9 +82,9 @@ impl<'a, T: Stamp> Iterator for Sealed<'a, T> {
     }
 }
 
-impl<'a, T: Stamp> DoubleEndedIterator for Sealed<'a, T> {
+impl<'a, T: Stamp> DoubleEndedIterator for SegmentRows<'a, T> {
     #[inline]
-    fn next_back(&mut self) -> Option<Found<'a, T>> {
+    fn next_back(&mut self) -> Option<FoundRow<'a, T>> {
         loop {
             while self.present != 0 {
                 let highest = self.present.ilog2();
@@ -106,40 +105,40 @@ impl<'a, T: Stamp> DoubleEndedIterator for Sealed<'a, T> {
 }
 
 /// What is left of a row.
-enum Run<'a> {
+enum RemainingRow<'a> {
     Near(std::slice::Iter<'a, u64>),
-    Far(Row<'a>, Range<usize>),
+    Far(SegmentRow<'a>, Range<usize>),
 }
 
 /// Entries of one account in the segments, in either direction of time.
-pub(crate) struct Older<'a, T, const BACKWARD: bool> {
-    rows: Sealed<'a, T>,
-    part: Option<&'a Part<T>>,
-    run: Run<'a>,
+pub(crate) struct SegmentEntries<'a, T, const BACKWARD: bool> {
+    rows: SegmentRows<'a, T>,
+    part: Option<&'a AttachedSegment<T>>,
+    run: RemainingRow<'a>,
 }
 
-impl<'a, T: Stamp, const BACKWARD: bool> Older<'a, T, BACKWARD> {
+impl<'a, T: Stamp, const BACKWARD: bool> SegmentEntries<'a, T, BACKWARD> {
     #[inline]
-    pub(crate) fn new(rows: Sealed<'a, T>) -> Older<'a, T, BACKWARD> {
-        Older { rows, part: None, run: Run::Near([].iter()) }
+    pub(crate) fn new(rows: SegmentRows<'a, T>) -> SegmentEntries<'a, T, BACKWARD> {
+        SegmentEntries { rows, part: None, run: RemainingRow::Near([].iter()) }
     }
 
     #[inline]
-    fn turn(&mut self) -> Option<Found<'a, T>> {
+    fn turn(&mut self) -> Option<FoundRow<'a, T>> {
         if BACKWARD { self.rows.next_back() } else { self.rows.next() }
     }
 }
 
-impl<T: Stamp, const BACKWARD: bool> Iterator for Older<'_, T, BACKWARD> {
+impl<T: Stamp, const BACKWARD: bool> Iterator for SegmentEntries<'_, T, BACKWARD> {
     type Item = Entry<T>;
 
     #[inline]
     fn next(&mut self) -> Option<Entry<T>> {
         loop {
             let packed = match &mut self.run {
-                Run::Near(run) if BACKWARD => run.next_back().copied(),
-                Run::Near(run) => run.next().copied(),
-                Run::Far(row, inside) => {
+                RemainingRow::Near(run) if BACKWARD => run.next_back().copied(),
+                RemainingRow::Near(run) => run.next().copied(),
+                RemainingRow::Far(row, inside) => {
                     let at = if BACKWARD { inside.next_back() } else { inside.next() };
                     at.and_then(|at| row.get(at).copied())
                 }
@@ -150,8 +149,10 @@ impl<T: Stamp, const BACKWARD: bool> Iterator for Older<'_, T, BACKWARD> {
             let (part, row, inside) = self.turn()?;
             self.part = Some(part);
             self.run = match row {
-                Row::Near(row) => Run::Near(row.get(inside).unwrap_or_default().iter()),
-                row @ Row::Far(_) => Run::Far(row, inside),
+                SegmentRow::Near(row) => {
+                    RemainingRow::Near(row.get(inside).unwrap_or_default().iter())
+                }
+                row @ SegmentRow::Far(_) => RemainingRow::Far(row, inside),
             };
         }
     }

@@ -1,9 +1,10 @@
 //! A segment with what a graph has to know of it: its times as stamps of the graph, its entries as the
 //! graph's, and which of a row's entries a window holds.
 
-use crate::edge::{Lens, Stamp};
-use crate::segment::{Packing, Segment};
-use crate::store::Entry;
+use super::packing::Packing;
+use crate::edge::Entry;
+use crate::edge::{Stamp, Visibility};
+use crate::segment::Segment;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ const LINE: usize = 8;
 
 /// A segment as this graph sees it.
 #[derive(Debug)]
-pub(crate) struct Part<T> {
+pub(crate) struct AttachedSegment<T> {
     pub segment: Arc<Segment>,
     packing: Packing,
     has_table: bool,
@@ -28,22 +29,32 @@ pub(crate) struct Part<T> {
     scale: f64,
 }
 
-impl<T: Stamp> Part<T> {
-    pub(crate) fn new(segment: Arc<Segment>, graph_base: i64) -> Option<Part<T>> {
-        let about = segment.about();
-        let base = u64::try_from(i128::from(about.base) - i128::from(graph_base)).ok()?;
-        let last = base.checked_add(about.span).filter(|&last| last <= T::OFFSET_MAX)?;
-        let (seq, end_seq) = (about.first as u32, (about.first + about.numbers) as u32);
+impl<T: Stamp> AttachedSegment<T> {
+    pub(crate) fn new(segment: Arc<Segment>, graph_base: i64) -> Option<AttachedSegment<T>> {
+        let info = segment.info();
+        let base = u64::try_from(i128::from(info.base) - i128::from(graph_base)).ok()?;
+        let last = base.checked_add(info.span).filter(|&last| last <= T::OFFSET_MAX)?;
+        let (seq, end_seq) = (info.first as u32, (info.first + info.numbers) as u32);
         let (first, last) = (T::from_offset(base), T::from_offset(last));
         let (packing, has_table) = (segment.packing(), segment.has_table());
-        let scale = 1.0 / (about.span.max(1) as f64);
-        Some(Part { segment, packing, has_table, seq, end_seq, base, first, last, scale })
+        let scale = 1.0 / (info.span.max(1) as f64);
+        Some(AttachedSegment {
+            segment,
+            packing,
+            has_table,
+            seq,
+            end_seq,
+            base,
+            first,
+            last,
+            scale,
+        })
     }
 
     /// Number of arrival behind its last edge.
     pub(crate) fn end(&self) -> u64 {
-        let about = self.segment.about();
-        about.first + about.numbers
+        let info = self.segment.info();
+        info.first + info.numbers
     }
 
     /// The stamp of a time that counts from the segment's base.
@@ -90,7 +101,7 @@ impl<T: Stamp> Part<T> {
         &self,
         row: &[u64],
         (from, to): (T, T),
-        until: Option<Lens<T>>,
+        until: Option<Visibility<T>>,
     ) -> Range<usize> {
         let start = if self.first >= from { 0 } else { self.older(row, from) };
         let mut end = if self.last <= to { row.len() } else { self.until(row, to) };

@@ -3,8 +3,10 @@
 //! of 64 accounts; places are given in turn, so that segments come and go without a move. Beside
 //! them, how many entries an account has in all: what a count begins with.
 
-use crate::accounts::Side;
-use crate::segment::{List, Segment, part_of};
+use super::index::part_of;
+use super::rows::ListKind;
+use crate::edge::Side;
+use crate::segment::Segment;
 
 /// So many segments are looked at together: one bit for each.
 pub(crate) const TOGETHER: usize = 64;
@@ -13,7 +15,7 @@ pub(crate) const TOGETHER: usize = 64;
 const GROWTH: usize = 8;
 
 #[derive(Debug, Default)]
-pub(crate) struct Indexes {
+pub(crate) struct CombinedIndex {
     /// By side, for each 64 accounts: a word for each place, whose bits say who has a row, then the
     /// first of these rows, two places to a word.
     sides: [Vec<u64>; 2],
@@ -41,7 +43,7 @@ fn place(at: usize, head: usize, room: usize) -> usize {
     if place >= room { place - room } else { place }
 }
 
-impl Indexes {
+impl CombinedIndex {
     /// Adds a segment behind the others.
     pub(crate) fn push(&mut self, segment: &Segment) {
         if self.count == self.room {
@@ -81,7 +83,7 @@ impl Indexes {
 
     /// Changes the totals by the lengths of a segment's rows, if it knows them.
     fn change(&mut self, segment: &Segment, change: impl Fn(u32, u32) -> u32) -> bool {
-        for list in [List::Out, List::In] {
+        for list in [ListKind::Out, ListKind::In] {
             let Some(lengths) = segment.lengths(list) else { return false };
             for (account, length) in lengths {
                 if let Some(total) = self.totals.get_mut(account as usize) {
@@ -120,12 +122,12 @@ impl Indexes {
 
     /// Where an account has rows.
     #[inline]
-    pub(crate) fn look(&self, account: u32, side: Side) -> Look<'_> {
+    pub(crate) fn look(&self, account: u32, side: Side) -> RowLookup<'_> {
         let stride = stride(self.room);
         let from = account as usize / 64 * stride;
         let words = self.sides[side as usize].get(from..from + stride).unwrap_or_default();
         let (bit, total) = (account % 64, self.total(account, side));
-        Look { words, room: self.room, head: self.head, bit, total }
+        RowLookup { words, room: self.room, head: self.head, bit, total }
     }
 
     /// How many entries an account has in all segments, if they have told.
@@ -153,7 +155,7 @@ impl Indexes {
 
 /// One side of one account.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look<'a> {
+pub(crate) struct RowLookup<'a> {
     words: &'a [u64],
     room: usize,
     head: usize,
@@ -161,7 +163,7 @@ pub(crate) struct Look<'a> {
     total: u32,
 }
 
-impl Look<'_> {
+impl RowLookup<'_> {
     /// How many entries there are in all segments, if they have told.
     #[inline]
     pub(crate) fn total(&self) -> usize {
@@ -206,34 +208,35 @@ impl Look<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::freeze::{Frozen, Sealed};
-    use super::{Indexes, TOGETHER};
-    use crate::accounts::Side;
-    use crate::segment::{About, List, Segment, row_of};
+    use super::super::freeze::{FrozenSpan, SealedEdge};
+    use super::{CombinedIndex, TOGETHER};
+    use crate::edge::Side;
+    use crate::segment::rows::ListKind;
+    use crate::segment::{Segment, SegmentInfo, row_of};
     use proptest::prelude::*;
     use std::collections::VecDeque;
 
     fn segment(accounts: u32, edges: &[(u32, u32)]) -> Segment {
-        let records = edges.iter().zip(0u64..).map(|(&(source, target), time)| Sealed {
+        let records = edges.iter().zip(0u64..).map(|(&(source, target), time)| SealedEdge {
             source: source % accounts,
             target: target % accounts,
             time,
         });
         let span = edges.len().saturating_sub(1) as u64;
-        let about = About { span, accounts: u64::from(accounts), ..About::default() };
-        let frozen = Frozen::new(about, records.collect(), Vec::new(), Vec::new());
+        let info = SegmentInfo { span, accounts: u64::from(accounts), ..SegmentInfo::default() };
+        let frozen = FrozenSpan::new(info, records.collect(), Vec::new(), Vec::new());
         frozen.plan().unwrap().build().unwrap()
     }
 
     /// Compares a look at each account with each segment's own index.
-    fn agree(indexes: &Indexes, segments: &VecDeque<Segment>, accounts: u32) {
+    fn agree(indexes: &CombinedIndex, segments: &VecDeque<Segment>, accounts: u32) {
         for (account, side) in
             (0..accounts + 70).flat_map(|one| [(one, Side::Out), (one, Side::In)])
         {
             let look = indexes.look(account, side);
             let mut total = 0;
             for (at, segment) in segments.iter().enumerate() {
-                let list = List::from(side);
+                let list = ListKind::from(side);
                 let row = row_of(&segment.buffers().unwrap().index, account, list);
                 assert_eq!(look.is_present(at), row.is_some());
                 assert!(row.is_none_or(|row| row == look.row(at)));
@@ -258,7 +261,7 @@ mod tests {
                 1..24,
             ),
         ) {
-            let (mut indexes, mut segments) = (Indexes::default(), VecDeque::new());
+            let (mut indexes, mut segments) = (CombinedIndex::default(), VecDeque::new());
             let mut accounts = 3;
             for (kind, edges) in &steps {
                 if *kind == 0 && let Some(gone) = segments.pop_front() {
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn there_may_be_more_segments_than_are_looked_at_together() {
-        let (mut indexes, mut segments) = (Indexes::default(), VecDeque::new());
+        let (mut indexes, mut segments) = (CombinedIndex::default(), VecDeque::new());
         for number in 0..3 * TOGETHER as u32 {
             let made = segment(100, &[(number % 100, (number * 7 + 1) % 100)]);
             indexes.push(&made);

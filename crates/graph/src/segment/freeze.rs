@@ -1,34 +1,36 @@
 //! Edges on their way into a segment: copied out of the graph, sorted by both ends, written into
 //! memory that somebody else provides.
 
+use super::index::{BLOCK, row_of};
+use super::packing::{COUNT_MAX, Packing, SegmentInfo};
+use super::rows::ListKind;
+use crate::edge::NO_ACCOUNT;
 use crate::error::GraphError;
-use crate::segment::{About, BLOCK, Buffers, COUNT_MAX, List, Packing, Segment, row_of};
+use crate::segment::{Segment, SegmentBuffers};
 use arrow_buffer::ScalarBuffer;
 
 /// An edge that is to be sealed. One that is not names no account.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sealed {
+pub(crate) struct SealedEdge {
     pub source: u32,
     pub target: u32,
     /// From the segment's base on.
     pub time: u64,
 }
 
-pub(crate) const GONE: u32 = u32::MAX;
-
 /// A full span of a graph's edges, copied: whoever sorts it needs the graph no more.
 #[derive(Clone, Debug)]
-pub struct Frozen {
-    about: About,
-    records: Vec<Sealed>,
+pub struct FrozenSpan {
+    info: SegmentInfo,
+    records: Vec<SealedEdge>,
     ids: Vec<i64>,
     values: Vec<Vec<f64>>,
 }
 
 /// A frozen span with its lists measured: how much room it needs is known.
 #[derive(Debug)]
-pub struct Plan {
-    frozen: Frozen,
+pub struct SegmentPlan {
+    frozen: FrozenSpan,
     packing: Packing,
     index: Vec<u64>,
     rows: [usize; 3],
@@ -36,7 +38,7 @@ pub struct Plan {
 
 /// How long each buffer of a segment is, in values of its type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
+pub struct SegmentSizes {
     /// Words of the index.
     pub index: usize,
     /// Offsets of the lists of edges out, edges in and self-loops.
@@ -51,9 +53,9 @@ pub struct Sizes {
     pub values: Vec<usize>,
 }
 
-/// Memory that a segment is written to, of the [`Sizes`] that its plan gives.
+/// Memory that a segment is written to, of the [`SegmentSizes`] that its plan gives.
 #[derive(Debug)]
-pub struct Room<'a> {
+pub struct SegmentBuffersMut<'a> {
     /// Which accounts have rows.
     pub index: &'a mut [u64],
     /// Offsets of the lists.
@@ -68,36 +70,36 @@ pub struct Room<'a> {
     pub values: Vec<&'a mut [f64]>,
 }
 
-impl Frozen {
-    /// `records` from number `about.first` on; `about` lacks what is counted here.
+impl FrozenSpan {
+    /// `records` from number `info.first` on; `info` lacks what is counted here.
     pub(crate) fn new(
-        about: About,
-        records: Vec<Sealed>,
+        info: SegmentInfo,
+        records: Vec<SealedEdge>,
         ids: Vec<i64>,
         values: Vec<Vec<f64>>,
-    ) -> Frozen {
-        let edges = records.iter().filter(|one| one.source != GONE);
+    ) -> FrozenSpan {
+        let edges = records.iter().filter(|one| one.source != NO_ACCOUNT);
         let loops = edges.clone().filter(|one| one.source == one.target).count() as u64;
         let edges = edges.count() as u64;
         let numbers = records.len() as u64;
-        Frozen { about: About { numbers, edges, loops, ..about }, records, ids, values }
+        FrozenSpan { info: SegmentInfo { numbers, edges, loops, ..info }, records, ids, values }
     }
 
     /// What it holds, in numbers.
-    pub fn about(&self) -> &About {
-        &self.about
+    pub fn info(&self) -> &SegmentInfo {
+        &self.info
     }
 
-    fn edges(&self) -> impl Iterator<Item = (u64, Sealed)> {
-        (0u64..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != GONE)
+    fn edges(&self) -> impl Iterator<Item = (u64, SealedEdge)> {
+        (0u64..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != NO_ACCOUNT)
     }
 
     /// Finds which accounts have rows: time grows with edges and accounts.
     ///
     /// # Errors
     /// [`GraphError::Segment`] for more than a segment can hold.
-    pub fn plan(self) -> Result<Plan, GraphError> {
-        let About { numbers, accounts, .. } = self.about;
+    pub fn plan(self) -> Result<SegmentPlan, GraphError> {
+        let SegmentInfo { numbers, accounts, .. } = self.info;
         for (what, given) in [("numbers", numbers), ("accounts", accounts)] {
             if given >= COUNT_MAX {
                 return Err(GraphError::Segment { what, given, expected: COUNT_MAX - 1 });
@@ -119,32 +121,32 @@ impl Frozen {
                 *count += u64::from(word.count_ones());
             }
         }
-        let packing = Packing::new(&self.about);
-        Ok(Plan { packing, index, rows: rows.map(|count| count as usize), frozen: self })
+        let packing = Packing::new(&self.info);
+        Ok(SegmentPlan { packing, index, rows: rows.map(|count| count as usize), frozen: self })
     }
 }
 
 /// The lists that an edge is in, and whose.
-fn ends(edge: Sealed) -> [Option<(List, u32)>; 2] {
+fn ends(edge: SealedEdge) -> [Option<(ListKind, u32)>; 2] {
     if edge.source == edge.target {
-        [Some((List::Loops, edge.source)), None]
+        [Some((ListKind::Loops, edge.source)), None]
     } else {
-        [Some((List::Out, edge.source)), Some((List::In, edge.target))]
+        [Some((ListKind::Out, edge.source)), Some((ListKind::In, edge.target))]
     }
 }
 
-impl Plan {
+impl SegmentPlan {
     /// What the segment holds, in numbers.
-    pub fn about(&self) -> &About {
-        &self.frozen.about
+    pub fn info(&self) -> &SegmentInfo {
+        &self.frozen.info
     }
 
     /// How much room it needs.
-    pub fn sizes(&self) -> Sizes {
-        let About { numbers, edges, loops, .. } = self.frozen.about;
+    pub fn sizes(&self) -> SegmentSizes {
+        let SegmentInfo { numbers, edges, loops, .. } = self.frozen.info;
         let (numbers, edges, loops) = (numbers as usize, edges as usize, loops as usize);
-        let has_table = self.packing.has_table(&self.frozen.about);
-        Sizes {
+        let has_table = self.packing.has_table(&self.frozen.info);
+        SegmentSizes {
             index: self.index.len(),
             starts: self.rows.map(|rows| rows + 1),
             entries: [edges - loops, edges - loops, loops],
@@ -158,7 +160,7 @@ impl Plan {
     ///
     /// # Errors
     /// Room of the wrong size; nothing of use has been written then.
-    pub fn fill(&self, room: &mut Room<'_>) -> Result<(), GraphError> {
+    pub fn fill(&self, room: &mut SegmentBuffersMut<'_>) -> Result<(), GraphError> {
         self.check(room)?;
         room.index.copy_from_slice(&self.index);
         room.ids.copy_from_slice(&self.frozen.ids);
@@ -168,15 +170,15 @@ impl Plan {
         for (to, from) in room.times.iter_mut().zip(&self.frozen.records) {
             *to = from.time;
         }
-        for list in List::ALL {
+        for list in ListKind::ALL {
             self.sort(list, room.starts[list as usize], room.entries[list as usize]);
         }
         Ok(())
     }
 
     /// One list by a counting sort, which keeps the order of arrival within a row.
-    fn sort(&self, list: List, starts: &mut [i32], entries: &mut [u64]) {
-        let rows = |edge: Sealed| {
+    fn sort(&self, list: ListKind, starts: &mut [i32], entries: &mut [u64]) {
+        let rows = |edge: SealedEdge| {
             let found = ends(edge).into_iter().flatten().find(|(of, _)| *of == list);
             found.and_then(|(_, account)| row_of(&self.index, account, list))
         };
@@ -193,7 +195,7 @@ impl Plan {
         }
         let mut next = starts.to_vec();
         for (rank, edge) in self.frozen.edges() {
-            let other = if list == List::In { edge.source } else { edge.target };
+            let other = if list == ListKind::In { edge.source } else { edge.target };
             let Some(at) = rows(edge).and_then(|row| next.get_mut(row)) else { continue };
             if let Some(entry) = entries.get_mut(*at as usize) {
                 *entry = self.packing.pack(rank, edge.time, other);
@@ -202,8 +204,8 @@ impl Plan {
         }
     }
 
-    fn check(&self, room: &Room<'_>) -> Result<(), GraphError> {
-        let given = Sizes {
+    fn check(&self, room: &SegmentBuffersMut<'_>) -> Result<(), GraphError> {
+        let given = SegmentSizes {
             index: room.index.len(),
             starts: room.starts.each_ref().map(|one| one.len()),
             entries: room.entries.each_ref().map(|one| one.len()),
@@ -211,7 +213,7 @@ impl Plan {
             ids: room.ids.len(),
             values: room.values.iter().map(|one| one.len()).collect(),
         };
-        let total = |sizes: &Sizes| {
+        let total = |sizes: &SegmentSizes| {
             let lists = sizes.starts.iter().chain(&sizes.entries).chain(&sizes.values);
             sizes.index + sizes.times + sizes.ids + lists.sum::<usize>()
         };
@@ -233,7 +235,7 @@ impl Plan {
         let mut entries = sizes.entries.map(|length| vec![0; length]);
         let (mut times, mut ids) = (vec![0; sizes.times], vec![0; sizes.ids]);
         let mut values: Vec<_> = sizes.values.iter().map(|&length| vec![0.0; length]).collect();
-        self.fill(&mut Room {
+        self.fill(&mut SegmentBuffersMut {
             index: &mut index,
             starts: starts.each_mut().map(Vec::as_mut_slice),
             entries: entries.each_mut().map(Vec::as_mut_slice),
@@ -241,7 +243,7 @@ impl Plan {
             ids: &mut ids,
             values: values.iter_mut().map(Vec::as_mut_slice).collect(),
         })?;
-        let buffers = Buffers {
+        let buffers = SegmentBuffers {
             index: ScalarBuffer::from(index),
             starts: starts.map(ScalarBuffer::from),
             entries: entries.map(ScalarBuffer::from),
@@ -249,6 +251,6 @@ impl Plan {
             ids: ScalarBuffer::from(ids),
             values: values.into_iter().map(ScalarBuffer::from).collect(),
         };
-        Segment::new(self.frozen.about, buffers)
+        Segment::new(self.frozen.info, buffers)
     }
 }

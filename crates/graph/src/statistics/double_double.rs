@@ -8,7 +8,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// The unevaluated sum of two floats, the second at most half a unit of the first's last place.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Double {
+pub(crate) struct DoubleDouble {
     high: f64,
     low: f64,
 }
@@ -16,20 +16,20 @@ pub(crate) struct Double {
 /// Splits a float in halves whose products are exact: 2^27 + 1.
 const SPLIT: f64 = 134_217_729.0;
 
-impl Double {
-    fn of_sum(a: f64, b: f64) -> Double {
+impl DoubleDouble {
+    fn of_sum(a: f64, b: f64) -> DoubleDouble {
         let high = a + b;
         let part = high - a;
-        Double { high, low: (a - (high - part)) + (b - part) }
+        DoubleDouble { high, low: (a - (high - part)) + (b - part) }
     }
 
     /// As `of_sum`, where `a` is the larger one.
-    fn of_ordered(a: f64, b: f64) -> Double {
+    fn of_ordered(a: f64, b: f64) -> DoubleDouble {
         let high = a + b;
-        Double { high, low: b - (high - a) }
+        DoubleDouble { high, low: b - (high - a) }
     }
 
-    pub(crate) fn of_product(a: f64, b: f64) -> Double {
+    pub(crate) fn of_product(a: f64, b: f64) -> DoubleDouble {
         let halves = |value: f64| {
             let scaled = SPLIT * value;
             let upper = scaled - (scaled - value);
@@ -37,30 +37,30 @@ impl Double {
         };
         let high = a * b;
         let ((a1, a2), (b1, b2)) = (halves(a), halves(b));
-        Double { high, low: ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2 }
+        DoubleDouble { high, low: ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2 }
     }
 
     /// The difference, exactly.
-    pub(crate) fn of_difference(a: f64, b: f64) -> Double {
-        Double::of_sum(a, -b)
+    pub(crate) fn of_difference(a: f64, b: f64) -> DoubleDouble {
+        DoubleDouble::of_sum(a, -b)
     }
 
     /// `self - other` as the float next to it, or nearly.
-    pub(crate) fn minus(self, other: Double) -> f64 {
-        let sum = Double::of_sum(self.high, -other.high);
+    pub(crate) fn minus(self, other: DoubleDouble) -> f64 {
+        let sum = DoubleDouble::of_sum(self.high, -other.high);
         sum.high + (sum.low + (self.low - other.low))
     }
 
     /// 1 by a count of things.
-    pub(crate) fn share_of(count: f64) -> Double {
+    pub(crate) fn share_of(count: f64) -> DoubleDouble {
         let high = 1.0 / count;
-        let whole = Double::of_product(high, count);
-        Double::of_ordered(high, ((1.0 - whole.high) - whole.low) / count)
+        let whole = DoubleDouble::of_product(high, count);
+        DoubleDouble::of_ordered(high, ((1.0 - whole.high) - whole.low) / count)
     }
 
     /// Times a power of two, exactly.
-    pub(crate) fn scaled(self, power: f64) -> Double {
-        Double { high: self.high * power, low: self.low * power }
+    pub(crate) fn scaled(self, power: f64) -> DoubleDouble {
+        DoubleDouble { high: self.high * power, low: self.low * power }
     }
 
     /// The one float that it is, if it needs no second.
@@ -74,121 +74,121 @@ impl Double {
     }
 }
 
-impl From<f64> for Double {
-    fn from(value: f64) -> Double {
-        Double { high: value, low: 0.0 }
+impl From<f64> for DoubleDouble {
+    fn from(value: f64) -> DoubleDouble {
+        DoubleDouble { high: value, low: 0.0 }
     }
 }
 
-impl Add for Double {
-    type Output = Double;
+impl Add for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn add(self, other: Double) -> Double {
-        let high = Double::of_sum(self.high, other.high);
-        let low = Double::of_sum(self.low, other.low);
-        let sum = Double::of_ordered(high.high, high.low + low.high);
-        Double::of_ordered(sum.high, sum.low + low.low)
+    fn add(self, other: DoubleDouble) -> DoubleDouble {
+        let high = DoubleDouble::of_sum(self.high, other.high);
+        let low = DoubleDouble::of_sum(self.low, other.low);
+        let sum = DoubleDouble::of_ordered(high.high, high.low + low.high);
+        DoubleDouble::of_ordered(sum.high, sum.low + low.low)
     }
 }
 
-impl Add<f64> for Double {
-    type Output = Double;
+impl Add<f64> for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn add(self, other: f64) -> Double {
-        let sum = Double::of_sum(self.high, other);
-        Double::of_ordered(sum.high, sum.low + self.low)
+    fn add(self, other: f64) -> DoubleDouble {
+        let sum = DoubleDouble::of_sum(self.high, other);
+        DoubleDouble::of_ordered(sum.high, sum.low + self.low)
     }
 }
 
-impl Neg for Double {
-    type Output = Double;
+impl Neg for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn neg(self) -> Double {
-        Double { high: -self.high, low: -self.low }
+    fn neg(self) -> DoubleDouble {
+        DoubleDouble { high: -self.high, low: -self.low }
     }
 }
 
-impl Sub for Double {
-    type Output = Double;
+impl Sub for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn sub(self, other: Double) -> Double {
+    fn sub(self, other: DoubleDouble) -> DoubleDouble {
         self + -other
     }
 }
 
-impl Mul for Double {
-    type Output = Double;
+impl Mul for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn mul(self, other: Double) -> Double {
-        let product = Double::of_product(self.high, other.high);
+    fn mul(self, other: DoubleDouble) -> DoubleDouble {
+        let product = DoubleDouble::of_product(self.high, other.high);
         let low = product.low + (self.high * other.low + self.low * other.high);
-        Double::of_ordered(product.high, low)
+        DoubleDouble::of_ordered(product.high, low)
     }
 }
 
-impl Div<f64> for Double {
-    type Output = Double;
+impl Div<f64> for DoubleDouble {
+    type Output = DoubleDouble;
 
-    fn div(self, divisor: f64) -> Double {
+    fn div(self, divisor: f64) -> DoubleDouble {
         let first = self.high / divisor;
-        let rest = self - Double::of_product(first, divisor);
+        let rest = self - DoubleDouble::of_product(first, divisor);
         let second = rest.high / divisor;
-        let rest = rest - Double::of_product(second, divisor);
-        Double::of_ordered(first, second) + Double::from(rest.high / divisor)
+        let rest = rest - DoubleDouble::of_product(second, divisor);
+        DoubleDouble::of_ordered(first, second) + DoubleDouble::from(rest.high / divisor)
     }
 }
 
 /// A running sum: what the floats lose is added up beside it (Neumaier 1974), so that one addition
 /// does not wait for all of the one before.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sum {
+pub(crate) struct CompensatedSum {
     high: f64,
     lost: f64,
 }
 
-impl Sum {
-    pub(crate) fn add(&mut self, value: Double) {
-        let sum = Double::of_sum(self.high, value.high);
+impl CompensatedSum {
+    pub(crate) fn add(&mut self, value: DoubleDouble) {
+        let sum = DoubleDouble::of_sum(self.high, value.high);
         self.high = sum.high;
         self.lost += sum.low + value.low;
     }
 
-    pub(crate) fn total(self) -> Double {
-        Double::of_sum(self.high, self.lost)
+    pub(crate) fn total(self) -> DoubleDouble {
+        DoubleDouble::of_sum(self.high, self.lost)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Double, Sum};
+    use super::{CompensatedSum, DoubleDouble};
 
     #[test]
     fn a_running_sum_loses_nothing() {
-        let mut sum = Sum::default();
+        let mut sum = CompensatedSum::default();
         let values = (0..1000).map(|n| 1e16 / f64::from(n % 7 + 1));
-        values.clone().for_each(|value| sum.add(Double::from(value)));
-        sum.add(Double::from(1.0));
-        values.for_each(|value| sum.add(Double::from(-value)));
+        values.clone().for_each(|value| sum.add(DoubleDouble::from(value)));
+        sum.add(DoubleDouble::from(1.0));
+        values.for_each(|value| sum.add(DoubleDouble::from(-value)));
         assert_eq!(sum.total().value(), 1.0);
     }
 
     #[test]
     fn what_is_added_and_taken_again_leaves_nothing() {
-        let mut sum = Double::default();
+        let mut sum = DoubleDouble::default();
         let values: Vec<f64> = (1..1000).map(|n| f64::from(n).powi(4) * 1e11 / 3.0).collect();
         for &value in &values {
-            sum = sum + Double::from(value) * Double::from(0.1);
+            sum = sum + DoubleDouble::from(value) * DoubleDouble::from(0.1);
         }
         for &value in &values {
-            sum = sum - Double::from(value) * Double::from(0.1);
+            sum = sum - DoubleDouble::from(value) * DoubleDouble::from(0.1);
         }
         assert!(sum.value().abs() < 1e-5, "{sum:?} of sums near 1e25");
     }
 
     #[test]
     fn a_quotient_times_its_divisor_is_the_dividend() {
-        let dividend = Double::from(1.0) + Double::from(1e-20);
-        let again = (dividend / 3.0) * Double::from(3.0) - dividend;
+        let dividend = DoubleDouble::from(1.0) + DoubleDouble::from(1e-20);
+        let again = (dividend / 3.0) * DoubleDouble::from(3.0) - dividend;
         assert!(again.value().abs() < 1e-31, "{again:?}");
     }
 }

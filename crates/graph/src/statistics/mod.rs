@@ -3,13 +3,13 @@
 mod double_double;
 mod moments;
 mod sliding_window;
+use crate::edge::{Entry, Side};
 
-pub(crate) use sliding_window::{LENGTH_MIN, NoValues, Running, Values, Vertex};
+pub(crate) use sliding_window::{EdgeValues, LENGTH_MIN, NoValues, SlidingWindow, Vertex};
 
-use crate::accounts::{Side, Spread, Table};
+use crate::accounts::{AccountHash, AccountTable};
 use crate::edge::{Adjacency, Stamp};
-use crate::settings::{Measure, Statistics};
-use crate::store::Entry;
+use crate::settings::{Measure, StatisticsSettings};
 use hashbrown::HashMap;
 use moments::Moments;
 
@@ -30,23 +30,23 @@ const FEW: usize = 12;
 const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
 #[derive(Debug)]
-pub(crate) struct Scratch<T> {
+pub(crate) struct StatisticsScratch<T> {
     entries: Vec<Entry<T>>,
-    neighbours: Table<()>,
+    neighbours: AccountTable<()>,
     values: Vec<f64>,
     /// Those that the moments count.
     recent: Vec<f64>,
     figures: Vec<[f64; 8]>,
-    running: HashMap<(u32, bool), Running<T>, Spread>,
+    running: HashMap<(u32, bool), SlidingWindow<T>, AccountHash>,
     /// So many are looked through for those that are over.
     running_max: usize,
 }
 
-impl<T> Default for Scratch<T> {
-    fn default() -> Scratch<T> {
-        Scratch {
+impl<T> Default for StatisticsScratch<T> {
+    fn default() -> StatisticsScratch<T> {
+        StatisticsScratch {
             entries: Vec::new(),
-            neighbours: Table::default(),
+            neighbours: AccountTable::default(),
             values: Vec::new(),
             recent: Vec::new(),
             figures: Vec::new(),
@@ -58,18 +58,22 @@ impl<T> Default for Scratch<T> {
 
 /// What is measured, and how.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
-    statistics: &'a Statistics,
+pub(crate) struct MeasurePlan<'a> {
+    statistics: &'a StatisticsSettings,
     is_causal: bool,
     /// A bit for each measure, in the order of [`Measure::ALL`].
     measures: u16,
 }
 
-impl<'a> Wanted<'a> {
-    pub(crate) fn new(statistics: &'a Statistics, is_causal: bool) -> Wanted<'a> {
+impl<'a> MeasurePlan<'a> {
+    pub(crate) fn new(statistics: &'a StatisticsSettings, is_causal: bool) -> MeasurePlan<'a> {
         let all = Measure::ALL.iter().enumerate();
         let wanted = all.filter(|(_, measure)| statistics.measures.contains(measure));
-        Wanted { statistics, is_causal, measures: wanted.fold(0, |bits, (at, _)| bits | 1 << at) }
+        MeasurePlan {
+            statistics,
+            is_causal,
+            measures: wanted.fold(0, |bits, (at, _)| bits | 1 << at),
+        }
     }
 
     fn cutoff(&self) -> f64 {
@@ -107,14 +111,14 @@ fn placed([mean, sum, variance, skewness, kurtosis]: [f64; 5]) -> [f64; 8] {
     [mean, sum, 0.0, 0.0, 0.0, variance, skewness, kurtosis]
 }
 
-impl<T: Stamp> Scratch<T> {
+impl<T: Stamp> StatisticsScratch<T> {
     /// Writes the statistics of one side of an account; `out` has room for
-    /// [`Statistics::width`] values.
+    /// [`StatisticsSettings::width`] values.
     pub(crate) fn measure<G: Adjacency<T>>(
         &mut self,
         graph: &G,
-        values: &impl Values<T>,
-        wanted: Wanted<'_>,
+        values: &impl EdgeValues<T>,
+        wanted: MeasurePlan<'_>,
         vertex: Vertex<T>,
         out: &mut [f64],
     ) {
@@ -125,7 +129,7 @@ impl<T: Stamp> Scratch<T> {
         if !graph.gather(account, side, window, lens, most, &mut self.entries) {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
-        let Scratch { entries, neighbours, .. } = self;
+        let StatisticsScratch { entries, neighbours, .. } = self;
         let others = count_others(entries, neighbours);
         let edges = entries.len();
         let is_inside =
@@ -154,16 +158,17 @@ impl<T: Stamp> Scratch<T> {
     fn carry_on<G: Adjacency<T>>(
         &mut self,
         graph: &G,
-        values: &impl Values<T>,
-        wanted: Wanted<'_>,
+        values: &impl EdgeValues<T>,
+        wanted: MeasurePlan<'_>,
         vertex: Vertex<T>,
         out: &mut [f64],
     ) {
         let columns = wanted.statistics.columns.len();
         let place = self.running.entry((vertex.account, vertex.side == Side::Out));
-        let running = place.or_insert_with(|| Running::new(graph.key(vertex.account), columns));
+        let running =
+            place.or_insert_with(|| SlidingWindow::new(graph.key(vertex.account), columns));
         if !running.is_of(graph, vertex) {
-            *running = Running::new(graph.key(vertex.account), columns);
+            *running = SlidingWindow::new(graph.key(vertex.account), columns);
         }
         running.advance(graph, values, vertex, true);
         let cutoff = wanted.cutoff();
@@ -188,12 +193,12 @@ impl<T: Stamp> Scratch<T> {
     /// `is_recent`: all of its values count for the moments.
     fn column(
         &mut self,
-        source: &impl Values<T>,
+        source: &impl EdgeValues<T>,
         column: usize,
-        wanted: Wanted<'_>,
+        wanted: MeasurePlan<'_>,
         is_recent: bool,
     ) -> [f64; 8] {
-        let Scratch { entries, values, recent, .. } = self;
+        let StatisticsScratch { entries, values, recent, .. } = self;
         if let [entry] = entries.as_slice()
             && is_recent
         {
@@ -238,7 +243,7 @@ impl<T: Stamp> Scratch<T> {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.running.values().map(Running::bytes).sum::<usize>()
+        self.running.values().map(SlidingWindow::bytes).sum::<usize>()
             + self.running.allocation_size()
             + self.neighbours.bytes()
             + self.entries.capacity() * size_of::<Entry<T>>()
@@ -247,7 +252,7 @@ impl<T: Stamp> Scratch<T> {
 }
 
 /// How many accounts are at the other ends.
-fn count_others<T>(entries: &[Entry<T>], seen: &mut Table<()>) -> usize {
+fn count_others<T>(entries: &[Entry<T>], seen: &mut AccountTable<()>) -> usize {
     if entries.len() <= FEW {
         let is_first = |&(at, one): &(usize, &Entry<T>)| {
             entries[..at].iter().all(|before| before.other != one.other)

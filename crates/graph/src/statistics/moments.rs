@@ -1,6 +1,6 @@
 //! Mean, sum, variance, skewness and kurtosis from sums of powers.
 
-use super::double_double::{Double, Sum};
+use super::double_double::{CompensatedSum, DoubleDouble};
 
 /// Sums of the first four powers of the distances from a pivot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -8,7 +8,7 @@ pub(crate) struct Moments {
     count: usize,
     /// One of the values: distances from it are small where values differ by little.
     pivot: f64,
-    sums: [Double; 4],
+    sums: [DoubleDouble; 4],
     /// The largest sum of fourth powers so far.
     peak: f64,
 }
@@ -81,11 +81,11 @@ impl Moments {
         }
         let count = self.count as f64;
         // One division for all: they take longer than anything else here.
-        let share = Double::share_of(count);
+        let share = DoubleDouble::share_of(count);
         let [d1, d2, d3, d4] = self.sums.map(|sum| sum * share);
-        let pivot = Double::from(self.pivot);
+        let pivot = DoubleDouble::from(self.pivot);
         let mean = (pivot + d1).value();
-        let sum = (pivot * Double::from(count) + self.sums[0]).value();
+        let sum = (pivot * DoubleDouble::from(count) + self.sums[0]).value();
         let square = d1 * d1;
         let m2 = (d2 - square).value();
         if is_nothing(m2, mean, cutoff) {
@@ -105,21 +105,21 @@ impl Moments {
 pub(crate) fn figures_of(values: &[f64], cutoff: f64) -> [f64; 5] {
     let Some(&pivot) = values.first() else { return [0.0; 5] };
     let count = values.len() as f64;
-    let mut distances = Sum::default();
+    let mut distances = CompensatedSum::default();
     for &value in values {
-        distances.add(Double::of_difference(value, pivot));
+        distances.add(DoubleDouble::of_difference(value, pivot));
     }
     let distances = distances.total();
     let distance = distances / count;
-    let mean = (Double::from(pivot) + distance).value();
-    let sum = (Double::from(pivot) * Double::from(count) + distances).value();
-    let mut sums = [Sum::default(); 3];
+    let mean = (DoubleDouble::from(pivot) + distance).value();
+    let sum = (DoubleDouble::from(pivot) * DoubleDouble::from(count) + distances).value();
+    let mut sums = [CompensatedSum::default(); 3];
     for &value in values {
-        let from_mean = Double::of_difference(value, pivot).minus(distance);
+        let from_mean = DoubleDouble::of_difference(value, pivot).minus(distance);
         let square = from_mean * from_mean;
-        sums[0].add(Double::from(square));
-        sums[1].add(Double::from(square * from_mean));
-        sums[2].add(Double::from(square * square));
+        sums[0].add(DoubleDouble::from(square));
+        sums[1].add(DoubleDouble::from(square * from_mean));
+        sums[2].add(DoubleDouble::from(square * square));
     }
     let [m2, m3, m4] = sums.map(|sum| sum.total().value() / count);
     if is_nothing(m2, mean, cutoff) {
@@ -140,24 +140,24 @@ fn shaped(mean: f64, sum: f64, [m2, m3, m4]: [f64; 3]) -> [f64; 5] {
 
 /// The powers of a distance that is a whole number, if the first three fit into a float: times of a
 /// window do.
-fn whole_powers(value: f64, pivot: f64) -> Option<([f64; 3], Double)> {
-    let distance = Double::of_difference(value, pivot).single()?;
+fn whole_powers(value: f64, pivot: f64) -> Option<([f64; 3], DoubleDouble)> {
+    let distance = DoubleDouble::of_difference(value, pivot).single()?;
     if distance.abs() > WHOLE_MAX || (distance as i64) as f64 != distance {
         return None;
     }
     let square = distance * distance;
-    Some(([distance, square, square * distance], Double::of_product(square, square)))
+    Some(([distance, square, square * distance], DoubleDouble::of_product(square, square)))
 }
 
-fn powers(value: f64, pivot: f64) -> [Double; 4] {
-    let distance = Double::of_difference(value, pivot);
+fn powers(value: f64, pivot: f64) -> [DoubleDouble; 4] {
+    let distance = DoubleDouble::of_difference(value, pivot);
     let square = distance * distance;
     [distance, square, square * distance, square * square]
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Double, Moments, powers, whole_powers};
+    use super::{DoubleDouble, Moments, powers, whole_powers};
 
     #[test]
     fn whole_distances_have_the_powers_of_any_other() {
@@ -165,7 +165,7 @@ mod tests {
             [(5.0, 2.0), (1_662_000_000.0, 1_661_900_000.0), (-131_072.0, 0.0), (0.5, -2.5)]
         {
             let (first, fourth) = whole_powers(value, pivot).unwrap();
-            let all = first.map(Double::from).into_iter().chain([fourth]);
+            let all = first.map(DoubleDouble::from).into_iter().chain([fourth]);
             assert_eq!(all.collect::<Vec<_>>(), powers(value, pivot));
         }
         // A fraction, one that is none only when it is rounded, too far away, and no number.

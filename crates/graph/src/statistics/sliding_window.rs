@@ -4,9 +4,9 @@
 //! list each time; here each edge is added once and taken away once.
 
 use super::moments::Moments;
-use crate::accounts::{Side, Spread};
-use crate::edge::{Adjacency, Lens, Stamp};
-use crate::store::Entry;
+use crate::accounts::AccountHash;
+use crate::edge::{Adjacency, Stamp, Visibility};
+use crate::edge::{Entry, Side};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
 
 /// How the values of edges are found.
-pub(crate) trait Values<T: Copy>: Sync {
+pub(crate) trait EdgeValues<T: Copy>: Sync {
     /// The value of an edge in one of the measured columns.
     fn value(&self, column: usize, entry: Entry<T>) -> f64;
 
@@ -32,7 +32,7 @@ pub(crate) trait Values<T: Copy>: Sync {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoValues;
 
-impl<T: Copy> Values<T> for NoValues {
+impl<T: Copy> EdgeValues<T> for NoValues {
     fn value(&self, _: usize, _: Entry<T>) -> f64 {
         0.0
     }
@@ -48,12 +48,12 @@ pub(crate) struct Vertex<T> {
     pub account: u32,
     pub side: Side,
     pub window: (T, T),
-    pub lens: Lens<T>,
+    pub lens: Visibility<T>,
 }
 
 /// The edges of one side of an account that one window holds.
 #[derive(Debug)]
-pub(crate) struct Running<T> {
+pub(crate) struct SlidingWindow<T> {
     /// The account's number outside: small numbers are given again.
     key: i64,
     /// The last trigger it was moved to, where each sees what came before it.
@@ -64,13 +64,13 @@ pub(crate) struct Running<T> {
     entries: VecDeque<Entry<T>>,
     /// A value for each column of each entry.
     values: VecDeque<f64>,
-    neighbours: HashMap<u32, u32, Spread>,
+    neighbours: HashMap<u32, u32, AccountHash>,
     pub moments: Vec<Moments>,
 }
 
-impl<T: Stamp> Running<T> {
-    pub(crate) fn new(key: i64, columns: usize) -> Running<T> {
-        Running {
+impl<T: Stamp> SlidingWindow<T> {
+    pub(crate) fn new(key: i64, columns: usize) -> SlidingWindow<T> {
+        SlidingWindow {
             key,
             moved: None,
             since: T::default(),
@@ -100,7 +100,7 @@ impl<T: Stamp> Running<T> {
     pub(crate) fn advance<G: Adjacency<T>>(
         &mut self,
         graph: &G,
-        values: &impl Values<T>,
+        values: &impl EdgeValues<T>,
         vertex: Vertex<T>,
         with_loops: bool,
     ) {
@@ -162,7 +162,7 @@ impl<T: Stamp> Running<T> {
         }
     }
 
-    fn push(&mut self, values: &impl Values<T>, entry: Entry<T>) {
+    fn push(&mut self, values: &impl EdgeValues<T>, entry: Entry<T>) {
         if self.entries.len() == self.entries.capacity() {
             // Doubling would leave half of what is kept of hubs empty.
             let more = self.entries.len() / 4 + LENGTH_MIN;

@@ -2,29 +2,23 @@
 //!
 //! The two halves of a graph share nothing, so that two threads can change them at once.
 
-use super::arena::{Arena, Entry, List};
-use super::records::{Gone, Record};
-use crate::accounts::{Numbering, Side, Spread};
+use super::arena::{Arena, ListHandle};
+use crate::accounts::Renumbering;
 use crate::edge::Stamp;
-use crate::memory::{Full, reserve_exact};
-use hashbrown::HashMap;
+use crate::edge::{Entry, Record, Removal, Side};
+use crate::memory::{OutOfMemory, reserve_exact};
 
 /// Edges whose lists are read together before they are changed.
 pub(crate) const TOUCHED: usize = 64;
 /// Edges that are taken out together.
 pub(crate) const PIECE: usize = 4096;
 
-/// A table with room for more than so many times what it has is made smaller,
-const SPARSE: usize = 2;
-/// unless it has few.
-const SPARSE_MIN: usize = 16;
-
 /// One bit for each edge of a piece.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bits([u64; PIECE / 64]);
+pub(crate) struct EdgeBits([u64; PIECE / 64]);
 
-impl Bits {
-    pub(crate) const NONE: Bits = Bits([0; PIECE / 64]);
+impl EdgeBits {
+    pub(crate) const NONE: EdgeBits = EdgeBits([0; PIECE / 64]);
 
     pub(crate) fn set(&mut self, at: usize) {
         self.0[at / 64] |= 1 << (at % 64);
@@ -36,19 +30,19 @@ impl Bits {
 }
 
 #[derive(Debug)]
-pub(crate) struct Half<T> {
+pub(crate) struct AdjacencyLists<T> {
     side: Side,
     /// By the accounts' small numbers.
-    lists: Vec<List>,
+    lists: Vec<ListHandle>,
     arena: Arena<T>,
 }
 
-impl<T: Stamp> Half<T> {
-    pub(crate) fn new(side: Side) -> Half<T> {
-        Half { side, lists: Vec::new(), arena: Arena::default() }
+impl<T: Stamp> AdjacencyLists<T> {
+    pub(crate) fn new(side: Side) -> AdjacencyLists<T> {
+        AdjacencyLists { side, lists: Vec::new(), arena: Arena::default() }
     }
 
-    fn list(&self, account: u32) -> List {
+    fn list(&self, account: u32) -> ListHandle {
         self.lists.get(account as usize).copied().unwrap_or_default()
     }
 
@@ -106,7 +100,7 @@ impl<T: Stamp> Half<T> {
     fn touch_end(
         &self,
         accounts: impl Iterator<Item = u32> + Clone,
-        end: impl Fn(&Arena<T>, List) -> u32,
+        end: impl Fn(&Arena<T>, ListHandle) -> u32,
     ) {
         // What depends on the first round's waits is left to the second.
         let lists = accounts.map(|account| self.list(account));
@@ -128,7 +122,7 @@ impl<T: Stamp> Half<T> {
     }
 
     /// Sees to it that accounts with smaller numbers have lists.
-    pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), Full> {
+    pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), OutOfMemory> {
         let known = self.lists.len();
         if accounts <= known {
             return Ok(());
@@ -137,7 +131,7 @@ impl<T: Stamp> Half<T> {
             // A little at a time: doubling would leave half of a large graph empty.
             reserve_exact(&mut self.lists, (accounts - known).max(known / 32))?;
         }
-        self.lists.resize(accounts, List::default());
+        self.lists.resize(accounts, ListHandle::default());
         Ok(())
     }
 
@@ -154,7 +148,7 @@ impl<T: Stamp> Half<T> {
 
     /// Adds edges, self-loops apart, whose numbers of arrival begin with `first`. Where there is no
     /// memory, nothing has changed.
-    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), Full> {
+    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
         for (part, some) in records.chunks(TOUCHED).enumerate() {
             if records.len() > 1 {
                 self.touch(some.iter().map(|one| self.owner(one)));
@@ -191,8 +185,8 @@ impl<T: Stamp> Half<T> {
     }
 
     /// Removes those of a piece that are chosen; which of them were the last of their account.
-    pub(crate) fn remove_all(&mut self, piece: &[Gone<T>], chosen: &Bits) -> Bits {
-        let mut emptied = Bits::NONE;
+    pub(crate) fn remove_all(&mut self, piece: &[Removal<T>], chosen: &EdgeBits) -> EdgeBits {
+        let mut emptied = EdgeBits::NONE;
         for (part, some) in piece.chunks(TOUCHED).enumerate() {
             self.touch_oldest(some.iter().map(|one| self.owner(&one.record)));
             for (at, one) in (part * TOUCHED..).zip(some) {
@@ -205,9 +199,13 @@ impl<T: Stamp> Half<T> {
     }
 
     /// The same under other numbers, in memory of its size, which is that of so many edges.
-    pub(crate) fn rebuilt(&self, numbering: &Numbering, edges: usize) -> Result<Half<T>, Full> {
+    pub(crate) fn rebuilt(
+        &self,
+        numbering: &Renumbering,
+        edges: usize,
+    ) -> Result<AdjacencyLists<T>, OutOfMemory> {
         let named = numbering.named();
-        let mut half = Half::new(self.side);
+        let mut half = AdjacencyLists::new(self.side);
         reserve_exact(&mut half.lists, named.len())?;
         half.arena.reserve(edges)?;
         for some in named.chunks(TOUCHED) {
@@ -247,125 +245,12 @@ impl<T: Stamp> Half<T> {
         self.arena.shrink(&mut self.lists);
     }
 
-    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Half<S> {
+    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> AdjacencyLists<S> {
         let arena = self.arena.restamp(&self.lists, change);
-        Half { side: self.side, lists: self.lists, arena }
+        AdjacencyLists { side: self.side, lists: self.lists, arena }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.lists.capacity() * size_of::<List>() + self.arena.bytes()
-    }
-}
-
-/// Accounts that pay themselves, and when.
-#[derive(Debug, Default)]
-pub(crate) struct Loops<T> {
-    lists: HashMap<u32, List, Spread>,
-    arena: Arena<T>,
-}
-
-impl<T: Stamp> Loops<T> {
-    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
-        if self.lists.is_empty() {
-            return &[];
-        }
-        self.lists.get(&account).map_or(&[], |list| self.arena.get(*list))
-    }
-
-    pub(crate) fn has_any(&self, account: u32) -> bool {
-        !self.lists.is_empty() && self.lists.contains_key(&account)
-    }
-
-    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
-        self.arena.find(self.lists.get(&account).copied()?, seq, head)
-    }
-
-    /// Adds those of these edges that are self-loops. Where there is no memory, nothing has changed.
-    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), Full> {
-        for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
-            let seq = first.wrapping_add(at as u32);
-            if let Err(full) = self.insert_one(*record, seq) {
-                self.take_back(&records[..at], first);
-                return Err(full);
-            }
-        }
-        Ok(())
-    }
-
-    fn insert_one(&mut self, record: Record<T>, seq: u32) -> Result<(), Full> {
-        let bytes = (self.lists.len() + 1) * size_of::<(u32, List)>();
-        self.lists.try_reserve(1).map_err(|_| Full { bytes })?;
-        let mut list = self.lists.get(&record.source).copied().unwrap_or_default();
-        let entry = Entry { time: record.time, other: record.target, seq };
-        self.arena.insert(&mut list, entry)?;
-        self.lists.insert(record.source, list);
-        Ok(())
-    }
-
-    /// Removes edges that have just been inserted.
-    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
-        for (at, &record) in records.iter().enumerate().rev() {
-            self.remove(record, first.wrapping_add(at as u32));
-        }
-    }
-
-    /// Removes an edge if it is a self-loop; whether its account has no more.
-    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
-        if !record.is_loop() {
-            return false;
-        }
-        let Some(list) = self.lists.get_mut(&record.source) else { return false };
-        self.arena.remove(list, record.time, seq);
-        let is_empty = list.is_empty();
-        if is_empty {
-            self.lists.remove(&record.source);
-        }
-        is_empty
-    }
-
-    /// Has an account have another small number; its self-loops.
-    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
-        let Some(list) = self.lists.remove(&old) else { return &[] };
-        self.arena.rename_all(list, new);
-        self.lists.insert(new, list);
-        self.arena.get(list)
-    }
-
-    /// Gives memory back, where much is free.
-    pub(crate) fn shrink(&mut self) {
-        let mut smaller = HashMap::default();
-        let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
-        if is_sparse && smaller.try_reserve(self.lists.len()).is_ok() {
-            smaller.extend(self.lists.drain());
-            self.lists = smaller;
-        }
-        if self.arena.is_sparse() {
-            // Where there is no memory for it, it stays as it is.
-            if let Ok(loops) = self.rebuilt(|account| account) {
-                *self = loops;
-            }
-        }
-    }
-
-    /// The same under other numbers, in memory of its size.
-    pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<Loops<T>, Full> {
-        let mut loops = Loops::default();
-        let bytes = self.lists.allocation_size();
-        loops.lists.try_reserve(self.lists.len()).map_err(|_| Full { bytes })?;
-        for (&account, &list) in &self.lists {
-            let entries = self.arena.get(list);
-            let list = loops.arena.append(entries, &number)?;
-            loops.lists.insert(number(account), list);
-        }
-        Ok(loops)
-    }
-
-    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> Loops<S> {
-        let lists: Vec<List> = self.lists.values().copied().collect();
-        Loops { lists: self.lists, arena: self.arena.restamp(&lists, change) }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.lists.allocation_size() + self.arena.bytes()
+        self.lists.capacity() * size_of::<ListHandle>() + self.arena.bytes()
     }
 }

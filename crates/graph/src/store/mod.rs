@@ -4,8 +4,7 @@ mod adjacency_lists;
 mod arena;
 mod dynamic;
 mod records;
+mod self_loops;
 
 pub(crate) use adjacency_lists::PIECE;
-pub(crate) use arena::Entry;
-pub(crate) use dynamic::{Dynamic, EDGES_MAX, Mark};
-pub(crate) use records::{Gone, Record};
+pub(crate) use dynamic::{DynamicGraph, EDGES_MAX, StoreCheckpoint};

@@ -1,48 +1,16 @@
 //! Edges in order of arrival.
 
-use crate::accounts::Numbering;
-use crate::edge::Stamp;
-use crate::memory::{Full, fit, make_room};
+use crate::accounts::Renumbering;
+use crate::edge::{NO_ACCOUNT, Record, Stamp};
+use crate::memory::{OutOfMemory, fit, make_room};
 use std::collections::VecDeque;
 
-/// An edge in order of arrival.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Record<T> {
-    pub source: u32,
-    pub target: u32,
-    pub time: T,
-}
-
-impl<T> Record<T> {
-    /// Whether an account pays itself.
-    pub(crate) fn is_loop(&self) -> bool {
-        self.source == self.target
-    }
-}
-
-/// An edge that is to be taken out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone<T> {
-    pub record: Record<T>,
-    /// Its number of arrival, modulo 2^32.
-    pub seq: u32,
-}
-
-impl<T: Stamp> Record<T> {
-    /// The same with another time.
-    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Record<S> {
-        Record { source: self.source, target: self.target, time: change(self.time) }
-    }
-}
-
-/// An edge that is gone.
-const GONE: u32 = u32::MAX;
 /// Said of an edge that is a self-loop.
 const LOOP: u32 = 1 << 31;
 
 /// Whose list has an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct RecordOwner {
     pub source: u32,
     pub is_loop: bool,
 }
@@ -50,18 +18,18 @@ pub(crate) struct Owner {
 /// All edges since the oldest that is alive, four bytes each: target and time are found in the list
 /// of the source. Only where all of a day's edges are copied at once are they kept here too.
 #[derive(Debug, Default)]
-pub(crate) struct Records<T> {
+pub(crate) struct EdgeRecords<T> {
     owners: VecDeque<u32>,
     rest: Option<(VecDeque<u32>, VecDeque<T>)>,
 }
 
-impl<T: Stamp> Records<T> {
-    pub(crate) fn new(is_whole: bool) -> Records<T> {
-        Records { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
+impl<T: Stamp> EdgeRecords<T> {
+    pub(crate) fn new(is_whole: bool) -> EdgeRecords<T> {
+        EdgeRecords { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
     }
 
     /// Sees to it that so many `push`es need no memory.
-    pub(crate) fn make_room(&mut self, more: usize) -> Result<(), Full> {
+    pub(crate) fn make_room(&mut self, more: usize) -> Result<(), OutOfMemory> {
         make_room(&mut self.owners, more)?;
         if let Some((targets, times)) = &mut self.rest {
             make_room(targets, more)?;
@@ -80,26 +48,26 @@ impl<T: Stamp> Records<T> {
     }
 
     /// The same edges, of accounts with other numbers, where nothing else is kept of them.
-    pub(crate) fn rebuilt(&self, numbering: &Numbering) -> Result<Records<T>, Full> {
-        let mut records = Records::new(false);
+    pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<EdgeRecords<T>, OutOfMemory> {
+        let mut records = EdgeRecords::new(false);
         records.make_room(self.len())?;
         records.owners.extend(self.owners.iter().map(|&word| match word {
-            GONE => GONE,
+            NO_ACCOUNT => NO_ACCOUNT,
             _ => numbering.of(word & !LOOP) | (word & LOOP),
         }));
         Ok(records)
     }
 
     /// Whose list has the edge; None: it is gone, or was never there.
-    pub(crate) fn owner(&self, place: usize) -> Option<Owner> {
-        let word = self.owners.get(place).copied().filter(|word| *word != GONE)?;
-        Some(Owner { source: word & !LOOP, is_loop: word & LOOP != 0 })
+    pub(crate) fn owner(&self, place: usize) -> Option<RecordOwner> {
+        let word = self.owners.get(place).copied().filter(|word| *word != NO_ACCOUNT)?;
+        Some(RecordOwner { source: word & !LOOP, is_loop: word & LOOP != 0 })
     }
 
     /// The whole edge, where it is kept.
     pub(crate) fn whole(&self, place: usize) -> Option<Record<T>> {
         let (targets, times) = self.rest.as_ref()?;
-        let Owner { source, .. } = self.owner(place)?;
+        let RecordOwner { source, .. } = self.owner(place)?;
         Some(Record { source, target: *targets.get(place)?, time: *times.get(place)? })
     }
 
@@ -111,13 +79,13 @@ impl<T: Stamp> Records<T> {
     /// Says that an edge is gone.
     pub(crate) fn mark_gone(&mut self, place: usize) {
         if let Some(word) = self.owners.get_mut(place) {
-            *word = GONE;
+            *word = NO_ACCOUNT;
         }
     }
 
     /// Says that the source of an edge that is there has another small number now.
     pub(crate) fn rename(&mut self, place: usize, source: u32) {
-        if let Some(word) = self.owners.get_mut(place).filter(|word| **word != GONE) {
+        if let Some(word) = self.owners.get_mut(place).filter(|word| **word != NO_ACCOUNT) {
             *word = source | (*word & LOOP);
         }
     }
@@ -143,7 +111,7 @@ impl<T: Stamp> Records<T> {
     /// Forgets those at the old end that are gone; how many.
     pub(crate) fn pop_gone(&mut self) -> u64 {
         let mut count = 0;
-        while self.owners.front() == Some(&GONE) {
+        while self.owners.front() == Some(&NO_ACCOUNT) {
             self.pop();
             count += 1;
         }
@@ -167,12 +135,12 @@ impl<T: Stamp> Records<T> {
         self.owners.is_empty()
     }
 
-    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Records<S> {
+    pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> EdgeRecords<S> {
         let rest = self.rest.map(|(targets, times)| {
             let times: VecDeque<S> = times.into_iter().map(change).collect();
             (targets, times)
         });
-        Records { owners: self.owners, rest }
+        EdgeRecords { owners: self.owners, rest }
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -1,17 +1,16 @@
 //! What the graph keeps of an edge beside its ends and its time.
 
-use super::hybrid::Hybrid;
-use crate::edge::Stamp;
+use super::hybrid::HybridGraph;
+use crate::edge::{Entry, Stamp};
 use crate::features::Edges;
-use crate::memory::{Full, fit, make_room};
-use crate::settings::{Column, Statistics};
-use crate::statistics::Values;
-use crate::store::Entry;
+use crate::memory::{OutOfMemory, fit, make_room};
+use crate::settings::{Column, StatisticsSettings};
+use crate::statistics::EdgeValues;
 use std::collections::{BTreeMap, VecDeque};
 
 /// What an edge carries beside its ends and its time.
 #[derive(Debug, Default)]
-pub(crate) struct Columns {
+pub(crate) struct EdgeColumns {
     /// Number of arrival of the first value.
     pub head: u64,
     pub ids: Option<VecDeque<i64>>,
@@ -24,14 +23,14 @@ pub(crate) struct Columns {
     late: BTreeMap<u64, (i64, Vec<f64>)>,
 }
 
-impl Columns {
-    pub(crate) fn new(keeps_ids: bool, columns: usize) -> Columns {
+impl EdgeColumns {
+    pub(crate) fn new(keeps_ids: bool, columns: usize) -> EdgeColumns {
         let ids = keeps_ids.then(VecDeque::new);
-        Columns { ids, values: vec![VecDeque::new(); columns], ..Columns::default() }
+        EdgeColumns { ids, values: vec![VecDeque::new(); columns], ..EdgeColumns::default() }
     }
 
     /// Where there is no memory, `rewind` takes back what of the rows has come.
-    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), Full> {
+    pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), OutOfMemory> {
         if let Some(ids) = &mut self.ids {
             make_room(ids, rows.len())?;
             ids.extend(rows.iter().map(|&row| edges.ids[row as usize]));
@@ -119,25 +118,29 @@ impl Columns {
 }
 
 /// The measured columns, by their place in the statistics.
-pub(crate) struct Measured<'a, T> {
-    graph: &'a Hybrid<T>,
-    columns: &'a Columns,
+pub(crate) struct MeasuredColumns<'a, T> {
+    graph: &'a HybridGraph<T>,
+    columns: &'a EdgeColumns,
     /// Which of the given columns; None: the timestamps.
     given: Vec<Option<usize>>,
 }
 
-impl<'a, T> Measured<'a, T> {
-    pub(crate) fn new(graph: &'a Hybrid<T>, columns: &'a Columns, statistics: &Statistics) -> Self {
+impl<'a, T> MeasuredColumns<'a, T> {
+    pub(crate) fn new(
+        graph: &'a HybridGraph<T>,
+        columns: &'a EdgeColumns,
+        statistics: &StatisticsSettings,
+    ) -> Self {
         let mut values = 0..columns.values.len();
         let given = statistics.columns.iter().map(|column| match column {
             Column::Time => None,
             Column::Given => values.next(),
         });
-        Measured { graph, columns, given: given.collect() }
+        MeasuredColumns { graph, columns, given: given.collect() }
     }
 }
 
-impl<T: Stamp> Values<T> for Measured<'_, T> {
+impl<T: Stamp> EdgeValues<T> for MeasuredColumns<'_, T> {
     fn value(&self, column: usize, entry: Entry<T>) -> f64 {
         let Some(&Some(column)) = self.given.get(column) else {
             return self.graph.time(entry.time) as f64;

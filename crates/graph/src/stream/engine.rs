@@ -1,22 +1,24 @@
 //! One graph with its columns: rows in, features out, old edges away.
 
-use super::columns::{Columns, Measured};
-use super::eviction_queue::{Queue, QueueMark};
-use super::hybrid::Hybrid;
-use super::pending_rows::Ahead;
-use crate::accounts::{Side, Spread};
-use crate::edge::{Adjacency, Floor, Lens, Stamp};
+use super::columns::{EdgeColumns, MeasuredColumns};
+use super::eviction_queue::{EvictionQueue, QueueCheckpoint};
+use super::hybrid::HybridGraph;
+use super::pending_rows::PendingRows;
+use crate::accounts::AccountHash;
+use crate::edge::{Adjacency, EvictionFloor, Stamp, Visibility};
+use crate::edge::{Record, Removal, Side};
 use crate::features::Edges;
-use crate::memory::{Full, probe, reserve};
+use crate::memory::{OutOfMemory, probe, reserve};
 use crate::patterns::{
-    CHUNK, Evidence, Found, Groups, Hubs, Kind, Pairs, Plan, Scene, Scratch, Trigger, find,
+    CHUNK, Hubs, Kind, MatchCollector, PatternMatch, SearchContext, SearchPlan, SearchScratch,
+    Trigger, TriggerGroups, TriggerPairs, find,
 };
-use crate::segment::About;
+use crate::segment::SegmentInfo;
 use crate::settings::{Mode, Settings};
 use crate::statistics;
-use crate::statistics::{Vertex, Wanted};
-use crate::store::{Dynamic, Gone, Mark, PIECE, Record};
-use crate::threads::{Awake, together};
+use crate::statistics::{MeasurePlan, Vertex};
+use crate::store::{DynamicGraph, PIECE, StoreCheckpoint};
+use crate::threads::{KeepAwake, together};
 use hashbrown::HashMap;
 use std::cmp::Reverse;
 use std::sync::{Mutex, PoisonError};
@@ -41,23 +43,23 @@ const LISTS: [(Side, Side); 4] =
     [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
 /// Where features go: row by row, `stride` values apart, from `offset` on.
 #[derive(Debug)]
-pub(crate) struct Output<'a> {
+pub(crate) struct FeatureOutput<'a> {
     pub cells: &'a mut [f64],
     pub stride: usize,
     pub offset: usize,
-    pub share: Share,
+    pub share: WorkShare,
 }
 
 /// Which part of a call's work is to be done: every `count`-th piece, from `index` on. The counts
 /// of all shares add up to those of the whole.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct WorkShare {
     pub index: usize,
     pub count: usize,
 }
 
-impl Share {
-    pub(crate) const WHOLE: Share = Share { index: 0, count: 1 };
+impl WorkShare {
+    pub(crate) const WHOLE: WorkShare = WorkShare { index: 0, count: 1 };
 
     fn has(self, piece: usize) -> bool {
         piece % self.count == self.index
@@ -74,67 +76,67 @@ pub(crate) fn call_bytes(settings: &Settings, rows: usize) -> usize {
 
 /// A graph whose stamps are of type `T`.
 #[derive(Debug)]
-pub(crate) struct Core<T> {
-    pub(crate) graph: Hybrid<T>,
-    pub(crate) columns: Columns,
+pub(crate) struct StreamEngine<T> {
+    pub(crate) graph: HybridGraph<T>,
+    pub(crate) columns: EdgeColumns,
     /// The latest time that came, once one has.
     pub(crate) now: Option<i64>,
-    pub(crate) queue: Queue<T>,
-    pub(crate) scratch: Vec<Scratch<T>>,
-    pub(crate) statistics: statistics::Scratch<T>,
-    pub(crate) by_source: Groups,
-    pub(crate) by_target: Groups,
-    pub(crate) pairs: Pairs,
+    pub(crate) queue: EvictionQueue<T>,
+    pub(crate) scratch: Vec<SearchScratch<T>>,
+    pub(crate) statistics: statistics::StatisticsScratch<T>,
+    pub(crate) by_source: TriggerGroups,
+    pub(crate) by_target: TriggerGroups,
+    pub(crate) pairs: TriggerPairs,
     pub(crate) hubs: Hubs<T>,
     pub(crate) triggers: Vec<Trigger<T>>,
     /// Rows of a call as they are added.
     pub(crate) added: Vec<Record<T>>,
     /// Segments of which nothing is left, until somebody asks.
-    pub(crate) expired: Vec<About>,
+    pub(crate) expired: Vec<SegmentInfo>,
     /// What was there before rows came that are to go again.
-    before: Option<Before<T>>,
+    before: Option<RollbackPoint<T>>,
     /// Rows that are in the graph and have no features yet; until they do nothing is evicted.
-    pub(crate) ahead: Option<Ahead<T>>,
+    pub(crate) ahead: Option<PendingRows<T>>,
     /// Statistics of accounts of the call, and where each account's begin.
-    pub(crate) described: (HashMap<i64, usize, Spread>, Vec<f64>),
+    pub(crate) described: (HashMap<i64, usize, AccountHash>, Vec<f64>),
 }
 
 /// All that the insertion of rows changes, as it was.
 #[derive(Debug)]
-struct Place<T> {
-    graph: Mark<T>,
+struct Checkpoint<T> {
+    graph: StoreCheckpoint<T>,
     next: u64,
     now: Option<i64>,
-    queue: QueueMark<T>,
+    queue: QueueCheckpoint<T>,
 }
 
 /// All that rows change before something is evicted.
 #[derive(Debug)]
-struct Before<T> {
-    place: Place<T>,
+struct RollbackPoint<T> {
+    place: Checkpoint<T>,
     /// These carry on from row to row, and must not from rows that go again. None: rows may stay,
     /// and if they go all begins anew.
-    carried: Option<(Hubs<T>, statistics::Scratch<T>)>,
+    carried: Option<(Hubs<T>, statistics::StatisticsScratch<T>)>,
 }
 
-impl<T: Stamp> Core<T> {
-    pub(crate) fn new(settings: &Settings, base: i64) -> Core<T> {
+impl<T: Stamp> StreamEngine<T> {
+    pub(crate) fn new(settings: &Settings, base: i64) -> StreamEngine<T> {
         // Only batch mode orders accounts by their first appearance.
         let remembers = settings.mode == Mode::Batch && settings.simple_cycle.is_some();
         let columns = settings.statistics.as_ref().map_or(0, |one| one.given());
-        Core {
-            graph: Hybrid::from(match settings.segment {
-                Some(_) => Dynamic::before_segments(base),
-                None => Dynamic::new(base, remembers),
+        StreamEngine {
+            graph: HybridGraph::from(match settings.segment {
+                Some(_) => DynamicGraph::before_segments(base),
+                None => DynamicGraph::new(base, remembers),
             }),
-            columns: Columns::new(settings.keeps_ids, columns),
+            columns: EdgeColumns::new(settings.keeps_ids, columns),
             now: None,
-            queue: Queue::default(),
+            queue: EvictionQueue::default(),
             scratch: Vec::new(),
-            statistics: statistics::Scratch::default(),
-            by_source: Groups::default(),
-            by_target: Groups::default(),
-            pairs: Pairs::default(),
+            statistics: statistics::StatisticsScratch::default(),
+            by_source: TriggerGroups::default(),
+            by_target: TriggerGroups::default(),
+            pairs: TriggerPairs::default(),
             hubs: Hubs::default(),
             triggers: Vec::new(),
             added: Vec::new(),
@@ -148,13 +150,13 @@ impl<T: Stamp> Core<T> {
     /// Has rows that come from here on go again with `rewind`; until then nothing is evicted.
     pub(crate) fn preview(&mut self) {
         let carried = (std::mem::take(&mut self.hubs), std::mem::take(&mut self.statistics));
-        self.before = Some(Before { place: self.place(), carried: Some(carried) });
+        self.before = Some(RollbackPoint { place: self.place(), carried: Some(carried) });
     }
 
     /// Has rows that come from here on go again with `rewind` or stay with `keep`; until then
     /// nothing is evicted.
     pub(crate) fn begin(&mut self) {
-        self.before = Some(Before { place: self.place(), carried: None });
+        self.before = Some(RollbackPoint { place: self.place(), carried: None });
     }
 
     /// Keeps what came since `begin`.
@@ -166,18 +168,18 @@ impl<T: Stamp> Core<T> {
 
     /// Is as it was before `preview` or `begin`.
     pub(crate) fn rewind(&mut self) {
-        let Some(Before { place, carried }) = self.before.take() else { return };
+        let Some(RollbackPoint { place, carried }) = self.before.take() else { return };
         self.take_back(place);
         (self.hubs, self.statistics) = carried.unwrap_or_default();
     }
 
-    fn place(&self) -> Place<T> {
+    fn place(&self) -> Checkpoint<T> {
         let (graph, queue) = (self.graph.mark(), self.queue.mark());
-        Place { graph, next: self.graph.next(), now: self.now, queue }
+        Checkpoint { graph, next: self.graph.next(), now: self.now, queue }
     }
 
     /// Takes back rows that were inserted since, of which nothing has been evicted.
-    fn take_back(&mut self, Place { graph, next, now, queue }: Place<T>) {
+    fn take_back(&mut self, Checkpoint { graph, next, now, queue }: Checkpoint<T>) {
         self.queue.rewind(queue, next);
         self.graph.rewind(graph);
         self.columns.rewind(self.graph.next());
@@ -186,24 +188,32 @@ impl<T: Stamp> Core<T> {
     }
 
     /// The same with stamps of another type, or from another base.
-    pub(crate) fn restamp<S: Stamp>(self, settings: &Settings, base: i64) -> Core<S> {
+    pub(crate) fn restamp<S: Stamp>(self, settings: &Settings, base: i64) -> StreamEngine<S> {
         let from = self.graph.base();
         let shift = |stamp: T| {
             let offset = i128::from(from) + i128::from(stamp.offset()) - i128::from(base);
             S::from_offset(offset.clamp(0, i128::from(S::OFFSET_MAX)) as u64)
         };
-        let queue = Queue {
+        let queue = EvictionQueue {
             late: self.queue.late.iter().map(|&(time, number)| (shift(time), number)).collect(),
             cursor: self.queue.cursor,
             newest: shift(self.queue.newest),
             alive: self.queue.alive,
             floor: self.queue.floor.map(|(time, number)| (shift(time), number)),
-            ..Queue::default()
+            ..EvictionQueue::default()
         };
         let ahead = self.ahead.map(|ahead| ahead.restamp(shift));
         let graph = self.graph.restamp(base);
         let (columns, now, expired) = (self.columns, self.now, self.expired);
-        Core { graph, columns, now, queue, expired, ahead, ..Core::new(settings, base) }
+        StreamEngine {
+            graph,
+            columns,
+            now,
+            queue,
+            expired,
+            ahead,
+            ..StreamEngine::new(settings, base)
+        }
     }
 
     /// Adds rows in the order that `order` gives and notes them as triggers; all of them, or where
@@ -214,7 +224,7 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         order: &[u32],
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutOfMemory> {
         let place = self.place();
         let mut added = std::mem::take(&mut self.added);
         let inserted = self.try_insert(settings, edges, order, &mut added, pool);
@@ -233,7 +243,7 @@ impl<T: Stamp> Core<T> {
         order: &[u32],
         added: &mut Vec<Record<T>>,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutOfMemory> {
         self.triggers.clear();
         reserve(&mut self.triggers, order.len())?;
         // Edges may have been taken out since.
@@ -269,7 +279,7 @@ impl<T: Stamp> Core<T> {
         rows: &[u32],
         added: &[Record<T>],
         (first, number): (u64, u64),
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutOfMemory> {
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let is_causal = settings.mode == Mode::Causal;
         // Where nothing comes late, and age alone evicts, no row has to know what went before it.
@@ -305,14 +315,14 @@ impl<T: Stamp> Core<T> {
 
     /// What has been evicted so far, or is older than `time`, for a trigger of the batch that begins
     /// at `first`.
-    fn floor(&self, first: u64, time: T) -> Floor<T> {
+    fn floor(&self, first: u64, time: T) -> EvictionFloor<T> {
         match self.queue.floor {
             Some((evicted, number)) if evicted >= time => {
                 let place = i128::from(number) + 1 - i128::from(first);
                 let place = place.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32;
-                Floor { time: evicted, place: Some(place) }
+                EvictionFloor { time: evicted, place: Some(place) }
             }
-            _ => Floor { time, place: None },
+            _ => EvictionFloor { time, place: None },
         }
     }
 
@@ -362,11 +372,11 @@ impl<T: Stamp> Core<T> {
             |time: i64, window: u64| i128::from(time) < i128::from(now) - i128::from(window);
         let (horizon, most) = (settings.horizon(), settings.edges_max.unwrap_or(usize::MAX));
         let surplus = self.graph.len().saturating_sub(most);
-        let late = self.graph.stragglers();
+        let late = self.graph.late_edges();
         let late = late.filter(|(.., front)| is_old(self.graph.time(*front), horizon));
         let seq = |number: u64| number as u32;
-        let late = late.map(|(number, record, _)| Gone { record, seq: seq(number) });
-        let late: Vec<Gone<T>> = late.collect();
+        let late = late.map(|(number, record, _)| Removal { record, seq: seq(number) });
+        let late: Vec<Removal<T>> = late.collect();
         self.graph.remove_all(&late, pool);
         let mut gone = std::mem::take(&mut self.queue.gone);
         let mut left = surplus;
@@ -380,7 +390,7 @@ impl<T: Stamp> Core<T> {
             // In batch mode edges go in order of arrival.
             let oldest = self.graph.records().take(gone.capacity().clamp(1, PIECE)).enumerate();
             let oldest = oldest.take_while(is_gone);
-            gone.extend(oldest.map(|(_, (number, record))| Gone { record, seq: seq(number) }));
+            gone.extend(oldest.map(|(_, (number, record))| Removal { record, seq: seq(number) }));
             if gone.is_empty() {
                 break;
             }
@@ -408,8 +418,8 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         order: &[u32],
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<(), (usize, Full)> {
-        let _awake = Awake::during(pool, order.len());
+    ) -> Result<(), (usize, OutOfMemory)> {
+        let _awake = KeepAwake::during(pool, order.len());
         // Evicting now and then keeps the memory that of the window.
         let step = if settings.mode == Mode::Causal { LEARNT_AT_ONCE } else { order.len().max(1) };
         for (number, part) in order.chunks(step).enumerate() {
@@ -438,11 +448,11 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         order: &[u32],
         places: &[u32],
-        output: Output<'_>,
+        output: FeatureOutput<'_>,
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Result<Outcome, Full> {
-        let _awake = Awake::during(pool, order.len());
+    ) -> Result<CallOutcome, OutOfMemory> {
+        let _awake = KeepAwake::during(pool, order.len());
         let first = self.graph.next();
         self.insert(settings, edges, order, pool)?;
         let outcome = self.compute(settings, edges, places, first, output, evidence_max, pool);
@@ -460,11 +470,11 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         places: &[u32],
         first: u64,
-        output: Output<'_>,
+        output: FeatureOutput<'_>,
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
-    ) -> Outcome {
-        let Output { cells, stride, offset, share } = output;
+    ) -> CallOutcome {
+        let FeatureOutput { cells, stride, offset, share } = output;
         self.prefetch(settings, first);
         let outcome = self.search(settings, first, evidence_max, pool, share);
         let width = settings.histogram_width();
@@ -479,18 +489,18 @@ impl<T: Stamp> Core<T> {
                 }
             }
         }
-        let output = Output { cells, stride, offset: offset + width, share };
+        let output = FeatureOutput { cells, stride, offset: offset + width, share };
         self.describe(settings, edges, places, first, output);
         let lost = self.graph.failure();
         let found = outcome.found.iter().map(|found| self.name(settings, found, first)).collect();
-        Outcome { named: found, lost, ..outcome }
+        CallOutcome { named: found, lost, ..outcome }
     }
 
     /// Tells far segments which rows the search will start with.
     fn prefetch(&self, settings: &Settings, first: u64) {
         let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };
         let window = oldest.closed(settings.horizon()).onward();
-        let lens = Lens::whole(first as u32);
+        let lens = Visibility::whole(first as u32);
         if !self.graph.is_prefetching(window, lens) {
             return;
         }
@@ -510,14 +520,14 @@ impl<T: Stamp> Core<T> {
         first: u64,
         evidence_max: Option<usize>,
         pool: Option<&rayon::ThreadPool>,
-        share: Share,
-    ) -> Outcome {
+        share: WorkShare,
+    ) -> CallOutcome {
         let is_causal = settings.mode == Mode::Causal;
         let workers = 1 + pool.map_or(0, rayon::ThreadPool::current_num_threads);
         let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.resize_with(workers, Scratch::default);
+        scratch.resize_with(workers, SearchScratch::default);
         for one in &mut scratch {
-            let evidence = evidence_max.map(Evidence::new);
+            let evidence = evidence_max.map(MatchCollector::new);
             one.start(self.triggers.len(), settings.histogram_width(), evidence);
         }
         let plans = plans(settings);
@@ -532,7 +542,8 @@ impl<T: Stamp> Core<T> {
             self.pairs.fill(&self.triggers);
         }
         let scene = self.scene(first, is_causal);
-        let work = Work::new(&scene, &plans, &self.by_source, &self.by_target, workers, share);
+        let work =
+            SearchWork::new(&scene, &plans, &self.by_source, &self.by_target, workers, share);
         match (pool, scratch.split_first_mut()) {
             (Some(pool), Some((own, others))) if self.triggers.len() >= HELPED_MIN => {
                 // This thread searches too: it need not be woken, and has just had the newest edges
@@ -544,7 +555,7 @@ impl<T: Stamp> Core<T> {
             (_, Some((own, _))) => work.run(own),
             (_, None) => {}
         }
-        let mut outcome = Outcome::default();
+        let mut outcome = CallOutcome::default();
         if let Some((one, others)) = scratch.split_first_mut() {
             for other in others {
                 one.credits.merge(&mut other.credits);
@@ -568,17 +579,17 @@ impl<T: Stamp> Core<T> {
         edges: &Edges<'_>,
         places: &[u32],
         first: u64,
-        output: Output<'_>,
+        output: FeatureOutput<'_>,
     ) {
-        let Output { cells, stride, offset, share } = output;
+        let FeatureOutput { cells, stride, offset, share } = output;
         let Some(statistics) = &settings.statistics else { return };
         let width = statistics.width();
         if width == 0 {
             return;
         }
         let is_causal = settings.mode == Mode::Causal;
-        let wanted = Wanted::new(statistics, is_causal);
-        let measured = Measured::new(&self.graph, &self.columns, statistics);
+        let wanted = MeasurePlan::new(statistics, is_causal);
+        let measured = MeasuredColumns::new(&self.graph, &self.columns, statistics);
         let whole = T::always();
         // In batch mode all rows of an account get the same.
         let (mut known, mut kept) = std::mem::take(&mut self.described);
@@ -610,10 +621,10 @@ impl<T: Stamp> Core<T> {
                 };
                 let (window, lens) = if is_causal {
                     let trigger = self.triggers[place as usize];
-                    let lens = Lens::until(first as u32, place, trigger.time, trigger.floor);
+                    let lens = Visibility::until(first as u32, place, trigger.time, trigger.floor);
                     ((trigger.time.open(statistics.window), trigger.time), lens)
                 } else {
-                    (whole, Lens::whole(first as u32))
+                    (whole, Visibility::whole(first as u32))
                 };
                 for (half, side) in [Side::Out, Side::In].into_iter().enumerate() {
                     let at = at + half * width;
@@ -631,8 +642,8 @@ impl<T: Stamp> Core<T> {
     }
 
     /// What searches of a call see that began with edge number `first`.
-    fn scene(&self, first: u64, is_causal: bool) -> Scene<'_, T, Hybrid<T>> {
-        Scene {
+    fn scene(&self, first: u64, is_causal: bool) -> SearchContext<'_, T, HybridGraph<T>> {
+        SearchContext {
             graph: &self.graph,
             triggers: &self.triggers,
             first: first as u32,
@@ -643,7 +654,7 @@ impl<T: Stamp> Core<T> {
     }
 
     /// A found pattern in the caller's terms.
-    fn name(&self, settings: &Settings, found: &Found, first: u64) -> crate::Pattern {
+    fn name(&self, settings: &Settings, found: &PatternMatch, first: u64) -> crate::Pattern {
         crate::features::name(&self.graph, settings, &self.triggers, first, found, &|number| {
             self.columns.id(number).or_else(|| self.graph.of(number)?.id(number))
         })
@@ -652,22 +663,22 @@ impl<T: Stamp> Core<T> {
 
 /// What a search found beside its counts.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct CallOutcome {
     pub cut_short: [u64; Kind::COUNT],
-    found: Vec<Found>,
+    found: Vec<PatternMatch>,
     pub named: Vec<crate::Pattern>,
     pub dropped: u64,
     /// Edges that could not be read: the time of the first, and why.
     pub lost: Option<(i64, String)>,
 }
 
-fn plans(settings: &Settings) -> Vec<Plan<'_>> {
+fn plans(settings: &Settings) -> Vec<SearchPlan<'_>> {
     let mut column = 0;
     let mut plans = Vec::new();
     for kind in Kind::ALL {
         let Some(pattern) = settings.pattern(kind) else { continue };
         let (length_max, work_max) = (settings.cycle_length_max, settings.work_max);
-        plans.push(Plan { kind, pattern, column, length_max, work_max });
+        plans.push(SearchPlan { kind, pattern, column, length_max, work_max });
         column += pattern.bins.len();
     }
     plans
@@ -686,25 +697,25 @@ fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = std::ops::R
 }
 
 /// The search of one batch in pieces that workers take one after the other.
-struct Work<'a, T, G> {
-    scene: &'a Scene<'a, T, G>,
-    tasks: Vec<(Plan<'a>, Option<Side>, std::ops::Range<usize>)>,
+struct SearchWork<'a, T, G> {
+    scene: &'a SearchContext<'a, T, G>,
+    tasks: Vec<(SearchPlan<'a>, Option<Side>, std::ops::Range<usize>)>,
     /// Those of all triggers.
     places: Vec<u32>,
-    by_source: &'a Groups,
-    by_target: &'a Groups,
+    by_source: &'a TriggerGroups,
+    by_target: &'a TriggerGroups,
     next: Mutex<usize>,
 }
 
-impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
+impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
     fn new(
-        scene: &'a Scene<'a, T, G>,
-        plans: &[Plan<'a>],
-        by_source: &'a Groups,
-        by_target: &'a Groups,
+        scene: &'a SearchContext<'a, T, G>,
+        plans: &[SearchPlan<'a>],
+        by_source: &'a TriggerGroups,
+        by_target: &'a TriggerGroups,
         workers: usize,
-        share: Share,
-    ) -> Work<'a, T, G> {
+        share: WorkShare,
+    ) -> SearchWork<'a, T, G> {
         // All shares of a call are cut alike, whatever their workers.
         let is_divided = workers > 1 || share.count > 1;
         let mut tasks = Vec::new();
@@ -732,10 +743,10 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
         let tasks = tasks.into_iter().enumerate().filter(|(at, _)| share.has(*at));
         let tasks = tasks.map(|(_, task)| task).collect();
         let places = (0u32..).zip(scene.triggers).map(|(place, _)| place).collect();
-        Work { scene, tasks, places, by_source, by_target, next: Mutex::new(0) }
+        SearchWork { scene, tasks, places, by_source, by_target, next: Mutex::new(0) }
     }
 
-    fn run(&self, scratch: &mut Scratch<T>) {
+    fn run(&self, scratch: &mut SearchScratch<T>) {
         loop {
             let task = {
                 let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -760,7 +771,13 @@ impl<'a, T: Stamp, G: Adjacency<T>> Work<'a, T, G> {
     }
 
     /// Reads where searches of these groups begin.
-    fn touch(&self, plan: Plan<'_>, side: Side, groups: &Groups, range: std::ops::Range<usize>) {
+    fn touch(
+        &self,
+        plan: SearchPlan<'_>,
+        side: Side,
+        groups: &TriggerGroups,
+        range: std::ops::Range<usize>,
+    ) {
         let window = plan.pattern.window;
         match plan.kind {
             // The middle accounts are others for each trigger.

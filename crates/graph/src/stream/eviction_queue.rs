@@ -1,13 +1,13 @@
 //! What causal mode evicts next.
 
-use crate::edge::Stamp;
-use crate::memory::{Full, reserve};
-use crate::store::{Dynamic, Gone, Record};
+use crate::edge::{Record, Removal, Stamp};
+use crate::memory::{OutOfMemory, reserve};
+use crate::store::DynamicGraph;
 use std::collections::BTreeSet;
 
 /// Causal mode evicts by time: in order of arrival but for the edges that came late.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct EvictionQueue<T> {
     pub late: BTreeSet<(T, u64)>,
     /// Edges before this one that did not come late have been evicted.
     pub cursor: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Queue<T> {
     pub newest: T,
     pub alive: usize,
     /// Evicted, and still in the graph for the triggers of the batch.
-    pub gone: Vec<Gone<T>>,
+    pub gone: Vec<Removal<T>>,
     /// Those of them that had come late.
     pub late_gone: Vec<(T, u64)>,
     /// All edges up to this time and arrival are evicted.
@@ -27,7 +27,7 @@ pub(crate) struct Queue<T> {
 
 /// Where a queue was before edges came that are to go again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueMark<T> {
+pub(crate) struct QueueCheckpoint<T> {
     cursor: u64,
     newest: T,
     alive: usize,
@@ -36,9 +36,9 @@ pub(crate) struct QueueMark<T> {
     floor: Option<(T, u64)>,
 }
 
-impl<T: Stamp> Default for Queue<T> {
-    fn default() -> Queue<T> {
-        Queue {
+impl<T: Stamp> Default for EvictionQueue<T> {
+    fn default() -> EvictionQueue<T> {
+        EvictionQueue {
             late: BTreeSet::new(),
             cursor: 0,
             touched: 0,
@@ -52,16 +52,16 @@ impl<T: Stamp> Default for Queue<T> {
     }
 }
 
-impl<T: Stamp> Queue<T> {
-    pub(crate) fn mark(&self) -> QueueMark<T> {
-        let Queue { cursor, newest, alive, floor, .. } = *self;
+impl<T: Stamp> EvictionQueue<T> {
+    pub(crate) fn mark(&self) -> QueueCheckpoint<T> {
+        let EvictionQueue { cursor, newest, alive, floor, .. } = *self;
         let (gone, late_gone) = (self.gone.len(), self.late_gone.len());
-        QueueMark { cursor, newest, alive, gone, late_gone, floor }
+        QueueCheckpoint { cursor, newest, alive, gone, late_gone, floor }
     }
 
     /// Takes back edges from number `first` on, and that others were evicted since.
-    pub(crate) fn rewind(&mut self, mark: QueueMark<T>, first: u64) {
-        let QueueMark { cursor, newest, alive, gone, late_gone, floor } = mark;
+    pub(crate) fn rewind(&mut self, mark: QueueCheckpoint<T>, first: u64) {
+        let QueueCheckpoint { cursor, newest, alive, gone, late_gone, floor } = mark;
         self.late.extend(self.late_gone.drain(late_gone..));
         self.late.retain(|(_, number)| *number < first);
         self.gone.truncate(gone);
@@ -91,7 +91,7 @@ impl<T: Stamp> Queue<T> {
     /// What is kept of a call for the next one.
     pub(crate) fn call_bytes(&self) -> usize {
         self.late_gone.capacity() * size_of::<(T, u64)>()
-            + self.gone.capacity() * size_of::<Gone<T>>()
+            + self.gone.capacity() * size_of::<Removal<T>>()
     }
 
     pub(crate) fn add(&mut self, time: T, number: u64) {
@@ -111,7 +111,7 @@ impl<T: Stamp> Queue<T> {
     }
 
     /// Sees to it that the edge at the cursor is the oldest that did not come late.
-    fn advance(&mut self, graph: &Dynamic<T>, end: u64) {
+    fn advance(&mut self, graph: &DynamicGraph<T>, end: u64) {
         while self.next.is_none() && self.cursor < end {
             if self.cursor >= self.touched {
                 self.touched = graph.touch_from(self.cursor);
@@ -127,7 +127,11 @@ impl<T: Stamp> Queue<T> {
     }
 
     /// Evicts what is older than `oldest`, where nothing came late.
-    pub(crate) fn evict_aged(&mut self, graph: &Dynamic<T>, oldest: T) -> Result<(), Full> {
+    pub(crate) fn evict_aged(
+        &mut self,
+        graph: &DynamicGraph<T>,
+        oldest: T,
+    ) -> Result<(), OutOfMemory> {
         self.next = None;
         // What was evicted by then may still be in the graph.
         let before = self.floor;
@@ -138,7 +142,7 @@ impl<T: Stamp> Queue<T> {
             }
             if key > before {
                 reserve(&mut self.gone, 1)?;
-                self.gone.push(Gone { record, seq: number as u32 });
+                self.gone.push(Removal { record, seq: number as u32 });
                 self.alive -= 1;
                 self.floor = key;
             }
@@ -151,11 +155,11 @@ impl<T: Stamp> Queue<T> {
     /// `end`.
     pub(crate) fn evict(
         &mut self,
-        graph: &Dynamic<T>,
+        graph: &DynamicGraph<T>,
         end: u64,
         oldest: T,
         most: usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), OutOfMemory> {
         loop {
             self.advance(graph, end);
             let punctual = self.next.map(|record| (record.time, self.cursor));
@@ -175,7 +179,7 @@ impl<T: Stamp> Queue<T> {
                 self.next.take()
             };
             self.alive -= 1;
-            self.gone.extend(gone.map(|record| Gone { record, seq: key.1 as u32 }));
+            self.gone.extend(gone.map(|record| Removal { record, seq: key.1 as u32 }));
             self.floor = self.floor.max(Some(key));
         }
         Ok(())

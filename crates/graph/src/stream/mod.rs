@@ -9,8 +9,9 @@ mod retention;
 mod sealing;
 mod state;
 
-pub(crate) use engine::{Core, LEARNT_AT_ONCE, Outcome, Output, Share, call_bytes};
-pub(crate) use hybrid::Hybrid;
-pub(crate) use pending_rows::Ahead;
-pub use sealing::Stragglers;
+pub(crate) use engine::FeatureOutput;
+pub(crate) use engine::{CallOutcome, LEARNT_AT_ONCE, StreamEngine, WorkShare, call_bytes};
+pub(crate) use hybrid::HybridGraph;
+pub(crate) use pending_rows::PendingRows;
+pub use sealing::LateEdges;
 pub use state::State;

@@ -1,11 +1,10 @@
 //! What a graph keeps between calls, and what it gives back.
 
-use super::engine::Core;
-use super::pending_rows::Ahead;
-use crate::edge::Stamp;
-use crate::patterns::{Groups, Hubs, Pairs, Scratch, Trigger};
+use super::engine::StreamEngine;
+use super::pending_rows::PendingRows;
+use crate::edge::{Record, Stamp};
+use crate::patterns::{Hubs, SearchScratch, Trigger, TriggerGroups, TriggerPairs};
 use crate::statistics;
-use crate::store::Record;
 
 /// What one call needed stays for the next one while it is no more than this part of the graph,
 const CALL_KEPT: usize = 64;
@@ -14,7 +13,7 @@ const SEARCH_KEPT: usize = 32;
 /// or no more than so many bytes.
 const KEPT_MIN: usize = 8 << 10;
 
-impl<T: Stamp> Core<T> {
+impl<T: Stamp> StreamEngine<T> {
     /// Gives back what the edges that are left do not need, when some have been evicted.
     pub(crate) fn give_back(&mut self, pool: Option<&rayon::ThreadPool>) {
         let rows = self.triggers.len();
@@ -22,7 +21,7 @@ impl<T: Stamp> Core<T> {
         if is_rebuilt || self.graph.shrink(rows) {
             // They go by small numbers.
             self.hubs = Hubs::default();
-            self.statistics = statistics::Scratch::default();
+            self.statistics = statistics::StatisticsScratch::default();
         }
         self.columns.shrink();
     }
@@ -41,9 +40,9 @@ impl<T: Stamp> Core<T> {
             self.triggers = Vec::new();
             self.added = Vec::new();
             self.described = Default::default();
-            self.by_source = Groups::default();
-            self.by_target = Groups::default();
-            self.pairs = Pairs::default();
+            self.by_source = TriggerGroups::default();
+            self.by_target = TriggerGroups::default();
+            self.pairs = TriggerPairs::default();
             self.queue.end();
         }
     }
@@ -62,7 +61,7 @@ impl<T: Stamp> Core<T> {
 
     /// The same of searches.
     fn search_bytes(&self) -> usize {
-        self.scratch.iter().map(Scratch::bytes).sum()
+        self.scratch.iter().map(SearchScratch::bytes).sum()
     }
 
     /// Memory of all that is kept in this process.
@@ -74,6 +73,6 @@ impl<T: Stamp> Core<T> {
             + self.search_bytes()
             + self.statistics.bytes()
             + self.hubs.bytes()
-            + self.ahead.as_ref().map_or(0, Ahead::bytes)
+            + self.ahead.as_ref().map_or(0, PendingRows::bytes)
     }
 }

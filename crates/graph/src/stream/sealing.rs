@@ -1,12 +1,13 @@
 //! Full spans of time on their way out of the newest part of a graph, into segments.
 
-use super::engine::Core;
-use crate::accounts::Side;
-use crate::edge::{Adjacency, Lens, Stamp};
+use super::engine::StreamEngine;
+use crate::edge::NO_ACCOUNT;
+use crate::edge::{Adjacency, Stamp, Visibility};
+use crate::edge::{Entry, Record, Side};
 use crate::error::GraphError;
-use crate::segment::{About, Frozen, GONE, List, Sealed, Segment};
+use crate::segment::{FrozenSpan, Segment};
+use crate::segment::{ListKind, SealedEdge, SegmentInfo};
 use crate::settings::Settings;
-use crate::store::{Entry, Record};
 use std::sync::Arc;
 
 /// Edges that a call takes out of the newest part once a segment has them: so many, and as many
@@ -15,7 +16,7 @@ const DRAINED: usize = if cfg!(debug_assertions) { 1 } else { 4096 };
 
 /// Edges that came late, row by row, and that no segment has.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stragglers {
+pub struct LateEdges {
     /// Their numbers of arrival, increasing.
     pub numbers: Vec<u64>,
     /// The latest time that had come before each.
@@ -32,27 +33,27 @@ pub struct Stragglers {
     pub columns: Vec<Vec<f64>>,
 }
 
-impl<T: Stamp> Core<T> {
+impl<T: Stamp> StreamEngine<T> {
     /// Takes out segments that are too old, and from the newest part what segments have.
     pub(crate) fn evict_segments(&mut self, settings: &Settings) {
         let now = i128::from(self.now.unwrap_or(i64::MIN));
         let oldest = now - i128::from(settings.horizon()) - i128::from(self.graph.base());
         let oldest = oldest.clamp(0, i128::from(T::OFFSET_MAX)) as u64;
         let expired = self.graph.expire(T::from_offset(oldest));
-        self.expired.extend(expired.iter().map(|segment| segment.about().clone()));
+        self.expired.extend(expired.iter().map(|segment| segment.info().clone()));
         self.drain();
     }
 
     /// Takes out of the newest part what is in a segment, some edges at a call.
     pub(crate) fn drain(&mut self) {
         self.graph.drain(DRAINED + self.triggers.len());
-        let Core { graph, columns, .. } = self;
-        graph.stragglers().for_each(|(number, ..)| columns.keep(number));
+        let StreamEngine { graph, columns, .. } = self;
+        graph.late_edges().for_each(|(number, ..)| columns.keep(number));
         columns.retain(|number| graph.record(number).is_some());
     }
 
     /// The oldest full span of time, for a segment, if there is one.
-    pub(crate) fn freeze(&self, settings: &Settings) -> Option<Frozen> {
+    pub(crate) fn freeze(&self, settings: &Settings) -> Option<FrozenSpan> {
         let (length, now) = (i128::from(settings.segment?), i128::from(self.now?));
         if self.graph.is_draining() {
             return None;
@@ -65,10 +66,12 @@ impl<T: Stamp> Core<T> {
         let since = |time: T| (i128::from(self.graph.time(time)) - i128::from(base)) as u64;
         let records = self.graph.prefix(|time| i128::from(self.graph.time(time)) >= end);
         let records = records.map(|record| match record {
-            Some(Record { source, target, time }) => Sealed { source, target, time: since(time) },
-            None => Sealed { source: GONE, target: GONE, time: 0 },
+            Some(Record { source, target, time }) => {
+                SealedEdge { source, target, time: since(time) }
+            }
+            None => SealedEdge { source: NO_ACCOUNT, target: NO_ACCOUNT, time: 0 },
         });
-        let records: Vec<Sealed> = records.collect();
+        let records: Vec<SealedEdge> = records.collect();
         let first = self.graph.head();
         let from = (first - self.columns.head) as usize;
         let range = from..from + records.len();
@@ -76,20 +79,20 @@ impl<T: Stamp> Core<T> {
         let ids = ids.map(|ids| ids.range(range.clone()).copied().collect()).unwrap_or_default();
         let values = self.columns.values.iter();
         let values = values.map(|all| all.range(range.clone()).copied().collect()).collect();
-        let about = About {
+        let info = SegmentInfo {
             first,
             base,
             span: records.iter().map(|one| one.time).max().unwrap_or_default(),
             accounts: self.graph.numbered() as u64,
-            ..About::default()
+            ..SegmentInfo::default()
         };
-        Some(Frozen::new(about, records, ids, values))
+        Some(FrozenSpan::new(info, records, ids, values))
     }
 
     /// Puts a segment in the place of the edges that it was made from, or behind the others of a
     /// graph that has no such edges.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
-        let About { first, numbers, base, span, .. } = *segment.about();
+        let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
         self.graph.attach(segment)?;
         self.queue.cursor = self.queue.cursor.max(first + numbers);
         let last = base.saturating_add_unsigned(span);
@@ -103,24 +106,30 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Edges of one account from one time to another: whose other ends, and when.
-    pub(crate) fn edges_of(&self, account: i64, list: List, from: i64, to: i64) -> Vec<(i64, i64)> {
+    pub(crate) fn edges_of(
+        &self,
+        account: i64,
+        list: ListKind,
+        from: i64,
+        to: i64,
+    ) -> Vec<(i64, i64)> {
         let graph = &self.graph;
         let Some(account) = graph.find(account) else { return Vec::new() };
-        let lens = Lens::whole(graph.next() as u32);
+        let lens = Visibility::whole(graph.next() as u32);
         let one = |entry: Entry<T>| (graph.key(entry.other), graph.time(entry.time));
         let is_inside = |(_, time): &(i64, i64)| from <= *time && *time <= to;
         let side = match list {
-            List::Out => Side::Out,
-            List::In => Side::In,
-            List::Loops => return graph.loops(account).map(one).filter(is_inside).collect(),
+            ListKind::Out => Side::Out,
+            ListKind::In => Side::In,
+            ListKind::Loops => return graph.loops(account).map(one).filter(is_inside).collect(),
         };
         let window = T::always();
         graph.ascending(account, side, window, lens).map(one).filter(is_inside).collect()
     }
 
     /// The edges that came late and that segments have no place for.
-    pub(crate) fn stragglers(&self) -> Stragglers {
-        let mut all = Stragglers::default();
+    pub(crate) fn late_edges(&self) -> LateEdges {
+        let mut all = LateEdges::default();
         all.columns.resize(self.columns.values.len(), Vec::new());
         for (number, record, front) in self.graph.unsealed() {
             all.numbers.push(number);
@@ -137,7 +146,7 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Adds them to a graph that has segments and no rows yet; the first of these is number `next`.
-    pub(crate) fn straggle(&mut self, all: &Stragglers, next: u64) {
+    pub(crate) fn insert_late(&mut self, all: &LateEdges, next: u64) {
         self.graph.skip(next);
         self.columns.start(self.graph.head());
         self.queue.cursor = self.queue.cursor.max(self.graph.head());
@@ -147,7 +156,7 @@ impl<T: Stamp> Core<T> {
             let ([Some(source), Some(target)], [Some(time), Some(front)]) = (ends, stamps) else {
                 continue;
             };
-            self.graph.straggle(number, Record { source, target, time }, front);
+            self.graph.insert_late(number, Record { source, target, time }, front);
             self.queue.late.insert((time, number));
             self.queue.alive += 1;
             let values = all.columns.iter().map(|column| column[at]).collect();

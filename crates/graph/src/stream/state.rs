@@ -1,8 +1,8 @@
 //! A graph as plain columns, to be kept and taken up again.
 
-use super::engine::Core;
+use super::engine::StreamEngine;
 use crate::edge::{Adjacency, Stamp};
-use crate::memory::Full;
+use crate::memory::OutOfMemory;
 use crate::settings::Settings;
 
 /// What a graph holds, in order of arrival: enough to go on from.
@@ -28,7 +28,7 @@ pub struct State {
     pub rows: u64,
 }
 
-impl<T: Stamp> Core<T> {
+impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn state(&self) -> State {
         let graph = &self.graph;
         let mut state = State {
@@ -62,7 +62,7 @@ impl<T: Stamp> Core<T> {
     fn edges(&self) -> Vec<(u64, u32, u32, T)> {
         let graph = &self.graph;
         let mut all = graph.sealed_edges();
-        let late = graph.stragglers().map(|(number, record, _)| (number, record));
+        let late = graph.late_edges().map(|(number, record, _)| (number, record));
         // What is in a segment may still wait to be taken out of the newest part.
         let newest = late.chain(graph.records()).filter(|(number, _)| !graph.is_sealed(*number));
         all.extend(newest.map(|(number, one)| (number, one.source, one.target, one.time)));
@@ -71,7 +71,11 @@ impl<T: Stamp> Core<T> {
     }
 
     /// Fills an empty graph.
-    pub(crate) fn restore(&mut self, settings: &Settings, state: &State) -> Result<(), Full> {
+    pub(crate) fn restore(
+        &mut self,
+        settings: &Settings,
+        state: &State,
+    ) -> Result<(), OutOfMemory> {
         self.graph.try_remember(&state.order)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
         let edges = crate::Edges {

@@ -2,7 +2,7 @@
 
 use super::random::{Size, stream};
 use super::{Fault, Oracle, Rows, pattern_of};
-use farrow_graph::{GraphFeatures, Kind, Measure, Mode, Settings, Stats};
+use farrow_graph::{GraphFeatures, GraphStats, Kind, Measure, Mode, Settings};
 use std::fmt::Write;
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub fn by_engine(stream: &Stream) -> Vec<Result> {
     let mut engine = GraphFeatures::new(stream.settings.clone()).unwrap();
     let results = stream.calls.iter().map(|one| {
         let cells = call(&mut engine, one);
-        let Stats { edges, accounts, now, .. } = engine.stats();
+        let GraphStats { edges, accounts, now, .. } = engine.stats();
         Result { cells, edges, accounts, now }
     });
     results.collect()
@@ -79,7 +79,7 @@ pub fn by_restored_engines(stream: &Stream) -> Vec<Result> {
     let results = stream.calls.iter().map(|one| {
         engine = GraphFeatures::restore(stream.settings.clone(), &engine.state()).unwrap();
         let cells = call(&mut engine, one);
-        let Stats { edges, accounts, now, .. } = engine.stats();
+        let GraphStats { edges, accounts, now, .. } = engine.stats();
         Result { cells, edges, accounts, now }
     });
     results.collect()

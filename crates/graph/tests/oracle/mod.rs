@@ -12,7 +12,7 @@ pub mod shapes;
 pub mod statistics;
 pub mod view;
 
-use farrow_graph::{Bins, Edges, Kind, Mode, Pattern, Settings};
+use farrow_graph::{Edges, Kind, Mode, Pattern, PatternSettings, Settings};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use view::View;
 
@@ -127,7 +127,7 @@ impl Rows {
 }
 
 /// Window and bins of a kind, if it is wanted.
-pub fn pattern_of(settings: &Settings, kind: Kind) -> Option<&Bins> {
+pub fn pattern_of(settings: &Settings, kind: Kind) -> Option<&PatternSettings> {
     match kind {
         Kind::FanIn | Kind::FanOut => settings.fan.as_ref(),
         Kind::DegreeIn | Kind::DegreeOut => settings.degree.as_ref(),
@@ -232,14 +232,14 @@ impl Oracle {
     fn count(&self, view: &View<'_>, first: u64) -> (Vec<Vec<f64>>, Vec<Pattern>) {
         let enabled =
             Kind::ALL.iter().filter_map(|&kind| Some((kind, pattern_of(&self.settings, kind)?)));
-        let enabled: Vec<(Kind, &Bins)> = enabled.collect();
+        let enabled: Vec<(Kind, &PatternSettings)> = enabled.collect();
         let width = enabled.iter().map(|(_, one)| one.bins.len()).sum();
         let triggers: Vec<&Edge> = self.edges.iter().filter(|one| one.number >= first).collect();
         let mut counts = vec![vec![0.0; width]; triggers.len()];
         let mut patterns = Vec::new();
         for trigger in triggers {
             let mut column = 0;
-            for &(kind, Bins { window, bins }) in &enabled {
+            for &(kind, PatternSettings { window, bins }) in &enabled {
                 for shape in view.shapes(kind, trigger, *window) {
                     let bin = column + bin_of(bins, shape.size, self.fault);
                     for edge in shape.edges.iter().filter(|one| one.number >= first) {

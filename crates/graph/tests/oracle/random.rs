@@ -2,7 +2,7 @@
 
 use super::Rows;
 use super::check::{Call, Stream, threads};
-use farrow_graph::{Bins, Column, Measure, Mode, Settings, Statistics};
+use farrow_graph::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
@@ -76,12 +76,13 @@ impl Random {
         bins
     }
 
-    fn pattern(&mut self, window_max: i64) -> Option<Bins> {
-        let bins = Bins { window: self.range(1, window_max + 1) as u64, bins: self.bins() };
+    fn pattern(&mut self, window_max: i64) -> Option<PatternSettings> {
+        let bins =
+            PatternSettings { window: self.range(1, window_max + 1) as u64, bins: self.bins() };
         self.is(0.5).then_some(bins)
     }
 
-    fn statistics(&mut self) -> Option<Statistics> {
+    fn statistics(&mut self) -> Option<StatisticsSettings> {
         let mut measures = Measure::ALL.to_vec();
         self.shuffle(&mut measures);
         measures.truncate(self.size(1, 12));
@@ -89,7 +90,7 @@ impl Random {
         self.shuffle(&mut columns);
         columns.truncate(self.size(0, 4));
         let window = self.range(1, 40) as u64;
-        self.is(0.5).then_some(Statistics { window, measures, columns })
+        self.is(0.5).then_some(StatisticsSettings { window, measures, columns })
     }
 
     pub fn settings(&mut self, mode: Mode, size: Size) -> Settings {

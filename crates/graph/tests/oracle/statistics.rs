@@ -2,12 +2,12 @@
 
 use super::view::{View, Way};
 use super::{Edge, Fault, before};
-use farrow_graph::{Column, Measure, Statistics};
+use farrow_graph::{Column, Measure, StatisticsSettings};
 
 /// Source out, source in, target out, target in (C3).
 pub fn of_row(
     view: &View<'_>,
-    wanted: &Statistics,
+    wanted: &StatisticsSettings,
     recent: u64,
     (source, target, time): (i64, i64, i64),
 ) -> Vec<f64> {
@@ -17,7 +17,7 @@ pub fn of_row(
 
 fn of_side(
     view: &View<'_>,
-    wanted: &Statistics,
+    wanted: &StatisticsSettings,
     recent: u64,
     (account, way): (i64, Way),
     time: i64,

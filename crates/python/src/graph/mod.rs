@@ -8,8 +8,8 @@ mod segments;
 pub use segments::{GraphFrozen, GraphPlan, GraphSegment};
 
 use farrow_graph::{
-    Bins, Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, Settings, State,
-    Statistics,
+    Column, Edges, Evidence, GraphError, GraphFeatures, Kind, Measure, Mode, PatternSettings,
+    Settings, State, StatisticsSettings,
 };
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
@@ -34,9 +34,9 @@ fn raise(error: GraphError) -> PyErr {
     match error {
         GraphError::TooMany { .. }
         | GraphError::Memory { .. }
-        | GraphError::Full { taken: 0, .. } => PyMemoryError::new_err(error.to_string()),
+        | GraphError::OutOfMemory { taken: 0, .. } => PyMemoryError::new_err(error.to_string()),
         // The graph is not as it was.
-        GraphError::Full { .. } => PyRuntimeError::new_err(error.to_string()),
+        GraphError::OutOfMemory { .. } => PyRuntimeError::new_err(error.to_string()),
         GraphError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     }
@@ -197,13 +197,13 @@ impl GraphEngine {
                 "gather-scatter" => &mut settings.gather_scatter,
                 _ => return Err(PyValueError::new_err(format!("a pattern {name:?}"))),
             };
-            *place = Some(Bins { window, bins });
+            *place = Some(PatternSettings { window, bins });
         }
         let mut measured = Vec::new();
         if let Some((window, columns, codes)) = statistics {
             // Column 3 holds the timestamps, which the graph has anyway.
             let kind = |&column: &usize| if column == 3 { Column::Time } else { Column::Given };
-            settings.statistics = Some(Statistics {
+            settings.statistics = Some(StatisticsSettings {
                 window,
                 columns: columns.iter().map(kind).collect(),
                 measures: measures(&codes)?,
@@ -335,7 +335,7 @@ impl GraphEngine {
         measured: Vec<PyReadonlyArray1<'_, f64>>,
     ) -> PyResult<()> {
         with_columns(&ends, &measured, |edges| {
-            py.detach(|| self.lock().learn_ahead(edges)).map_err(raise)
+            py.detach(|| self.lock().learn_pending(edges)).map_err(raise)
         })
     }
 
@@ -344,9 +344,9 @@ impl GraphEngine {
         let (cells, count, width) = py
             .detach(|| {
                 let mut engine = self.lock();
-                let count = rows.min(engine.ahead());
+                let count = rows.min(engine.pending());
                 let width = engine.settings().width();
-                engine.transform_ahead(rows).map(|cells| (cells, count, width))
+                engine.transform_pending(rows).map(|cells| (cells, count, width))
             })
             .map_err(raise)?;
         PyArray1::from_vec(py, cells).reshape([count, width])
@@ -354,7 +354,7 @@ impl GraphEngine {
 
     /// Lets the rows that still wait stay without features.
     fn drop_ahead(&self, py: Python<'_>) {
-        py.detach(|| self.lock().drop_ahead());
+        py.detach(|| self.lock().drop_pending());
     }
 
     /// As `transform_columns`, with the patterns that the rows completed.

@@ -4,7 +4,10 @@
 use super::{GraphEngine, Rows, raise, with_columns};
 use crate::incoming::pinned_buffer;
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
-use farrow_graph::{About, Buffers, Frozen, List, Plan, Room, Segment, Stragglers};
+use farrow_graph::{
+    FrozenSpan, LateEdges, ListKind, Segment, SegmentBuffers, SegmentBuffersMut, SegmentInfo,
+    SegmentPlan,
+};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -13,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A full span of a graph's edges, copied out of it.
 #[pyclass(frozen, module = "farrow._native")]
-pub struct GraphFrozen(Mutex<Option<Frozen>>);
+pub struct GraphFrozen(Mutex<Option<FrozenSpan>>);
 
 /// The same with its lists measured.
 #[pyclass(frozen, module = "farrow._native")]
-pub struct GraphPlan(Plan);
+pub struct GraphPlan(SegmentPlan);
 
 /// A segment over memory that it keeps.
 #[pyclass(frozen, module = "farrow._native")]
@@ -26,8 +29,8 @@ pub struct GraphSegment(Arc<Segment>);
 /// Ends of rows (id, source, target, time), and what is measured of them.
 type Columns<'py> = ([Bound<'py, PyArray1<i64>>; 4], Vec<Bound<'py, PyArray1<f64>>>);
 
-fn about_dict<'py>(py: Python<'py>, about: &About) -> PyResult<Bound<'py, PyDict>> {
-    let About { first, numbers, base, span, edges, loops, accounts } = *about;
+fn about_dict<'py>(py: Python<'py>, about: &SegmentInfo) -> PyResult<Bound<'py, PyDict>> {
+    let SegmentInfo { first, numbers, base, span, edges, loops, accounts } = *about;
     let all = PyDict::new(py);
     for (name, number) in [
         ("first", first),
@@ -43,13 +46,13 @@ fn about_dict<'py>(py: Python<'py>, about: &About) -> PyResult<Bound<'py, PyDict
     Ok(all)
 }
 
-fn about(from: &Bound<'_, PyDict>) -> PyResult<About> {
+fn about(from: &Bound<'_, PyDict>) -> PyResult<SegmentInfo> {
     let get = |name: &str| {
         let found = from.get_item(name)?;
         found.ok_or_else(|| PyValueError::new_err(format!("a segment without {name:?}")))
     };
     let whole = |name: &str| -> PyResult<u64> { get(name)?.extract() };
-    Ok(About {
+    Ok(SegmentInfo {
         first: whole("first")?,
         numbers: whole("numbers")?,
         base: get("base")?.extract()?,
@@ -64,7 +67,7 @@ fn about(from: &Bound<'_, PyDict>) -> PyResult<About> {
 impl GraphFrozen {
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(frozen) => about_dict(py, frozen.about()),
+            Some(frozen) => about_dict(py, frozen.info()),
             None => Err(PyRuntimeError::new_err("it has become a plan")),
         }
     }
@@ -79,7 +82,7 @@ impl GraphFrozen {
 #[pymethods]
 impl GraphPlan {
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        about_dict(py, self.0.about())
+        about_dict(py, self.0.info())
     }
 
     /// Lengths of index, starts, entries, times, ids, values.
@@ -106,7 +109,7 @@ impl GraphPlan {
         let entries = [out.as_slice_mut()?, into.as_slice_mut()?, loops.as_slice_mut()?];
         let values: Result<Vec<&mut [f64]>, _> =
             values.iter_mut().map(|one| one.as_slice_mut()).collect();
-        let mut room = Room {
+        let mut room = SegmentBuffersMut {
             index: index.as_slice_mut()?,
             starts,
             entries,
@@ -149,7 +152,7 @@ impl GraphSegment {
         let [out, into, loops] = &entries;
         let entries = [scalars(out)?, scalars(into)?, scalars(loops)?];
         let values: PyResult<Vec<_>> = values.iter().map(scalars).collect();
-        let buffers = Buffers {
+        let buffers = SegmentBuffers {
             index: scalars(index)?,
             starts,
             entries,
@@ -162,7 +165,7 @@ impl GraphSegment {
     }
 
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        about_dict(py, self.0.about())
+        about_dict(py, self.0.info())
     }
 
     #[getter]
@@ -203,7 +206,7 @@ impl GraphEngine {
         let columns: Vec<PyReadonlyArray1<'_, f64>> = get("columns")?.extract()?;
         let columns: Result<_, _> =
             columns.iter().map(|one| one.as_slice().map(<[f64]>::to_vec)).collect();
-        let late = Stragglers {
+        let late = LateEdges {
             numbers: whole("numbers")?.into_iter().map(i64::cast_unsigned).collect(),
             fronts: whole("fronts")?,
             ids: whole("ids")?,
@@ -244,7 +247,7 @@ impl GraphEngine {
         from: i64,
         to: i64,
     ) -> PyResult<[Bound<'py, PyArray1<i64>>; 2]> {
-        let list = List::ALL.get(list).copied();
+        let list = ListKind::ALL.get(list).copied();
         let list = list.ok_or_else(|| PyValueError::new_err("list is 0, 1 or 2"))?;
         let edges = py.detach(|| self.lock().edges_of(account, list, from, to));
         let (others, times): (Vec<i64>, Vec<i64>) = edges.into_iter().unzip();
@@ -253,8 +256,8 @@ impl GraphEngine {
 
     /// The edges that came late and that segments have no place for, as columns.
     fn stragglers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let Stragglers { numbers, fronts, ids, sources, targets, times, columns } =
-            self.lock().stragglers();
+        let LateEdges { numbers, fronts, ids, sources, targets, times, columns } =
+            self.lock().late_edges();
         let all = PyDict::new(py);
         let numbers = numbers.into_iter().map(u64::cast_signed).collect();
         let whole = [

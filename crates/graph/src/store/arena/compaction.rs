@@ -5,11 +5,11 @@
 //! free blocks of some class are too few, all lists of the end move together.
 
 use super::{
-    Arena, CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, List, PLACE_BITS, capacity,
-    copy,
+    Arena, CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, ListHandle, PLACE_BITS,
+    capacity, copy,
 };
 use crate::edge::Stamp;
-use crate::memory::{Full, reserve};
+use crate::memory::{OutOfMemory, reserve};
 
 /// Room is given back when this part of it is free,
 const FREE_MOST: usize = 12;
@@ -34,7 +34,7 @@ const ROOMS: [u32; FORMS.len()] = {
     rooms
 };
 
-impl List {
+impl ListHandle {
     /// Whether it is one of the shortest.
     fn is_short(self) -> bool {
         // Its form tells its length.
@@ -52,8 +52,8 @@ impl List {
     }
 
     /// The same list in another place.
-    fn moved(self, at: usize) -> List {
-        List { packed: self.packed >> PLACE_BITS << PLACE_BITS | at as u32 }
+    fn moved(self, at: usize) -> ListHandle {
+        ListHandle { packed: self.packed >> PLACE_BITS << PLACE_BITS | at as u32 }
     }
 }
 
@@ -71,7 +71,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Gives memory back, where much is free. `lists` are all that lie here.
-    pub(crate) fn shrink(&mut self, lists: &mut [List]) {
+    pub(crate) fn shrink(&mut self, lists: &mut [ListHandle]) {
         let free = self.free_room();
         if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
             return;
@@ -89,10 +89,10 @@ impl<T: Stamp> Arena<T> {
     /// other than those that move together.
     fn shrink_to(
         &mut self,
-        lists: &mut [List],
+        lists: &mut [ListHandle],
         target: usize,
-        is_together: impl Fn(List) -> bool,
-    ) -> Result<bool, Full> {
+        is_together: impl Fn(ListHandle) -> bool,
+    ) -> Result<bool, OutOfMemory> {
         let (start, together) = self.end_of(lists, target, &is_together)?;
         let behind = start as u32;
         let mut forms = [0; FORMS.len()];
@@ -141,7 +141,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The length of a list's block.
-    fn room_of(&self, list: List) -> usize {
+    fn room_of(&self, list: ListHandle) -> usize {
         let header = self.entries.get(list.at() as usize).filter(|_| list.is_large());
         header.map_or(capacity(list.class()), |header| header.other as usize)
     }
@@ -150,10 +150,10 @@ impl<T: Stamp> Arena<T> {
     /// order: all that end behind that place.
     fn end_of(
         &self,
-        lists: &[List],
+        lists: &[ListHandle],
         target: usize,
-        is_together: impl Fn(List) -> bool,
-    ) -> Result<(usize, Vec<u32>), Full> {
+        is_together: impl Fn(ListHandle) -> bool,
+    ) -> Result<(usize, Vec<u32>), OutOfMemory> {
         let mut together = Vec::new();
         for (number, _) in (0..).zip(lists).filter(|(_, list)| is_together(**list)) {
             reserve(&mut together, 1)?;
@@ -230,7 +230,7 @@ impl<T: Stamp> Arena<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Arena, Entry, List};
+    use super::super::{Arena, Entry, ListHandle};
     use super::FREE_KEPT;
     use proptest::prelude::*;
 
@@ -241,7 +241,7 @@ mod tests {
             steps in prop::collection::vec((0..60usize, 0..7u8, any::<bool>()), 1..1500),
         ) {
             let mut arena = Arena::<u32>::default();
-            let mut lists = [List::default(); 60];
+            let mut lists = [ListHandle::default(); 60];
             let mut models: Vec<Vec<(u32, u32)>> = vec![Vec::new(); 60];
             for (seq, (which, kind, is_even)) in (0u32..).zip(steps) {
                 // Some lists are long.
@@ -275,7 +275,7 @@ mod tests {
     fn what_many_lists_leave_goes_back() {
         for length in [1, 2, 4, 7, 40, 300] {
             let mut arena = Arena::<u32>::default();
-            let mut lists = vec![List::default(); 4000];
+            let mut lists = vec![ListHandle::default(); 4000];
             for seq in 0..length {
                 for list in &mut lists {
                     arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();

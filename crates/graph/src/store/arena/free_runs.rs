@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
+pub(crate) struct FreeRuns {
     /// Start to length.
     by_start: BTreeMap<u32, u32>,
     /// Length and start.
@@ -12,7 +12,7 @@ pub(crate) struct Runs {
     room: usize,
 }
 
-impl Runs {
+impl FreeRuns {
     /// Takes a stretch of `least` or more out of the shortest that has so much, but no more than
     /// `most`: its start and its length.
     pub(crate) fn take(&mut self, least: u32, most: u32) -> Option<(u32, u32)> {
@@ -82,11 +82,11 @@ impl Runs {
 
 #[cfg(test)]
 mod tests {
-    use super::Runs;
+    use super::FreeRuns;
 
     #[test]
     fn neighbours_are_one_and_the_shortest_that_fits_is_cut() {
-        let mut runs = Runs::default();
+        let mut runs = FreeRuns::default();
         for (start, length) in [(0, 10), (20, 5), (30, 40), (10, 10)] {
             runs.give(start, length);
         }

@@ -6,26 +6,17 @@
 
 mod compaction;
 mod free_runs;
+use crate::edge::{Entry, NO_ACCOUNT};
 
 use crate::edge::Stamp;
-use crate::memory::{Full, reserve, reserve_exact};
-use free_runs::Runs;
-
-/// One edge as one of its ends sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry<T> {
-    pub time: T,
-    /// The account at the other end.
-    pub other: u32,
-    /// The edge's number of arrival, modulo 2^32.
-    pub seq: u32,
-}
+use crate::memory::{OutOfMemory, reserve, reserve_exact};
+use free_runs::FreeRuns;
 
 /// Where a list lies: in the arena, in order of time, and of arrival within an instant.
 ///
 /// Four bytes: accounts with one edge are many, and so are those with none on one side.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct List {
+pub(crate) struct ListHandle {
     /// The place of its block, below four bits that say the block's class and, where that has up to
     /// four entries, how many there are. 0 without a block.
     packed: u32,
@@ -60,8 +51,6 @@ const FORMS: [(u8, u8); 16] = [
 ];
 /// The first form of each class.
 const FIRST_FORMS: [u8; 1 + CLASS_LARGE as usize] = [0, 1, 2, 4, 7, 11, 12, 13, 14, 15];
-/// At the other end of what is no entry: no account has this number.
-const UNUSED: u32 = u32::MAX;
 /// Entries of a block of the class before.
 const SMALL_MAX: usize = 16;
 /// Where a long list is moved, so many times fewer entries than it has may come before it is moved
@@ -72,12 +61,12 @@ const GRAIN: usize = 8;
 /// Blocks of one class that are cut at once.
 const CUT: u32 = 32;
 
-impl List {
+impl ListHandle {
     /// A list in a block; classes that do not tell the length leave it to the arena.
-    fn new(at: u32, class: u8, len: usize) -> List {
+    fn new(at: u32, class: u8, len: usize) -> ListHandle {
         let first = FIRST_FORMS[usize::from(class)];
         let form = if class < CLASS_MARKED { first + len as u8 - 1 } else { first };
-        List { packed: u32::from(form) << PLACE_BITS | at }
+        ListHandle { packed: u32::from(form) << PLACE_BITS | at }
     }
 
     fn at(self) -> u32 {
@@ -117,7 +106,7 @@ fn class_for(len: usize) -> u8 {
 
 /// What a list's header, and where it does not tell the block, say.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ListLocation {
     class: u8,
     /// Where the block begins, and the first live entry.
     at: usize,
@@ -175,65 +164,65 @@ pub(crate) struct Arena<T> {
     /// Free blocks of the short lists' classes.
     free: [Vec<u32>; CLASS_LARGE as usize],
     /// What long lists left.
-    runs: Runs,
+    runs: FreeRuns,
     /// With fewer free entries than these it cannot shrink.
     stuck: usize,
 }
 
 impl<T: Stamp> Arena<T> {
-    pub(crate) fn get(&self, list: List) -> &[Entry<T>] {
-        let Place { start, len, .. } = self.place(list);
+    pub(crate) fn get(&self, list: ListHandle) -> &[Entry<T>] {
+        let ListLocation { start, len, .. } = self.place(list);
         self.entries.get(start..start + len).unwrap_or_default()
     }
 
-    fn get_mut(&mut self, list: List) -> &mut [Entry<T>] {
-        let Place { start, len, .. } = self.place(list);
+    fn get_mut(&mut self, list: ListHandle) -> &mut [Entry<T>] {
+        let ListLocation { start, len, .. } = self.place(list);
         self.entries.get_mut(start..start + len).unwrap_or_default()
     }
 
     /// The entries of a list that has few and tells how many, with others behind them.
-    pub(crate) fn few(&self, list: List) -> Option<(&[Entry<T>; FEW], usize)> {
+    pub(crate) fn few(&self, list: ListHandle) -> Option<(&[Entry<T>; FEW], usize)> {
         let (class, len) = list.form();
         let some = self.entries.get(list.at() as usize..)?.first_chunk()?;
         (class < CLASS_MARKED).then_some((some, usize::from(len)))
     }
 
     /// Where a list lies.
-    fn place(&self, list: List) -> Place {
+    fn place(&self, list: ListHandle) -> ListLocation {
         let (at, (class, len)) = (list.at() as usize, list.form());
         let end = at + capacity(class);
         if class < CLASS_MARKED {
-            return Place { class, at, start: at, len: usize::from(len), end };
+            return ListLocation { class, at, start: at, len: usize::from(len), end };
         }
         if class < CLASS_LARGE {
             let block = self.entries.get(at..end).unwrap_or_default();
-            let len = block.partition_point(|one| one.other != UNUSED);
-            return Place { class, at, start: at, len, end };
+            let len = block.partition_point(|one| one.other != NO_ACCOUNT);
+            return ListLocation { class, at, start: at, len, end };
         }
         let header = self.entries.get(at).copied().unwrap_or_default();
         let (start, len) = (at + 1 + header.seq as usize, header.time.offset() as usize);
-        Place { class, at, start, len, end: at + header.other as usize }
+        ListLocation { class, at, start, len, end: at + header.other as usize }
     }
 
     /// Says how many entries a list has that lies there: not 0.
-    fn set_len(&mut self, list: &mut List, place: Place, len: usize) {
+    fn set_len(&mut self, list: &mut ListHandle, place: ListLocation, len: usize) {
         debug_assert!(len > 0 && len <= LENGTH_MAX);
-        let Place { class, at, end, .. } = place;
-        *list = List::new(at as u32, class, len);
+        let ListLocation { class, at, end, .. } = place;
+        *list = ListHandle::new(at as u32, class, len);
         if class >= CLASS_LARGE {
             self.entries[at].time = T::from_offset(len as u64);
         } else if class >= CLASS_MARKED && at + len < end {
-            self.entries[at + len].other = UNUSED;
+            self.entries[at + len].other = NO_ACCOUNT;
         }
     }
 
     /// Reads where the list's block begins.
-    pub(crate) fn touch_block(&self, list: List) -> u32 {
+    pub(crate) fn touch_block(&self, list: ListHandle) -> u32 {
         self.entries.get(list.at() as usize).map_or(0, |one| one.seq)
     }
 
     /// Reads where a list's newest entry lies, or near: without a branch, which nobody could guess.
-    pub(crate) fn newest(&self, list: List) -> u32 {
+    pub(crate) fn newest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
         let header = self.entries.get(at).copied().unwrap_or_default();
         // Of a short list this is no length.
@@ -244,7 +233,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The same for its oldest entry; of a short list, which moves when that goes, for its other end.
-    pub(crate) fn oldest(&self, list: List) -> u32 {
+    pub(crate) fn oldest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
         let dead = self.entries.get(at).map_or(0, |header| header.seq as usize);
         let room = capacity(list.class()).saturating_sub(1);
@@ -253,7 +242,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The first entry of a list.
-    fn first(&self, list: List) -> Option<&Entry<T>> {
+    fn first(&self, list: ListHandle) -> Option<&Entry<T>> {
         let at = list.at() as usize;
         if list.is_large() {
             let dead = self.entries.get(at)?.seq as usize;
@@ -263,7 +252,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
-    pub(crate) fn find(&self, list: List, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+    pub(crate) fn find(&self, list: ListHandle, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
         let is_it = |one: &&Entry<T>| one.seq == seq;
         // Edges leave at the old end, or, if they are taken back, at the new one.
         if let Some(oldest) = self.first(list).filter(is_it) {
@@ -283,7 +272,11 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Adds an entry behind all that are not younger.
-    pub(crate) fn insert(&mut self, list: &mut List, entry: Entry<T>) -> Result<(), Full> {
+    pub(crate) fn insert(
+        &mut self,
+        list: &mut ListHandle,
+        entry: Entry<T>,
+    ) -> Result<(), OutOfMemory> {
         let (start, len) = self.make_room(list)?;
         let live = &mut self.entries[start..=start + len];
         let at = match live[..len].last() {
@@ -300,14 +293,14 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Removes the entry of one edge; says whether it was there.
-    pub(crate) fn remove(&mut self, list: &mut List, time: T, seq: u32) -> bool {
+    pub(crate) fn remove(&mut self, list: &mut ListHandle, time: T, seq: u32) -> bool {
         let place = self.place(*list);
-        let Place { class, at: block, start, len, end } = place;
+        let ListLocation { class, at: block, start, len, end } = place;
         let live = self.entries.get_mut(start..start + len).unwrap_or_default();
         let Some(at) = position(live, time, seq) else { return false };
         if len == 1 {
             self.release(place);
-            *list = List::default();
+            *list = ListHandle::default();
             return true;
         }
         let left = len - 1;
@@ -324,13 +317,13 @@ impl<T: Stamp> Arena<T> {
         if is_wide {
             // Where there is no memory it stays in a block that is too large.
             let start = start + usize::from(is_large);
-            _ = self.relocate(list, Place { start, len: left, ..place }, left);
+            _ = self.relocate(list, ListLocation { start, len: left, ..place }, left);
         }
         true
     }
 
     /// Says who is at the other end of one edge now.
-    pub(crate) fn rename(&mut self, list: List, time: T, seq: u32, other: u32) {
+    pub(crate) fn rename(&mut self, list: ListHandle, time: T, seq: u32, other: u32) {
         let live = self.get_mut(list);
         if let Some(at) = position(live, time, seq) {
             live[at].other = other;
@@ -338,15 +331,15 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// The same of all edges of a list.
-    pub(crate) fn rename_all(&mut self, list: List, other: u32) {
+    pub(crate) fn rename_all(&mut self, list: ListHandle, other: u32) {
         self.get_mut(list).iter_mut().for_each(|one| one.other = other);
     }
 
     /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
     /// and how many there were.
-    fn make_room(&mut self, list: &mut List) -> Result<(usize, usize), Full> {
+    fn make_room(&mut self, list: &mut ListHandle) -> Result<(usize, usize), OutOfMemory> {
         let place = self.place(*list);
-        let Place { class, at, start, len, end } = place;
+        let ListLocation { class, at, start, len, end } = place;
         if start + len < end {
             self.set_len(list, place, len + 1);
             return Ok((start, len));
@@ -364,8 +357,13 @@ impl<T: Stamp> Arena<T> {
 
     /// Moves a list to the smallest block for so many entries, of which the last may be yet to be
     /// written; a long one has room for some more. Where they begin.
-    fn relocate(&mut self, list: &mut List, from: Place, new_len: usize) -> Result<usize, Full> {
-        let Place { start, len, .. } = from;
+    fn relocate(
+        &mut self,
+        list: &mut ListHandle,
+        from: ListLocation,
+        new_len: usize,
+    ) -> Result<usize, OutOfMemory> {
+        let ListLocation { start, len, .. } = from;
         let class = class_for(new_len);
         let is_small = class < CLASS_LARGE;
         let room = if is_small { capacity(class) } else { large_capacity(len) };
@@ -378,20 +376,20 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Makes a block ready for so many entries, which are yet to be written.
-    fn prepare(&mut self, at: u32, class: u8, room: usize, len: usize) -> Place {
+    fn prepare(&mut self, at: u32, class: u8, room: usize, len: usize) -> ListLocation {
         let at = at as usize;
         let (start, end) = (at + usize::from(class >= CLASS_LARGE), at + room);
         if class >= CLASS_LARGE {
             let time = T::from_offset(len as u64);
             self.entries[at] = Entry { time, other: room as u32, seq: 0 };
         } else if class >= CLASS_MARKED {
-            let unused = Entry { other: UNUSED, ..Entry::default() };
+            let unused = Entry { other: NO_ACCOUNT, ..Entry::default() };
             self.entries[start + len..end].fill(unused);
         }
-        Place { class, at, start, len, end }
+        ListLocation { class, at, start, len, end }
     }
 
-    fn allocate_small(&mut self, class: u8) -> Result<u32, Full> {
+    fn allocate_small(&mut self, class: u8) -> Result<u32, OutOfMemory> {
         let (room, class) = (capacity(class), usize::from(class));
         if let Some(at) = self.free.get_mut(class).and_then(Vec::pop) {
             return Ok(at);
@@ -411,7 +409,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Makes room for lists of so many entries, and for what their blocks are larger.
-    pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), Full> {
+    pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), OutOfMemory> {
         reserve_exact(&mut self.entries, entries + entries / 16)
     }
 
@@ -420,10 +418,10 @@ impl<T: Stamp> Arena<T> {
         &mut self,
         entries: &[Entry<T>],
         other: impl Fn(u32) -> u32,
-    ) -> Result<List, Full> {
+    ) -> Result<ListHandle, OutOfMemory> {
         let len = entries.len();
         if len == 0 {
-            return Ok(List::default());
+            return Ok(ListHandle::default());
         }
         let class = class_for(len);
         let room = if class < CLASS_LARGE { capacity(class) } else { large_capacity(len) };
@@ -432,17 +430,17 @@ impl<T: Stamp> Arena<T> {
         for (to, one) in self.entries[start..start + len].iter_mut().zip(entries) {
             *to = Entry { other: other(one.other), ..*one };
         }
-        Ok(List::new(at, class, len))
+        Ok(ListHandle::new(at, class, len))
     }
 
     /// Room for so many entries.
-    fn allocate(&mut self, room: usize) -> Result<u32, Full> {
+    fn allocate(&mut self, room: usize) -> Result<u32, OutOfMemory> {
         if let Some((at, _)) = self.runs.take(room as u32, room as u32) {
             return Ok(at);
         }
         let at = self.entries.len();
         if at + room > 1 << PLACE_BITS {
-            return Err(Full { bytes: (at + room) * size_of::<Entry<T>>() });
+            return Err(OutOfMemory { bytes: (at + room) * size_of::<Entry<T>>() });
         }
         if self.entries.capacity() - at < room {
             // A little at a time: doubling would leave half of a large graph empty.
@@ -453,7 +451,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Has the block be used again.
-    fn release(&mut self, Place { class, at, end, .. }: Place) {
+    fn release(&mut self, ListLocation { class, at, end, .. }: ListLocation) {
         if class >= CLASS_LARGE {
             self.runs.give(at as u32, (end - at) as u32);
         } else if class > 0
@@ -466,10 +464,15 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Every list's entries with `change` made to their times.
-    pub(crate) fn restamp<S: Stamp>(self, lists: &[List], change: impl Fn(T) -> S) -> Arena<S> {
+    pub(crate) fn restamp<S: Stamp>(
+        self,
+        lists: &[ListHandle],
+        change: impl Fn(T) -> S,
+    ) -> Arena<S> {
         // A long list's length is no time.
         let long = lists.iter().copied().filter(|list| list.is_large());
-        let long: Vec<(List, Place)> = long.map(|list| (list, self.place(list))).collect();
+        let long: Vec<(ListHandle, ListLocation)> =
+            long.map(|list| (list, self.place(list))).collect();
         let entries = self.entries.into_iter().map(|Entry { time, other, seq }| Entry {
             time: change(time),
             other,
@@ -492,7 +495,7 @@ impl<T: Stamp> Arena<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arena, CLASS_LARGE, Entry, List, SMALL_MAX, capacity, large_capacity};
+    use super::{Arena, CLASS_LARGE, Entry, ListHandle, SMALL_MAX, capacity, large_capacity};
     use proptest::prelude::*;
 
     #[test]
@@ -506,7 +509,7 @@ mod tests {
     fn a_long_list_that_keeps_its_length_stays_where_it_is() {
         for length in [17, 40, 63, 200, 511, 1000, 20_000] {
             let mut arena = Arena::<u32>::default();
-            let mut list = List::default();
+            let mut list = ListHandle::default();
             let entry = |seq| Entry { time: seq, other: 7, seq };
             (0..length).for_each(|seq| arena.insert(&mut list, entry(seq)).unwrap());
             let mut moves = 0;
@@ -524,7 +527,7 @@ mod tests {
     #[test]
     fn long_lists_that_grow_and_shrink_leave_little_room_unused() {
         let mut arena = Arena::<u32>::default();
-        let mut lists = [List::default(); 200];
+        let mut lists = [ListHandle::default(); 200];
         let mut oldest = [0; 200];
         let (mut seq, mut live_max) = (0, 0);
         for round in 0..12 {
@@ -555,7 +558,7 @@ mod tests {
         #[test]
         fn lists_equal_sorted_vectors(steps in prop::collection::vec((0..4usize, 0..50u32, any::<bool>()), 1..400)) {
             let mut arena = Arena::<u32>::default();
-            let mut lists = [List::default(); 4];
+            let mut lists = [ListHandle::default(); 4];
             let mut models: [Vec<(u32, u32)>; 4] = Default::default();
             for (seq, (which, time, is_removal)) in (0u32..).zip(steps) {
                 let (list, model) = (&mut lists[which], &mut models[which]);

@@ -1,10 +1,10 @@
 //! Memory that follows the window: what a graph no longer needs goes back while it lives on.
 
 use super::super::adjacency_lists::TOUCHED;
-use super::{Boundary, Dynamic, number_before};
-use crate::accounts::Numbering;
+use super::{DynamicGraph, SealedBoundary, number_before};
+use crate::accounts::Renumbering;
 use crate::edge::Stamp;
-use crate::memory::{Full, reserve};
+use crate::memory::{OutOfMemory, reserve};
 use crate::threads::both;
 
 /// Accounts get other small numbers when this part of the numbers is nobody's,
@@ -26,7 +26,7 @@ const REBUILT_MIN: usize = if cfg!(debug_assertions) { 32 } else { 1 << 15 };
 /// and at most: it takes some 0.2 us for each, in one call.
 const REBUILT_MAX: usize = 1 << 19;
 
-impl<T: Stamp> Dynamic<T> {
+impl<T: Stamp> DynamicGraph<T> {
     /// Gives memory back that the edges of now do not need, a little at a time; whether accounts
     /// have other small numbers now. `rows`: how many came.
     pub(crate) fn shrink(&mut self, rows: usize) -> bool {
@@ -90,7 +90,7 @@ impl<T: Stamp> Dynamic<T> {
     fn renumber(&mut self, old: u32) -> bool {
         let Some(new) = self.accounts.renumber(old) else { return false };
         let next = self.next();
-        let Dynamic { out, into, loops, records, head, .. } = self;
+        let DynamicGraph { out, into, loops, records, head, .. } = self;
         let place = |seq| number_before(next, seq).saturating_sub(*head) as usize;
         for &one in out.get(old) {
             into.rename(one, new);
@@ -120,7 +120,10 @@ impl<T: Stamp> Dynamic<T> {
 
     /// The same graph in memory of its size, if there is that much. Accounts have other small
     /// numbers then: those whose edges follow each other are neighbours.
-    pub(crate) fn rebuilt(&self, pool: Option<&rayon::ThreadPool>) -> Result<Dynamic<T>, Full> {
+    pub(crate) fn rebuilt(
+        &self,
+        pool: Option<&rayon::ThreadPool>,
+    ) -> Result<DynamicGraph<T>, OutOfMemory> {
         let numbering = self.numbering()?;
         let (mut first, mut second) = (None, None);
         both(
@@ -129,9 +132,9 @@ impl<T: Stamp> Dynamic<T> {
             || first = Some(self.out.rebuilt(&numbering, self.alive)),
             || second = Some(self.into.rebuilt(&numbering, self.alive)),
         );
-        let none = || Err(Full { bytes: 0 });
+        let none = || Err(OutOfMemory { bytes: 0 });
         let (out, into) = (first.unwrap_or_else(none)?, second.unwrap_or_else(none)?);
-        Ok(Dynamic {
+        Ok(DynamicGraph {
             base: self.base,
             accounts: self.accounts.rebuilt(&numbering)?,
             out,
@@ -144,14 +147,14 @@ impl<T: Stamp> Dynamic<T> {
             disorder: self.disorder,
             remembers: self.remembers,
             late: None,
-            sealed: Boundary::default(),
+            sealed: SealedBoundary::default(),
             rebuilt_at: self.next(),
         })
     }
 
     /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
-    fn numbering(&self) -> Result<Numbering, Full> {
-        let mut numbering = Numbering::new(self.accounts.numbered(), self.accounts.len())?;
+    fn numbering(&self) -> Result<Renumbering, OutOfMemory> {
+        let mut numbering = Renumbering::new(self.accounts.numbered(), self.accounts.len())?;
         self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));
         for (_, record) in self.records() {
             numbering.name(record.source);

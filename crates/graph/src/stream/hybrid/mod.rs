@@ -4,11 +4,14 @@
 //! came late stays with the newest edges, wherever in time it belongs. An account's edges are those
 //! of its segments one after the other, then the newest; only where some came late are they merged.
 
-use crate::accounts::{Side, Spread};
-use crate::edge::{Adjacency, Lens, Stamp};
+use crate::accounts::AccountHash;
+use crate::edge::{Adjacency, Stamp, Visibility};
+use crate::edge::{Entry, Side};
 use crate::error::GraphError;
-use crate::segment::{Indexes, List, Older, Part, SealedRows as Sealed, Segment, Wanted, Window};
-use crate::store::{Dynamic, Entry};
+use crate::segment::SegmentRows;
+use crate::segment::{AttachedSegment, CombinedIndex, Segment, SegmentEntries, SegmentWindow};
+use crate::segment::{ListKind, RowRequest};
+use crate::store::DynamicGraph;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -23,10 +26,10 @@ const TOUCHED: usize = 32;
 const READ_MAX: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Hybrid<T> {
-    dynamic: Dynamic<T>,
-    parts: Vec<Part<T>>,
-    indexes: Indexes,
+pub(crate) struct HybridGraph<T> {
+    dynamic: DynamicGraph<T>,
+    parts: Vec<AttachedSegment<T>>,
+    indexes: CombinedIndex,
     /// Edges of segments that are older are gone.
     floor: T,
     /// Accounts that pay themselves in some segment: 64 to a word.
@@ -37,50 +40,50 @@ pub(crate) struct Hybrid<T> {
 }
 
 /// The newest edges are what calls change.
-impl<T> Deref for Hybrid<T> {
-    type Target = Dynamic<T>;
+impl<T> Deref for HybridGraph<T> {
+    type Target = DynamicGraph<T>;
 
-    fn deref(&self) -> &Dynamic<T> {
+    fn deref(&self) -> &DynamicGraph<T> {
         &self.dynamic
     }
 }
 
-impl<T> DerefMut for Hybrid<T> {
-    fn deref_mut(&mut self) -> &mut Dynamic<T> {
+impl<T> DerefMut for HybridGraph<T> {
+    fn deref_mut(&mut self) -> &mut DynamicGraph<T> {
         &mut self.dynamic
     }
 }
 
-impl<T: Stamp> From<Dynamic<T>> for Hybrid<T> {
-    fn from(dynamic: Dynamic<T>) -> Hybrid<T> {
+impl<T: Stamp> From<DynamicGraph<T>> for HybridGraph<T> {
+    fn from(dynamic: DynamicGraph<T>) -> HybridGraph<T> {
         let (parts, looped) = (Vec::new(), Vec::new());
-        let indexes = Indexes::default();
-        Hybrid { dynamic, parts, indexes, floor: T::default(), looped, shown: None }
+        let indexes = CombinedIndex::default();
+        HybridGraph { dynamic, parts, indexes, floor: T::default(), looped, shown: None }
     }
 }
 
-impl<T: Stamp> Hybrid<T> {
+impl<T: Stamp> HybridGraph<T> {
     /// Puts a segment behind the others. Its edges, where the newest part has them, are shown no
     /// longer by that.
     ///
     /// # Errors
     /// [`GraphError::Segment`] where it is not the next one.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
-        let about = segment.about();
+        let info = segment.info();
         let end = self.parts.last().map_or(0, |part| part.end());
-        if about.first < end {
+        if info.first < end {
             let what = "the first number of a segment, behind another,";
-            return Err(GraphError::Segment { what, given: about.first, expected: end });
+            return Err(GraphError::Segment { what, given: info.first, expected: end });
         }
         let accounts = self.dynamic.numbered() as u64;
-        if about.accounts > accounts {
-            let (what, given) = ("accounts of a segment", about.accounts);
+        if info.accounts > accounts {
+            let (what, given) = ("accounts of a segment", info.accounts);
             return Err(GraphError::Segment { what, given, expected: accounts });
         }
         let what = "the time of a segment";
-        let outside = GraphError::Segment { what, given: about.span, expected: T::OFFSET_MAX };
-        let next = about.first + about.numbers;
-        let part = Part::new(segment, self.dynamic.base()).ok_or(outside.clone())?;
+        let outside = GraphError::Segment { what, given: info.span, expected: T::OFFSET_MAX };
+        let next = info.first + info.numbers;
+        let part = AttachedSegment::new(segment, self.dynamic.base()).ok_or(outside.clone())?;
         if self.parts.last().is_some_and(|before| part.first <= before.last) {
             return Err(outside);
         }
@@ -108,14 +111,14 @@ impl<T: Stamp> Hybrid<T> {
     }
 
     /// The segments that are shown.
-    fn parts(&self) -> &[Part<T>] {
+    fn parts(&self) -> &[AttachedSegment<T>] {
         let Some(until) = self.shown else { return &self.parts };
-        let end = self.parts.partition_point(|part| part.segment.about().first < until);
+        let end = self.parts.partition_point(|part| part.segment.info().first < until);
         self.parts.get(..end).unwrap_or_default()
     }
 
     /// What has to be asked whether an edge of a segment had come.
-    fn until(&self, lens: Lens<T>) -> Option<Lens<T>> {
+    fn until(&self, lens: Visibility<T>) -> Option<Visibility<T>> {
         self.shown.map(|_| lens)
     }
 
@@ -143,22 +146,22 @@ impl<T: Stamp> Hybrid<T> {
 
     /// The segment that covers a number of arrival.
     pub(crate) fn of(&self, number: u64) -> Option<&Segment> {
-        let at = self.parts.partition_point(|part| part.segment.about().first <= number);
+        let at = self.parts.partition_point(|part| part.segment.info().first <= number);
         let part = self.parts.get(at.checked_sub(1)?)?;
         (number < part.end()).then_some(&*part.segment)
     }
 
     /// What went wrong with segments that are not in this process' memory.
     pub(crate) fn failure(&self) -> Option<(i64, String)> {
-        let failed = |part: &Part<T>| {
-            part.segment.failure().map(|reason| (part.segment.about().base, reason))
+        let failed = |part: &AttachedSegment<T>| {
+            part.segment.failure().map(|reason| (part.segment.info().base, reason))
         };
         self.parts.iter().find_map(failed)
     }
 
     /// Edges of segments, whether gone or not.
     pub(crate) fn sealed(&self) -> usize {
-        self.parts.iter().map(|part| part.segment.about().edges as usize).sum()
+        self.parts.iter().map(|part| part.segment.info().edges as usize).sum()
     }
 
     /// Edges of segments that are not gone: number of arrival, source, target, time.
@@ -177,21 +180,22 @@ impl<T: Stamp> Hybrid<T> {
 
     /// The earliest time of an edge, gone or not.
     pub(crate) fn earliest(&self) -> Option<i64> {
-        let sealed = self.parts.first().map(|part| part.segment.about().base);
+        let sealed = self.parts.first().map(|part| part.segment.info().base);
         [sealed, self.dynamic.earliest()].into_iter().flatten().min()
     }
 
-    pub(crate) fn restamp<S: Stamp>(self, base: i64) -> Hybrid<S> {
+    pub(crate) fn restamp<S: Stamp>(self, base: i64) -> HybridGraph<S> {
         let floor = self.dynamic.time(self.floor);
-        let dynamic: Dynamic<S> = self.dynamic.restamp(base);
+        let dynamic: DynamicGraph<S> = self.dynamic.restamp(base);
         // The base lies before all that the graph holds.
-        let parts = self.parts.into_iter().filter_map(|part| Part::new(part.segment, base));
-        let parts: Vec<Part<S>> = parts.collect();
-        let mut indexes = Indexes::default();
+        let parts =
+            self.parts.into_iter().filter_map(|part| AttachedSegment::new(part.segment, base));
+        let parts: Vec<AttachedSegment<S>> = parts.collect();
+        let mut indexes = CombinedIndex::default();
         parts.iter().for_each(|part| indexes.push(&part.segment));
         let floor = dynamic.stamp(floor).unwrap_or_default();
         let (looped, shown) = (self.looped, self.shown);
-        Hybrid { parts, indexes, floor, looped, shown, dynamic }
+        HybridGraph { parts, indexes, floor, looped, shown, dynamic }
     }
 
     /// Moves to memory of its size; where there is no memory to do so, it stays where it is.
@@ -210,7 +214,7 @@ impl<T: Stamp> Hybrid<T> {
     }
 
     /// The segments with times from the one to the other, and the number of the first of them.
-    fn between(&self, (from, to): (T, T)) -> (usize, &[Part<T>]) {
+    fn between(&self, (from, to): (T, T)) -> (usize, &[AttachedSegment<T>]) {
         let parts = self.parts();
         // Most windows begin in the first one and end behind all.
         let start = match parts.first() {
@@ -225,21 +229,27 @@ impl<T: Stamp> Hybrid<T> {
     }
 
     /// The segments that a window may touch, and the window as they know it.
-    fn window(&self, (from, to): (T, T), lens: Lens<T>) -> Window<'_, T> {
+    fn window(&self, (from, to): (T, T), lens: Visibility<T>) -> SegmentWindow<'_, T> {
         let span = (from.max(self.floor).max(lens.oldest()), to);
         let (start, parts) = self.between(span);
-        Window { parts, start, span, until: self.until(lens) }
+        SegmentWindow { parts, start, span, until: self.until(lens) }
     }
 
     /// Whether some segment would bring rows of this window ahead.
-    pub(crate) fn is_prefetching(&self, window: (T, T), lens: Lens<T>) -> bool {
+    pub(crate) fn is_prefetching(&self, window: (T, T), lens: Visibility<T>) -> bool {
         self.window(window, lens).parts.iter().any(|part| part.segment.is_prefetching())
     }
 
     /// Has far segments bring rows of these accounts, and then, with `has_next` and if any had to
     /// be brought, those of the accounts next to them: a search will ask for many of them one by
     /// one.
-    pub(crate) fn prefetch(&self, accounts: &[u32], window: (T, T), lens: Lens<T>, has_next: bool) {
+    pub(crate) fn prefetch(
+        &self,
+        accounts: &[u32],
+        window: (T, T),
+        lens: Visibility<T>,
+        has_next: bool,
+    ) {
         let parts = self.window(window, lens).parts;
         // Each of them, whether one before it brought any or not.
         let bring = |accounts: &[u32]| {
@@ -248,7 +258,7 @@ impl<T: Stamp> Hybrid<T> {
         if !bring(accounts) || !has_next {
             return;
         }
-        let mut next = hashbrown::HashSet::with_hasher(Spread);
+        let mut next = hashbrown::HashSet::with_hasher(AccountHash);
         let lists = accounts.iter().flat_map(|&one| [(one, Side::Out), (one, Side::In)]);
         for (account, side) in lists {
             if self.at_most(account, side, window, lens) <= NEXT_MAX {
@@ -261,7 +271,7 @@ impl<T: Stamp> Hybrid<T> {
         bring(&next);
     }
 
-    fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
         if self.parts.is_empty() {
             return 0;
         }
@@ -275,8 +285,8 @@ impl<T: Stamp> Hybrid<T> {
                 return 0;
             }
             // Fewer are outside than inside.
-            let list = List::from(side);
-            let wanted = |at| Wanted { account, list, place: look.row(at) };
+            let list = ListKind::from(side);
+            let wanted = |at| RowRequest { account, list, place: look.row(at) };
             let mut outside = 0;
             for (at, part) in self.parts.iter().enumerate().take(window.start) {
                 if look.is_present(at) {
@@ -293,8 +303,13 @@ impl<T: Stamp> Hybrid<T> {
     }
 
     /// The rows of an account in a window, the oldest first.
-    fn rows<'a>(&'a self, account: u32, side: Side, window: Window<'a, T>) -> Sealed<'a, T> {
-        Sealed::new(self.indexes.look(account, side), account, side, window)
+    fn rows<'a>(
+        &'a self,
+        account: u32,
+        side: Side,
+        window: SegmentWindow<'a, T>,
+    ) -> SegmentRows<'a, T> {
+        SegmentRows::new(self.indexes.look(account, side), account, side, window)
     }
 
     /// Reads how many entries these accounts have in segments.
@@ -311,20 +326,20 @@ impl<T: Stamp> Hybrid<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
-    ) -> Older<'a, T, BACKWARD> {
-        Older::new(self.rows(account, side, self.window(window, lens)))
+        lens: Visibility<T>,
+    ) -> SegmentEntries<'a, T, BACKWARD> {
+        SegmentEntries::new(self.rows(account, side, self.window(window, lens)))
     }
 }
 
 /// Two runs of entries as one in order of time; of one instant those of segments arrived earlier.
-struct Merged<T, S: Iterator<Item = Entry<T>>, D: Iterator<Item = Entry<T>>> {
+struct MergedWalk<T, S: Iterator<Item = Entry<T>>, D: Iterator<Item = Entry<T>>> {
     sealed: std::iter::Peekable<S>,
     dynamic: std::iter::Peekable<D>,
     is_backward: bool,
 }
 
-impl<T, S, D> Iterator for Merged<T, S, D>
+impl<T, S, D> Iterator for MergedWalk<T, S, D>
 where
     T: Stamp,
     S: Iterator<Item = Entry<T>>,
@@ -349,7 +364,7 @@ where
 }
 
 /// What an account's edges are made of.
-enum Walk<S, D, M> {
+enum EntryWalk<S, D, M> {
     Newest(D),
     /// The first run, then the second.
     Forward(S, D),
@@ -357,7 +372,7 @@ enum Walk<S, D, M> {
     Merged(M),
 }
 
-impl<T, S, D, M> Iterator for Walk<S, D, M>
+impl<T, S, D, M> Iterator for EntryWalk<S, D, M>
 where
     S: Iterator<Item = Entry<T>>,
     D: Iterator<Item = Entry<T>>,
@@ -368,25 +383,25 @@ where
     #[inline]
     fn next(&mut self) -> Option<Entry<T>> {
         match self {
-            Walk::Newest(newest) => newest.next(),
-            Walk::Forward(first, second) => first.next().or_else(|| second.next()),
-            Walk::Backward(first, second) => first.next().or_else(|| second.next()),
-            Walk::Merged(both) => both.next(),
+            EntryWalk::Newest(newest) => newest.next(),
+            EntryWalk::Forward(first, second) => first.next().or_else(|| second.next()),
+            EntryWalk::Backward(first, second) => first.next().or_else(|| second.next()),
+            EntryWalk::Merged(both) => both.next(),
         }
     }
 
     #[inline]
     fn fold<B, F: FnMut(B, Entry<T>) -> B>(self, init: B, mut add: F) -> B {
         match self {
-            Walk::Newest(newest) => newest.fold(init, add),
-            Walk::Forward(first, second) => second.fold(first.fold(init, &mut add), add),
-            Walk::Backward(first, second) => second.fold(first.fold(init, &mut add), add),
-            Walk::Merged(both) => both.fold(init, add),
+            EntryWalk::Newest(newest) => newest.fold(init, add),
+            EntryWalk::Forward(first, second) => second.fold(first.fold(init, &mut add), add),
+            EntryWalk::Backward(first, second) => second.fold(first.fold(init, &mut add), add),
+            EntryWalk::Merged(both) => both.fold(init, add),
         }
     }
 }
 
-impl<T: Stamp> Adjacency<T> for Hybrid<T> {
+impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
     fn is_ordered(&self) -> bool {
         self.dynamic.is_ordered()
     }
@@ -423,18 +438,18 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
         let newest = self.dynamic.ascending(account, side, window, lens);
         if self.parts.is_empty() {
-            return Walk::Newest(newest);
+            return EntryWalk::Newest(newest);
         }
         let sealed = self.older::<false>(account, side, window, lens);
         if self.is_ordered() {
-            return Walk::Forward(sealed, newest);
+            return EntryWalk::Forward(sealed, newest);
         }
         let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
-        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
+        EntryWalk::Merged(MergedWalk { sealed, dynamic, is_backward: false })
     }
 
     fn descending(
@@ -442,18 +457,18 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
         let newest = self.dynamic.descending(account, side, window, lens);
         if self.parts.is_empty() {
-            return Walk::Newest(newest);
+            return EntryWalk::Newest(newest);
         }
         let sealed = self.older::<true>(account, side, window, lens);
         if self.is_ordered() {
-            return Walk::Backward(newest, sealed);
+            return EntryWalk::Backward(newest, sealed);
         }
         let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
-        Walk::Merged(Merged { sealed, dynamic, is_backward: true })
+        EntryWalk::Merged(MergedWalk { sealed, dynamic, is_backward: true })
     }
 
     fn slice(
@@ -461,7 +476,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
     ) -> Option<&[Entry<T>]> {
         if self.parts.is_empty() { self.dynamic.slice(account, side, window, lens) } else { None }
     }
@@ -471,7 +486,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Lens<T>,
+        lens: Visibility<T>,
         most: usize,
         into: &mut Vec<Entry<T>>,
     ) -> bool {
@@ -541,7 +556,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         }
     }
 
-    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
         if self.shown.is_some() || !self.indexes.has_totals() {
             return self.at_most(account, side, window, lens);
         }
@@ -549,12 +564,12 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         self.dynamic.at_most(account, side, window, lens) + sealed
     }
 
-    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
         self.dynamic.at_most(account, side, window, lens)
             + self.sealed_count(account, side, window, lens)
     }
 
-    fn first(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
         let sealed = || self.older::<false>(account, side, window, lens).next().map(|one| one.time);
         let sealed = if self.parts.is_empty() { None } else { sealed() };
         if sealed.is_some() && self.is_ordered() {
@@ -564,7 +579,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         [sealed, newest].into_iter().flatten().min()
     }
 
-    fn last(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> Option<T> {
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
         let newest = self.dynamic.last(account, side, window, lens);
         if self.parts.is_empty() || (newest.is_some() && self.is_ordered()) {
             return newest;
@@ -573,7 +588,7 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         [sealed, newest].into_iter().flatten().max()
     }
 
-    fn count(&self, account: u32, side: Side, window: (T, T), lens: Lens<T>) -> usize {
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
         self.dynamic.count(account, side, window, lens)
             + self.sealed_count(account, side, window, lens)
     }
@@ -582,18 +597,18 @@ impl<T: Stamp> Adjacency<T> for Hybrid<T> {
         let word = self.looped.get(account as usize / 64).copied().unwrap_or_default();
         let parts = if word & (1 << (account % 64)) == 0 { &[] } else { self.parts() };
         let sealed = parts.iter().flat_map(move |part| {
-            let row = part.segment.row(account, List::Loops);
+            let row = part.segment.row(account, ListKind::Loops);
             (0..row.len()).filter_map(move |at| Some(part.entry(*row.get(at)?)))
         });
         let sealed = sealed.skip_while(|one| one.time < self.floor);
         let newest = self.dynamic.loops(account);
         if parts.is_empty() {
-            return Walk::Newest(newest);
+            return EntryWalk::Newest(newest);
         }
         if self.is_ordered() {
-            return Walk::Forward(sealed, newest);
+            return EntryWalk::Forward(sealed, newest);
         }
         let (sealed, dynamic) = (sealed.peekable(), newest.peekable());
-        Walk::Merged(Merged { sealed, dynamic, is_backward: false })
+        EntryWalk::Merged(MergedWalk { sealed, dynamic, is_backward: false })
     }
 }

@@ -1,0 +1,36 @@
+//! The index of a segment: which accounts have rows, and where.
+
+use super::rows::ListKind;
+
+/// Words of the index for 64 accounts: who has edges out, who has edges in, who pays himself, then
+/// the first row of each of these lists (the first two in one word).
+pub(crate) const BLOCK: usize = 5;
+
+/// Where the row of an account is, by a segment's index; None: it has no such list.
+#[inline]
+pub fn row_of(index: &[u64], account: u32, list: ListKind) -> Option<usize> {
+    let block = account as usize / 64 * BLOCK;
+    let (has, first) = part_of(index.get(block..)?.first_chunk()?, list);
+    let bit = 1u64 << (account % 64);
+    (has & bit != 0).then(|| first + (has & (bit - 1)).count_ones() as usize)
+}
+
+/// Of 64 accounts: who has such a list, and the first row.
+#[inline]
+pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
+    let &[out, into, loops, ranks, rank] = block;
+    match list {
+        ListKind::Out => (out, ranks as u32 as usize),
+        ListKind::In => (into, (ranks >> 32) as usize),
+        ListKind::Loops => (loops, rank as u32 as usize),
+    }
+}
+
+/// How many rows the lists of a segment have, by its index's last block.
+pub fn row_counts(index: &[u64]) -> [u64; 3] {
+    let Some(&[out, into, loops, ranks, rank]) = index.last_chunk::<BLOCK>() else {
+        return [0; 3];
+    };
+    let count = |first: u64, has: u64| u64::from(first as u32) + u64::from(has.count_ones());
+    [count(ranks, out), count(ranks >> 32, into), count(rank, loops)]
+}

@@ -1,0 +1,164 @@
+//! What searches ask of the newest edges.
+
+use super::DynamicGraph;
+use crate::edge::{Adjacency, Entry, ListCut, Side, Stamp, Visibility};
+
+impl<T: Stamp> DynamicGraph<T> {
+    /// Entries of a window: those that the lens shows where edges came in order, and at least
+    /// those where they did not.
+    fn window(
+        &self,
+        account: u32,
+        side: Side,
+        (from, to): (T, T),
+        lens: Visibility<T>,
+    ) -> &[Entry<T>] {
+        let half = self.half(side);
+        if !self.is_ordered() {
+            return half.span(account, |one| one.time < from, |one| one.time > to);
+        }
+        let from = match self.sealed.last {
+            Some(last) if self.is_draining() => from.max(T::after(last)),
+            _ => from,
+        };
+        let is_early = |from: T| move |one: Entry<T>| one.time < from;
+        match lens.cut((from, to)) {
+            ListCut::Times(from, to) => half.span(account, is_early(from), |one| one.time > to),
+            ListCut::Arrivals(from) => {
+                half.span(account, is_early(from), |one| !lens.has_come(one.seq))
+            }
+            ListCut::Each => half.span(
+                account,
+                |one| (one.time < from) | lens.is_gone(one),
+                |one| (one.time > to) | !lens.has_come(one.seq),
+            ),
+        }
+    }
+}
+
+impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
+    fn is_ordered(&self) -> bool {
+        match &self.late {
+            Some(late) => late.is_empty(),
+            None => self.disorder.is_none_or(|number| number < self.head),
+        }
+    }
+
+    fn has_dropped(&self, entry: Entry<T>) -> bool {
+        (self.head as u32).wrapping_sub(entry.seq).cast_signed() > 0
+    }
+
+    fn has_any(&self, account: u32, side: Side) -> bool {
+        self.half(side).has_any(account)
+    }
+
+    fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.half(side).touch_lists(accounts);
+    }
+
+    fn key(&self, account: u32) -> i64 {
+        self.accounts.key(account)
+    }
+
+    fn order(&self, account: u32) -> u64 {
+        self.accounts.order(account)
+    }
+
+    fn ascending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Visibility<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let is_exact = self.is_ordered();
+        let inside = self.window(account, side, window, lens).iter().copied();
+        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
+    }
+
+    fn descending(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Visibility<T>,
+    ) -> impl Iterator<Item = Entry<T>> {
+        let is_exact = self.is_ordered();
+        let inside = self.window(account, side, window, lens).iter().rev().copied();
+        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
+    }
+
+    fn slice(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Visibility<T>,
+    ) -> Option<&[Entry<T>]> {
+        self.is_ordered().then(|| self.window(account, side, window, lens))
+    }
+
+    fn gather(
+        &self,
+        account: u32,
+        side: Side,
+        window: (T, T),
+        lens: Visibility<T>,
+        most: usize,
+        into: &mut Vec<Entry<T>>,
+    ) -> bool {
+        if !self.is_ordered() {
+            into.extend(self.ascending(account, side, window, lens));
+            return true;
+        }
+        let inside = self.window(account, side, window, lens);
+        if inside.len() <= most {
+            into.extend_from_slice(inside);
+        }
+        inside.len() <= most
+    }
+
+    fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
+        self.half(side).touch(accounts);
+    }
+
+    fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, _window: (T, T)) {
+        self.half(side).touch(accounts);
+    }
+
+    fn touch_rows(&self, _: Side, _: impl Iterator<Item = u32> + Clone, _: (T, T)) {}
+
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
+        self.at_most(account, side, window, lens)
+    }
+
+    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
+        let inside = self.window(account, side, window, lens);
+        if self.is_ordered() || !self.is_draining() {
+            return inside.len();
+        }
+        inside.iter().filter(|one| !self.is_hidden(**one)).count()
+    }
+
+    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
+        self.ascending(account, side, window, lens).next().map(|one| one.time)
+    }
+
+    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
+        self.descending(account, side, window, lens).next().map(|one| one.time)
+    }
+
+    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
+        let inside = self.window(account, side, window, lens);
+        if self.is_ordered() {
+            inside.len()
+        } else {
+            inside.iter().filter(|one| lens.sees(**one) && !self.is_hidden(**one)).count()
+        }
+    }
+
+    fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
+        let all = self.loops.get(account);
+        all.iter().copied().filter(|one| !self.is_hidden(*one))
+    }
+}

@@ -1,0 +1,125 @@
+//! Edges of accounts that pay themselves.
+
+use super::arena::{Arena, ListHandle};
+use crate::accounts::AccountHash;
+use crate::edge::{Entry, Record, Stamp};
+use crate::memory::OutOfMemory;
+use hashbrown::HashMap;
+
+/// A table with room for more than so many times what it has is made smaller,
+const SPARSE: usize = 2;
+/// unless it has few.
+const SPARSE_MIN: usize = 16;
+
+/// Accounts that pay themselves, and when.
+#[derive(Debug, Default)]
+pub(crate) struct SelfLoops<T> {
+    lists: HashMap<u32, ListHandle, AccountHash>,
+    arena: Arena<T>,
+}
+
+impl<T: Stamp> SelfLoops<T> {
+    pub(crate) fn get(&self, account: u32) -> &[Entry<T>] {
+        if self.lists.is_empty() {
+            return &[];
+        }
+        self.lists.get(&account).map_or(&[], |list| self.arena.get(*list))
+    }
+
+    pub(crate) fn has_any(&self, account: u32) -> bool {
+        !self.lists.is_empty() && self.lists.contains_key(&account)
+    }
+
+    pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
+        self.arena.find(self.lists.get(&account).copied()?, seq, head)
+    }
+
+    /// Adds those of these edges that are self-loops. Where there is no memory, nothing has changed.
+    pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
+        for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
+            let seq = first.wrapping_add(at as u32);
+            if let Err(full) = self.insert_one(*record, seq) {
+                self.take_back(&records[..at], first);
+                return Err(full);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_one(&mut self, record: Record<T>, seq: u32) -> Result<(), OutOfMemory> {
+        let bytes = (self.lists.len() + 1) * size_of::<(u32, ListHandle)>();
+        self.lists.try_reserve(1).map_err(|_| OutOfMemory { bytes })?;
+        let mut list = self.lists.get(&record.source).copied().unwrap_or_default();
+        let entry = Entry { time: record.time, other: record.target, seq };
+        self.arena.insert(&mut list, entry)?;
+        self.lists.insert(record.source, list);
+        Ok(())
+    }
+
+    /// Removes edges that have just been inserted.
+    pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
+        for (at, &record) in records.iter().enumerate().rev() {
+            self.remove(record, first.wrapping_add(at as u32));
+        }
+    }
+
+    /// Removes an edge if it is a self-loop; whether its account has no more.
+    pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
+        if !record.is_loop() {
+            return false;
+        }
+        let Some(list) = self.lists.get_mut(&record.source) else { return false };
+        self.arena.remove(list, record.time, seq);
+        let is_empty = list.is_empty();
+        if is_empty {
+            self.lists.remove(&record.source);
+        }
+        is_empty
+    }
+
+    /// Has an account have another small number; its self-loops.
+    pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
+        let Some(list) = self.lists.remove(&old) else { return &[] };
+        self.arena.rename_all(list, new);
+        self.lists.insert(new, list);
+        self.arena.get(list)
+    }
+
+    /// Gives memory back, where much is free.
+    pub(crate) fn shrink(&mut self) {
+        let mut smaller = HashMap::default();
+        let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
+        if is_sparse && smaller.try_reserve(self.lists.len()).is_ok() {
+            smaller.extend(self.lists.drain());
+            self.lists = smaller;
+        }
+        if self.arena.is_sparse() {
+            // Where there is no memory for it, it stays as it is.
+            if let Ok(loops) = self.rebuilt(|account| account) {
+                *self = loops;
+            }
+        }
+    }
+
+    /// The same under other numbers, in memory of its size.
+    pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<SelfLoops<T>, OutOfMemory> {
+        let mut loops = SelfLoops::default();
+        let bytes = self.lists.allocation_size();
+        loops.lists.try_reserve(self.lists.len()).map_err(|_| OutOfMemory { bytes })?;
+        for (&account, &list) in &self.lists {
+            let entries = self.arena.get(list);
+            let list = loops.arena.append(entries, &number)?;
+            loops.lists.insert(number(account), list);
+        }
+        Ok(loops)
+    }
+
+    pub(crate) fn restamp<S: Stamp>(self, change: impl Fn(T) -> S) -> SelfLoops<S> {
+        let lists: Vec<ListHandle> = self.lists.values().copied().collect();
+        SelfLoops { lists: self.lists, arena: self.arena.restamp(&lists, change) }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.lists.allocation_size() + self.arena.bytes()
+    }
+}
