@@ -34,7 +34,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
     /// The same, the newest first.
@@ -43,7 +43,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
     /// What `ascending` gives where it lies, if it lies at one place.
@@ -52,7 +52,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> Option<&[Entry<T>]>;
 
     /// Adds what `ascending` gives, if that is no more than `most`; says whether it is. The graph
@@ -62,7 +62,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
         most: usize,
         into: &mut Vec<Entry<T>>,
     ) -> bool;
@@ -77,20 +77,20 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
     fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
     /// As `at_most`, and perhaps more than that, where it is found in less time.
-    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// How many edges `ascending` would give, at most, found without looking at each. Exact where
     /// edges came in order of time.
-    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
+    fn at_most(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// Time of the first edge that `ascending` gives.
-    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T>;
+    fn first(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T>;
 
     /// Time of the last edge that `ascending` gives.
-    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T>;
+    fn last(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T>;
 
     /// How many edges `ascending` gives.
-    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize;
+    fn count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
     /// Self-loops of an account, in order of time.
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;

@@ -9,7 +9,7 @@ pub(crate) struct Visibility<T> {
     /// Number of arrival of the batch's first edge, modulo 2^32.
     first: u32,
     /// None: every edge, as batch mode has it.
-    own: Option<TriggerView<T>>,
+    trigger: Option<TriggerView<T>>,
 }
 
 /// The graph as it was when the trigger alone had been added.
@@ -50,18 +50,18 @@ impl<T: Stamp> EvictionFloor<T> {
 
 impl<T: Stamp> Visibility<T> {
     /// Everything that is in the graph.
-    pub(crate) fn whole(first: u32) -> Visibility<T> {
-        Visibility { first, own: None }
+    pub(crate) fn all(first: u32) -> Visibility<T> {
+        Visibility { first, trigger: None }
     }
 
     /// What had arrived when the edge at `place` of the batch came, of that time, down to `floor`.
     pub(crate) fn until(first: u32, place: u32, time: T, floor: EvictionFloor<T>) -> Visibility<T> {
-        Visibility { first, own: Some(TriggerView { place: place.cast_signed(), time, floor }) }
+        Visibility { first, trigger: Some(TriggerView { place: place.cast_signed(), time, floor }) }
     }
 
     /// How to tell which edges of a window are let through, where they arrived in order of time.
     pub(crate) fn cut(self, (from, to): (T, T)) -> ListCut<T> {
-        let Some(TriggerView { time, floor, .. }) = self.own else {
+        let Some(TriggerView { time, floor, .. }) = self.trigger else {
             return ListCut::Times(from, to);
         };
         if floor.time > time || (floor.place.is_some() && from <= floor.time) {
@@ -82,22 +82,22 @@ impl<T: Stamp> Visibility<T> {
     }
 
     pub(crate) fn sees(self, entry: Entry<T>) -> bool {
-        self.has_come(entry.seq) && !self.is_gone(entry)
+        self.has_arrived(entry.seq) && !self.is_evicted(entry)
     }
 
     /// Whether an edge had arrived.
-    pub(crate) fn has_come(self, seq: u32) -> bool {
-        self.own.is_none_or(|own| self.relative(seq) <= own.place)
+    pub(crate) fn has_arrived(self, seq: u32) -> bool {
+        self.trigger.is_none_or(|trigger| self.relative(seq) <= trigger.place)
     }
 
     /// Edges of earlier batches that are older are gone.
     pub(crate) fn oldest(self) -> T {
-        self.own.map_or(T::default(), |own| own.floor.time)
+        self.trigger.map_or(T::default(), |trigger| trigger.floor.time)
     }
 
     /// The trigger's number of arrival, modulo 2^32.
-    pub(crate) fn own(self) -> Option<u32> {
-        self.own.map(|own| self.first.wrapping_add_signed(own.place))
+    pub(crate) fn trigger_seq(self) -> Option<u32> {
+        self.trigger.map(|trigger| self.first.wrapping_add_signed(trigger.place))
     }
 
     /// Whether one edge arrived after another.
@@ -106,17 +106,20 @@ impl<T: Stamp> Visibility<T> {
     }
 
     /// Whether an edge had been evicted.
-    pub(crate) fn is_gone(self, entry: Entry<T>) -> bool {
-        self.own.is_some_and(|own| {
+    pub(crate) fn is_evicted(self, entry: Entry<T>) -> bool {
+        self.trigger.is_some_and(|trigger| {
             let at = self.relative(entry.seq);
-            (at != own.place) & own.floor.is_above(entry, at)
+            (at != trigger.place) & trigger.floor.is_above(entry, at)
         })
     }
 
     /// This view of the new end with another's of the old end.
     pub(crate) fn with_floor_of(self, older: Visibility<T>) -> Visibility<T> {
-        let own = self.own.zip(older.own);
-        Visibility { own: own.map(|(new, old)| TriggerView { floor: old.floor, ..new }), ..self }
+        let trigger = self.trigger.zip(older.trigger);
+        Visibility {
+            trigger: trigger.map(|(new, old)| TriggerView { floor: old.floor, ..new }),
+            ..self
+        }
     }
 }
 
@@ -129,12 +132,12 @@ mod tests {
     fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
         // The batch starts just before the numbers wrap.
         let first = u32::MAX - 1;
-        let lens = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });
+        let view = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });
         let entry =
             |time, place: i32| Entry { time, other: 0, seq: first.wrapping_add_signed(place) };
-        assert!(lens.sees(entry(11, -9)) && lens.sees(entry(10, -3)) && lens.sees(entry(30, 1)));
-        assert!(!lens.sees(entry(9, -1)) && !lens.sees(entry(10, -4)) && !lens.sees(entry(30, 3)));
-        assert!(lens.sees(entry(1, 2)), "itself, however late");
-        assert_eq!((lens.place(first), lens.place(first.wrapping_sub(1))), (Some(0), None));
+        assert!(view.sees(entry(11, -9)) && view.sees(entry(10, -3)) && view.sees(entry(30, 1)));
+        assert!(!view.sees(entry(9, -1)) && !view.sees(entry(10, -4)) && !view.sees(entry(30, 3)));
+        assert!(view.sees(entry(1, 2)), "itself, however late");
+        assert_eq!((view.place(first), view.place(first.wrapping_sub(1))), (Some(0), None));
     }
 }

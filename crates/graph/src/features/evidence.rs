@@ -25,7 +25,7 @@ pub struct Pattern {
 /// Collects the edges of a pattern again.
 struct EdgeCollector<'a, T> {
     graph: &'a HybridGraph<T>,
-    lens: Visibility<T>,
+    view: Visibility<T>,
     is_causal: bool,
     trigger: Trigger<T>,
     edges: Vec<Entry<T>>,
@@ -34,7 +34,7 @@ struct EdgeCollector<'a, T> {
 impl<T: Stamp> EdgeCollector<'_, T> {
     /// All edges of one account in a window.
     fn star(&mut self, account: u32, side: Side, window: (T, T)) {
-        self.edges.extend(self.graph.ascending(account, side, window, self.lens));
+        self.edges.extend(self.graph.ascending(account, side, window, self.view));
     }
 
     /// The edges between two accounts in a window.
@@ -42,17 +42,17 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         if source == target {
             let loops = self.graph.loops(source);
             let inside = |one: &Entry<T>| {
-                window.0 <= one.time && one.time <= window.1 && self.lens.sees(*one)
+                window.0 <= one.time && one.time <= window.1 && self.view.sees(*one)
             };
             return loops.filter(inside).collect();
         }
-        let length = |account, side| self.graph.at_most(account, side, window, self.lens);
+        let length = |account, side| self.graph.at_most(account, side, window, self.view);
         let (account, side, other) = if length(source, Side::Out) <= length(target, Side::In) {
             (source, Side::Out, target)
         } else {
             (target, Side::In, source)
         };
-        let all = self.graph.ascending(account, side, window, self.lens);
+        let all = self.graph.ascending(account, side, window, self.view);
         all.filter(|one| one.other == other).collect()
     }
 
@@ -109,14 +109,14 @@ pub(crate) fn name<T: Stamp>(
 ) -> Pattern {
     let trigger = triggers[found.place as usize];
     let is_causal = settings.mode == Mode::Causal;
-    let lens = if is_causal {
+    let view = if is_causal {
         Visibility::until(first as u32, found.place, trigger.time, trigger.floor)
     } else {
-        Visibility::whole(first as u32)
+        Visibility::all(first as u32)
     };
     let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
     let (open, closed) = (trigger.time.open(window), trigger.time.closed(window));
-    let mut all = EdgeCollector { graph, lens, is_causal, trigger, edges: Vec::new() };
+    let mut all = EdgeCollector { graph, view, is_causal, trigger, edges: Vec::new() };
     // Nobody is forgotten before the call ends.
     let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
     let centre = accounts.first().copied().unwrap_or_default();

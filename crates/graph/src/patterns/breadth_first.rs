@@ -22,7 +22,7 @@ pub(crate) struct Hop {
 pub(crate) struct SeenAccount {
     pub account: u32,
     /// Hops to the origin.
-    pub rank: u32,
+    pub hops: u32,
     /// First hop towards the origin.
     pub head: u32,
     pub is_on_path: bool,
@@ -53,13 +53,13 @@ impl BreadthFirst {
         self.see(origin, 0);
     }
 
-    /// The place of an account; `rank` is its rank if it is new.
-    fn see(&mut self, account: u32, rank: u32) -> u32 {
+    /// The place of an account; `hops` is its rank if it is new.
+    fn see(&mut self, account: u32, hops: u32) -> u32 {
         let (place, is_new) = self.places.entry(account);
         if is_new {
             *place = self.seen.len() as u32;
             let (head, is_on_path, noted_from) = (NONE, false, NONE);
-            self.seen.push(SeenAccount { account, rank, head, is_on_path, noted_from });
+            self.seen.push(SeenAccount { account, hops, head, is_on_path, noted_from });
         }
         *place
     }
@@ -79,7 +79,7 @@ impl BreadthFirst {
             self.next += 1;
             next = self.seen.get(self.next as usize)?;
         }
-        Some((self.next, next.account, next.rank))
+        Some((self.next, next.account, next.hops))
     }
 
     /// The accounts to look at next, so many at most, once for each: their lists can be read
@@ -101,8 +101,8 @@ impl BreadthFirst {
     }
 
     /// Notes a hop between `account` and the one at place `to`, once for all their edges.
-    pub(crate) fn note(&mut self, to: u32, account: u32, rank: u32, is_new: bool) {
-        let place = self.see(account, rank);
+    pub(crate) fn note(&mut self, to: u32, account: u32, hops: u32, is_new: bool) {
+        let place = self.see(account, hops);
         let at = self.hops.len() as u32;
         let Some(seen) = self.seen.get_mut(place as usize).filter(|one| one.noted_from != to)
         else {

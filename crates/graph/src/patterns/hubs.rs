@@ -25,7 +25,7 @@ const LEGS_MAX: usize = 16;
 /// An account, its side, and the window.
 pub(crate) type HubKey = (u32, bool, u64);
 
-pub(crate) fn place(account: u32, side: Side, window: u64) -> HubKey {
+pub(crate) fn hub_key(account: u32, side: Side, window: u64) -> HubKey {
     (account, side == Side::Out, window)
 }
 
@@ -61,12 +61,13 @@ impl<T: Stamp> Hubs<T> {
         self.lock().stars.insert(place, star);
     }
 
-    /// Legs that show no more than `lens` does: another worker may be ahead with a later part of the
+    /// Legs that show no more than `view` does: another worker may be ahead with a later part of the
     /// same account's triggers.
-    pub(crate) fn take_legs(&self, place: HubKey, lens: Visibility<T>) -> Option<Legs<T>> {
+    pub(crate) fn take_legs(&self, place: HubKey, view: Visibility<T>) -> Option<Legs<T>> {
         let mut views = self.lock();
         let all = views.legs.get_mut(&place)?;
-        let at = all.iter().rposition(|one| one.last().is_none_or(|last| lens.has_come(last)))?;
+        let at =
+            all.iter().rposition(|one| one.last().is_none_or(|last| view.has_arrived(last)))?;
         Some(all.swap_remove(at))
     }
 

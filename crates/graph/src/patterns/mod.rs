@@ -140,7 +140,7 @@ pub(crate) struct SearchPlan<'a> {
 /// Finds one kind of pattern for triggers that belong together: those of one account on `side`,
 /// or, where the kind has no sides, any.
 pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     plan: SearchPlan<'_>,
     side: Option<Side>,
     places: &[u32],
@@ -154,24 +154,26 @@ pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
         Kind::FanIn | Kind::FanOut | Kind::DegreeIn | Kind::DegreeOut => {
             let by_neighbour = matches!(kind, Kind::FanIn | Kind::FanOut);
             let star = Star { kind, side, by_neighbour };
-            star::star(scene, search, star, places, &mut scratch.star, credits);
+            star::star(context, search, star, places, &mut scratch.star, credits);
         }
         Kind::GatherScatter => {
-            star::gather_scatter(scene, search, side, places, &mut scratch.star, credits);
+            star::gather_scatter(context, search, side, places, &mut scratch.star, credits);
         }
         Kind::ScatterGather => {
             let scratch = &mut scratch.scatter_gather;
-            scatter_gather::scatter_gather(scene, search, side, places, scratch, credits);
+            scatter_gather::scatter_gather(context, search, side, places, scratch, credits);
         }
         Kind::TemporalCycle | Kind::SimpleCycle => {
-            scene.closing(places, search.window, &mut scratch.closing);
+            context.closing(places, search.window, &mut scratch.closing);
             for &place in &scratch.closing {
                 if kind == Kind::TemporalCycle {
                     let scratch = &mut scratch.temporal_cycle;
-                    temporal_cycle::temporal_cycle(scene, search, place, scratch, credits);
+                    temporal_cycle::temporal_cycle(context, search, place, scratch, credits);
                 } else {
                     let scratch = &mut scratch.simple_cycle;
-                    simple_cycle::simple_cycle(scene, search, length_max, place, scratch, credits);
+                    simple_cycle::simple_cycle(
+                        context, search, length_max, place, scratch, credits,
+                    );
                 }
             }
         }

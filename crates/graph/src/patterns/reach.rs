@@ -39,7 +39,7 @@ pub(crate) struct AccountLabel {
     /// First step towards the origin.
     pub head: u32,
     /// Best rank so far: the smaller, the better. Where the runs lie, once they are made.
-    pub rank: u64,
+    pub priority: u64,
     pub is_on_path: bool,
     pub has_runs: bool,
     pub is_done: bool,
@@ -49,7 +49,7 @@ impl Default for AccountLabel {
     fn default() -> AccountLabel {
         AccountLabel {
             head: NONE,
-            rank: u64::MAX,
+            priority: u64::MAX,
             is_on_path: false,
             has_runs: false,
             is_done: false,
@@ -102,16 +102,16 @@ impl<T: Copy> TimedReach<T> {
         self.fresh.clear();
         self.work = 0;
         let (label, _) = self.labels.entry(ends.origin);
-        label.rank = 0;
+        label.priority = 0;
         self.heap.push(Reverse((0, 0, ends.origin)));
     }
 
     /// The account to look at next, with its rank.
     pub(crate) fn peek(&mut self) -> Option<(u64, u32)> {
-        while let Some(&Reverse((rank, _, account))) = self.heap.peek() {
+        while let Some(&Reverse((priority, _, account))) = self.heap.peek() {
             let label = self.labels.get(account)?;
-            if !label.is_done && label.rank == rank {
-                return Some((rank, account));
+            if !label.is_done && label.priority == priority {
+                return Some((priority, account));
             }
             self.heap.pop();
         }
@@ -128,7 +128,7 @@ impl<T: Copy> TimedReach<T> {
 
     /// Notes that `entry`, an edge of `account`, leads towards the origin. Edges of one neighbour
     /// must come so that the last one noted is the one a path should try first.
-    pub(crate) fn note(&mut self, ends: SearchEnds, account: u32, entry: Entry<T>, rank: u64) {
+    pub(crate) fn note(&mut self, ends: SearchEnds, account: u32, entry: Entry<T>, priority: u64) {
         self.work += 1;
         if entry.other == ends.origin {
             return;
@@ -136,14 +136,14 @@ impl<T: Copy> TimedReach<T> {
         let at = self.steps.len() as u32;
         let (label, _) = self.labels.entry(entry.other);
         let next = std::mem::replace(&mut label.head, at);
-        let is_better = rank < label.rank;
+        let is_better = priority < label.priority;
         if is_better {
-            label.rank = rank;
+            label.priority = priority;
         }
         self.steps.push(Step { to: account, seq: entry.seq, time: entry.time, next });
         // A path ends at the goal.
         if is_better && entry.other != ends.goal {
-            self.fresh.push((rank, at, entry.other));
+            self.fresh.push((priority, at, entry.other));
         }
     }
 
@@ -177,7 +177,7 @@ impl<T: Copy> TimedReach<T> {
     {
         let Some(label) = self.labels.get_mut(account) else { return 0..0 };
         if label.has_runs {
-            return (label.rank >> 32) as u32..label.rank as u32;
+            return (label.priority >> 32) as u32..label.priority as u32;
         }
         let from = self.runs.len();
         let mut cursor = label.head;
@@ -190,7 +190,8 @@ impl<T: Copy> TimedReach<T> {
             self.work += 1;
         }
         let runs = from as u32..self.runs.len() as u32;
-        (label.has_runs, label.rank) = (true, u64::from(runs.start) << 32 | u64::from(runs.end));
+        (label.has_runs, label.priority) =
+            (true, u64::from(runs.start) << 32 | u64::from(runs.end));
         if let Some(made) = self.runs.get_mut(from..) {
             made.sort_by_key(|run| Reverse(run.latest));
         }

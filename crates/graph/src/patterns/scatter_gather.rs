@@ -100,9 +100,9 @@ impl<T: Stamp> ScatterGatherScratch<T> {
 
 /// One trigger in one of its two roles.
 struct TriggerRole<'a, T, G> {
-    scene: &'a SearchContext<'a, T, G>,
+    context: &'a SearchContext<'a, T, G>,
     search: SearchSettings<'a>,
-    lens: Visibility<T>,
+    view: Visibility<T>,
     place: u32,
     trigger: Trigger<T>,
     near: u32,
@@ -116,30 +116,30 @@ struct TriggerRole<'a, T, G> {
 /// Finds the patterns that triggers with the same near account complete: all those of a call, or a
 /// part of them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     side: Side,
     group: &[u32],
     scratch: &mut ScatterGatherScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(first) = group.first().and_then(|&place| scene.triggers.get(place as usize)) else {
+    let Some(first) = group.first().and_then(|&place| context.triggers.get(place as usize)) else {
         return;
     };
     let near = first.end(side);
     let whole = T::always();
-    let is_ordered = scene.graph.is_ordered();
-    let lens = scene.lens(group[group.len() - 1]);
-    let is_kept = scene.is_causal
+    let is_ordered = context.graph.is_ordered();
+    let view = context.view(group[group.len() - 1]);
+    let is_kept = context.is_causal
         && is_ordered
-        && scene.graph.at_most(near, side, whole, lens) >= hubs::LEGS_KEPT_MIN;
-    let kept = hubs::place(near, side, search.window);
-    let key = scene.graph.key(near);
+        && context.graph.at_most(near, side, whole, view) >= hubs::LEGS_KEPT_MIN;
+    let kept = hubs::hub_key(near, side, search.window);
+    let key = context.graph.key(near);
     let own = is_kept.then(|| {
-        let legs = scene.hubs.take_legs(kept, scene.lens(group[0])).unwrap_or_default();
+        let legs = context.hubs.take_legs(kept, context.view(group[0])).unwrap_or_default();
         std::mem::replace(&mut scratch.legs, legs)
     });
-    let is_causal = scene.is_causal;
+    let is_causal = context.is_causal;
     // In batch mode all triggers see the same, those of other parts too.
     let of = (!is_causal).then_some((near, side));
     if (is_causal && !is_kept) || scratch.legs.key() != key {
@@ -147,19 +147,19 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         scratch.of = None;
     }
     for &place in group {
-        let trigger = scene.triggers[place as usize];
+        let trigger = context.triggers[place as usize];
         let from = trigger.time.closed(search.window);
         let mid = trigger.end(side.other());
-        let lens = scene.lens(place);
-        let role = TriggerRole { scene, search, lens, place, trigger, near, mid, side, from };
+        let view = context.view(place);
+        let role = TriggerRole { context, search, view, place, trigger, near, mid, side, from };
         // Charged whether the legs are followed or looked at anew: a budget must not depend on it.
-        scratch.work = scene.cost(search, near, side, role.live(), lens);
+        scratch.work = context.cost(search, near, side, role.live(), view);
         if scratch.work > search.work_max {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
             continue;
         }
         // Two legs at near, and one at mid: without them there is no pattern.
-        if scratch.work < 2 || scene.graph.at_most(mid, side, role.live(), lens) == 0 {
+        if scratch.work < 2 || context.graph.at_most(mid, side, role.live(), view) == 0 {
             continue;
         }
         if is_causal && is_ordered {
@@ -175,13 +175,13 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             role.run(scratch, credits)
         };
         // What is within the budget at most need not be known.
-        let is_counted = scene.is_budget_counted(search);
+        let is_counted = context.is_budget_counted(search);
         if !run(is_counted) && (is_counted || !run(true)) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
         }
     }
     if let Some(own) = own {
-        scene.hubs.put_legs(kept, std::mem::replace(&mut scratch.legs, own));
+        context.hubs.put_legs(kept, std::mem::replace(&mut scratch.legs, own));
     }
 }
 
@@ -194,7 +194,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     /// the trigger.
     fn is_live(&self, leg: &Leg<T>) -> bool {
         let Leg { middle, newest, seq } = *leg;
-        newest >= self.from && !self.lens.is_gone(Entry { time: newest, other: middle, seq })
+        newest >= self.from && !self.view.is_evicted(Entry { time: newest, other: middle, seq })
     }
 
     /// Adds the legs at near that came since the last trigger.
@@ -210,8 +210,8 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         };
         let window = from.onward();
         let last = legs.last();
-        for one in self.scene.graph.ascending(self.near, self.side, window, self.lens) {
-            if last.is_none_or(|last| self.lens.is_after(one.seq, last)) {
+        for one in self.context.graph.ascending(self.near, self.side, window, self.view) {
+            if last.is_none_or(|last| self.view.is_after(one.seq, last)) {
                 legs.see(one);
             }
         }
@@ -219,7 +219,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
 
     /// How many legs at near are in the window.
     fn lively(&self) -> usize {
-        self.scene.graph.at_most(self.near, self.side, self.live(), self.lens)
+        self.context.graph.at_most(self.near, self.side, self.live(), self.view)
     }
 
     /// Says whether all patterns were seen.
@@ -251,7 +251,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         if *work > self.search.work_max {
             return false;
         }
-        let all = self.scene.graph.descending(self.mid, self.side, self.live(), self.lens);
+        let all = self.context.graph.descending(self.mid, self.side, self.live(), self.view);
         all.filter(|one| one.other != self.near).for_each(|one| {
             let (account, is_new) = far.entry(one.other);
             if is_new {
@@ -267,11 +267,11 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
 
     /// What a search looks at of an account: so much, or at most so much.
     fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
-        let TriggerRole { scene, search, lens, .. } = *self;
+        let TriggerRole { context, search, view, .. } = *self;
         if is_exact {
-            return scene.cost(search, account, side, window, lens);
+            return context.cost(search, account, side, window, view);
         }
-        scene.graph.count_bound(account, side, window, lens) as u64
+        context.graph.count_bound(account, side, window, view) as u64
     }
 
     /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
@@ -283,7 +283,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         let length = |account: u32, side| self.cost(is_exact, account, side, window);
         let mut far_cost = 0;
         for fars in scratch.fars.chunks(TOUCHED) {
-            self.scene.graph.touch_counts(self.side.other(), fars.iter().copied());
+            self.context.graph.touch_counts(self.side.other(), fars.iter().copied());
             for &far in fars {
                 if far_cost > self.search.work_max {
                     break;
@@ -298,7 +298,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
             let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
             let (legs, others) = rest.split_at(most.min(rest.len()));
             rest = others;
-            self.scene.graph.touch_counts(self.side, legs.iter().map(|leg| leg.middle));
+            self.context.graph.touch_counts(self.side, legs.iter().map(|leg| leg.middle));
             for leg in legs {
                 if middle_cost >= far_cost {
                     break;
@@ -328,7 +328,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         for at in 0..scratch.fars.len() {
             if at % TOUCHED == 0 {
                 let fars = scratch.fars[at..].iter().copied().take(TOUCHED);
-                self.scene.graph.touch_rows(self.side.other(), fars, window);
+                self.context.graph.touch_rows(self.side.other(), fars, window);
             }
             let account = scratch.fars[at];
             let mark = scratch.next_mark();
@@ -336,7 +336,8 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
                 continue;
             };
             let start = scratch.members.len();
-            for one in self.scene.graph.descending(account, self.side.other(), window, self.lens) {
+            for one in self.context.graph.descending(account, self.side.other(), window, self.view)
+            {
                 let Some(at) = scratch.legs.find(one.other) else { continue };
                 let leg = scratch.legs.all()[at];
                 if scratch.seen[at] == mark || !self.is_live(&leg) {
@@ -363,7 +364,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         for at in 0..scratch.legs.all().len() {
             if at % TOUCHED == 0 {
                 let middles = scratch.legs.all()[at..].iter().map(|leg| leg.middle).take(TOUCHED);
-                self.scene.graph.touch_rows(self.side, middles, window);
+                self.context.graph.touch_rows(self.side, middles, window);
             }
             let near = scratch.legs.all()[at];
             if !self.is_live(&near) {
@@ -371,7 +372,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
             }
             let (middle, mark) = (near.middle, scratch.next_mark());
             let (all, members) = (&mut scratch.far, &mut scratch.members);
-            let legs = self.scene.graph.descending(middle, self.side, window, self.lens);
+            let legs = self.context.graph.descending(middle, self.side, window, self.view);
             legs.for_each(|one| {
                 let far = all.get_mut(one.other).filter(|far| far.seen != mark);
                 let Some(far) = far else { return };
@@ -390,7 +391,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
     fn add_loops(&self, scratch: &mut ScatterGatherScratch<T>) {
         let time = self.trigger.time;
         for &account in &scratch.fars {
-            let loops = self.scene.graph.loops(account).filter(|one| self.lens.sees(*one));
+            let loops = self.context.graph.loops(account).filter(|one| self.view.sees(*one));
             let Some(newest) = loops.max_by_key(|one| one.time) else { continue };
             let Some(near) = scratch.legs.get(account).filter(|leg| self.is_live(leg)) else {
                 continue;
@@ -410,7 +411,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         let is_pattern = |far: &FarAccount| !far.is_late() && far.size >= 2;
         for &account in fars.iter() {
             let Some(one) = far.get(account).filter(|one| is_pattern(one)) else { continue };
-            if self.scene.is_causal && !self.trigger.is_loop() {
+            if self.context.is_causal && !self.trigger.is_loop() {
                 credits.add(self.place as usize, self.search.column_of(one.size as usize));
             }
             credits.found(self.place, Kind::ScatterGather, one.size as usize, || {
@@ -420,12 +421,12 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
                     Side::Out => (self.near, account),
                 };
                 let accounts = [from, to].into_iter().chain(middles.map(|(_, middle)| *middle));
-                let mut keys: Vec<i64> = accounts.map(|one| self.scene.graph.key(one)).collect();
+                let mut keys: Vec<i64> = accounts.map(|one| self.context.graph.key(one)).collect();
                 keys[2..].sort_unstable();
                 keys
             });
         }
-        if self.scene.is_causal {
+        if self.context.is_causal {
             return;
         }
         for &(account, middle) in members.iter() {
@@ -436,8 +437,8 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
                     Side::In => (one, other),
                     Side::Out => (other, one),
                 };
-                for place in self.scene.pairs.get(source, target) {
-                    if self.scene.triggers[place as usize].time >= self.from {
+                for place in self.context.pairs.get(source, target) {
+                    if self.context.triggers[place as usize].time >= self.from {
                         credits.add(place as usize, column);
                     }
                 }
@@ -448,7 +449,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hubs::{Hubs, place};
+    use super::super::hubs::{Hubs, hub_key};
     use super::Legs;
     use crate::edge::{Entry, Side};
     use crate::edge::{EvictionFloor, Visibility};
@@ -456,7 +457,7 @@ mod tests {
     #[test]
     fn legs_that_are_ahead_of_a_part_are_left_to_later_ones() {
         let hubs = Hubs::<u32>::default();
-        let place = place(7, Side::In, 10);
+        let place = hub_key(7, Side::In, 10);
         let mut legs = Legs::default();
         legs.see(Entry { time: 5, other: 1, seq: 120 });
         hubs.put_legs(place, legs);

@@ -184,13 +184,13 @@ pub(crate) struct SearchContext<'a, T, G> {
 
 impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     /// What the trigger at `place` sees.
-    pub(crate) fn lens(&self, place: u32) -> Visibility<T> {
+    pub(crate) fn view(&self, place: u32) -> Visibility<T> {
         if self.is_causal {
             let trigger = self.triggers.get(place as usize);
             let (time, floor) = trigger.map(|one| (one.time, one.floor)).unwrap_or_default();
             Visibility::until(self.first, place, time, floor)
         } else {
-            Visibility::whole(self.first)
+            Visibility::all(self.first)
         }
     }
 
@@ -207,13 +207,13 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> u64 {
         if !self.is_budget_counted(search) {
-            return self.graph.at_most(account, side, window, lens) as u64;
+            return self.graph.at_most(account, side, window, view) as u64;
         }
         let most = usize::try_from(search.work_max).unwrap_or(usize::MAX).saturating_add(1);
-        self.graph.ascending(account, side, window, lens).take(most).count() as u64
+        self.graph.ascending(account, side, window, view).take(most).count() as u64
     }
 
     /// Reads where searches from these triggers begin, so that the waits for memory overlap. `ends`
@@ -255,7 +255,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     }
 
     pub(crate) fn place(&self, entry: Entry<T>) -> Option<usize> {
-        Visibility::<T>::whole(self.first).place(entry.seq)
+        Visibility::<T>::all(self.first).place(entry.seq)
     }
 }
 

@@ -43,9 +43,9 @@ pub(crate) struct SimpleFrame {
 /// The trigger and what its hops may be.
 #[derive(Debug)]
 struct SimplePaths<'a, T, G> {
-    scene: &'a SearchContext<'a, T, G>,
+    context: &'a SearchContext<'a, T, G>,
     search: SearchSettings<'a>,
-    lens: Visibility<T>,
+    view: Visibility<T>,
     place: u32,
     trigger: Trigger<T>,
     from: T,
@@ -55,22 +55,22 @@ struct SimplePaths<'a, T, G> {
 
 /// Finds the cycles of at most `length_max` edges that the edge at `place` completes.
 pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     length_max: usize,
     place: u32,
     scratch: &mut SimpleCycleScratch,
     credits: &mut Credits,
 ) {
-    let trigger = scene.triggers[place as usize];
+    let trigger = context.triggers[place as usize];
     if trigger.is_loop() {
         return;
     }
-    let lens = scene.lens(place);
+    let view = context.view(place);
     // No path has more hops than there are edges.
     let hops_max = u32::try_from(length_max - 1).unwrap_or(NONE);
-    let (from, is_ordered) = (trigger.time.closed(search.window), scene.graph.is_ordered());
-    let hops = SimplePaths { scene, search, lens, place, trigger, from, hops_max, is_ordered };
+    let (from, is_ordered) = (trigger.time.closed(search.window), context.graph.is_ordered());
+    let hops = SimplePaths { context, search, view, place, trigger, from, hops_max, is_ordered };
     let SimpleCycleScratch { towards, away, path } = scratch;
     let is_done =
         hops.meet(towards, away) && hops.join(towards, away) && hops.walk(towards, path, credits);
@@ -84,7 +84,12 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
     fn is_earlier(&self, time: T, target: u32) -> bool {
         time < self.trigger.time
             || (time == self.trigger.time
-                && is_before(self.scene.graph, self.scene.is_causal, target, self.trigger.target))
+                && is_before(
+                    self.context.graph,
+                    self.context.is_causal,
+                    target,
+                    self.trigger.target,
+                ))
     }
 
     /// Searches from both ends; says whether the budget was enough.
@@ -94,7 +99,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         away.start(target);
         let cost = |account, side| {
             let window = (self.from, self.trigger.time);
-            self.scene.cost(self.search, account, side, window, self.lens)
+            self.context.cost(self.search, account, side, window, self.view)
         };
         // What each search will have cost after its next step; only its own steps change that.
         let (mut known_to, mut known_from) = (None, None);
@@ -125,27 +130,27 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         &self,
         reach: &mut BreadthFirst,
         side: Side,
-        (place, account, rank): (u32, u32, u32),
+        (place, account, hops): (u32, u32, u32),
     ) {
         let window = (self.from, self.trigger.time);
         let next = reach.ahead(TOUCHED_MAX);
         if next.len() > 1 {
-            self.scene.graph.touch(side, next.iter().map(|one| one.account), window);
+            self.context.graph.touch(side, next.iter().map(|one| one.account), window);
         }
         reach.take();
         let (origin, goal) = match side {
             Side::In => (self.trigger.source, self.trigger.target),
             Side::Out => (self.trigger.target, self.trigger.source),
         };
-        let is_last = rank + 1 == self.hops_max;
-        for one in self.scene.graph.descending(account, side, window, self.lens) {
+        let is_last = hops + 1 == self.hops_max;
+        for one in self.context.graph.descending(account, side, window, self.view) {
             reach.work += 1;
             let target = if side == Side::In { account } else { one.other };
             let is_possible = one.other != origin && (!is_last || one.other == goal);
             if is_possible && self.is_earlier(one.time, target) {
                 // The newest comes first: if it is not of the batch, none is.
-                let is_new = !self.is_ordered || self.scene.place(one).is_some();
-                reach.note(place, one.other, rank + 1, is_new);
+                let is_new = !self.is_ordered || self.context.place(one).is_some();
+                reach.note(place, one.other, hops + 1, is_new);
             }
         }
     }
@@ -153,7 +158,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
     /// Ends the search towards the source, among the hops that the other one has seen. Says
     /// whether the budget was enough.
     fn join(&self, towards: &mut BreadthFirst, away: &BreadthFirst) -> bool {
-        while let Some((place, account, rank)) = towards.peek(self.trigger.target) {
+        while let Some((place, account, hops)) = towards.peek(self.trigger.target) {
             towards.take();
             let head = away.place(account).and_then(|at| away.get(at)).map_or(NONE, |at| at.head);
             let mut cursor = head;
@@ -161,8 +166,8 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
                 cursor = next;
                 towards.work += 1;
                 let Some(before) = away.get(to) else { continue };
-                if before.rank.saturating_add(rank + 1) <= self.hops_max {
-                    towards.note(place, before.account, rank + 1, is_new);
+                if before.hops.saturating_add(hops + 1) <= self.hops_max {
+                    towards.note(place, before.account, hops + 1, is_new);
                 }
             }
             if towards.work > self.search.work_max {
@@ -206,7 +211,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
                 continue;
             }
             let Some(seen) = reach.seen.get_mut(hop.to as usize) else { continue };
-            if !seen.is_on_path && taken + seen.rank <= self.hops_max {
+            if !seen.is_on_path && taken + seen.hops <= self.hops_max {
                 seen.is_on_path = true;
                 path.push(SimpleFrame { place: hop.to, cursor: seen.head, taken: NONE });
             }
@@ -220,9 +225,9 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         let account = |place: u32| reach.get(place).map_or(NONE, |one| one.account);
         credits.found(self.place, Kind::SimpleCycle, size, || {
             let accounts = path.iter().map(|frame| frame.place).chain([0]).map(account);
-            accounts.map(|one| self.scene.graph.key(one)).collect()
+            accounts.map(|one| self.context.graph.key(one)).collect()
         });
-        if self.scene.is_causal {
+        if self.context.is_causal {
             return;
         }
         for frame in path {
@@ -235,8 +240,8 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
 
     /// Credits the batch's edges of one hop.
     fn credit(&self, source: u32, target: u32, column: usize, credits: &mut Credits) {
-        for place in self.scene.pairs.get(source, target) {
-            let time = self.scene.triggers[place as usize].time;
+        for place in self.context.pairs.get(source, target) {
+            let time = self.context.triggers[place as usize].time;
             if time >= self.from && self.is_earlier(time, target) {
                 credits.add(place as usize, column);
             }

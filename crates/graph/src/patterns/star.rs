@@ -42,70 +42,83 @@ pub(crate) struct Star {
 
 /// Fan or degree of the account that all triggers of `group` have on `star.side`.
 pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     star: Star,
     group: &[u32],
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = centre(scene, star.side, group) else { return };
+    let Some(centre) = centre(context, star.side, group) else { return };
     let mut sizes = std::mem::take(&mut scratch.sizes);
-    measure(scene, search.window, centre, star.side, star.by_neighbour, group, scratch, &mut sizes);
+    measure(
+        context,
+        search.window,
+        centre,
+        star.side,
+        star.by_neighbour,
+        group,
+        scratch,
+        &mut sizes,
+    );
     for (&place, &size) in group.iter().zip(&sizes) {
         if size >= 2 {
-            let accounts = || vec![scene.graph.key(centre)];
+            let accounts = || vec![context.graph.key(centre)];
             credits.found(place, star.kind, size as usize, accounts);
         }
     }
-    credit(scene, search, centre, &[star.side], group, &sizes, scratch, credits);
+    credit(context, search, centre, &[star.side], group, &sizes, scratch, credits);
     scratch.sizes = sizes;
 }
 
 /// Gather-scatter of the account that all triggers of `group` have on `side`.
 pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     side: Side,
     group: &[u32],
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = centre(scene, side, group) else { return };
+    let Some(centre) = centre(context, side, group) else { return };
     let whole = T::always();
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     // All that any of the group sees: the first one sees edges that are gone for the last.
-    let lens = scene.lens(last).with_floor_of(scene.lens(first));
-    let is_possible = |side| scene.graph.at_most(centre, side, whole, lens) >= 2;
+    let view = context.view(last).with_floor_of(context.view(first));
+    let is_possible = |side| context.graph.at_most(centre, side, whole, view) >= 2;
     if !is_possible(Side::In) || !is_possible(Side::Out) {
         return;
     }
     let mut sizes = std::mem::take(&mut scratch.sizes);
     let mut others = std::mem::take(&mut scratch.other_sizes);
-    measure(scene, search.window, centre, Side::In, true, group, scratch, &mut sizes);
-    measure(scene, search.window, centre, Side::Out, true, group, scratch, &mut others);
+    measure(context, search.window, centre, Side::In, true, group, scratch, &mut sizes);
+    measure(context, search.window, centre, Side::Out, true, group, scratch, &mut others);
     for ((&place, size), &other) in group.iter().zip(&mut sizes).zip(&others) {
-        let is_loop = scene.triggers[place as usize].is_loop();
+        let is_loop = context.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
-            let accounts = || vec![scene.graph.key(centre)];
+            let accounts = || vec![context.graph.key(centre)];
             credits.found(place, Kind::GatherScatter, *size as usize, accounts);
         }
     }
-    credit(scene, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);
+    credit(context, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);
     scratch.sizes = sizes;
     scratch.other_sizes = others;
 }
 
-fn centre<T: Stamp, G>(scene: &SearchContext<'_, T, G>, side: Side, group: &[u32]) -> Option<u32> {
-    let first = scene.triggers.get(*group.first()? as usize)?;
+fn centre<T: Stamp, G>(
+    context: &SearchContext<'_, T, G>,
+    side: Side,
+    group: &[u32],
+) -> Option<u32> {
+    let first = context.triggers.get(*group.first()? as usize)?;
     Some(first.end(side))
 }
 
 /// The size of the window `(t - window, t]` at `centre` for each trigger of the group.
 #[expect(clippy::too_many_arguments, reason = "one call each for fan, degree and both sides")]
 fn measure<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     window: u64,
     centre: u32,
     side: Side,
@@ -116,67 +129,65 @@ fn measure<T: Stamp, G: Adjacency<T>>(
 ) {
     sizes.clear();
     let of = |place: u32| {
-        let time = scene.triggers[place as usize].time;
+        let time = context.triggers[place as usize].time;
         (time.open(window), time)
     };
     if !by_neighbour {
-        sizes.extend(
-            group
-                .iter()
-                .map(|&place| scene.graph.count(centre, side, of(place), scene.lens(place)) as u32),
-        );
+        sizes.extend(group.iter().map(|&place| {
+            context.graph.count(centre, side, of(place), context.view(place)) as u32
+        }));
         return;
     }
-    if scene.graph.is_ordered() {
+    if context.graph.is_ordered() {
         let last = group[group.len() - 1];
-        let lens = scene.lens(last);
+        let view = context.view(last);
         if group.len() == 1 {
             let entries = &mut scratch.entries;
             entries.clear();
-            if !scene.graph.gather(centre, side, of(last), lens, hubs::LENGTH_MIN - 1, entries) {
-                return carry_on(scene, window, centre, side, group, sizes);
+            if !context.graph.gather(centre, side, of(last), view, hubs::LENGTH_MIN - 1, entries) {
+                return carry_on(context, window, centre, side, group, sizes);
             }
             sizes.push(distinct(entries.iter().copied(), &mut scratch.inside));
             return;
         }
-        let length = scene.graph.at_most(centre, side, of(last), lens);
+        let length = context.graph.at_most(centre, side, of(last), view);
         if length >= hubs::LENGTH_MIN {
-            return carry_on(scene, window, centre, side, group, sizes);
+            return carry_on(context, window, centre, side, group, sizes);
         }
     }
-    if group.len() == 1 || !scene.graph.is_ordered() {
+    if group.len() == 1 || !context.graph.is_ordered() {
         for &place in group {
-            let seen = scene.graph.ascending(centre, side, of(place), scene.lens(place));
+            let seen = context.graph.ascending(centre, side, of(place), context.view(place));
             sizes.push(distinct(seen, &mut scratch.inside));
         }
         return;
     }
-    slide(scene, window, centre, side, group, scratch, sizes);
+    slide(context, window, centre, side, group, scratch, sizes);
 }
 
 /// Distinct neighbours of a hub, from where its last trigger left off.
 fn carry_on<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     window: u64,
     account: u32,
     side: Side,
     group: &[u32],
     sizes: &mut Vec<u32>,
 ) {
-    let kept = hubs::place(account, side, window);
-    let key = scene.graph.key(account);
-    let mut running = scene.hubs.take_star(kept).unwrap_or_else(|| SlidingWindow::new(key, 0));
+    let kept = hubs::hub_key(account, side, window);
+    let key = context.graph.key(account);
+    let mut running = context.hubs.take_star(kept).unwrap_or_else(|| SlidingWindow::new(key, 0));
     for &place in group {
-        let time = scene.triggers[place as usize].time;
+        let time = context.triggers[place as usize].time;
         let window = (time.open(window), time);
-        let vertex = Vertex { account, side, window, lens: scene.lens(place) };
-        if !running.is_of(scene.graph, vertex) {
+        let vertex = Vertex { account, side, window, view: context.view(place) };
+        if !running.is_of(context.graph, vertex) {
             running = SlidingWindow::new(key, 0);
         }
-        running.advance(scene.graph, &NoValues, vertex, false);
+        running.advance(context.graph, &NoValues, vertex, false);
         sizes.push(running.fan() as u32);
     }
-    scene.hubs.put_star(kept, running);
+    context.hubs.put_star(kept, running);
 }
 
 /// How many different neighbours there are.
@@ -205,7 +216,7 @@ fn distinct<T: Stamp>(
 
 /// Distinct neighbours of windows that only move forward, for a graph in order of time.
 fn slide<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     window: u64,
     centre: u32,
     side: Side,
@@ -215,19 +226,19 @@ fn slide<T: Stamp, G: Adjacency<T>>(
 ) {
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     let span =
-        (scene.triggers[first as usize].time.open(window), scene.triggers[last as usize].time);
+        (context.triggers[first as usize].time.open(window), context.triggers[last as usize].time);
     let StarScratch { inside, entries, .. } = scratch;
     entries.clear();
     // What the first trigger sees at the old end and the last one at the new end.
-    let lens = scene.lens(last).with_floor_of(scene.lens(first));
-    scene.graph.gather(centre, side, span, lens, usize::MAX, entries);
+    let view = context.view(last).with_floor_of(context.view(first));
+    context.graph.gather(centre, side, span, view, usize::MAX, entries);
     inside.clear();
     let (mut from, mut to, mut distinct) = (0, 0, 0u32);
     for &place in group {
-        let time = scene.triggers[place as usize].time;
-        let (oldest, lens) = (time.open(window), scene.lens(place));
+        let time = context.triggers[place as usize].time;
+        let (oldest, view) = (time.open(window), context.view(place));
         while let Some(one) =
-            entries.get(to).filter(|one| one.time <= time && lens.has_come(one.seq))
+            entries.get(to).filter(|one| one.time <= time && view.has_arrived(one.seq))
         {
             let (count, _) = inside.entry(one.other);
             *count += 1;
@@ -235,7 +246,7 @@ fn slide<T: Stamp, G: Adjacency<T>>(
             to += 1;
         }
         while let Some(one) =
-            entries.get(from).filter(|one| from < to && (one.time < oldest || !lens.sees(**one)))
+            entries.get(from).filter(|one| from < to && (one.time < oldest || !view.sees(**one)))
         {
             if let Some(count) = inside.get_mut(one.other) {
                 *count -= 1;
@@ -250,7 +261,7 @@ fn slide<T: Stamp, G: Adjacency<T>>(
 /// Credits each pattern to the batch's edges in it.
 #[expect(clippy::too_many_arguments, reason = "one call each for stars and gather-scatters")]
 fn credit<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     centre: u32,
     sides: &[Side],
@@ -262,25 +273,25 @@ fn credit<T: Stamp, G: Adjacency<T>>(
     if sizes.iter().all(|&size| size < 2) {
         return;
     }
-    if scene.is_causal || (group.len() == 1 && sides.len() == 1) {
+    if context.is_causal || (group.len() == 1 && sides.len() == 1) {
         for (&place, &size) in group.iter().zip(sizes) {
-            if size >= 2 && !scene.triggers[place as usize].is_loop() {
+            if size >= 2 && !context.triggers[place as usize].is_loop() {
                 credits.add(place as usize, search.column_of(size as usize));
             }
         }
         return;
     }
-    let time = |place: u32| scene.triggers[place as usize].time;
+    let time = |place: u32| context.triggers[place as usize].time;
     let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
     let span = (time(first).open(search.window), time(last));
     for &side in sides {
         let StarScratch { entries, reach, .. } = scratch;
         entries.clear();
-        let all = scene.graph.descending(centre, side, span, scene.lens(first));
-        if scene.graph.is_ordered() {
-            entries.extend(all.take_while(|one| scene.place(*one).is_some()));
+        let all = context.graph.descending(centre, side, span, context.view(first));
+        if context.graph.is_ordered() {
+            entries.extend(all.take_while(|one| context.place(*one).is_some()));
         } else {
-            entries.extend(all.filter(|one| scene.place(*one).is_some()));
+            entries.extend(all.filter(|one| context.place(*one).is_some()));
         }
         entries.reverse();
         reach.clear();
@@ -301,7 +312,7 @@ fn credit<T: Stamp, G: Adjacency<T>>(
                 }
                 left += 1;
             }
-            let Some(place) = scene.place(*entry) else { continue };
+            let Some(place) = context.place(*entry) else { continue };
             for (bin, &patterns) in reach.iter().enumerate() {
                 if patterns > 0 {
                     credits.add_many(place, search.column + bin, patterns);

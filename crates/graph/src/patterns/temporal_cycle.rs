@@ -27,19 +27,19 @@ pub(crate) struct TemporalFrame<T> {
 
 /// Finds the cycles that the edge at `place` completes.
 pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     place: u32,
     scratch: &mut TemporalCycleScratch<T>,
     credits: &mut Credits,
 ) {
-    let trigger = scene.triggers[place as usize];
+    let trigger = context.triggers[place as usize];
     // Many searches end here, before anything is set up for them.
-    let Some(window) = window_of(scene, search, place) else { return };
+    let Some(window) = window_of(context, search, place) else { return };
     let TimedSearches { towards, away, path } = scratch;
     let to_source = SearchEnds { side: Side::In, origin: trigger.source, goal: trigger.target };
     let from_target = SearchEnds { side: Side::Out, origin: trigger.target, goal: trigger.source };
-    let paths = TemporalPaths { scene, search, place, window, to_source, from_target };
+    let paths = TemporalPaths { context, search, place, window, to_source, from_target };
     let is_done = paths.meet(towards, away)
         && paths.join(towards, away)
         && (towards.head(trigger.target) == NONE || paths.walk(towards, path, credits));
@@ -51,25 +51,25 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
 /// The times at which a path from the trigger's target to its source may run: from the first edge
 /// out of the target to the last into the source. None: there is no path.
 fn window_of<T: Stamp, G: Adjacency<T>>(
-    scene: &SearchContext<'_, T, G>,
+    context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
     place: u32,
 ) -> Option<(T, T)> {
-    let trigger = scene.triggers[place as usize];
+    let trigger = context.triggers[place as usize];
     let last = trigger.time.offset().checked_sub(1).map(T::from_offset)?;
     let window = (trigger.time.closed(search.window), last);
     if trigger.is_loop() || window.0 > window.1 {
         return None;
     }
-    let lens = scene.lens(place);
-    let last = scene.graph.last(trigger.source, Side::In, window, lens)?;
-    let first = scene.graph.first(trigger.target, Side::Out, (window.0, last), lens)?;
+    let view = context.view(place);
+    let last = context.graph.last(trigger.source, Side::In, window, view)?;
+    let first = context.graph.first(trigger.target, Side::Out, (window.0, last), view)?;
     Some((first, last))
 }
 
 /// The paths from a trigger's target to its source.
 struct TemporalPaths<'a, T, G> {
-    scene: &'a SearchContext<'a, T, G>,
+    context: &'a SearchContext<'a, T, G>,
     search: SearchSettings<'a>,
     place: u32,
     window: (T, T),
@@ -80,18 +80,18 @@ struct TemporalPaths<'a, T, G> {
 impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
     /// What may be walked to an account from which the source is reached: before the latest time
     /// at which a path leaves it.
-    fn window_to(&self, (rank, account): (u64, u32)) -> (T, T) {
+    fn window_to(&self, (priority, account): (u64, u32)) -> (T, T) {
         let is_origin = account == self.to_source.origin;
-        let to = if is_origin { self.window.1 } else { T::from_offset(u64::MAX - rank - 1) };
+        let to = if is_origin { self.window.1 } else { T::from_offset(u64::MAX - priority - 1) };
         (self.window.0, to)
     }
 
     /// What may be walked from an account that is reached: after the earliest time of that, and
     /// before the latest departure that was not looked at. What a later hop leads to was looked at
     /// from the other end, and the hop with it.
-    fn window_from(&self, (rank, account): (u64, u32), next_to: (u64, u32)) -> (T, T) {
+    fn window_from(&self, (priority, account): (u64, u32), next_to: (u64, u32)) -> (T, T) {
         let is_origin = account == self.from_target.origin;
-        let from = if is_origin { self.window.0 } else { T::from_offset(rank + 1) };
+        let from = if is_origin { self.window.0 } else { T::from_offset(priority + 1) };
         (from, self.window_to(next_to).1)
     }
 
@@ -99,7 +99,7 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
     /// path has been seen from one of them: then the earliest arrival that was not looked at is
     /// not before the latest departure that was not. Says whether the budget was enough.
     fn meet(&self, towards: &mut TimedReach<T>, away: &mut TimedReach<T>) -> bool {
-        let (graph, lens) = (self.scene.graph, self.scene.lens(self.place));
+        let (graph, view) = (self.context.graph, self.context.view(self.place));
         towards.start(self.to_source);
         away.start(self.from_target);
         // Only a search's own steps change what comes next in it, and what it will have cost then.
@@ -113,8 +113,8 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
             }
             let (span_to, span_from) = (self.window_to(to), self.window_from(from, to));
             let look = |account, side, span| {
-                let all = graph.slice(account, side, span, lens);
-                let cost = || self.scene.cost(self.search, account, side, span, lens);
+                let all = graph.slice(account, side, span, view);
+                let cost = || self.context.cost(self.search, account, side, span, view);
                 (all.map_or_else(cost, |all| all.len() as u64), all)
             };
             let (cost_to, all_to) = *known_to.get_or_insert_with(|| look(to.1, Side::In, span_to));
@@ -144,12 +144,12 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
                 };
                 match all_to {
                     Some(all) => all.iter().rev().for_each(|one| note(*one)),
-                    None => graph.descending(account, Side::In, span_to, lens).for_each(note),
+                    None => graph.descending(account, Side::In, span_to, view).for_each(note),
                 }
                 self.queue(towards, Side::In);
                 // What leaves before all that arrives from now on is not looked at.
                 let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
-                towards.fresh.retain(|&(rank, ..)| u64::MAX - rank > first);
+                towards.fresh.retain(|&(priority, ..)| u64::MAX - priority > first);
                 self.touch(towards, Side::In);
                 (next_to, known_to) = (towards.peek(), None);
             } else {
@@ -166,7 +166,7 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
                             .take_while(|one| one.time <= span_from.1)
                             .for_each(|one| note(*one));
                     }
-                    None => graph.ascending(account, Side::Out, span_from, lens).for_each(note),
+                    None => graph.ascending(account, Side::Out, span_from, view).for_each(note),
                 }
                 self.queue(away, Side::Out);
                 self.touch(away, Side::Out);
@@ -178,8 +178,8 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
     /// Has accounts that were just found looked at some time, but for those that lead nowhere.
     fn queue(&self, reach: &mut TimedReach<T>, side: Side) {
         let found = reach.fresh.iter().map(|&(.., account)| account);
-        self.scene.graph.touch_any(side, found);
-        reach.queue(|account| self.scene.graph.has_any(account, side));
+        self.context.graph.touch_any(side, found);
+        reach.queue(|account| self.context.graph.has_any(account, side));
     }
 
     /// Reads where the lists of these accounts lie, so that the waits overlap.
@@ -193,7 +193,7 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
                 Side::In => (self.window.0, T::from_offset(u64::MAX - best - 1)),
                 Side::Out => (T::from_offset(best + 1), self.window.1),
             };
-            self.scene.graph.touch(side, fresh.iter().map(|one| one.2), window);
+            self.context.graph.touch(side, fresh.iter().map(|one| one.2), window);
         }
         reach.fresh.clear();
     }
@@ -260,9 +260,9 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
         credits.add(self.place as usize, column);
         credits.found(self.place, Kind::TemporalCycle, size, || {
             let accounts = path.iter().map(|frame| frame.account).chain([self.to_source.origin]);
-            accounts.map(|one| self.scene.graph.key(one)).collect()
+            accounts.map(|one| self.context.graph.key(one)).collect()
         });
-        if self.scene.is_causal {
+        if self.context.is_causal {
             return;
         }
         // From the end of the path back: each hop's edges up to what the hop behind it allows.
@@ -275,7 +275,7 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
                 reach.step(cursor).filter(|step| step.to == to && step.time <= limit)
             {
                 let entry = Entry { time: step.time, other: to, seq: step.seq };
-                if let Some(place) = self.scene.place(entry) {
+                if let Some(place) = self.context.place(entry) {
                     credits.add(place, column);
                 }
                 last = Some(step.time.offset());

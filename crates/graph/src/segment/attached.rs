@@ -64,13 +64,13 @@ impl<T: Stamp> AttachedSegment<T> {
 
     #[inline]
     pub(crate) fn entry(&self, packed: u64) -> Entry<T> {
-        let seq = self.seq.wrapping_add(self.packing.rank(packed) as u32);
-        Entry { time: self.stamp(self.offset(packed)), other: self.packing.other(packed), seq }
+        let seq = self.seq.wrapping_add(self.packing.position(packed) as u32);
+        Entry { time: self.stamp(self.time_offset(packed)), other: self.packing.other(packed), seq }
     }
 
     /// Of an entry's time, from the segment's base on.
     #[inline]
-    fn offset(&self, packed: u64) -> u64 {
+    fn time_offset(&self, packed: u64) -> u64 {
         if self.has_table { self.segment.time(packed) } else { self.packing.time(packed) }
     }
 
@@ -85,14 +85,14 @@ impl<T: Stamp> AttachedSegment<T> {
     #[inline]
     pub(crate) fn older(&self, row: &[u64], from: T) -> usize {
         let from = from.offset().saturating_sub(self.base);
-        search(row, self.guess(from, row.len()), |packed| self.offset(packed) < from)
+        search(row, self.guess(from, row.len()), |packed| self.time_offset(packed) < from)
     }
 
     /// How many entries of a row are not newer than that.
     #[inline]
     fn until(&self, row: &[u64], to: T) -> usize {
         let Some(to) = to.offset().checked_sub(self.base) else { return 0 };
-        search(row, self.guess(to, row.len()), |packed| self.offset(packed) <= to)
+        search(row, self.guess(to, row.len()), |packed| self.time_offset(packed) <= to)
     }
 
     /// Which entries of an account's row a window holds, up to what `until` has seen come.
@@ -105,12 +105,12 @@ impl<T: Stamp> AttachedSegment<T> {
     ) -> Range<usize> {
         let start = if self.first >= from { 0 } else { self.older(row, from) };
         let mut end = if self.last <= to { row.len() } else { self.until(row, to) };
-        if let Some(lens) = until
-            && !lens.has_come(self.end_seq.wrapping_sub(1))
+        if let Some(view) = until
+            && !view.has_arrived(self.end_seq.wrapping_sub(1))
         {
             // Entries of a row are in order of arrival.
-            let has_come = |&packed: &u64| lens.has_come(self.entry(packed).seq);
-            end = end.min(row.partition_point(has_come));
+            let has_arrived = |&packed: &u64| view.has_arrived(self.entry(packed).seq);
+            end = end.min(row.partition_point(has_arrived));
         }
         start..end.max(start)
     }

@@ -194,11 +194,11 @@ impl SegmentPlan {
             *count = sum;
         }
         let mut next = starts.to_vec();
-        for (rank, edge) in self.frozen.edges() {
+        for (position, edge) in self.frozen.edges() {
             let other = if list == ListKind::In { edge.source } else { edge.target };
             let Some(at) = rows(edge).and_then(|row| next.get_mut(row)) else { continue };
             if let Some(entry) = entries.get_mut(*at as usize) {
-                *entry = self.packing.pack(rank, edge.time, other);
+                *entry = self.packing.pack(position, edge.time, other);
             }
             *at += 1;
         }

@@ -18,19 +18,19 @@ pub fn row_of(index: &[u64], account: u32, list: ListKind) -> Option<usize> {
 /// Of 64 accounts: who has such a list, and the first row.
 #[inline]
 pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
-    let &[out, into, loops, ranks, rank] = block;
+    let &[out, into, loops, first_pairs, first_loop] = block;
     match list {
-        ListKind::Out => (out, ranks as u32 as usize),
-        ListKind::In => (into, (ranks >> 32) as usize),
-        ListKind::Loops => (loops, rank as u32 as usize),
+        ListKind::Out => (out, first_pairs as u32 as usize),
+        ListKind::In => (into, (first_pairs >> 32) as usize),
+        ListKind::Loops => (loops, first_loop as u32 as usize),
     }
 }
 
 /// How many rows the lists of a segment have, by its index's last block.
 pub fn row_counts(index: &[u64]) -> [u64; 3] {
-    let Some(&[out, into, loops, ranks, rank]) = index.last_chunk::<BLOCK>() else {
+    let Some(&[out, into, loops, first_pairs, first_loop]) = index.last_chunk::<BLOCK>() else {
         return [0; 3];
     };
     let count = |first: u64, has: u64| u64::from(first as u32) + u64::from(has.count_ones());
-    [count(ranks, out), count(ranks >> 32, into), count(rank, loops)]
+    [count(first_pairs, out), count(first_pairs >> 32, into), count(first_loop, loops)]
 }

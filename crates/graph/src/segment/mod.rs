@@ -255,21 +255,21 @@ impl Segment {
         if !self.has_table() {
             return self.packing.time(packed);
         }
-        let rank = usize::try_from(self.packing.rank(packed)).unwrap_or(usize::MAX);
-        self.times.get(rank).copied().unwrap_or_default().min(self.info.span)
+        let position = usize::try_from(self.packing.position(packed)).unwrap_or(usize::MAX);
+        self.times.get(position).copied().unwrap_or_default().min(self.info.span)
     }
 
     /// The id of an edge by its number of arrival.
     pub(crate) fn id(&self, number: u64) -> Option<i64> {
-        self.ids.get(self.rank_of(number)?).copied()
+        self.ids.get(self.position_of(number)?).copied()
     }
 
     /// The value of an edge in a measured column, by its number of arrival.
     pub(crate) fn value(&self, column: usize, number: u64) -> Option<f64> {
-        self.values.get(column)?.get(self.rank_of(number)?).copied()
+        self.values.get(column)?.get(self.position_of(number)?).copied()
     }
 
-    fn rank_of(&self, number: u64) -> Option<usize> {
+    fn position_of(&self, number: u64) -> Option<usize> {
         usize::try_from(number.checked_sub(self.info.first)?).ok()
     }
 
@@ -319,7 +319,7 @@ impl Segment {
                 let row = self.row(account, list);
                 (0..row.len()).filter_map(move |at| {
                     let &packed = row.get(at)?;
-                    let number = self.info.first + self.packing.rank(packed);
+                    let number = self.info.first + self.packing.position(packed);
                     Some((number, account, self.packing.other(packed), self.time(packed)))
                 })
             })

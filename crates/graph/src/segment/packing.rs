@@ -45,17 +45,17 @@ fn mask(bits: u32) -> u64 {
 impl Packing {
     pub(crate) fn new(info: &SegmentInfo) -> Packing {
         let other_bits = bits(info.accounts.saturating_sub(1)).max(1);
-        let rank_bits = bits(info.numbers.saturating_sub(1)).max(1);
+        let seq_bits = bits(info.numbers.saturating_sub(1)).max(1);
         let time_bits = bits(info.span);
-        let fits = other_bits + rank_bits + time_bits <= u64::BITS;
+        let fits = other_bits + seq_bits + time_bits <= u64::BITS;
         let time_bits = if fits { time_bits } else { 0 };
         let (other_mask, time_mask) = (mask(other_bits), mask(time_bits));
         Packing { other_bits, time_bits, other_mask, time_mask }
     }
 
-    pub(crate) fn pack(self, rank: u64, time: u64, other: u32) -> u64 {
+    pub(crate) fn pack(self, position: u64, time: u64, other: u32) -> u64 {
         let time = if self.time_bits == 0 { 0 } else { time << self.other_bits };
-        (rank << (self.time_bits + self.other_bits)) | time | u64::from(other)
+        (position << (self.time_bits + self.other_bits)) | time | u64::from(other)
     }
 
     #[inline]
@@ -70,7 +70,7 @@ impl Packing {
     }
 
     #[inline]
-    pub(crate) fn rank(self, packed: u64) -> u64 {
+    pub(crate) fn position(self, packed: u64) -> u64 {
         packed >> (self.time_bits + self.other_bits)
     }
 
@@ -92,12 +92,15 @@ mod tests {
         let packing = Packing::new(&info);
         let packed = packing.pack((1 << 23) - 1, span, (1 << 24) - 1);
         assert_eq!(u64::MAX, packed, "23 + 17 + 24 bits, all of them used");
-        assert_eq!((packing.rank(packed), packing.other(packed)), ((1 << 23) - 1, (1 << 24) - 1));
+        assert_eq!(
+            (packing.position(packed), packing.other(packed)),
+            ((1 << 23) - 1, (1 << 24) - 1)
+        );
         let info = SegmentInfo { span: u64::MAX, ..info };
         let packing = Packing::new(&info);
         assert!(packing.has_table(&info));
         let packed = packing.pack(5, span, 7);
-        assert_eq!((packing.rank(packed), packing.other(packed)), (5, 7));
+        assert_eq!((packing.position(packed), packing.other(packed)), (5, 7));
         // Nothing to tell apart: one edge, of one account, at one time.
         let info = SegmentInfo { numbers: 1, accounts: 1, ..SegmentInfo::default() };
         let packing = Packing::new(&info);

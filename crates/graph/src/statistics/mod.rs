@@ -122,18 +122,18 @@ impl<T: Stamp> StatisticsScratch<T> {
         vertex: Vertex<T>,
         out: &mut [f64],
     ) {
-        let Vertex { account, side, window, lens } = vertex;
+        let Vertex { account, side, window, view } = vertex;
         let is_running = wanted.is_running() && graph.is_ordered();
         let most = if is_running { LENGTH_MIN - 1 } else { usize::MAX };
         self.entries.clear();
-        if !graph.gather(account, side, window, lens, most, &mut self.entries) {
+        if !graph.gather(account, side, window, view, most, &mut self.entries) {
             return self.carry_on(graph, values, wanted, vertex, out);
         }
         let StatisticsScratch { entries, neighbours, .. } = self;
         let others = count_others(entries, neighbours);
         let edges = entries.len();
         let is_inside =
-            |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && lens.sees(*one);
+            |one: &Entry<T>| window.0 <= one.time && one.time <= window.1 && view.sees(*one);
         entries.extend(graph.loops(account).filter(is_inside));
         if entries.is_empty() {
             out.fill(0.0);

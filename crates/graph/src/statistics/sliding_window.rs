@@ -48,7 +48,7 @@ pub(crate) struct Vertex<T> {
     pub account: u32,
     pub side: Side,
     pub window: (T, T),
-    pub lens: Visibility<T>,
+    pub view: Visibility<T>,
 }
 
 /// The edges of one side of an account that one window holds.
@@ -93,7 +93,7 @@ impl<T: Stamp> SlidingWindow<T> {
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
             && self.since <= vertex.window.0
-            && self.moved.is_none_or(|seq| vertex.lens.has_come(seq))
+            && self.moved.is_none_or(|seq| vertex.view.has_arrived(seq))
     }
 
     /// Moves on to the window of a later trigger, in a graph whose edges came in order of time.
@@ -104,28 +104,28 @@ impl<T: Stamp> SlidingWindow<T> {
         vertex: Vertex<T>,
         with_loops: bool,
     ) {
-        let Vertex { account, side, window, lens } = vertex;
-        (self.moved, self.since) = (lens.own(), window.0);
+        let Vertex { account, side, window, view } = vertex;
+        (self.moved, self.since) = (view.trigger_seq(), window.0);
         let last = self.entries.back().copied();
         // What has left the graph goes first: its neighbour's small number may be another's now.
         while let Some(&oldest) = self.entries.front() {
-            let is_gone = lens.is_gone(oldest) || graph.has_dropped(oldest);
-            if oldest.time >= window.0 && !is_gone {
+            let is_evicted = view.is_evicted(oldest) || graph.has_dropped(oldest);
+            if oldest.time >= window.0 && !is_evicted {
                 break;
             }
             self.take();
         }
         let from = last.map_or(window.0, |last| last.time.max(window.0));
-        let is_new = |one: &Entry<T>| last.is_none_or(|last| lens.is_after(one.seq, last.seq));
-        let edges = graph.ascending(account, side, (from, window.1), lens).filter(is_new);
+        let is_new = |one: &Entry<T>| last.is_none_or(|last| view.is_after(one.seq, last.seq));
+        let edges = graph.ascending(account, side, (from, window.1), view).filter(is_new);
         let is_inside = |one: &Entry<T>| {
-            from <= one.time && one.time <= window.1 && lens.sees(*one) && is_new(one)
+            from <= one.time && one.time <= window.1 && view.sees(*one) && is_new(one)
         };
         let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
         let mut loops = loops.filter(is_inside).peekable();
         for entry in edges {
             // Both come in order of arrival, and go in it.
-            while let Some(one) = loops.next_if(|one| lens.is_after(entry.seq, one.seq)) {
+            while let Some(one) = loops.next_if(|one| view.is_after(entry.seq, one.seq)) {
                 self.push(values, one);
             }
             self.push(values, entry);

@@ -77,7 +77,7 @@ impl<T: Stamp> EdgeRecords<T> {
     }
 
     /// Says that an edge is gone.
-    pub(crate) fn mark_gone(&mut self, place: usize) {
+    pub(crate) fn mark_removed(&mut self, place: usize) {
         if let Some(word) = self.owners.get_mut(place) {
             *word = NO_ACCOUNT;
         }
@@ -109,7 +109,7 @@ impl<T: Stamp> EdgeRecords<T> {
     }
 
     /// Forgets those at the old end that are gone; how many.
-    pub(crate) fn pop_gone(&mut self) -> u64 {
+    pub(crate) fn pop_removed(&mut self) -> u64 {
         let mut count = 0;
         while self.owners.front() == Some(&NO_ACCOUNT) {
             self.pop();

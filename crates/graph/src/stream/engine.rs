@@ -230,7 +230,7 @@ impl<T: Stamp> StreamEngine<T> {
         let inserted = self.try_insert(settings, edges, order, &mut added, pool);
         if inserted.is_err() {
             self.take_back(place);
-            self.graph.forget_idle(added.iter().flat_map(|one| [one.source, one.target]));
+            self.graph.release_idle(added.iter().flat_map(|one| [one.source, one.target]));
         }
         self.added = added;
         inserted
@@ -382,14 +382,14 @@ impl<T: Stamp> StreamEngine<T> {
         let mut left = surplus;
         loop {
             gone.clear();
-            let is_gone = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
+            let is_evicted = |&(place, (number, record)): &(usize, (u64, Record<T>))| {
                 // One that came late waits for those in front of it, which may be in a segment now.
                 let time = self.graph.front(number).unwrap_or(record.time);
                 place < left || is_old(self.graph.time(time), horizon)
             };
             // In batch mode edges go in order of arrival.
             let oldest = self.graph.records().take(gone.capacity().clamp(1, PIECE)).enumerate();
-            let oldest = oldest.take_while(is_gone);
+            let oldest = oldest.take_while(is_evicted);
             gone.extend(oldest.map(|(_, (number, record))| Removal { record, seq: seq(number) }));
             if gone.is_empty() {
                 break;
@@ -500,8 +500,8 @@ impl<T: Stamp> StreamEngine<T> {
     fn prefetch(&self, settings: &Settings, first: u64) {
         let Some(oldest) = self.triggers.iter().map(|one| one.time).min() else { return };
         let window = oldest.closed(settings.horizon()).onward();
-        let lens = Visibility::whole(first as u32);
-        if !self.graph.is_prefetching(window, lens) {
+        let view = Visibility::all(first as u32);
+        if !self.graph.is_prefetching(window, view) {
             return;
         }
         let ends = self.triggers.iter().flat_map(|one| [one.source, one.target]);
@@ -510,7 +510,7 @@ impl<T: Stamp> StreamEngine<T> {
         accounts.dedup();
         let deep = [Kind::ScatterGather, Kind::TemporalCycle, Kind::SimpleCycle];
         let has_next = deep.into_iter().any(|kind| settings.pattern(kind).is_some());
-        self.graph.prefetch(&accounts, window, lens, has_next);
+        self.graph.prefetch(&accounts, window, view, has_next);
     }
 
     /// Finds all patterns; the counts end up with the first worker.
@@ -541,9 +541,9 @@ impl<T: Stamp> StreamEngine<T> {
         if !is_causal && plans.iter().any(|plan| credits_pairs.contains(&plan.kind)) {
             self.pairs.fill(&self.triggers);
         }
-        let scene = self.scene(first, is_causal);
+        let context = self.context(first, is_causal);
         let work =
-            SearchWork::new(&scene, &plans, &self.by_source, &self.by_target, workers, share);
+            SearchWork::new(&context, &plans, &self.by_source, &self.by_target, workers, share);
         match (pool, scratch.split_first_mut()) {
             (Some(pool), Some((own, others))) if self.triggers.len() >= HELPED_MIN => {
                 // This thread searches too: it need not be woken, and has just had the newest edges
@@ -598,7 +598,7 @@ impl<T: Stamp> StreamEngine<T> {
         for (row, &place) in places.iter().enumerate() {
             if row % CHUNK == 0 {
                 let chunk = places[row..].iter().take(CHUNK).copied();
-                self.scene(first, is_causal).touch(chunk, statistics.window, &LISTS);
+                self.context(first, is_causal).touch(chunk, statistics.window, &LISTS);
             }
             if !share.has(row) {
                 cells[row * stride + offset..][..4 * width].fill(0.0);
@@ -619,17 +619,17 @@ impl<T: Stamp> StreamEngine<T> {
                     cells[at..at + 2 * width].fill(0.0);
                     continue;
                 };
-                let (window, lens) = if is_causal {
+                let (window, view) = if is_causal {
                     let trigger = self.triggers[place as usize];
-                    let lens = Visibility::until(first as u32, place, trigger.time, trigger.floor);
-                    ((trigger.time.open(statistics.window), trigger.time), lens)
+                    let view = Visibility::until(first as u32, place, trigger.time, trigger.floor);
+                    ((trigger.time.open(statistics.window), trigger.time), view)
                 } else {
-                    (whole, Visibility::whole(first as u32))
+                    (whole, Visibility::all(first as u32))
                 };
                 for (half, side) in [Side::Out, Side::In].into_iter().enumerate() {
                     let at = at + half * width;
                     let out = &mut cells[at..at + width];
-                    let vertex = Vertex { account, side, window, lens };
+                    let vertex = Vertex { account, side, window, view };
                     self.statistics.measure(&self.graph, &measured, wanted, vertex, out);
                 }
                 if !is_causal {
@@ -642,7 +642,7 @@ impl<T: Stamp> StreamEngine<T> {
     }
 
     /// What searches of a call see that began with edge number `first`.
-    fn scene(&self, first: u64, is_causal: bool) -> SearchContext<'_, T, HybridGraph<T>> {
+    fn context(&self, first: u64, is_causal: bool) -> SearchContext<'_, T, HybridGraph<T>> {
         SearchContext {
             graph: &self.graph,
             triggers: &self.triggers,
@@ -698,7 +698,7 @@ fn pieces(triggers: usize, is_divided: bool) -> impl Iterator<Item = std::ops::R
 
 /// The search of one batch in pieces that workers take one after the other.
 struct SearchWork<'a, T, G> {
-    scene: &'a SearchContext<'a, T, G>,
+    context: &'a SearchContext<'a, T, G>,
     tasks: Vec<(SearchPlan<'a>, Option<Side>, std::ops::Range<usize>)>,
     /// Those of all triggers.
     places: Vec<u32>,
@@ -709,7 +709,7 @@ struct SearchWork<'a, T, G> {
 
 impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
     fn new(
-        scene: &'a SearchContext<'a, T, G>,
+        context: &'a SearchContext<'a, T, G>,
         plans: &[SearchPlan<'a>],
         by_source: &'a TriggerGroups,
         by_target: &'a TriggerGroups,
@@ -724,7 +724,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
             let first = tasks.len();
             match plan.kind.sides() {
                 [] => {
-                    let pieces = pieces(scene.triggers.len(), is_divided);
+                    let pieces = pieces(context.triggers.len(), is_divided);
                     tasks.extend(pieces.map(|one| (*plan, None, one)));
                 }
                 sides => {
@@ -742,8 +742,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
         }
         let tasks = tasks.into_iter().enumerate().filter(|(at, _)| share.has(*at));
         let tasks = tasks.map(|(_, task)| task).collect();
-        let places = (0u32..).zip(scene.triggers).map(|(place, _)| place).collect();
-        SearchWork { scene, tasks, places, by_source, by_target, next: Mutex::new(0) }
+        let places = (0u32..).zip(context.triggers).map(|(place, _)| place).collect();
+        SearchWork { context, tasks, places, by_source, by_target, next: Mutex::new(0) }
     }
 
     fn run(&self, scratch: &mut SearchScratch<T>) {
@@ -757,13 +757,13 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
             match side {
                 None => {
                     let places = self.places.get(range.clone()).unwrap_or_default();
-                    find(self.scene, *plan, None, places, scratch);
+                    find(self.context, *plan, None, places, scratch);
                 }
                 Some(side) => {
                     let groups = if *side == Side::In { self.by_target } else { self.by_source };
                     self.touch(*plan, *side, groups, range.clone());
                     for group in groups.get(range.clone()) {
-                        find(self.scene, *plan, Some(*side), group, scratch);
+                        find(self.context, *plan, Some(*side), group, scratch);
                     }
                 }
             }
@@ -784,15 +784,15 @@ impl<'a, T: Stamp, G: Adjacency<T>> SearchWork<'a, T, G> {
             Kind::ScatterGather => {
                 let places = groups.places(range).iter().copied().take(2 * CHUNK);
                 let ends = [(side, side), (side.other(), side.other()), (side.other(), side)];
-                self.scene.touch(places, window, &ends);
+                self.context.touch(places, window, &ends);
             }
             Kind::GatherScatter => {
                 let places = groups.get(range).filter_map(|group| group.first().copied());
-                self.scene.touch(places, window, &[(side, Side::In), (side, Side::Out)]);
+                self.context.touch(places, window, &[(side, Side::In), (side, Side::Out)]);
             }
             _ => {
                 let places = groups.get(range).filter_map(|group| group.first().copied());
-                self.scene.touch(places, window, &[(side, side)]);
+                self.context.touch(places, window, &[(side, side)]);
             }
         }
     }

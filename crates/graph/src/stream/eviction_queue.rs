@@ -18,7 +18,7 @@ pub(crate) struct EvictionQueue<T> {
     /// Evicted, and still in the graph for the triggers of the batch.
     pub gone: Vec<Removal<T>>,
     /// Those of them that had come late.
-    pub late_gone: Vec<(T, u64)>,
+    pub late_evicted: Vec<(T, u64)>,
     /// All edges up to this time and arrival are evicted.
     pub floor: Option<(T, u64)>,
     /// The edge at the cursor, while no edge is taken out.
@@ -32,7 +32,7 @@ pub(crate) struct QueueCheckpoint<T> {
     newest: T,
     alive: usize,
     gone: usize,
-    late_gone: usize,
+    late_evicted: usize,
     floor: Option<(T, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl<T: Stamp> Default for EvictionQueue<T> {
             newest: T::default(),
             alive: 0,
             gone: Vec::new(),
-            late_gone: Vec::new(),
+            late_evicted: Vec::new(),
             floor: None,
             next: None,
         }
@@ -55,14 +55,14 @@ impl<T: Stamp> Default for EvictionQueue<T> {
 impl<T: Stamp> EvictionQueue<T> {
     pub(crate) fn mark(&self) -> QueueCheckpoint<T> {
         let EvictionQueue { cursor, newest, alive, floor, .. } = *self;
-        let (gone, late_gone) = (self.gone.len(), self.late_gone.len());
-        QueueCheckpoint { cursor, newest, alive, gone, late_gone, floor }
+        let (gone, late_evicted) = (self.gone.len(), self.late_evicted.len());
+        QueueCheckpoint { cursor, newest, alive, gone, late_evicted, floor }
     }
 
     /// Takes back edges from number `first` on, and that others were evicted since.
     pub(crate) fn rewind(&mut self, mark: QueueCheckpoint<T>, first: u64) {
-        let QueueCheckpoint { cursor, newest, alive, gone, late_gone, floor } = mark;
-        self.late.extend(self.late_gone.drain(late_gone..));
+        let QueueCheckpoint { cursor, newest, alive, gone, late_evicted, floor } = mark;
+        self.late.extend(self.late_evicted.drain(late_evicted..));
         self.late.retain(|(_, number)| *number < first);
         self.gone.truncate(gone);
         (self.cursor, self.newest, self.alive, self.floor) = (cursor, newest, alive, floor);
@@ -73,13 +73,13 @@ impl<T: Stamp> EvictionQueue<T> {
     pub(crate) fn settle(&mut self) {
         self.next = None;
         self.gone.clear();
-        self.late_gone.clear();
+        self.late_evicted.clear();
     }
 
     /// Gives back what a call needed, after `settle`.
     pub(crate) fn end(&mut self) {
         self.gone = Vec::new();
-        self.late_gone = Vec::new();
+        self.late_evicted = Vec::new();
     }
 
     /// What is kept of edges that may still come to be evicted late.
@@ -90,7 +90,7 @@ impl<T: Stamp> EvictionQueue<T> {
 
     /// What is kept of a call for the next one.
     pub(crate) fn call_bytes(&self) -> usize {
-        self.late_gone.capacity() * size_of::<(T, u64)>()
+        self.late_evicted.capacity() * size_of::<(T, u64)>()
             + self.gone.capacity() * size_of::<Removal<T>>()
     }
 
@@ -170,9 +170,9 @@ impl<T: Stamp> EvictionQueue<T> {
                 break;
             }
             reserve(&mut self.gone, 1)?;
-            reserve(&mut self.late_gone, 1)?;
+            reserve(&mut self.late_evicted, 1)?;
             let gone = if self.late.remove(&key) {
-                self.late_gone.push(key);
+                self.late_evicted.push(key);
                 graph.record(key.1)
             } else {
                 self.cursor = key.1 + 1;

@@ -115,7 +115,7 @@ impl<T: Stamp> StreamEngine<T> {
     ) -> Vec<(i64, i64)> {
         let graph = &self.graph;
         let Some(account) = graph.find(account) else { return Vec::new() };
-        let lens = Visibility::whole(graph.next() as u32);
+        let view = Visibility::all(graph.next() as u32);
         let one = |entry: Entry<T>| (graph.key(entry.other), graph.time(entry.time));
         let is_inside = |(_, time): &(i64, i64)| from <= *time && *time <= to;
         let side = match list {
@@ -124,7 +124,7 @@ impl<T: Stamp> StreamEngine<T> {
             ListKind::Loops => return graph.loops(account).map(one).filter(is_inside).collect(),
         };
         let window = T::always();
-        graph.ascending(account, side, window, lens).map(one).filter(is_inside).collect()
+        graph.ascending(account, side, window, view).map(one).filter(is_inside).collect()
     }
 
     /// The edges that came late and that segments have no place for.

@@ -107,7 +107,7 @@ impl<T: Stamp> Arena<T> {
             }
         }
         let Some(mut spare) = self.spare(&wanted, start) else { return Ok(false) };
-        self.forget_free(start);
+        self.drop_free(start);
         for list in lists.iter_mut().filter(|list| list.ends_behind(behind)) {
             if list.is_empty() || is_together(*list) {
                 continue;
@@ -195,7 +195,7 @@ impl<T: Stamp> Arena<T> {
     }
 
     /// Forgets free blocks behind `end`.
-    fn forget_free(&mut self, end: usize) {
+    fn drop_free(&mut self, end: usize) {
         self.runs.cut(end as u32);
         for class in 1..self.free.len() {
             let room = CAPACITIES[class];

@@ -11,7 +11,7 @@ impl<T: Stamp> DynamicGraph<T> {
         account: u32,
         side: Side,
         (from, to): (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> &[Entry<T>] {
         let half = self.half(side);
         if !self.is_ordered() {
@@ -22,15 +22,15 @@ impl<T: Stamp> DynamicGraph<T> {
             _ => from,
         };
         let is_early = |from: T| move |one: Entry<T>| one.time < from;
-        match lens.cut((from, to)) {
+        match view.cut((from, to)) {
             ListCut::Times(from, to) => half.span(account, is_early(from), |one| one.time > to),
             ListCut::Arrivals(from) => {
-                half.span(account, is_early(from), |one| !lens.has_come(one.seq))
+                half.span(account, is_early(from), |one| !view.has_arrived(one.seq))
             }
             ListCut::Each => half.span(
                 account,
-                |one| (one.time < from) | lens.is_gone(one),
-                |one| (one.time > to) | !lens.has_come(one.seq),
+                |one| (one.time < from) | view.is_evicted(one),
+                |one| (one.time > to) | !view.has_arrived(one.seq),
             ),
         }
     }
@@ -69,11 +69,11 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
         let is_exact = self.is_ordered();
-        let inside = self.window(account, side, window, lens).iter().copied();
-        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
+        let inside = self.window(account, side, window, view).iter().copied();
+        inside.filter(move |one| is_exact || (view.sees(*one) && !self.is_hidden(*one)))
     }
 
     fn descending(
@@ -81,11 +81,11 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
         let is_exact = self.is_ordered();
-        let inside = self.window(account, side, window, lens).iter().rev().copied();
-        inside.filter(move |one| is_exact || (lens.sees(*one) && !self.is_hidden(*one)))
+        let inside = self.window(account, side, window, view).iter().rev().copied();
+        inside.filter(move |one| is_exact || (view.sees(*one) && !self.is_hidden(*one)))
     }
 
     fn slice(
@@ -93,9 +93,9 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> Option<&[Entry<T>]> {
-        self.is_ordered().then(|| self.window(account, side, window, lens))
+        self.is_ordered().then(|| self.window(account, side, window, view))
     }
 
     fn gather(
@@ -103,15 +103,15 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
         most: usize,
         into: &mut Vec<Entry<T>>,
     ) -> bool {
         if !self.is_ordered() {
-            into.extend(self.ascending(account, side, window, lens));
+            into.extend(self.ascending(account, side, window, view));
             return true;
         }
-        let inside = self.window(account, side, window, lens);
+        let inside = self.window(account, side, window, view);
         if inside.len() <= most {
             into.extend_from_slice(inside);
         }
@@ -128,32 +128,32 @@ impl<T: Stamp> Adjacency<T> for DynamicGraph<T> {
 
     fn touch_rows(&self, _: Side, _: impl Iterator<Item = u32> + Clone, _: (T, T)) {}
 
-    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
-        self.at_most(account, side, window, lens)
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
+        self.at_most(account, side, window, view)
     }
 
-    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
-        let inside = self.window(account, side, window, lens);
+    fn at_most(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
+        let inside = self.window(account, side, window, view);
         if self.is_ordered() || !self.is_draining() {
             return inside.len();
         }
         inside.iter().filter(|one| !self.is_hidden(**one)).count()
     }
 
-    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
-        self.ascending(account, side, window, lens).next().map(|one| one.time)
+    fn first(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T> {
+        self.ascending(account, side, window, view).next().map(|one| one.time)
     }
 
-    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
-        self.descending(account, side, window, lens).next().map(|one| one.time)
+    fn last(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T> {
+        self.descending(account, side, window, view).next().map(|one| one.time)
     }
 
-    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
-        let inside = self.window(account, side, window, lens);
+    fn count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
+        let inside = self.window(account, side, window, view);
         if self.is_ordered() {
             inside.len()
         } else {
-            inside.iter().filter(|one| lens.sees(**one) && !self.is_hidden(**one)).count()
+            inside.iter().filter(|one| view.sees(**one) && !self.is_hidden(**one)).count()
         }
     }
 

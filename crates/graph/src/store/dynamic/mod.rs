@@ -151,7 +151,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// The small numbers of both ends of so many edges (source, target, time), for `insert`. Where
-    /// there is no memory, `found` tells who is known now; `forget_idle` forgets them.
+    /// there is no memory, `found` tells who is known now; `release_idle` forgets them.
     pub(crate) fn intern(
         &mut self,
         count: usize,
@@ -195,7 +195,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Forgets those of these accounts that have no edges, where accounts are forgotten.
-    pub(crate) fn forget_idle(&mut self, accounts: impl Iterator<Item = u32>) {
+    pub(crate) fn release_idle(&mut self, accounts: impl Iterator<Item = u32>) {
         if self.remembers {
             return;
         }
@@ -322,8 +322,8 @@ impl<T: Stamp> DynamicGraph<T> {
                 let source = Some(one.record.source).filter(|_| last_out.has(at));
                 [source, Some(one.record.target).filter(|_| last_in.has(at))]
             });
-            self.forget_idle(ends.flatten());
-            self.head += self.records.pop_gone();
+            self.release_idle(ends.flatten());
+            self.head += self.records.pop_removed();
         }
     }
 
@@ -333,7 +333,7 @@ impl<T: Stamp> DynamicGraph<T> {
         let Some(place) = number.checked_sub(self.head) else { return was_late };
         let place = place as usize;
         let is_there = self.records.owner(place).is_some();
-        self.records.mark_gone(place);
+        self.records.mark_removed(place);
         is_there
     }
 

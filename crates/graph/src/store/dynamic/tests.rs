@@ -9,7 +9,7 @@ fn edges(graph: &DynamicGraph<u32>, key: i64, side: Side) -> Vec<(i64, u32, u32)
     let Some(account) = graph.find(key) else { return Vec::new() };
     let window = (0, u32::MAX);
     let all =
-        graph.ascending(account, side, window, Visibility::whole(0)).chain(graph.loops(account));
+        graph.ascending(account, side, window, Visibility::all(0)).chain(graph.loops(account));
     all.map(|one| (graph.key(one.other), one.time, one.seq)).collect()
 }
 

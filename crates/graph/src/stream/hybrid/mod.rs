@@ -118,8 +118,8 @@ impl<T: Stamp> HybridGraph<T> {
     }
 
     /// What has to be asked whether an edge of a segment had come.
-    fn until(&self, lens: Visibility<T>) -> Option<Visibility<T>> {
-        self.shown.map(|_| lens)
+    fn until(&self, view: Visibility<T>) -> Option<Visibility<T>> {
+        self.shown.map(|_| view)
     }
 
     /// Edges of segments that are older than this are gone. Gives the segments of which nothing
@@ -229,15 +229,15 @@ impl<T: Stamp> HybridGraph<T> {
     }
 
     /// The segments that a window may touch, and the window as they know it.
-    fn window(&self, (from, to): (T, T), lens: Visibility<T>) -> SegmentWindow<'_, T> {
-        let span = (from.max(self.floor).max(lens.oldest()), to);
+    fn window(&self, (from, to): (T, T), view: Visibility<T>) -> SegmentWindow<'_, T> {
+        let span = (from.max(self.floor).max(view.oldest()), to);
         let (start, parts) = self.between(span);
-        SegmentWindow { parts, start, span, until: self.until(lens) }
+        SegmentWindow { parts, start, span, until: self.until(view) }
     }
 
     /// Whether some segment would bring rows of this window ahead.
-    pub(crate) fn is_prefetching(&self, window: (T, T), lens: Visibility<T>) -> bool {
-        self.window(window, lens).parts.iter().any(|part| part.segment.is_prefetching())
+    pub(crate) fn is_prefetching(&self, window: (T, T), view: Visibility<T>) -> bool {
+        self.window(window, view).parts.iter().any(|part| part.segment.is_prefetching())
     }
 
     /// Has far segments bring rows of these accounts, and then, with `has_next` and if any had to
@@ -247,10 +247,10 @@ impl<T: Stamp> HybridGraph<T> {
         &self,
         accounts: &[u32],
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
         has_next: bool,
     ) {
-        let parts = self.window(window, lens).parts;
+        let parts = self.window(window, view).parts;
         // Each of them, whether one before it brought any or not.
         let bring = |accounts: &[u32]| {
             parts.iter().filter(|part| part.segment.prefetch(accounts)).count() > 0
@@ -261,8 +261,8 @@ impl<T: Stamp> HybridGraph<T> {
         let mut next = hashbrown::HashSet::with_hasher(AccountHash);
         let lists = accounts.iter().flat_map(|&one| [(one, Side::Out), (one, Side::In)]);
         for (account, side) in lists {
-            if self.at_most(account, side, window, lens) <= NEXT_MAX {
-                let entries = self.ascending(account, side, window, lens);
+            if self.at_most(account, side, window, view) <= NEXT_MAX {
+                let entries = self.ascending(account, side, window, view);
                 next.extend(entries.map(|one| one.other));
             }
         }
@@ -271,11 +271,11 @@ impl<T: Stamp> HybridGraph<T> {
         bring(&next);
     }
 
-    fn sealed_count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
+    fn sealed_count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
         if self.parts.is_empty() {
             return 0;
         }
-        let window = self.window(window, lens);
+        let window = self.window(window, view);
         let look = self.indexes.look(account, side);
         let Some(first) = window.parts.first() else { return 0 };
         let is_newest = self.parts.last().is_some_and(|newest| newest.last <= window.span.1);
@@ -326,9 +326,9 @@ impl<T: Stamp> HybridGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> SegmentEntries<'a, T, BACKWARD> {
-        SegmentEntries::new(self.rows(account, side, self.window(window, lens)))
+        SegmentEntries::new(self.rows(account, side, self.window(window, view)))
     }
 }
 
@@ -438,13 +438,13 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
-        let newest = self.dynamic.ascending(account, side, window, lens);
+        let newest = self.dynamic.ascending(account, side, window, view);
         if self.parts.is_empty() {
             return EntryWalk::Newest(newest);
         }
-        let sealed = self.older::<false>(account, side, window, lens);
+        let sealed = self.older::<false>(account, side, window, view);
         if self.is_ordered() {
             return EntryWalk::Forward(sealed, newest);
         }
@@ -457,13 +457,13 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>> {
-        let newest = self.dynamic.descending(account, side, window, lens);
+        let newest = self.dynamic.descending(account, side, window, view);
         if self.parts.is_empty() {
             return EntryWalk::Newest(newest);
         }
-        let sealed = self.older::<true>(account, side, window, lens);
+        let sealed = self.older::<true>(account, side, window, view);
         if self.is_ordered() {
             return EntryWalk::Backward(newest, sealed);
         }
@@ -476,9 +476,9 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
     ) -> Option<&[Entry<T>]> {
-        if self.parts.is_empty() { self.dynamic.slice(account, side, window, lens) } else { None }
+        if self.parts.is_empty() { self.dynamic.slice(account, side, window, view) } else { None }
     }
 
     fn gather(
@@ -486,28 +486,28 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         account: u32,
         side: Side,
         window: (T, T),
-        lens: Visibility<T>,
+        view: Visibility<T>,
         most: usize,
         into: &mut Vec<Entry<T>>,
     ) -> bool {
         if self.parts.is_empty() {
-            return self.dynamic.gather(account, side, window, lens, most, into);
+            return self.dynamic.gather(account, side, window, view, most, into);
         }
         if !self.is_ordered() {
-            into.extend(self.ascending(account, side, window, lens));
+            into.extend(self.ascending(account, side, window, view));
             return true;
         }
         // Of a hub nothing is copied.
-        if self.count_bound(account, side, window, lens) > most
-            && self.at_most(account, side, window, lens) > most
+        if self.count_bound(account, side, window, view) > most
+            && self.at_most(account, side, window, view) > most
         {
             return false;
         }
-        for (part, row, inside) in self.rows(account, side, self.window(window, lens)) {
+        for (part, row, inside) in self.rows(account, side, self.window(window, view)) {
             let inside = row.get(inside).unwrap_or_default();
             into.extend(inside.iter().map(|&packed| part.entry(packed)));
         }
-        self.dynamic.gather(account, side, window, lens, usize::MAX, into)
+        self.dynamic.gather(account, side, window, view, usize::MAX, into)
     }
 
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone) {
@@ -556,41 +556,41 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
         }
     }
 
-    fn count_bound(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
+    fn count_bound(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
         if self.shown.is_some() || !self.indexes.has_totals() {
-            return self.at_most(account, side, window, lens);
+            return self.at_most(account, side, window, view);
         }
         let sealed = self.indexes.total(account, side) as usize;
-        self.dynamic.at_most(account, side, window, lens) + sealed
+        self.dynamic.at_most(account, side, window, view) + sealed
     }
 
-    fn at_most(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
-        self.dynamic.at_most(account, side, window, lens)
-            + self.sealed_count(account, side, window, lens)
+    fn at_most(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
+        self.dynamic.at_most(account, side, window, view)
+            + self.sealed_count(account, side, window, view)
     }
 
-    fn first(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
-        let sealed = || self.older::<false>(account, side, window, lens).next().map(|one| one.time);
+    fn first(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T> {
+        let sealed = || self.older::<false>(account, side, window, view).next().map(|one| one.time);
         let sealed = if self.parts.is_empty() { None } else { sealed() };
         if sealed.is_some() && self.is_ordered() {
             return sealed;
         }
-        let newest = self.dynamic.first(account, side, window, lens);
+        let newest = self.dynamic.first(account, side, window, view);
         [sealed, newest].into_iter().flatten().min()
     }
 
-    fn last(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> Option<T> {
-        let newest = self.dynamic.last(account, side, window, lens);
+    fn last(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T> {
+        let newest = self.dynamic.last(account, side, window, view);
         if self.parts.is_empty() || (newest.is_some() && self.is_ordered()) {
             return newest;
         }
-        let sealed = self.older::<true>(account, side, window, lens).next().map(|one| one.time);
+        let sealed = self.older::<true>(account, side, window, view).next().map(|one| one.time);
         [sealed, newest].into_iter().flatten().max()
     }
 
-    fn count(&self, account: u32, side: Side, window: (T, T), lens: Visibility<T>) -> usize {
-        self.dynamic.count(account, side, window, lens)
-            + self.sealed_count(account, side, window, lens)
+    fn count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize {
+        self.dynamic.count(account, side, window, view)
+            + self.sealed_count(account, side, window, view)
     }
 
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>> {
