@@ -10,6 +10,7 @@ mod accounts;
 mod edge;
 mod error;
 mod features;
+mod kind;
 mod memory;
 mod patterns;
 mod segment;
@@ -20,11 +21,11 @@ mod stream;
 mod threads;
 
 pub use error::GraphError;
-pub use features::{Edges, Evidence, GraphFeatures, GraphStats, Pattern};
-pub use patterns::Kind;
+pub use features::{Evidence, GraphFeatures, GraphStats, Pattern};
+pub use kind::Kind;
 pub use segment::{
     FrozenSpan, ListKind, RowRequest, RowSource, Segment, SegmentBuffers, SegmentBuffersMut,
     SegmentInfo, SegmentPlan, SegmentRow, SegmentSizes, row_counts, row_of,
 };
 pub use settings::{Column, Measure, Mode, PatternSettings, Settings, StatisticsSettings};
-pub use stream::{LateEdges, State};
+pub use stream::{Edges, LateEdges, State, WorkShare};

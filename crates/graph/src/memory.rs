@@ -1,5 +1,6 @@
 //! Growth of a graph that says so where there is no memory, and leaves what is there as it was.
 
+use crate::error::GraphError;
 use std::alloc::{Layout, handle_alloc_error};
 use std::collections::VecDeque;
 
@@ -8,6 +9,13 @@ use std::collections::VecDeque;
 pub(crate) struct OutOfMemory {
     /// What was asked for.
     pub bytes: usize,
+}
+
+impl OutOfMemory {
+    /// The error of a call with so many rows, of which `taken` are in the graph.
+    pub(crate) fn error(self, rows: usize, taken: usize) -> GraphError {
+        GraphError::OutOfMemory { rows, bytes: self.bytes, taken }
+    }
 }
 
 /// Makes room for exactly so many values more.

@@ -1,7 +1,7 @@
 //! What is computed, over which windows, in which bins.
 
 use crate::error::GraphError;
-use crate::patterns::Kind;
+use crate::kind::Kind;
 
 /// Far more threads than any machine of ours has cores: a typing error rather than a wish.
 const THREADS_MAX: usize = 1024;

@@ -7,7 +7,7 @@ mod oracle;
 
 use farrow_graph::{
     Edges, GraphError, GraphFeatures, ListKind, Mode, PatternSettings, RowRequest, RowSource,
-    Segment, SegmentRow, Settings,
+    Segment, SegmentRow, Settings, WorkShare,
 };
 use oracle::Rows;
 use oracle::check::{Call, Stream, amounts, by_engine, call, show, shrink};
@@ -345,7 +345,13 @@ fn shares_of_a_call_add_up_to_it() {
                     };
                     let mut cells = vec![7.0; sums.len()];
                     let part = |edges: &Edges<'_>| {
-                        engine.transform_share(edges, &mut cells, width, 0, (share, shares))
+                        engine.transform_share(
+                            edges,
+                            &mut cells,
+                            width,
+                            0,
+                            WorkShare { index: share, count: shares },
+                        )
                     };
                     rows.with(part).unwrap();
                     sums.iter_mut().zip(&cells).for_each(|(sum, cell)| *sum += cell);
@@ -356,7 +362,8 @@ fn shares_of_a_call_add_up_to_it() {
         }
     }
     let mut engine = learned(&[]);
-    let share = |edges: &Edges<'_>| engine.transform_share(edges, &mut [], 6, 0, (2, 2));
+    let third = WorkShare { index: 2, count: 2 };
+    let share = |edges: &Edges<'_>| engine.transform_share(edges, &mut [], 6, 0, third);
     let error = rows(&[]).with(share).unwrap_err();
     assert_eq!(error.to_string(), "share is 2; there are 2");
 }

@@ -2,9 +2,10 @@
 
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{Entry, Side};
-use crate::patterns::{Kind, PatternMatch, Trigger, is_before};
+use crate::kind::Kind;
+use crate::patterns::{PatternMatch, Trigger, is_before};
 use crate::settings::{Mode, Settings};
-use crate::stream::HybridGraph;
+use crate::stream::{EdgeColumns, HybridGraph};
 
 /// A pattern that an edge completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +57,24 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         all.filter(|one| one.other == other).collect()
     }
 
+    /// All edges of a pattern but the trigger of a cycle.
+    fn collect(&mut self, kind: Kind, accounts: &[u32], window: u64) {
+        let time = self.trigger.time;
+        let (open, closed) = (time.open(window), time.closed(window));
+        let centre = accounts.first().copied().unwrap_or_default();
+        match kind {
+            Kind::FanIn | Kind::DegreeIn => self.star(centre, Side::In, (open, time)),
+            Kind::FanOut | Kind::DegreeOut => self.star(centre, Side::Out, (open, time)),
+            Kind::GatherScatter => {
+                self.star(centre, Side::In, (open, time));
+                self.star(centre, Side::Out, (open, time));
+            }
+            Kind::ScatterGather => self.scatter_gather(accounts, closed.onward()),
+            Kind::TemporalCycle => self.temporal_cycle(accounts, closed),
+            Kind::SimpleCycle => self.simple_cycle(accounts, closed),
+        }
+    }
+
     fn scatter_gather(&mut self, accounts: &[u32], window: (T, T)) {
         let [from, to, middles @ ..] = accounts else { return };
         for &middle in middles {
@@ -98,63 +117,54 @@ impl<T: Stamp> EdgeCollector<'_, T> {
     }
 }
 
-/// Names the accounts and edges of a pattern; `id` gives an edge's id by its number of arrival.
-pub(crate) fn name<T: Stamp>(
-    graph: &HybridGraph<T>,
-    settings: &Settings,
-    triggers: &[Trigger<T>],
-    first: u64,
-    found: &PatternMatch,
-    id: &dyn Fn(u64) -> Option<i64>,
-) -> Pattern {
-    let trigger = triggers[found.place as usize];
-    let is_causal = settings.mode == Mode::Causal;
-    let view = if is_causal {
-        Visibility::until(first as u32, found.place, trigger.time, trigger.floor)
-    } else {
-        Visibility::all(first as u32)
-    };
-    let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
-    let (open, closed) = (trigger.time.open(window), trigger.time.closed(window));
-    let mut all = EdgeCollector { graph, view, is_causal, trigger, edges: Vec::new() };
-    // Nobody is forgotten before the call ends.
-    let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
-    let centre = accounts.first().copied().unwrap_or_default();
-    let own = Entry {
-        time: trigger.time,
-        other: trigger.target,
-        seq: (first as u32).wrapping_add(found.place),
-    };
-    match found.kind {
-        Kind::FanIn | Kind::DegreeIn => all.star(centre, Side::In, (open, trigger.time)),
-        Kind::FanOut | Kind::DegreeOut => all.star(centre, Side::Out, (open, trigger.time)),
-        Kind::GatherScatter => {
-            all.star(centre, Side::In, (open, trigger.time));
-            all.star(centre, Side::Out, (open, trigger.time));
-        }
-        Kind::ScatterGather => {
-            let live = closed.onward();
-            all.scatter_gather(&accounts, live);
-        }
-        Kind::TemporalCycle => {
-            all.temporal_cycle(&accounts, closed);
+/// Names patterns in the caller's terms, after a search.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PatternNamer<'a, T> {
+    pub graph: &'a HybridGraph<T>,
+    pub columns: &'a EdgeColumns,
+    pub settings: &'a Settings,
+    pub triggers: &'a [Trigger<T>],
+    /// Sequence number of the batch's first edge.
+    pub first: u64,
+}
+
+impl<T: Stamp> PatternNamer<'_, T> {
+    /// The accounts and edges of a pattern.
+    pub(super) fn name(&self, found: &PatternMatch) -> Pattern {
+        let PatternNamer { graph, settings, first, .. } = *self;
+        let trigger = self.triggers[found.place as usize];
+        let is_causal = settings.mode == Mode::Causal;
+        let view = if is_causal {
+            Visibility::until(first as u32, found.place, trigger.time, trigger.floor)
+        } else {
+            Visibility::all(first as u32)
+        };
+        let mut all = EdgeCollector { graph, view, is_causal, trigger, edges: Vec::new() };
+        let own_seq = (first as u32).wrapping_add(found.place);
+        let own = Entry { time: trigger.time, other: trigger.target, seq: own_seq };
+        let window = settings.pattern(found.kind).map_or(0, |pattern| pattern.window);
+        // No account is forgotten before the call ends.
+        let accounts: Vec<u32> = found.accounts.iter().filter_map(|&key| graph.find(key)).collect();
+        all.collect(found.kind, &accounts, window);
+        if matches!(found.kind, Kind::TemporalCycle | Kind::SimpleCycle) {
             all.edges.push(own);
         }
-        Kind::SimpleCycle => {
-            all.simple_cycle(&accounts, closed);
-            all.edges.push(own);
+        let number = |seq: u32| graph.number(seq);
+        let mut edges: Vec<(T, u64)> =
+            all.edges.into_iter().map(|one| (one.time, number(one.seq))).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        Pattern {
+            kind: found.kind,
+            size: found.size,
+            trigger: self.id(number(own.seq)).unwrap_or_default(),
+            accounts: found.accounts.clone(),
+            edges: edges.into_iter().filter_map(|(_, number)| self.id(number)).collect(),
         }
     }
-    let number = |seq: u32| graph.number(seq);
-    let mut edges: Vec<(T, u64)> =
-        all.edges.into_iter().map(|one| (one.time, number(one.seq))).collect();
-    edges.sort_unstable();
-    edges.dedup();
-    Pattern {
-        kind: found.kind,
-        size: found.size,
-        trigger: id(number(own.seq)).unwrap_or_default(),
-        accounts: found.accounts.clone(),
-        edges: edges.into_iter().filter_map(|(_, number)| id(number)).collect(),
+
+    /// The id of an edge by its sequence number.
+    fn id(&self, number: u64) -> Option<i64> {
+        self.columns.id(number).or_else(|| self.graph.of(number)?.id(number))
     }
 }

@@ -1,85 +1,29 @@
 //! The features of a stream, call by call.
 
+mod batch;
+mod engine;
 mod evidence;
 mod offline;
+mod pending;
 mod provisional;
+mod rows;
+mod search;
 mod segments;
+mod stats;
 
-use crate::edge::Stamp;
 use crate::error::GraphError;
-use crate::memory::{OutOfMemory, probe, reserve_exact};
-use crate::patterns::Kind;
-use crate::settings::{Mode, Settings, StatisticsSettings};
-use crate::store::EDGES_MAX;
-use crate::stream::FeatureOutput;
-use crate::stream::{CallOutcome, LEARNT_AT_ONCE, State, StreamEngine, WorkShare, call_bytes};
+use crate::kind::Kind;
+use crate::memory::{OutOfMemory, reserve_exact};
+use crate::settings::{Mode, Settings};
+use crate::stream::{Call, Edges, FeatureOutput, FeatureRequest, State, WorkShare};
+use batch::CallOutcome;
+use engine::{Engine, with_engine};
 pub use evidence::Pattern;
-pub(crate) use evidence::name;
-use hashbrown::HashMap;
 use provisional::Provisional;
+pub use stats::GraphStats;
 
 /// Rows that causal mode adds at once; the cut of a call changes nothing.
 const ROWS_AT_ONCE: usize = 4096;
-/// Calls of so few rows have next to nothing to order.
-const FEW_ROWS: usize = 64;
-/// Room for rows that come later but are older: a quarter of what a narrow stamp spans.
-const SLACK: i64 = 1 << 30;
-/// What a row adds to a graph, at most: a record of 16 B, two entries of 16 B in blocks that are half
-/// empty, two accounts of 20 B with 14 B in the index and in their order, and an id; a sixteenth of
-/// all that, by which they grow; and the index once more, which grows beside itself.
-const KEPT_BYTES: usize = 208;
-/// The same for a measured column.
-const VALUE_BYTES: usize = 9;
-
-/// Rows of a stream: column by column, all of the same length.
-#[derive(Clone, Copy, Debug)]
-pub struct Edges<'a> {
-    /// The edges' ids. In batch mode, of rows with one id only the first of a call is an edge.
-    pub ids: &'a [i64],
-    /// Who pays.
-    pub sources: &'a [i64],
-    /// Who is paid.
-    pub targets: &'a [i64],
-    /// When, in any unit.
-    pub times: &'a [i64],
-    /// The columns that the statistics measure.
-    pub columns: &'a [&'a [f64]],
-}
-
-/// What a graph holds and has cost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct GraphStats {
-    /// Edges that are alive.
-    pub edges: usize,
-    /// Accounts that are known.
-    pub accounts: usize,
-    /// Memory of the graph in this process, segments apart.
-    pub bytes: usize,
-    /// Segments, and their edges and bytes. They go as a whole: some of these edges, which count
-    /// as alive above, may be too old to be seen.
-    pub segments: usize,
-    /// Edges in segments.
-    pub sealed: usize,
-    /// Edges that segments have and that wait to be taken out of this process.
-    pub draining: usize,
-    /// Memory of the segments, wherever it lies.
-    pub sealed_bytes: usize,
-    /// The latest time that came.
-    pub now: Option<i64>,
-    /// Rows that came since the graph was empty.
-    pub rows: u64,
-    /// Searches that ended at [`Settings::work_max`], by [`Kind`].
-    pub cut_short: [u64; Kind::COUNT],
-}
-
-#[derive(Debug)]
-enum Graph {
-    Empty,
-    Narrow(Box<StreamEngine<u32>>),
-    Wide(Box<StreamEngine<u64>>),
-}
-
 /// A graph of the newest edges of a stream, and the features of the rows that come.
 ///
 /// ```
@@ -102,7 +46,7 @@ enum Graph {
 #[derive(Debug)]
 pub struct GraphFeatures {
     settings: Settings,
-    graph: Graph,
+    engine: Engine,
     /// All threads but the caller's.
     pool: Option<rayon::ThreadPool>,
     rows: u64,
@@ -138,7 +82,7 @@ impl GraphFeatures {
         };
         Ok(GraphFeatures {
             settings,
-            graph: Graph::Empty,
+            engine: Engine::Empty,
             pool,
             rows: 0,
             cut_short: [0; Kind::COUNT],
@@ -168,49 +112,31 @@ impl GraphFeatures {
         features.afford(&edges)?;
         features.make_room(&edges, rows)?;
         // A graph without edges may still know the time, and its accounts.
-        if let (Graph::Empty, Some(now)) = (&features.graph, state.now) {
-            let base = now.saturating_sub(SLACK);
-            features.graph = Graph::Narrow(Box::new(StreamEngine::new(&features.settings, base)));
+        if let (Engine::Empty, Some(now)) = (&features.engine, state.now) {
+            features.engine = Engine::around(&features.settings, now);
         }
-        match &mut features.graph {
-            Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.restore(&features.settings, state),
-            Graph::Wide(core) => core.restore(&features.settings, state),
-        }
-        .map_err(|OutOfMemory { bytes }| GraphError::OutOfMemory {
-            rows,
-            bytes,
-            taken: 0,
-        })?;
+        let settings = &features.settings;
+        with_engine!(&mut features.engine, |engine| engine.restore(settings, state), Ok(()))
+            .map_err(|full| full.error(rows, 0))?;
         features.rows = state.rows;
         Ok(features)
     }
 
     /// What the graph holds, to be kept.
     pub fn state(&self) -> State {
-        let state = match &self.graph {
-            Graph::Empty => State {
-                ids: self.settings.keeps_ids.then(Vec::new),
-                columns: vec![
-                    Vec::new();
-                    self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given)
-                ],
-                ..State::default()
-            },
-            Graph::Narrow(core) => core.state(),
-            Graph::Wide(core) => core.state(),
+        let empty = || State {
+            ids: self.settings.keeps_ids.then(Vec::new),
+            columns: vec![Vec::new(); self.given_columns()],
+            ..State::default()
         };
+        let state = with_engine!(&self.engine, |engine| engine.state(), empty());
         State { rows: self.rows, ..state }
     }
 
     /// Whether the graph knows each of these accounts.
     pub fn knows(&self, accounts: &[i64]) -> Vec<bool> {
-        let is_known = |&account: &i64| match &self.graph {
-            Graph::Empty => false,
-            Graph::Narrow(core) => core.graph.find(account).is_some(),
-            Graph::Wide(core) => core.graph.find(account).is_some(),
-        };
-        accounts.iter().map(is_known).collect()
+        let find = |account| with_engine!(&self.engine, |engine| engine.graph.find(account), None);
+        accounts.iter().map(|&account| find(account).is_some()).collect()
     }
 
     /// The settings it was made with.
@@ -220,7 +146,7 @@ impl GraphFeatures {
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.graph = Graph::Empty;
+        self.engine = Engine::Empty;
         self.rows = 0;
         self.cut_short = [0; Kind::COUNT];
         self.provisional = Provisional::None;
@@ -250,12 +176,12 @@ impl GraphFeatures {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
         let order: Vec<u32> = rows.collect();
-        let before = std::mem::replace(&mut self.graph, Graph::Empty);
+        let before = std::mem::replace(&mut self.engine, Engine::Empty);
         let (rows, cut_short) = (self.rows, self.cut_short);
         self.clear();
         let added = self.add(edges, &order);
         if added.is_err() {
-            (self.graph, self.rows, self.cut_short) = (before, rows, cut_short);
+            (self.engine, self.rows, self.cut_short) = (before, rows, cut_short);
         }
         added.map_err(untouched)
     }
@@ -267,13 +193,9 @@ impl GraphFeatures {
         }
         self.make_room(edges, order.len())?;
         self.note_provisional();
-        let (settings, rows, pool) = (&self.settings, order.len(), self.pool.as_ref());
-        let learnt = match &mut self.graph {
-            Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.learn(settings, edges, order, pool),
-            Graph::Wide(core) => core.learn(settings, edges, order, pool),
-        };
-        self.count(rows, learnt)
+        let call = Call { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let learnt = with_engine!(&mut self.engine, |engine| engine.learn(&call), Ok(()));
+        self.count(order.len(), learnt)
     }
 
     /// Counts the rows of a call that were learned: all, or so many until there was no memory.
@@ -283,11 +205,7 @@ impl GraphFeatures {
         learnt: Result<(), (usize, OutOfMemory)>,
     ) -> Result<(), GraphError> {
         self.rows += learnt.map_or_else(|(taken, _)| taken, |()| rows) as u64;
-        learnt.map_err(|(taken, OutOfMemory { bytes })| GraphError::OutOfMemory {
-            rows,
-            bytes,
-            taken,
-        })
+        learnt.map_err(|(taken, full)| full.error(rows, taken))
     }
 
     /// Adds rows and gives their features, [`Settings::width`] values a row.
@@ -366,21 +284,13 @@ impl GraphFeatures {
         self.afford(edges)?;
         // Now, so that no row changes how the graph keeps times.
         self.make_room(edges, edges.ids.len())?;
-        match &mut self.graph {
-            Graph::Empty => {}
-            Graph::Narrow(core) => core.preview(),
-            Graph::Wide(core) => core.preview(),
-        }
+        with_engine!(&mut self.engine, |engine| engine.preview(), ());
         let (rows, cut_short) = (self.rows, self.cut_short);
         let (stride, share) = (self.settings.width(), WorkShare::WHOLE);
         let done =
             self.run(edges, FeatureOutput { cells: &mut cells, stride, offset: 0, share }, most);
         (self.rows, self.cut_short) = (rows, cut_short);
-        match &mut self.graph {
-            Graph::Empty => {}
-            Graph::Narrow(core) => core.rewind(),
-            Graph::Wide(core) => core.rewind(),
-        }
+        with_engine!(&mut self.engine, |engine| engine.rewind(), ());
         done.map(|evidence| (cells, evidence)).map_err(untouched)
     }
 
@@ -401,172 +311,71 @@ impl GraphFeatures {
 
     /// What the graph holds.
     pub fn stats(&self) -> GraphStats {
-        let stats = match &self.graph {
-            Graph::Empty => GraphStats::default(),
-            Graph::Narrow(core) => core.size(),
-            Graph::Wide(core) => core.size(),
-        };
+        let stats = with_engine!(&self.engine, |engine| engine.size(), GraphStats::default());
         GraphStats { rows: self.rows, cut_short: self.cut_short, ..stats }
     }
 
-    fn rows_of(&self, edges: &Edges<'_>) -> Result<std::ops::Range<u32>, GraphError> {
-        let expected = edges.ids.len();
-        let lengths = [
-            ("source", edges.sources.len()),
-            ("target", edges.targets.len()),
-            ("timestamp", edges.times.len()),
-        ];
-        let measured = edges.columns.iter().map(|column| ("measured", column.len()));
-        for (column, rows) in lengths.into_iter().chain(measured) {
-            if rows != expected {
-                return Err(GraphError::Rows { column, rows, expected });
-            }
-        }
-        let wanted = self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given);
-        if edges.columns.len() != wanted {
-            return Err(GraphError::Columns { given: edges.columns.len(), expected: wanted });
-        }
-        for (column, values) in edges.columns.iter().enumerate() {
-            let mut rows = values.iter().copied().enumerate();
-            if let Some((row, value)) = rows.find(|(_, value)| !value.is_finite()) {
-                return Err(GraphError::NotFinite { column, row, value });
-            }
-        }
-        match u32::try_from(expected) {
-            Ok(rows) if expected <= EDGES_MAX => Ok(0..rows),
-            _ => Err(GraphError::TooMany { added: expected, alive: 0, most: EDGES_MAX }),
-        }
-    }
-
-    /// Whether there is memory for these rows now, whatever they are: for what the graph grows by
-    /// and what it takes to add them.
-    fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
-        let (settings, rows) = (&self.settings, edges.ids.len());
-        if rows <= FEW_ROWS {
-            // One part alone asks for it.
-            return Ok(());
-        }
-        let (kept, at_once) = match settings.mode {
-            Mode::Batch => (rows, rows),
-            Mode::Causal => (self.most_at_once(edges.times), rows.min(ROWS_AT_ONCE)),
-        };
-        let row = KEPT_BYTES + VALUE_BYTES * edges.columns.len();
-        let order = rows.saturating_mul(size_of::<u32>());
-        let bytes = kept.saturating_mul(row).saturating_add(call_bytes(settings, at_once));
-        probe(bytes.saturating_add(order))
-            .map_err(|OutOfMemory { bytes }| GraphError::OutOfMemory { rows, bytes, taken: 0 })
-    }
-
-    /// How many of the rows of these times are in a graph at once, at most, in causal mode.
-    fn most_at_once(&self, times: &[i64]) -> usize {
-        if times.len() <= LEARNT_AT_ONCE || !times.is_sorted() {
-            return times.len();
-        }
-        let horizon = i128::from(self.settings.horizon());
-        let (mut first, mut most) = (0, 0);
-        for (at, &time) in times.iter().enumerate() {
-            while i128::from(times[first]) < i128::from(time) - horizon {
-                first += 1;
-            }
-            most = most.max(at + 1 - first);
-        }
-        // What one part of a call makes too old leaves when the part is over.
-        (most + LEARNT_AT_ONCE).min(times.len())
-    }
-
-    /// Sees to it that the graph can hold so many rows, of those times.
-    fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
-        let alive = match &self.graph {
-            Graph::Empty => 0,
-            Graph::Narrow(core) => core.span(),
-            Graph::Wide(core) => core.span(),
-        };
-        if alive.saturating_add(added) > EDGES_MAX {
-            return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
-        }
-        let (Some(&first), Some(&last)) = (edges.times.iter().min(), edges.times.iter().max())
-        else {
-            return Ok(());
-        };
-        let settings = &self.settings;
-        if let Graph::Narrow(core) = &self.graph
-            && !(core.holds(first) && core.holds(last))
-        {
-            // It is made again beside what is there.
-            let error =
-                |OutOfMemory { bytes }| GraphError::OutOfMemory { rows: added, bytes, taken: 0 };
-            probe(core.bytes().saturating_mul(2)).map_err(error)?;
-        }
-        self.graph = match std::mem::replace(&mut self.graph, Graph::Empty) {
-            Graph::Empty => match narrow_base(first, last) {
-                Some(base) => Graph::Narrow(Box::new(StreamEngine::new(settings, base))),
-                None => Graph::Wide(Box::new(StreamEngine::new(settings, i64::MIN))),
-            },
-            Graph::Narrow(core) if core.holds(first) && core.holds(last) => Graph::Narrow(core),
-            Graph::Narrow(core) => {
-                let oldest = core.graph.earliest().unwrap_or(first).min(first);
-                let newest = core.now.unwrap_or(last).max(last);
-                match narrow_base(oldest, newest) {
-                    Some(base) => Graph::Narrow(Box::new(core.restamp(settings, base))),
-                    None => Graph::Wide(Box::new(core.restamp(settings, i64::MIN))),
-                }
-            }
-            wide @ Graph::Wide(_) => wide,
-        };
-        Ok(())
-    }
-
+    /// Adds rows, writes their features, and names up to `patterns_max` patterns.
     fn run(
         &mut self,
         edges: &Edges<'_>,
         output: FeatureOutput<'_>,
-        most: Option<usize>,
+        patterns_max: Option<usize>,
+    ) -> Result<Evidence, GraphError> {
+        self.refuse_while_waiting()?;
+        let rows = self.rows_of(edges)?.len();
+        self.check_output(&output, rows)?;
+        self.afford(edges)?;
+        match self.settings.mode {
+            Mode::Batch => self.run_batch(edges, output, patterns_max),
+            Mode::Causal => self.run_causal(edges, output, patterns_max),
+        }
+    }
+
+    fn run_batch(
+        &mut self,
+        edges: &Edges<'_>,
+        output: FeatureOutput<'_>,
+        patterns_max: Option<usize>,
+    ) -> Result<Evidence, GraphError> {
+        let (order, places) = rows::order_of_batch(edges);
+        self.make_room(edges, order.len())?;
+        self.note_provisional();
+        let request = FeatureRequest { places: &places, output, patterns_max };
+        let outcome = self.call(edges, &order, request);
+        let outcome = outcome.map_err(|full| full.error(edges.ids.len(), 0))?;
+        self.rows += order.len() as u64;
+        let mut evidence = Evidence::default();
+        self.take(outcome, &mut evidence)?;
+        Ok(evidence)
+    }
+
+    fn run_causal(
+        &mut self,
+        edges: &Edges<'_>,
+        output: FeatureOutput<'_>,
+        patterns_max: Option<usize>,
     ) -> Result<Evidence, GraphError> {
         let FeatureOutput { cells, stride, offset, share } = output;
-        self.refuse_while_waiting()?;
-        let rows = self.rows_of(edges)?;
-        let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
-        if stride < used || given != rows.len().saturating_mul(stride) {
-            let expected = rows.len().max(1).saturating_mul(stride.max(used));
-            return Err(GraphError::Room { given, expected });
-        }
-        self.afford(edges)?;
+        let rows = edges.ids.len();
+        self.make_room(edges, rows)?;
+        self.note_provisional();
         let mut evidence = Evidence::default();
-        let full = |taken, OutOfMemory { bytes }| GraphError::OutOfMemory {
-            rows: edges.ids.len(),
-            bytes,
-            taken,
-        };
-        match self.settings.mode {
-            Mode::Batch => {
-                let (order, places) = order_of_batch(edges);
-                self.make_room(edges, order.len())?;
-                self.note_provisional();
-                let output = FeatureOutput { cells, stride, offset, share };
-                let outcome = self.call(edges, &order, &places, output, most);
-                let outcome = outcome.map_err(|error| full(0, error))?;
-                self.rows += order.len() as u64;
-                self.take(outcome, &mut evidence)?;
-            }
-            Mode::Causal => {
-                self.make_room(edges, rows.len())?;
-                self.note_provisional();
-                for from in (0..rows.len()).step_by(ROWS_AT_ONCE) {
-                    let to = (from + ROWS_AT_ONCE).min(rows.len());
-                    let cells = &mut cells[from * stride..to * stride];
-                    let part = edges.slice(from, to);
-                    let columns: Vec<&[f64]> =
-                        edges.columns.iter().map(|column| &column[from..to]).collect();
-                    let part = Edges { columns: &columns, ..part };
-                    let order: Vec<u32> = (0..(to - from) as u32).collect();
-                    let output = FeatureOutput { cells, stride, offset, share };
-                    let left = most.map(|most| most.saturating_sub(evidence.patterns.len()));
-                    let outcome = self.call(&part, &order, &order, output, left);
-                    let outcome = outcome.map_err(|error| full(from, error))?;
-                    self.rows += order.len() as u64;
-                    self.take(outcome, &mut evidence)?;
-                }
-            }
+        for from in (0..rows).step_by(ROWS_AT_ONCE) {
+            let to = (from + ROWS_AT_ONCE).min(rows);
+            let columns: Vec<&[f64]> =
+                edges.columns.iter().map(|column| &column[from..to]).collect();
+            let part = Edges { columns: &columns, ..edges.slice(from, to) };
+            let order: Vec<u32> = (0..(to - from) as u32).collect();
+            let cells = &mut cells[from * stride..to * stride];
+            let output = FeatureOutput { cells, stride, offset, share };
+            let patterns_max =
+                patterns_max.map(|most| most.saturating_sub(evidence.patterns.len()));
+            let request = FeatureRequest { places: &order, output, patterns_max };
+            let outcome = self.call(&part, &order, request);
+            let outcome = outcome.map_err(|full| full.error(rows, from))?;
+            self.rows += order.len() as u64;
+            self.take(outcome, &mut evidence)?;
         }
         Ok(evidence)
     }
@@ -575,68 +384,23 @@ impl GraphFeatures {
         &mut self,
         edges: &Edges<'_>,
         order: &[u32],
-        places: &[u32],
-        output: FeatureOutput<'_>,
-        most: Option<usize>,
+        request: FeatureRequest<'_>,
     ) -> Result<CallOutcome, OutOfMemory> {
-        let (settings, pool) = (&self.settings, self.pool.as_ref());
-        match &mut self.graph {
-            Graph::Empty => Ok(CallOutcome::default()),
-            Graph::Narrow(core) => {
-                core.transform(settings, edges, order, places, output, most, pool)
-            }
-            Graph::Wide(core) => core.transform(settings, edges, order, places, output, most, pool),
-        }
+        let call = Call { settings: &self.settings, pool: self.pool.as_ref(), edges, order };
+        let empty = || Ok(CallOutcome::default());
+        with_engine!(&mut self.engine, |engine| engine.transform(&call, request), empty())
     }
 
     fn take(&mut self, outcome: CallOutcome, evidence: &mut Evidence) -> Result<(), GraphError> {
         for (count, more) in self.cut_short.iter_mut().zip(outcome.cut_short) {
             *count += more;
         }
-        evidence.patterns.extend(outcome.named);
+        evidence.patterns.extend(outcome.patterns);
         evidence.dropped += outcome.dropped;
         match outcome.lost {
             None => Ok(()),
             Some((base, reason)) => Err(GraphError::Lost { base, reason }),
         }
-    }
-}
-
-impl<'a> Edges<'a> {
-    fn slice(&self, from: usize, to: usize) -> Edges<'a> {
-        Edges {
-            ids: &self.ids[from..to],
-            sources: &self.sources[from..to],
-            targets: &self.targets[from..to],
-            times: &self.times[from..to],
-            columns: &[],
-        }
-    }
-}
-
-impl<T: Stamp> StreamEngine<T> {
-    fn size(&self) -> GraphStats {
-        let segments = self.graph.segments();
-        GraphStats {
-            edges: self.graph.len() - self.graph.waiting() + self.graph.sealed(),
-            accounts: self.graph.accounts(),
-            bytes: self.bytes(),
-            segments: segments.len(),
-            sealed: self.graph.sealed(),
-            draining: self.graph.waiting(),
-            sealed_bytes: segments.map(|one| one.bytes()).sum(),
-            now: self.now,
-            ..GraphStats::default()
-        }
-    }
-
-    /// Numbers of arrival between the oldest and the newest edge.
-    fn span(&self) -> usize {
-        (self.graph.next() - self.graph.head()) as usize
-    }
-
-    fn holds(&self, time: i64) -> bool {
-        self.graph.stamp(time).is_some()
     }
 }
 
@@ -648,37 +412,4 @@ fn untouched(error: GraphError) -> GraphError {
         }
         other => other,
     }
-}
-
-/// A base from which narrow stamps reach all these times, with room for older ones.
-fn narrow_base(first: i64, last: i64) -> Option<i64> {
-    let base = first.saturating_sub(SLACK);
-    let span = i128::from(last) - i128::from(base);
-    (span <= i128::from(u32::OFFSET_MAX) - i128::from(SLACK)).then_some(base)
-}
-
-/// Rows in order of time without those whose id came before, and each row's place in it
-/// (specification, B2).
-fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
-    if edges.ids.is_sorted_by(|one, next| one < next) && edges.times.is_sorted() {
-        let order: Vec<u32> = (0u32..).zip(edges.ids).map(|(row, _)| row).collect();
-        return (order.clone(), order);
-    }
-    let mut kept: HashMap<i64, u32> = HashMap::with_capacity(edges.ids.len());
-    let mut order = Vec::with_capacity(edges.ids.len());
-    let mut same = Vec::with_capacity(edges.ids.len());
-    for (row, id) in (0u32..).zip(edges.ids) {
-        let first = *kept.entry(*id).or_insert(row);
-        if first == row {
-            order.push(row);
-        }
-        same.push(first);
-    }
-    order.sort_by_key(|&row| edges.times[row as usize]);
-    let mut place_of = vec![0; edges.ids.len()];
-    for (place, &row) in (0u32..).zip(&order) {
-        place_of[row as usize] = place;
-    }
-    let places = same.into_iter().map(|row| place_of[row as usize]).collect();
-    (order, places)
 }

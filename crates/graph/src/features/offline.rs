@@ -1,9 +1,12 @@
 //! Offline mode: everything is added first, then features are computed row by row.
 
+use super::engine::with_engine;
+use super::{Evidence, GraphFeatures};
 use crate::error::GraphError;
-use crate::features::{Edges, Graph, GraphFeatures};
 use crate::settings::Mode;
 use crate::store::EDGES_MAX;
+use crate::stream::Call;
+use crate::stream::{Edges, PendingRows};
 
 impl GraphFeatures {
     /// Adds rows whose features come later, by [`GraphFeatures::transform_pending`]: the same as if
@@ -40,22 +43,14 @@ impl GraphFeatures {
             return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
         }
         self.make_room(edges, added)?;
-        let settings = &self.settings;
-        let learnt = match &mut self.graph {
-            Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.learn_pending(settings, edges, &order),
-            Graph::Wide(core) => core.learn_pending(settings, edges, &order),
-        };
+        let call = Call { settings: &self.settings, pool: None, edges, order: &order };
+        let learnt = with_engine!(&mut self.engine, |engine| engine.learn_pending(&call), Ok(()));
         self.count(added, learnt)
     }
 
     /// How many rows wait for their features.
     pub fn pending(&self) -> usize {
-        match &self.graph {
-            Graph::Empty => 0,
-            Graph::Narrow(core) => core.ahead.as_ref().map_or(0, crate::stream::PendingRows::len),
-            Graph::Wide(core) => core.ahead.as_ref().map_or(0, crate::stream::PendingRows::len),
-        }
+        with_engine!(&self.engine, |engine| engine.pending.as_ref().map_or(0, PendingRows::len), 0)
     }
 
     /// The features of the next rows that were learned ahead, so many or as many as there are:
@@ -66,23 +61,19 @@ impl GraphFeatures {
     pub fn transform_pending(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
         let mut cells = self.cells(rows.min(self.pending()))?;
         let (settings, pool) = (&self.settings, self.pool.as_ref());
-        let outcome = match &mut self.graph {
-            Graph::Empty => return Ok(cells),
-            Graph::Narrow(core) => core.transform_pending(settings, rows, &mut cells, pool),
-            Graph::Wide(core) => core.transform_pending(settings, rows, &mut cells, pool),
-        };
-        self.take(outcome, &mut super::Evidence::default())?;
+        let outcome = with_engine!(
+            &mut self.engine,
+            |engine| engine.transform_pending(settings, rows, &mut cells, pool),
+            return Ok(cells)
+        );
+        self.take(outcome, &mut Evidence::default())?;
         Ok(cells)
     }
 
     /// Lets the rows that still wait stay in the graph without features.
     pub fn drop_pending(&mut self) {
         let settings = &self.settings;
-        match &mut self.graph {
-            Graph::Empty => {}
-            Graph::Narrow(core) => core.drop_pending(settings),
-            Graph::Wide(core) => core.drop_pending(settings),
-        }
+        with_engine!(&mut self.engine, |engine| engine.drop_pending(settings), ())
     }
 
     pub(super) fn refuse_while_pending(&self) -> Result<(), GraphError> {

@@ -1,9 +1,10 @@
 //! Rows that are in the graph and may still go again: whoever keeps them elsewhere too, a log say,
 //! does both at once and decides when both are done.
 
+use super::GraphFeatures;
+use super::engine::with_engine;
 use crate::error::GraphError;
-use crate::features::{Graph, GraphFeatures};
-use crate::patterns::Kind;
+use crate::kind::Kind;
 
 /// Whether rows may go again.
 #[derive(Debug, Default)]
@@ -43,11 +44,11 @@ impl GraphFeatures {
     /// Keeps provisional rows.
     pub fn keep(&mut self) {
         if let Provisional::Made { .. } = std::mem::take(&mut self.provisional) {
-            match &mut self.graph {
-                Graph::Empty => {}
-                Graph::Narrow(core) => core.keep(&self.settings, self.pool.as_ref()),
-                Graph::Wide(core) => core.keep(&self.settings, self.pool.as_ref()),
-            }
+            with_engine!(
+                &mut self.engine,
+                |engine| engine.keep(&self.settings, self.pool.as_ref()),
+                ()
+            );
         }
     }
 
@@ -55,11 +56,7 @@ impl GraphFeatures {
     pub fn undo(&mut self) {
         if let Provisional::Made { rows, cut_short } = std::mem::take(&mut self.provisional) {
             (self.rows, self.cut_short) = (rows, cut_short);
-            match &mut self.graph {
-                Graph::Empty => {}
-                Graph::Narrow(core) => core.rewind(),
-                Graph::Wide(core) => core.rewind(),
-            }
+            with_engine!(&mut self.engine, |engine| engine.rewind(), ());
         }
     }
 
@@ -68,11 +65,7 @@ impl GraphFeatures {
         if !matches!(self.provisional, Provisional::Next) {
             return;
         }
-        match &mut self.graph {
-            Graph::Empty => return,
-            Graph::Narrow(core) => core.begin(),
-            Graph::Wide(core) => core.begin(),
-        }
+        with_engine!(&mut self.engine, |engine| engine.begin(), return);
         self.provisional = Provisional::Made { rows: self.rows, cut_short: self.cut_short };
     }
 

@@ -1,11 +1,11 @@
 //! Older parts of a graph as immutable segments: given away, taken up, shared.
 
+use super::GraphFeatures;
+use super::engine::{Engine, with_engine};
 use crate::error::GraphError;
-use crate::features::{Edges, Graph, GraphFeatures, narrow_base};
 use crate::segment::{FrozenSpan, Segment};
 use crate::segment::{ListKind, SegmentInfo};
-use crate::stream::FeatureOutput;
-use crate::stream::{LateEdges, StreamEngine, WorkShare};
+use crate::stream::{Edges, FeatureOutput, LateEdges, WorkShare};
 use std::sync::Arc;
 
 impl GraphFeatures {
@@ -31,11 +31,7 @@ impl GraphFeatures {
     pub fn freeze(&self) -> Option<FrozenSpan> {
         // Rows that may go again are in no segment.
         self.refuse_while_provisional().ok()?;
-        match &self.graph {
-            Graph::Empty => None,
-            Graph::Narrow(core) => core.freeze(&self.settings),
-            Graph::Wide(core) => core.freeze(&self.settings),
-        }
+        with_engine!(&self.engine, |engine| engine.freeze(&self.settings), None)
     }
 
     /// Puts a segment in the place of the edges that it was made from.
@@ -46,11 +42,7 @@ impl GraphFeatures {
     pub fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         self.refuse_while_provisional()?;
         self.fits(&segment)?;
-        match &mut self.graph {
-            Graph::Empty => Ok(()),
-            Graph::Narrow(core) => core.attach(segment),
-            Graph::Wide(core) => core.attach(segment),
-        }
+        with_engine!(&mut self.engine, |engine| engine.attach(segment), Ok(()))
     }
 
     /// Fills an empty graph with the segments of another one, oldest first, and with the accounts
@@ -86,21 +78,10 @@ impl GraphFeatures {
         let first = bases.chain(late.times.iter().copied()).min();
         let last = segments.last().map(|one| end(one.info()));
         let first = first.unwrap_or_default();
-        self.graph = match narrow_base(first, last.unwrap_or(first)) {
-            Some(base) => Graph::Narrow(Box::new(StreamEngine::new(&self.settings, base))),
-            None => Graph::Wide(Box::new(StreamEngine::new(&self.settings, i64::MIN))),
-        };
-        match &mut self.graph {
-            Graph::Empty => {}
-            Graph::Narrow(core) => core.graph.remember(accounts),
-            Graph::Wide(core) => core.graph.remember(accounts),
-        }
+        self.engine = Engine::spanning(&self.settings, first, last.unwrap_or(first));
+        with_engine!(&mut self.engine, |engine| engine.graph.remember(accounts), ());
         let adopted = segments.into_iter().try_for_each(|segment| self.attach(segment));
-        match &mut self.graph {
-            Graph::Empty => {}
-            Graph::Narrow(core) => core.insert_late(late, next),
-            Graph::Wide(core) => core.insert_late(late, next),
-        }
+        with_engine!(&mut self.engine, |engine| engine.insert_late(late, next), ());
         if adopted.is_err() {
             self.clear();
         }
@@ -109,49 +90,29 @@ impl GraphFeatures {
 
     /// The edges that came late and that its segments have no place for.
     pub fn late_edges(&self) -> LateEdges {
-        match &self.graph {
-            Graph::Empty => LateEdges::default(),
-            Graph::Narrow(core) => core.late_edges(),
-            Graph::Wide(core) => core.late_edges(),
-        }
+        with_engine!(&self.engine, |engine| engine.late_edges(), LateEdges::default())
     }
 
     /// The accounts whose small numbers are `from` and above: what [`GraphFeatures::adopt`] needs
     /// from 0 on. With [`crate::Settings::segment`] an account keeps its number for ever.
     pub fn accounts(&self, from: usize) -> Vec<i64> {
-        match &self.graph {
-            Graph::Empty => Vec::new(),
-            Graph::Narrow(core) => core.graph.keys(from),
-            Graph::Wide(core) => core.graph.keys(from),
-        }
+        with_engine!(&self.engine, |engine| engine.graph.keys(from), Vec::new())
     }
 
     /// The edges of one account between two times, both included: the account at the other end,
     /// and when; in order of time. Self-loops are apart.
     pub fn edges_of(&self, account: i64, list: ListKind, from: i64, to: i64) -> Vec<(i64, i64)> {
-        match &self.graph {
-            Graph::Empty => Vec::new(),
-            Graph::Narrow(core) => core.edges_of(account, list, from, to),
-            Graph::Wide(core) => core.edges_of(account, list, from, to),
-        }
+        with_engine!(&self.engine, |engine| engine.edges_of(account, list, from, to), Vec::new())
     }
 
     /// Number of arrival that the next row will have.
     pub fn next_number(&self) -> u64 {
-        match &self.graph {
-            Graph::Empty => 0,
-            Graph::Narrow(core) => core.graph.next(),
-            Graph::Wide(core) => core.graph.next(),
-        }
+        with_engine!(&self.engine, |engine| engine.graph.next(), 0)
     }
 
     /// Segments of which nothing is left in the window, since the last question.
     pub fn expired(&mut self) -> Vec<SegmentInfo> {
-        match &mut self.graph {
-            Graph::Empty => Vec::new(),
-            Graph::Narrow(core) => std::mem::take(&mut core.expired),
-            Graph::Wide(core) => std::mem::take(&mut core.expired),
-        }
+        with_engine!(&mut self.engine, |engine| std::mem::take(&mut engine.expired), Vec::new())
     }
 
     /// As [`GraphFeatures::transform_into`], but does only one of `shares` parts of the work:
@@ -166,13 +127,14 @@ impl GraphFeatures {
         cells: &mut [f64],
         stride: usize,
         offset: usize,
-        (index, count): (usize, usize),
+        share: WorkShare,
     ) -> Result<(), GraphError> {
+        let WorkShare { index, count } = share;
         if index >= count {
             let reason = format!("is {index}; there are {count}");
             return Err(GraphError::Setting { parameter: "share".into(), reason });
         }
-        let output = FeatureOutput { cells, stride, offset, share: WorkShare { index, count } };
+        let output = FeatureOutput { cells, stride, offset, share };
         self.run(edges, output, None).map(|_| ())
     }
 
@@ -181,7 +143,7 @@ impl GraphFeatures {
         if self.settings.keeps_ids && !segment.has_ids() {
             return Err(GraphError::NoIds);
         }
-        let expected = self.settings.statistics.as_ref().map_or(0, |one| one.given());
+        let expected = self.given_columns();
         if segment.columns() != expected {
             return Err(GraphError::Columns { given: segment.columns(), expected });
         }

@@ -1,6 +1,6 @@
 //! Where patterns are counted.
 
-use crate::patterns::Kind;
+use crate::kind::Kind;
 
 /// Counts of one worker: a column for each bin, a row for each edge of the batch that has any. Most
 /// edges of a batch complete nothing.
@@ -13,7 +13,7 @@ pub(crate) struct Credits {
     /// Triggers that ran out of their work, by kind.
     pub cut_short: [u64; Kind::COUNT],
     /// Patterns themselves, where somebody wants to see them.
-    pub evidence: Option<MatchCollector>,
+    pub collector: Option<MatchCollector>,
 }
 
 /// A pattern as it was found: enough to find its edges again.
@@ -66,7 +66,7 @@ impl Credits {
         self.rows.resize(rows, 0);
         self.counts.clear();
         self.cut_short = [0; Kind::COUNT];
-        self.evidence = None;
+        self.collector = None;
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -108,14 +108,14 @@ impl Credits {
         size: usize,
         accounts: impl FnOnce() -> Vec<i64>,
     ) {
-        let Some(evidence) = &mut self.evidence else { return };
-        if evidence.most == 0 || evidence.limit.is_some_and(|limit| (place, kind) > limit) {
-            evidence.dropped += 1;
+        let Some(collector) = &mut self.collector else { return };
+        if collector.most == 0 || collector.limit.is_some_and(|limit| (place, kind) > limit) {
+            collector.dropped += 1;
             return;
         }
-        evidence.found.push(PatternMatch { place, kind, accounts: accounts(), size: size as u32 });
-        if evidence.found.len() / 2 >= evidence.most.max(512) {
-            evidence.trim();
+        collector.found.push(PatternMatch { place, kind, accounts: accounts(), size: size as u32 });
+        if collector.found.len() / 2 >= collector.most.max(512) {
+            collector.trim();
         }
     }
 
@@ -129,7 +129,7 @@ impl Credits {
         for (count, more) in self.cut_short.iter_mut().zip(other.cut_short) {
             *count += more;
         }
-        if let (Some(mine), Some(other)) = (&mut self.evidence, &mut other.evidence) {
+        if let (Some(mine), Some(other)) = (&mut self.collector, &mut other.collector) {
             mine.found.append(&mut other.found);
             mine.dropped += other.dropped;
         }

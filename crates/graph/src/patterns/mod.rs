@@ -7,81 +7,25 @@ mod legs;
 mod reach;
 mod scatter_gather;
 mod search_context;
+mod search_state;
 mod simple_cycle;
 mod star;
 mod temporal_cycle;
+mod trigger;
+mod trigger_groups;
 
 use crate::edge::Side;
+use crate::kind::Kind;
 pub(crate) use credits::{Credits, MatchCollector, PatternMatch};
 pub(crate) use hubs::Hubs;
-pub(crate) use search_context::{
-    CHUNK, SearchContext, SearchSettings, Trigger, TriggerGroups, TriggerPairs, is_before,
-};
+pub(crate) use search_context::{SearchContext, SearchSettings, is_before};
+pub(crate) use search_state::SearchState;
+pub(crate) use trigger::Trigger;
+pub(crate) use trigger_groups::{CHUNK, TriggerGroups};
 
 use crate::edge::{Adjacency, Stamp};
 use crate::settings::PatternSettings;
 use star::Star;
-
-/// The kinds of patterns, in the order of their columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Distinct payers of an account.
-    FanIn,
-    /// Distinct payees of an account.
-    FanOut,
-    /// Payments to an account.
-    DegreeIn,
-    /// Payments of an account.
-    DegreeOut,
-    /// Two accounts joined through two or more others.
-    ScatterGather,
-    /// A cycle whose payments follow each other in time.
-    TemporalCycle,
-    /// A cycle of limited length, in any order of time.
-    SimpleCycle,
-    /// An account that gathers from several and scatters to several.
-    GatherScatter,
-}
-
-impl Kind {
-    /// How many kinds there are.
-    pub const COUNT: usize = 8;
-    /// All of them, in the order of their columns.
-    pub const ALL: [Kind; Kind::COUNT] = [
-        Kind::FanIn,
-        Kind::FanOut,
-        Kind::DegreeIn,
-        Kind::DegreeOut,
-        Kind::ScatterGather,
-        Kind::TemporalCycle,
-        Kind::SimpleCycle,
-        Kind::GatherScatter,
-    ];
-
-    /// Its name in columns and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::FanIn => "fan_in",
-            Kind::FanOut => "fan_out",
-            Kind::DegreeIn => "degree_in",
-            Kind::DegreeOut => "degree_out",
-            Kind::ScatterGather => "scatter-gather",
-            Kind::TemporalCycle => "temp-cycle",
-            Kind::SimpleCycle => "lc-cycle",
-            Kind::GatherScatter => "gather-scatter",
-        }
-    }
-
-    /// Whether the triggers of one account are looked at together, and on which sides.
-    pub(crate) fn sides(self) -> &'static [Side] {
-        match self {
-            Kind::FanIn | Kind::DegreeIn => &[Side::In],
-            Kind::FanOut | Kind::DegreeOut => &[Side::Out],
-            Kind::ScatterGather | Kind::GatherScatter => &[Side::In, Side::Out],
-            Kind::TemporalCycle | Kind::SimpleCycle => &[],
-        }
-    }
-}
 
 /// What one worker needs again and again.
 #[derive(Debug)]
@@ -110,10 +54,10 @@ impl<T: Stamp> Default for SearchScratch<T> {
 
 impl<T: Stamp> SearchScratch<T> {
     /// Is ready for a call that finds nothing yet.
-    pub(crate) fn start(&mut self, rows: usize, width: usize, evidence: Option<MatchCollector>) {
+    pub(crate) fn start(&mut self, rows: usize, width: usize, collector: Option<MatchCollector>) {
         self.scatter_gather.start();
         self.credits.reset(rows, width);
-        self.credits.evidence = evidence;
+        self.credits.collector = collector;
     }
 
     pub(crate) fn bytes(&self) -> usize {

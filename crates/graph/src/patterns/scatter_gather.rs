@@ -6,11 +6,13 @@
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
-use super::search_context::{SearchContext, SearchSettings, Trigger};
+use super::search_context::{SearchContext, SearchSettings};
+use super::trigger::Trigger;
 use crate::accounts::AccountTable;
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{Entry, Side};
-use crate::patterns::{Kind, hubs};
+use crate::kind::Kind;
+use crate::patterns::hubs;
 
 /// Of so many accounts the lists are read together.
 const TOUCHED: usize = 64;

@@ -8,10 +8,11 @@
 
 use super::breadth_first::{BreadthFirst, Hop, NONE};
 use super::credits::Credits;
-use super::search_context::{SearchContext, SearchSettings, Trigger, is_before};
+use super::search_context::{SearchContext, SearchSettings, is_before};
+use super::trigger::Trigger;
 use crate::edge::Side;
 use crate::edge::{Adjacency, Stamp, Visibility};
-use crate::patterns::Kind;
+use crate::kind::Kind;
 
 /// Lists that are read together before the first is looked at.
 const TOUCHED_MAX: usize = 16;

@@ -8,7 +8,8 @@ use super::search_context::{SearchContext, SearchSettings};
 use crate::accounts::AccountTable;
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{Entry, Side};
-use crate::patterns::{Kind, hubs};
+use crate::kind::Kind;
+use crate::patterns::hubs;
 use crate::statistics::{NoValues, SlidingWindow, Vertex};
 
 /// So many neighbours are looked through one by one.

@@ -5,7 +5,7 @@ use super::reach::{NONE, SearchEnds, TimedReach, TimedSearches};
 use super::search_context::{SearchContext, SearchSettings};
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{Entry, Side};
-use crate::patterns::Kind;
+use crate::kind::Kind;
 
 pub(crate) type TemporalCycleScratch<T> = TimedSearches<T, TemporalFrame<T>>;
 

@@ -56,6 +56,50 @@ impl<T> Default for StatisticsScratch<T> {
     }
 }
 
+/// What the statistics retain from call to call.
+#[derive(Debug)]
+pub(crate) struct StatisticsState<T> {
+    pub scratch: StatisticsScratch<T>,
+    pub described: DescribedAccounts,
+}
+
+impl<T> Default for StatisticsState<T> {
+    fn default() -> StatisticsState<T> {
+        let (scratch, described) = (StatisticsScratch::default(), DescribedAccounts::default());
+        StatisticsState { scratch, described }
+    }
+}
+
+/// The cells of accounts that one call has described already.
+#[derive(Debug, Default)]
+pub(crate) struct DescribedAccounts {
+    /// Where the cells of each account begin.
+    starts: HashMap<i64, usize, AccountHash>,
+    cells: Vec<f64>,
+}
+
+impl DescribedAccounts {
+    pub(crate) fn clear(&mut self) {
+        self.starts.clear();
+        self.cells.clear();
+    }
+
+    /// The cells of an account, if they are known; there are `width` of them.
+    pub(crate) fn get(&self, key: i64, width: usize) -> Option<&[f64]> {
+        let &start = self.starts.get(&key)?;
+        self.cells.get(start..start + width)
+    }
+
+    pub(crate) fn insert(&mut self, key: i64, cells: &[f64]) {
+        self.starts.insert(key, self.cells.len());
+        self.cells.extend_from_slice(cells);
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.starts.allocation_size() + self.cells.capacity() * size_of::<f64>()
+    }
+}
+
 /// What is measured, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasurePlan<'a> {

@@ -11,14 +11,14 @@ use crate::memory::{OutOfMemory, reserve_exact};
 /// Edges whose lists are read together before they are changed.
 pub(crate) const TOUCHED: usize = 64;
 /// Edges that are taken out together.
-pub(crate) const PIECE: usize = 4096;
+pub(crate) const REMOVED_TOGETHER: usize = 4096;
 
 /// One bit for each edge of a piece.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EdgeBits([u64; PIECE / 64]);
+pub(crate) struct EdgeBits([u64; REMOVED_TOGETHER / 64]);
 
 impl EdgeBits {
-    pub(crate) const NONE: EdgeBits = EdgeBits([0; PIECE / 64]);
+    pub(crate) const NONE: EdgeBits = EdgeBits([0; REMOVED_TOGETHER / 64]);
 
     pub(crate) fn set(&mut self, at: usize) {
         self.0[at / 64] |= 1 << (at % 64);

@@ -6,5 +6,5 @@ mod dynamic;
 mod records;
 mod self_loops;
 
-pub(crate) use adjacency_lists::PIECE;
+pub(crate) use adjacency_lists::REMOVED_TOGETHER;
 pub(crate) use dynamic::{DynamicGraph, EDGES_MAX, StoreCheckpoint};

@@ -1,8 +1,8 @@
 //! What the graph keeps of an edge beside its ends and its time.
 
+use super::call::Edges;
 use super::hybrid::HybridGraph;
 use crate::edge::{Entry, Stamp};
-use crate::features::Edges;
 use crate::memory::{OutOfMemory, fit, make_room};
 use crate::settings::{Column, StatisticsSettings};
 use crate::statistics::EdgeValues;

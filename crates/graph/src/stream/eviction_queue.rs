@@ -16,7 +16,7 @@ pub(crate) struct EvictionQueue<T> {
     pub newest: T,
     pub alive: usize,
     /// Evicted, and still in the graph for the triggers of the batch.
-    pub gone: Vec<Removal<T>>,
+    pub removals: Vec<Removal<T>>,
     /// Those of them that had come late.
     pub late_evicted: Vec<(T, u64)>,
     /// All edges up to this time and arrival are evicted.
@@ -31,7 +31,7 @@ pub(crate) struct QueueCheckpoint<T> {
     cursor: u64,
     newest: T,
     alive: usize,
-    gone: usize,
+    removals: usize,
     late_evicted: usize,
     floor: Option<(T, u64)>,
 }
@@ -44,7 +44,7 @@ impl<T: Stamp> Default for EvictionQueue<T> {
             touched: 0,
             newest: T::default(),
             alive: 0,
-            gone: Vec::new(),
+            removals: Vec::new(),
             late_evicted: Vec::new(),
             floor: None,
             next: None,
@@ -53,32 +53,44 @@ impl<T: Stamp> Default for EvictionQueue<T> {
 }
 
 impl<T: Stamp> EvictionQueue<T> {
-    pub(crate) fn mark(&self) -> QueueCheckpoint<T> {
+    pub(crate) fn checkpoint(&self) -> QueueCheckpoint<T> {
         let EvictionQueue { cursor, newest, alive, floor, .. } = *self;
-        let (gone, late_evicted) = (self.gone.len(), self.late_evicted.len());
-        QueueCheckpoint { cursor, newest, alive, gone, late_evicted, floor }
+        let (removals, late_evicted) = (self.removals.len(), self.late_evicted.len());
+        QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor }
     }
 
     /// Takes back edges from number `first` on, and that others were evicted since.
-    pub(crate) fn rewind(&mut self, mark: QueueCheckpoint<T>, first: u64) {
-        let QueueCheckpoint { cursor, newest, alive, gone, late_evicted, floor } = mark;
+    pub(crate) fn rewind(&mut self, checkpoint: QueueCheckpoint<T>, first: u64) {
+        let QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor } = checkpoint;
         self.late.extend(self.late_evicted.drain(late_evicted..));
         self.late.retain(|(_, number)| *number < first);
-        self.gone.truncate(gone);
+        self.removals.truncate(removals);
         (self.cursor, self.newest, self.alive, self.floor) = (cursor, newest, alive, floor);
         self.next = None;
+    }
+
+    /// The same queue with other stamps; nothing of a call is left in it.
+    pub(crate) fn restamp<S: Stamp>(self, shift: impl Fn(T) -> S) -> EvictionQueue<S> {
+        EvictionQueue {
+            late: self.late.iter().map(|&(time, number)| (shift(time), number)).collect(),
+            cursor: self.cursor,
+            newest: shift(self.newest),
+            alive: self.alive,
+            floor: self.floor.map(|(time, number)| (shift(time), number)),
+            ..EvictionQueue::default()
+        }
     }
 
     /// What is gone has been taken out of the graph.
     pub(crate) fn settle(&mut self) {
         self.next = None;
-        self.gone.clear();
+        self.removals.clear();
         self.late_evicted.clear();
     }
 
     /// Gives back what a call needed, after `settle`.
-    pub(crate) fn end(&mut self) {
-        self.gone = Vec::new();
+    pub(crate) fn release_call(&mut self) {
+        self.removals = Vec::new();
         self.late_evicted = Vec::new();
     }
 
@@ -91,7 +103,7 @@ impl<T: Stamp> EvictionQueue<T> {
     /// What is kept of a call for the next one.
     pub(crate) fn call_bytes(&self) -> usize {
         self.late_evicted.capacity() * size_of::<(T, u64)>()
-            + self.gone.capacity() * size_of::<Removal<T>>()
+            + self.removals.capacity() * size_of::<Removal<T>>()
     }
 
     pub(crate) fn add(&mut self, time: T, number: u64) {
@@ -141,8 +153,8 @@ impl<T: Stamp> EvictionQueue<T> {
                 break;
             }
             if key > before {
-                reserve(&mut self.gone, 1)?;
-                self.gone.push(Removal { record, seq: number as u32 });
+                reserve(&mut self.removals, 1)?;
+                self.removals.push(Removal { record, seq: number as u32 });
                 self.alive -= 1;
                 self.floor = key;
             }
@@ -169,9 +181,9 @@ impl<T: Stamp> EvictionQueue<T> {
             if key.0 >= oldest && self.alive <= most {
                 break;
             }
-            reserve(&mut self.gone, 1)?;
+            reserve(&mut self.removals, 1)?;
             reserve(&mut self.late_evicted, 1)?;
-            let gone = if self.late.remove(&key) {
+            let evicted = if self.late.remove(&key) {
                 self.late_evicted.push(key);
                 graph.record(key.1)
             } else {
@@ -179,7 +191,7 @@ impl<T: Stamp> EvictionQueue<T> {
                 self.next.take()
             };
             self.alive -= 1;
-            self.gone.extend(gone.map(|record| Removal { record, seq: key.1 as u32 }));
+            self.removals.extend(evicted.map(|record| Removal { record, seq: key.1 as u32 }));
             self.floor = self.floor.max(Some(key));
         }
         Ok(())

@@ -1,17 +1,24 @@
-//! One stream: its newest edges, the order in which they leave, and what segments have of it.
+//! One stream: its newest edges, the order in which they leave, and its segments.
 
+mod call;
 mod columns;
 mod engine;
+mod evict;
 mod eviction_queue;
 mod hybrid;
+mod insert;
 mod pending_rows;
 mod retention;
+mod rollback;
 mod sealing;
 mod state;
 
-pub(crate) use engine::FeatureOutput;
-pub(crate) use engine::{CallOutcome, LEARNT_AT_ONCE, StreamEngine, WorkShare, call_bytes};
+pub(crate) use call::{Call, FeatureOutput, FeatureRequest, call_bytes};
+pub use call::{Edges, WorkShare};
+pub(crate) use columns::{EdgeColumns, MeasuredColumns};
+pub(crate) use engine::StreamEngine;
 pub(crate) use hybrid::HybridGraph;
+pub(crate) use insert::LEARNT_AT_ONCE;
 pub(crate) use pending_rows::PendingRows;
 pub use sealing::LateEdges;
 pub use state::State;

@@ -1,78 +1,71 @@
-//! What a graph keeps between calls, and what it gives back.
+//! What an engine retains between calls, and what it gives back.
 
-use super::engine::StreamEngine;
+use super::engine::{Batch, StreamEngine};
 use super::pending_rows::PendingRows;
-use crate::edge::{Record, Stamp};
-use crate::patterns::{Hubs, SearchScratch, Trigger, TriggerGroups, TriggerPairs};
-use crate::statistics;
+use crate::edge::Stamp;
+use crate::patterns::{Hubs, SearchScratch};
+use crate::statistics::{DescribedAccounts, StatisticsScratch};
 
-/// What one call needed stays for the next one while it is no more than this part of the graph,
-const CALL_KEPT: usize = 64;
-/// what its searches needed no more than this one,
-const SEARCH_KEPT: usize = 32;
-/// or no more than so many bytes.
-const KEPT_MIN: usize = 8 << 10;
+/// The memory of a call stays for the next one up to this part of the graph's.
+const CALL_RETAINED: usize = 64;
+/// The memory of searches stays for the next one up to this part of the graph's.
+const SEARCH_RETAINED: usize = 32;
+/// Up to so many bytes either stays in any case.
+const RETAINED_MIN: usize = 8 << 10;
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Gives back what the edges that are left do not need, when some have been evicted.
-    pub(crate) fn give_back(&mut self, pool: Option<&rayon::ThreadPool>) {
-        let rows = self.triggers.len();
+    /// Gives back what the remaining edges do not need, after an eviction.
+    pub(crate) fn release_unneeded(&mut self, pool: Option<&rayon::ThreadPool>) {
+        let rows = self.batch.triggers.len();
         let is_rebuilt = self.graph.is_aged(rows) && self.graph.rebuild(pool);
         if is_rebuilt || self.graph.shrink(rows) {
-            // They go by small numbers.
-            self.hubs = Hubs::default();
-            self.statistics = statistics::StatisticsScratch::default();
+            // Both refer to accounts by their small numbers, which have changed.
+            self.search.hubs = Hubs::default();
+            self.statistics.scratch = StatisticsScratch::default();
         }
         self.columns.shrink();
     }
 
     /// Gives back what a call needed while it lasted, where that is much beside the graph.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn release_call(&mut self) {
         let (call, search) = (self.call_bytes(), self.search_bytes());
-        if call.max(search) <= KEPT_MIN {
+        if call.max(search) <= RETAINED_MIN {
             return;
         }
         let graph = self.graph.bytes();
-        if search > KEPT_MIN.max(graph / SEARCH_KEPT) {
-            self.scratch = Vec::new();
+        if search > RETAINED_MIN.max(graph / SEARCH_RETAINED) {
+            self.search.workers = Vec::new();
         }
-        if call > KEPT_MIN.max(graph / CALL_KEPT) {
-            self.triggers = Vec::new();
-            self.added = Vec::new();
-            self.described = Default::default();
-            self.by_source = TriggerGroups::default();
-            self.by_target = TriggerGroups::default();
-            self.pairs = TriggerPairs::default();
-            self.queue.end();
+        if call > RETAINED_MIN.max(graph / CALL_RETAINED) {
+            self.batch = Batch::default();
+            self.statistics.described = DescribedAccounts::default();
+            self.search.release_batch();
+            self.evictions.release_call();
         }
     }
 
-    /// What is kept of calls for the next one.
+    /// Memory of calls that is retained for the next one.
     fn call_bytes(&self) -> usize {
-        self.triggers.capacity() * size_of::<Trigger<T>>()
-            + self.added.capacity() * size_of::<Record<T>>()
-            + self.described.0.allocation_size()
-            + self.described.1.capacity() * size_of::<f64>()
-            + self.by_source.bytes()
-            + self.by_target.bytes()
-            + self.pairs.bytes()
-            + self.queue.call_bytes()
+        self.batch.bytes()
+            + self.statistics.described.bytes()
+            + self.search.batch_bytes()
+            + self.evictions.call_bytes()
     }
 
-    /// The same of searches.
+    /// Memory of searches that is retained for the next one.
     fn search_bytes(&self) -> usize {
-        self.scratch.iter().map(SearchScratch::bytes).sum()
+        self.search.workers.iter().map(SearchScratch::bytes).sum()
     }
 
-    /// Memory of all that is kept in this process.
+    /// All memory of the engine in this process, segments apart.
     pub(crate) fn bytes(&self) -> usize {
         self.graph.bytes()
             + self.columns.bytes()
-            + self.queue.bytes()
+            + self.evictions.bytes()
             + self.call_bytes()
             + self.search_bytes()
-            + self.statistics.bytes()
-            + self.hubs.bytes()
-            + self.ahead.as_ref().map_or(0, PendingRows::bytes)
+            + self.statistics.scratch.bytes()
+            + self.search.hubs.bytes()
+            + self.pending.as_ref().map_or(0, PendingRows::bytes)
     }
 }

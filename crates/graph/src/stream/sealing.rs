@@ -46,7 +46,7 @@ impl<T: Stamp> StreamEngine<T> {
 
     /// Takes out of the newest part what is in a segment, some edges at a call.
     pub(crate) fn drain(&mut self) {
-        self.graph.drain(DRAINED + self.triggers.len());
+        self.graph.drain(DRAINED + self.batch.triggers.len());
         let StreamEngine { graph, columns, .. } = self;
         graph.late_edges().for_each(|(number, ..)| columns.keep(number));
         columns.retain(|number| graph.record(number).is_some());
@@ -94,10 +94,11 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
         self.graph.attach(segment)?;
-        self.queue.cursor = self.queue.cursor.max(first + numbers);
+        self.evictions.cursor = self.evictions.cursor.max(first + numbers);
         let last = base.saturating_add_unsigned(span);
         self.now = self.now.max(Some(last));
-        self.queue.newest = self.queue.newest.max(self.graph.stamp(last).unwrap_or_default());
+        self.evictions.newest =
+            self.evictions.newest.max(self.graph.stamp(last).unwrap_or_default());
         if !self.graph.is_draining() {
             // A graph without edges: the first number is that behind the segment.
             self.columns.start(self.graph.head());
@@ -149,7 +150,7 @@ impl<T: Stamp> StreamEngine<T> {
     pub(crate) fn insert_late(&mut self, all: &LateEdges, next: u64) {
         self.graph.skip(next);
         self.columns.start(self.graph.head());
-        self.queue.cursor = self.queue.cursor.max(self.graph.head());
+        self.evictions.cursor = self.evictions.cursor.max(self.graph.head());
         for (at, &number) in all.numbers.iter().enumerate() {
             let ends = [all.sources[at], all.targets[at]].map(|one| self.graph.find(one));
             let stamps = [all.times[at], all.fronts[at]].map(|one| self.graph.stamp(one));
@@ -157,8 +158,8 @@ impl<T: Stamp> StreamEngine<T> {
                 continue;
             };
             self.graph.insert_late(number, Record { source, target, time }, front);
-            self.queue.late.insert((time, number));
-            self.queue.alive += 1;
+            self.evictions.late.insert((time, number));
+            self.evictions.alive += 1;
             let values = all.columns.iter().map(|column| column[at]).collect();
             self.columns.insert(number, all.ids[at], values);
         }

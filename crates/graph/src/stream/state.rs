@@ -1,5 +1,6 @@
 //! A graph as plain columns, to be kept and taken up again.
 
+use super::call::{Call, Edges};
 use super::engine::StreamEngine;
 use crate::edge::{Adjacency, Stamp};
 use crate::memory::OutOfMemory;
@@ -78,7 +79,7 @@ impl<T: Stamp> StreamEngine<T> {
     ) -> Result<(), OutOfMemory> {
         self.graph.try_remember(&state.order)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
-        let edges = crate::Edges {
+        let edges = Edges {
             ids: state.ids.as_deref().unwrap_or(&state.times),
             sources: &state.sources,
             targets: &state.targets,
@@ -86,7 +87,7 @@ impl<T: Stamp> StreamEngine<T> {
             columns: &columns,
         };
         let order: Vec<u32> = (0..state.times.len() as u32).collect();
-        self.insert(settings, &edges, &order, None)?;
+        self.insert(&Call { settings, pool: None, edges: &edges, order: &order })?;
         self.columns.recent = state.unmeasured as u64;
         self.now = state.now;
         Ok(())

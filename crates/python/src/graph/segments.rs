@@ -6,7 +6,7 @@ use crate::incoming::pinned_buffer;
 use arrow_buffer::{ArrowNativeType, Buffer, ScalarBuffer};
 use farrow_graph::{
     FrozenSpan, LateEdges, ListKind, Segment, SegmentBuffers, SegmentBuffersMut, SegmentInfo,
-    SegmentPlan,
+    SegmentPlan, WorkShare,
 };
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2, PyReadwriteArray1};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -308,15 +308,16 @@ impl GraphEngine {
         py: Python<'py>,
         ends: [PyReadonlyArray1<'py, i64>; 4],
         measured: Vec<PyReadonlyArray1<'py, f64>>,
-        share: (usize, usize),
+        (index, count): (usize, usize),
     ) -> PyResult<super::Matrix<'py>> {
         let width = self.width();
-        let count = ends[0].as_slice()?.len();
-        let mut cells = vec![0.0; count * width];
+        let rows = ends[0].as_slice()?.len();
+        let mut cells = vec![0.0; rows * width];
         with_columns(&ends, &measured, |edges| {
+            let share = WorkShare { index, count };
             let run = || self.lock().transform_share(edges, &mut cells, width, 0, share);
             py.detach(run).map_err(raise)
         })?;
-        PyArray1::from_vec(py, cells).reshape([count, width])
+        PyArray1::from_vec(py, cells).reshape([rows, width])
     }
 }

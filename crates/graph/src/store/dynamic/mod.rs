@@ -8,7 +8,7 @@ mod tests;
 use super::self_loops::SelfLoops;
 use crate::edge::{NO_ACCOUNT, Record, Removal, Side};
 
-use super::adjacency_lists::{AdjacencyLists, EdgeBits, PIECE, TOUCHED};
+use super::adjacency_lists::{AdjacencyLists, EdgeBits, REMOVED_TOGETHER, TOUCHED};
 use super::arena::LENGTH_MAX;
 use super::records::{EdgeRecords, RecordOwner};
 use crate::accounts::Accounts;
@@ -275,7 +275,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Where the graph is, for `rewind`.
-    pub(crate) fn mark(&self) -> StoreCheckpoint<T> {
+    pub(crate) fn checkpoint(&self) -> StoreCheckpoint<T> {
         StoreCheckpoint {
             next: self.next(),
             newest: self.newest,
@@ -286,22 +286,22 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Takes back all edges that came since, as if they never had; none has been removed.
-    pub(crate) fn rewind(&mut self, mark: StoreCheckpoint<T>) {
-        for number in (mark.next..self.next()).rev() {
+    pub(crate) fn rewind(&mut self, checkpoint: StoreCheckpoint<T>) {
+        for number in (checkpoint.next..self.next()).rev() {
             if let Some(record) = self.record(number) {
                 self.remove_all(&[Removal { record, seq: number as u32 }], None);
             }
         }
         // Records of removed edges leave by themselves at the old end: all of them, if no edge is left.
-        self.head = self.head.min(mark.next);
-        self.records.truncate((mark.next - self.head) as usize);
-        (self.newest, self.disorder) = (mark.newest, mark.disorder);
-        self.accounts.rewind(mark.numbered, mark.appeared);
+        self.head = self.head.min(checkpoint.next);
+        self.records.truncate((checkpoint.next - self.head) as usize);
+        (self.newest, self.disorder) = (checkpoint.newest, checkpoint.disorder);
+        self.accounts.rewind(checkpoint.numbered, checkpoint.appeared);
     }
 
     /// Takes edges out; passes over those that are not there.
     pub(crate) fn remove_all(&mut self, gone: &[Removal<T>], pool: Option<&rayon::ThreadPool>) {
-        for piece in gone.chunks(PIECE) {
+        for piece in gone.chunks(REMOVED_TOGETHER) {
             let mut chosen = EdgeBits::NONE;
             for (at, one) in piece.iter().enumerate() {
                 if self.forget(self.number(one.seq)) {

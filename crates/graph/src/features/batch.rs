@@ -1,0 +1,207 @@
+//! The features of one call's rows: counts of patterns, then statistics of the accounts.
+
+use super::evidence::PatternNamer;
+use super::search::SearchOutcome;
+use crate::Pattern;
+use crate::edge::{Adjacency, Side, Stamp, Visibility};
+use crate::kind::Kind;
+use crate::memory::OutOfMemory;
+use crate::patterns::{CHUNK, SearchContext};
+use crate::settings::{Mode, Settings, StatisticsSettings};
+use crate::statistics::{MeasurePlan, Vertex};
+use crate::stream::{
+    Call, FeatureOutput, FeatureRequest, HybridGraph, MeasuredColumns, StreamEngine,
+};
+use crate::threads::KeepAwake;
+
+/// Both ends of a trigger, and both lists of each.
+const LISTS: [(Side, Side); 4] =
+    [(Side::Out, Side::Out), (Side::Out, Side::In), (Side::In, Side::Out), (Side::In, Side::In)];
+
+/// What a call finds beside its counts.
+#[derive(Debug, Default)]
+pub(crate) struct CallOutcome {
+    /// Searches that ended at their budget, by kind.
+    pub cut_short: [u64; Kind::COUNT],
+    pub patterns: Vec<Pattern>,
+    /// Patterns beyond the caller's limit.
+    pub dropped: u64,
+    /// The first segment whose edges could not be read: the time of its first edge, and the reason.
+    pub lost: Option<(i64, String)>,
+}
+
+impl<T: Stamp> StreamEngine<T> {
+    /// Adds the call's rows and writes the features of all rows. Without memory for the rows,
+    /// nothing changes.
+    pub(crate) fn transform(
+        &mut self,
+        call: &Call<'_>,
+        request: FeatureRequest<'_>,
+    ) -> Result<CallOutcome, OutOfMemory> {
+        let _awake = KeepAwake::during(call.pool, call.order.len());
+        let first = self.graph.next();
+        self.insert(call)?;
+        let outcome = self.compute(call, request, first);
+        if self.rollback.is_none() {
+            self.evict(call.settings, call.pool);
+        }
+        Ok(outcome)
+    }
+
+    /// Writes the features of rows whose edges are in the graph, as triggers from sequence number
+    /// `first` on.
+    pub(crate) fn compute(
+        &mut self,
+        call: &Call<'_>,
+        request: FeatureRequest<'_>,
+        first: u64,
+    ) -> CallOutcome {
+        let settings = call.settings;
+        let FeatureRequest { places, output, patterns_max } = request;
+        let FeatureOutput { cells, stride, offset, share } = output;
+        self.prefetch(settings, first);
+        let found = self.search(call, first, share, patterns_max);
+        let width = settings.histogram_width();
+        if let Some(worker) = self.search.workers.first() {
+            for (row, &place) in cells.chunks_mut(stride.max(1)).zip(places) {
+                let cells = &mut row[offset..offset + width];
+                match worker.credits.row(place as usize) {
+                    None => cells.fill(0.0),
+                    Some(counts) => {
+                        cells.iter_mut().zip(counts).for_each(|(cell, &one)| *cell = one.into());
+                    }
+                }
+            }
+        }
+        if let Some(statistics) = settings.statistics.as_ref().filter(|one| one.width() > 0) {
+            let output = FeatureOutput { cells, stride, offset: offset + width, share };
+            let request = FeatureRequest { places, output, patterns_max: None };
+            self.describe(call, statistics, request, first);
+        }
+        self.outcome(settings, found, first)
+    }
+
+    /// Names what a search has found.
+    fn outcome(&self, settings: &Settings, found: SearchOutcome, first: u64) -> CallOutcome {
+        let (graph, columns) = (&self.graph, &self.columns);
+        let namer =
+            PatternNamer { graph, columns, settings, triggers: &self.batch.triggers, first };
+        CallOutcome {
+            cut_short: found.cut_short,
+            lost: self.graph.failure(),
+            patterns: found.matches.iter().map(|one| namer.name(one)).collect(),
+            dropped: found.dropped,
+        }
+    }
+
+    /// Announces to far segments the rows with which the search will begin.
+    fn prefetch(&self, settings: &Settings, first: u64) {
+        let triggers = &self.batch.triggers;
+        let Some(oldest) = triggers.iter().map(|one| one.time).min() else { return };
+        let window = oldest.closed(settings.horizon()).onward();
+        let view = Visibility::all(first as u32);
+        if !self.graph.is_prefetching(window, view) {
+            return;
+        }
+        let ends = triggers.iter().flat_map(|one| [one.source, one.target]);
+        let mut accounts: Vec<u32> = ends.collect();
+        accounts.sort_unstable();
+        accounts.dedup();
+        let deep = [Kind::ScatterGather, Kind::TemporalCycle, Kind::SimpleCycle];
+        let has_next = deep.into_iter().any(|kind| settings.pattern(kind).is_some());
+        self.graph.prefetch(&accounts, window, view, has_next);
+    }
+
+    /// Writes the statistics of both ends of each row.
+    fn describe(
+        &mut self,
+        call: &Call<'_>,
+        statistics: &StatisticsSettings,
+        request: FeatureRequest<'_>,
+        first: u64,
+    ) {
+        let FeatureRequest { places, output, .. } = request;
+        let FeatureOutput { cells, stride, offset, share } = output;
+        let width = statistics.width();
+        let is_causal = call.settings.mode == Mode::Causal;
+        let plan = MeasurePlan::new(statistics, is_causal);
+        let measured = MeasuredColumns::new(&self.graph, &self.columns, statistics);
+        // In batch mode all rows of an account get the same cells.
+        let mut described = std::mem::take(&mut self.statistics.described);
+        described.clear();
+        for (row, &place) in places.iter().enumerate() {
+            if row % CHUNK == 0 {
+                let chunk = places[row..].iter().take(CHUNK).copied();
+                self.context(first, is_causal).touch(chunk, statistics.window, &LISTS);
+            }
+            let cells = &mut cells[row * stride + offset..][..4 * width];
+            if !share.has(row) {
+                cells.fill(0.0);
+                continue;
+            }
+            let keys = [call.edges.sources[row], call.edges.targets[row]];
+            let ends = [Side::Out, Side::In].into_iter().zip(keys);
+            for ((end, key), cells) in ends.zip(cells.chunks_exact_mut(2 * width)) {
+                if !is_causal && let Some(known) = described.get(key, 2 * width) {
+                    cells.copy_from_slice(known);
+                    continue;
+                }
+                let Some(account) = self.account_at(place, end, key, is_causal) else {
+                    cells.fill(0.0);
+                    continue;
+                };
+                let (window, view) = self.statistics_window(statistics, place, first, is_causal);
+                for (side, cells) in
+                    [Side::Out, Side::In].into_iter().zip(cells.chunks_exact_mut(width))
+                {
+                    let vertex = Vertex { account, side, window, view };
+                    self.statistics.scratch.measure(&self.graph, &measured, plan, vertex, cells);
+                }
+                if !is_causal {
+                    described.insert(key, cells);
+                }
+            }
+        }
+        self.statistics.described = described;
+    }
+
+    /// The small number of the account at one end of a row.
+    fn account_at(&self, place: u32, end: Side, key: i64, is_causal: bool) -> Option<u32> {
+        // The row's own edge says it, unless the edge is another row's with the same id.
+        let own = self.batch.triggers.get(place as usize).map(|edge| edge.end(end));
+        let own = own.filter(|&account| is_causal || self.graph.key(account) == key);
+        own.or_else(|| self.graph.find(key))
+    }
+
+    /// The edges that statistics of a row's accounts are made of.
+    fn statistics_window(
+        &self,
+        statistics: &StatisticsSettings,
+        place: u32,
+        first: u64,
+        is_causal: bool,
+    ) -> ((T, T), Visibility<T>) {
+        if !is_causal {
+            return (T::always(), Visibility::all(first as u32));
+        }
+        let trigger = self.batch.triggers[place as usize];
+        let view = Visibility::until(first as u32, place, trigger.time, trigger.floor);
+        ((trigger.time.open(statistics.window), trigger.time), view)
+    }
+
+    /// What the searches of a call see whose first edge has sequence number `first`.
+    pub(crate) fn context(
+        &self,
+        first: u64,
+        is_causal: bool,
+    ) -> SearchContext<'_, T, HybridGraph<T>> {
+        SearchContext {
+            graph: &self.graph,
+            triggers: &self.batch.triggers,
+            first: first as u32,
+            is_causal,
+            pairs: &self.search.pairs,
+            hubs: &self.search.hubs,
+        }
+    }
+}

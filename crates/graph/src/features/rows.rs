@@ -1,0 +1,148 @@
+//! Checks of a call's rows: their columns, their number, and the memory for them.
+
+use super::engine::{Engine, with_engine};
+use super::{GraphFeatures, ROWS_AT_ONCE};
+use crate::error::GraphError;
+use crate::memory::probe;
+use crate::settings::{Mode, StatisticsSettings};
+use crate::store::EDGES_MAX;
+use crate::stream::{Edges, FeatureOutput, LEARNT_AT_ONCE, call_bytes};
+use hashbrown::HashMap;
+
+/// Calls with so few rows ask for their memory part by part.
+const FEW_ROWS: usize = 64;
+/// Memory that a row adds to a graph, at most. A record takes 16 B. Two entries of 16 B lie in blocks
+/// that are half empty. Two accounts take 20 B each, and 14 B in the index and in their order. An id
+/// takes 8 B. Growth adds a sixteenth, and the index once more, which grows beside itself.
+const ROW_GROWTH_BYTES: usize = 208;
+/// Memory that a measured value adds to a graph, at most.
+const VALUE_GROWTH_BYTES: usize = 9;
+
+impl GraphFeatures {
+    /// Measured columns that each call must bring.
+    pub(super) fn given_columns(&self) -> usize {
+        self.settings.statistics.as_ref().map_or(0, StatisticsSettings::given)
+    }
+
+    pub(super) fn rows_of(&self, edges: &Edges<'_>) -> Result<std::ops::Range<u32>, GraphError> {
+        let expected = edges.ids.len();
+        let lengths = [
+            ("source", edges.sources.len()),
+            ("target", edges.targets.len()),
+            ("timestamp", edges.times.len()),
+        ];
+        let measured = edges.columns.iter().map(|column| ("measured", column.len()));
+        for (column, rows) in lengths.into_iter().chain(measured) {
+            if rows != expected {
+                return Err(GraphError::Rows { column, rows, expected });
+            }
+        }
+        let expected_columns = self.given_columns();
+        if edges.columns.len() != expected_columns {
+            let given = edges.columns.len();
+            return Err(GraphError::Columns { given, expected: expected_columns });
+        }
+        for (column, values) in edges.columns.iter().enumerate() {
+            let mut rows = values.iter().copied().enumerate();
+            if let Some((row, value)) = rows.find(|(_, value)| !value.is_finite()) {
+                return Err(GraphError::NotFinite { column, row, value });
+            }
+        }
+        match u32::try_from(expected) {
+            Ok(rows) if expected <= EDGES_MAX => Ok(0..rows),
+            _ => Err(GraphError::TooMany { added: expected, alive: 0, most: EDGES_MAX }),
+        }
+    }
+
+    /// Checks that the cells are those of so many rows.
+    pub(super) fn check_output(
+        &self,
+        output: &FeatureOutput<'_>,
+        rows: usize,
+    ) -> Result<(), GraphError> {
+        let FeatureOutput { cells, stride, offset, .. } = output;
+        let (given, used) = (cells.len(), offset.saturating_add(self.settings.width()));
+        if *stride < used || given != rows.saturating_mul(*stride) {
+            let expected = rows.max(1).saturating_mul(used.max(*stride));
+            return Err(GraphError::Room { given, expected });
+        }
+        Ok(())
+    }
+
+    /// Whether there is memory for these rows now, whatever they are: for what the graph grows by
+    /// and what it takes to add them.
+    pub(super) fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
+        let (settings, rows) = (&self.settings, edges.ids.len());
+        if rows <= FEW_ROWS {
+            // One part alone asks for it.
+            return Ok(());
+        }
+        let (added, at_once) = match settings.mode {
+            Mode::Batch => (rows, rows),
+            Mode::Causal => (self.most_at_once(edges.times), rows.min(ROWS_AT_ONCE)),
+        };
+        let row = ROW_GROWTH_BYTES + VALUE_GROWTH_BYTES * edges.columns.len();
+        let order = rows.saturating_mul(size_of::<u32>());
+        let bytes = added.saturating_mul(row).saturating_add(call_bytes(settings, at_once));
+        probe(bytes.saturating_add(order)).map_err(|full| full.error(rows, 0))
+    }
+
+    /// How many of the rows of these times are in a graph at once, at most, in causal mode.
+    fn most_at_once(&self, times: &[i64]) -> usize {
+        if times.len() <= LEARNT_AT_ONCE || !times.is_sorted() {
+            return times.len();
+        }
+        let horizon = i128::from(self.settings.horizon());
+        let (mut first, mut most) = (0, 0);
+        for (at, &time) in times.iter().enumerate() {
+            while i128::from(times[first]) < i128::from(time) - horizon {
+                first += 1;
+            }
+            most = most.max(at + 1 - first);
+        }
+        // What one part of a call makes too old leaves when the part is over.
+        (most + LEARNT_AT_ONCE).min(times.len())
+    }
+
+    /// Sees to it that the graph can hold so many rows, of those times.
+    pub(super) fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
+        let alive = with_engine!(&self.engine, |engine| engine.span(), 0);
+        if alive.saturating_add(added) > EDGES_MAX {
+            return Err(GraphError::TooMany { added, alive, most: EDGES_MAX });
+        }
+        let (Some(&first), Some(&last)) = (edges.times.iter().min(), edges.times.iter().max())
+        else {
+            return Ok(());
+        };
+        let engine = std::mem::replace(&mut self.engine, Engine::Empty);
+        let (engine, reached) = engine.reaching(&self.settings, first, last);
+        self.engine = engine;
+        reached.map_err(|full| full.error(added, 0))
+    }
+}
+
+/// Rows in order of time without those whose id came before, and each row's place in it
+/// (specification, B2).
+pub(super) fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
+    if edges.ids.is_sorted_by(|one, next| one < next) && edges.times.is_sorted() {
+        let order: Vec<u32> = (0u32..).zip(edges.ids).map(|(row, _)| row).collect();
+        return (order.clone(), order);
+    }
+    let mut first_rows: HashMap<i64, u32> = HashMap::with_capacity(edges.ids.len());
+    let mut order = Vec::with_capacity(edges.ids.len());
+    let mut same = Vec::with_capacity(edges.ids.len());
+    for (row, id) in (0u32..).zip(edges.ids) {
+        let first = *first_rows.entry(*id).or_insert(row);
+        if first == row {
+            order.push(row);
+        }
+        same.push(first);
+    }
+    order.sort_by_key(|&row| edges.times[row as usize]);
+    let mut place_of = vec![0; edges.ids.len()];
+    for (place, &row) in (0u32..).zip(&order) {
+        place_of[row as usize] = place;
+    }
+    let places = same.into_iter().map(|row| place_of[row as usize]).collect();
+    (order, places)
+}

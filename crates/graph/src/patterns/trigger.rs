@@ -1,0 +1,27 @@
+//! An edge of the batch as the one that may complete a pattern.
+
+use crate::edge::{EvictionFloor, Side, Stamp};
+
+/// An edge of the batch, seen as the one that may complete a pattern.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trigger<T> {
+    pub source: u32,
+    pub target: u32,
+    pub time: T,
+    /// What was evicted before it came (causal mode).
+    pub floor: EvictionFloor<T>,
+}
+
+impl<T: Stamp> Trigger<T> {
+    pub(crate) fn is_loop(&self) -> bool {
+        self.source == self.target
+    }
+
+    /// The account that has this edge on that side.
+    pub(crate) fn end(&self, side: Side) -> u32 {
+        match side {
+            Side::Out => self.source,
+            Side::In => self.target,
+        }
+    }
+}

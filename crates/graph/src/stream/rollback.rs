@@ -1,0 +1,74 @@
+//! Taking rows back, as if they had never been added.
+
+use super::engine::StreamEngine;
+use super::eviction_queue::QueueCheckpoint;
+use crate::edge::Stamp;
+use crate::patterns::Hubs;
+use crate::settings::Settings;
+use crate::statistics::StatisticsScratch;
+use crate::store::StoreCheckpoint;
+
+/// Everything that the insertion of rows changes, as it was before.
+#[derive(Debug)]
+pub(crate) struct Checkpoint<T> {
+    graph: StoreCheckpoint<T>,
+    next: u64,
+    now: Option<i64>,
+    evictions: QueueCheckpoint<T>,
+}
+
+/// Everything that rows change before the next eviction.
+#[derive(Debug)]
+pub(crate) struct RollbackPoint<T> {
+    checkpoint: Checkpoint<T>,
+    /// Searches carry these from row to row; rows that are taken back must not touch them. None:
+    /// the rows may stay, and if they do not, both are rebuilt from the graph.
+    carried: Option<(Hubs<T>, StatisticsScratch<T>)>,
+}
+
+impl<T: Stamp> StreamEngine<T> {
+    /// Prepares for rows that `rewind` takes back. Until then nothing is evicted.
+    pub(crate) fn preview(&mut self) {
+        let hubs = std::mem::take(&mut self.search.hubs);
+        let statistics = std::mem::take(&mut self.statistics.scratch);
+        let carried = Some((hubs, statistics));
+        self.rollback = Some(RollbackPoint { checkpoint: self.checkpoint(), carried });
+    }
+
+    /// Prepares for rows that `rewind` takes back or `keep` keeps. Until then nothing is evicted.
+    pub(crate) fn begin(&mut self) {
+        self.rollback = Some(RollbackPoint { checkpoint: self.checkpoint(), carried: None });
+    }
+
+    /// Keeps the rows added since `begin`.
+    pub(crate) fn keep(&mut self, settings: &Settings, pool: Option<&rayon::ThreadPool>) {
+        if self.rollback.take().is_some() {
+            self.evict(settings, pool);
+        }
+    }
+
+    /// Takes back the rows added since `preview` or `begin`.
+    pub(crate) fn rewind(&mut self) {
+        let Some(RollbackPoint { checkpoint, carried }) = self.rollback.take() else { return };
+        self.take_back(checkpoint);
+        (self.search.hubs, self.statistics.scratch) = carried.unwrap_or_default();
+    }
+
+    pub(crate) fn checkpoint(&self) -> Checkpoint<T> {
+        Checkpoint {
+            graph: self.graph.checkpoint(),
+            next: self.graph.next(),
+            now: self.now,
+            evictions: self.evictions.checkpoint(),
+        }
+    }
+
+    /// Takes back the rows inserted since a checkpoint; no edge has been removed since.
+    pub(crate) fn take_back(&mut self, checkpoint: Checkpoint<T>) {
+        self.evictions.rewind(checkpoint.evictions, checkpoint.next);
+        self.graph.rewind(checkpoint.graph);
+        self.columns.rewind(self.graph.next());
+        self.now = checkpoint.now;
+        self.batch.triggers.clear();
+    }
+}
