@@ -6,6 +6,7 @@
 use super::credits::Credits;
 use super::search_context::{SearchContext, SearchSettings};
 use crate::accounts::AccountTable;
+use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{Entry, Side};
 use crate::kind::Kind;
@@ -50,25 +51,15 @@ pub(crate) fn star<T: Stamp, G: Adjacency<T>>(
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = centre(context, star.side, group) else { return };
+    let Some(centre) = Centre::of(context, search, star.side, group) else { return };
     let mut sizes = std::mem::take(&mut scratch.sizes);
-    measure(
-        context,
-        search.window,
-        centre,
-        star.side,
-        star.by_neighbour,
-        group,
-        scratch,
-        &mut sizes,
-    );
+    centre.measure(star.side, star.by_neighbour, scratch, &mut sizes);
     for (&place, &size) in group.iter().zip(&sizes) {
         if size >= 2 {
-            let accounts = || vec![context.graph.key(centre)];
-            credits.found(place, star.kind, size as usize, accounts);
+            centre.found(place, star.kind, size, credits);
         }
     }
-    credit(context, search, centre, &[star.side], group, &sizes, scratch, credits);
+    centre.credit(&[star.side], &sizes, scratch, credits);
     scratch.sizes = sizes;
 }
 
@@ -81,114 +72,239 @@ pub(crate) fn gather_scatter<T: Stamp, G: Adjacency<T>>(
     scratch: &mut StarScratch<T>,
     credits: &mut Credits,
 ) {
-    let Some(centre) = centre(context, side, group) else { return };
-    let whole = T::always();
-    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
-    // All that any of the group sees: the first one sees edges that are gone for the last.
-    let view = context.view(last).with_floor_of(context.view(first));
-    let is_possible = |side| context.graph.at_most(centre, side, whole, view) >= 2;
-    if !is_possible(Side::In) || !is_possible(Side::Out) {
+    let Some(centre) = Centre::of(context, search, side, group) else { return };
+    if !centre.has_two(Side::In) || !centre.has_two(Side::Out) {
         return;
     }
     let mut sizes = std::mem::take(&mut scratch.sizes);
-    let mut others = std::mem::take(&mut scratch.other_sizes);
-    measure(context, search.window, centre, Side::In, true, group, scratch, &mut sizes);
-    measure(context, search.window, centre, Side::Out, true, group, scratch, &mut others);
-    for ((&place, size), &other) in group.iter().zip(&mut sizes).zip(&others) {
+    let mut other_sizes = std::mem::take(&mut scratch.other_sizes);
+    centre.measure(Side::In, true, scratch, &mut sizes);
+    centre.measure(Side::Out, true, scratch, &mut other_sizes);
+    for ((&place, size), &other) in group.iter().zip(&mut sizes).zip(&other_sizes) {
         let is_loop = context.triggers[place as usize].is_loop();
         *size = if is_loop { 0 } else { other.min(*size) };
         if *size >= 2 {
-            let accounts = || vec![context.graph.key(centre)];
-            credits.found(place, Kind::GatherScatter, *size as usize, accounts);
+            centre.found(place, Kind::GatherScatter, *size, credits);
         }
     }
-    credit(context, search, centre, &[Side::In, Side::Out], group, &sizes, scratch, credits);
+    centre.credit(&[Side::In, Side::Out], &sizes, scratch, credits);
     scratch.sizes = sizes;
-    scratch.other_sizes = others;
+    scratch.other_sizes = other_sizes;
 }
 
-fn centre<T: Stamp, G>(
-    context: &SearchContext<'_, T, G>,
-    side: Side,
-    group: &[u32],
-) -> Option<u32> {
-    let first = context.triggers.get(*group.first()? as usize)?;
-    Some(first.end(side))
+/// An account, and the triggers of the batch that meet there.
+struct Centre<'a, T, G> {
+    context: &'a SearchContext<'a, T, G>,
+    search: SearchSettings<'a>,
+    account: u32,
+    group: &'a [u32],
+    first: u32,
+    last: u32,
 }
 
-/// The size of the window `(t - window, t]` at `centre` for each trigger of the group.
-#[expect(clippy::too_many_arguments, reason = "one call each for fan, degree and both sides")]
-fn measure<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    window: u64,
-    centre: u32,
-    side: Side,
-    by_neighbour: bool,
-    group: &[u32],
-    scratch: &mut StarScratch<T>,
-    sizes: &mut Vec<u32>,
-) {
-    sizes.clear();
-    let of = |place: u32| {
-        let time = context.triggers[place as usize].time;
-        (time.open(window), time)
-    };
-    if !by_neighbour {
-        sizes.extend(group.iter().map(|&place| {
-            context.graph.count(centre, side, of(place), context.view(place)) as u32
-        }));
-        return;
+impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
+    fn of(
+        context: &'a SearchContext<'a, T, G>,
+        search: SearchSettings<'a>,
+        side: Side,
+        group: &'a [u32],
+    ) -> Option<Centre<'a, T, G>> {
+        let (&first, &last) = (group.first()?, group.last()?);
+        let account = context.triggers.get(first as usize)?.end(side);
+        Some(Centre { context, search, account, group, first, last })
     }
-    if context.graph.is_ordered() {
-        let last = group[group.len() - 1];
-        let view = context.view(last);
-        if group.len() == 1 {
-            let entries = &mut scratch.entries;
-            entries.clear();
-            if !context.graph.gather(centre, side, of(last), view, hubs::LENGTH_MIN - 1, entries) {
-                return carry_on(context, window, centre, side, group, sizes);
-            }
-            sizes.push(distinct(entries.iter().copied(), &mut scratch.inside));
+
+    fn time(&self, place: u32) -> T {
+        self.context.triggers[place as usize].time
+    }
+
+    /// The window `(t - window, t]` of a trigger.
+    fn window(&self, place: u32) -> (T, T) {
+        let time = self.time(place);
+        (time.open(self.search.window), time)
+    }
+
+    /// Everything that any trigger of the group sees: the first one sees edges that are evicted for
+    /// the last.
+    fn view_of_all(&self) -> Visibility<T> {
+        self.context.view(self.last).with_floor_of(self.context.view(self.first))
+    }
+
+    /// Whether any trigger of the group can see two edges on a side.
+    fn has_two(&self, side: Side) -> bool {
+        self.context.graph.at_most(self.account, side, T::always(), self.view_of_all()) >= 2
+    }
+
+    fn found(&self, place: u32, kind: Kind, size: u32, credits: &mut Credits) {
+        let accounts = || vec![self.context.graph.key(self.account)];
+        credits.found(place, kind, size as usize, accounts);
+    }
+
+    /// The size of each trigger's window.
+    fn measure(
+        &self,
+        side: Side,
+        by_neighbour: bool,
+        scratch: &mut StarScratch<T>,
+        sizes: &mut Vec<u32>,
+    ) {
+        let Centre { context, account, group, last, .. } = *self;
+        sizes.clear();
+        if !by_neighbour {
+            let count = |&place: &u32| {
+                context.graph.count(account, side, self.window(place), context.view(place)) as u32
+            };
+            sizes.extend(group.iter().map(count));
             return;
         }
-        let length = context.graph.at_most(centre, side, of(last), view);
-        if length >= hubs::LENGTH_MIN {
-            return carry_on(context, window, centre, side, group, sizes);
+        if context.graph.is_ordered() {
+            let (window, view) = (self.window(last), context.view(last));
+            if group.len() == 1 {
+                let entries = &mut scratch.entries;
+                entries.clear();
+                let most = hubs::LENGTH_MIN - 1;
+                if !context.graph.gather(account, side, window, view, most, entries) {
+                    return self.carry_on(side, sizes);
+                }
+                sizes.push(distinct(entries.iter().copied(), &mut scratch.inside));
+                return;
+            }
+            if context.graph.at_most(account, side, window, view) >= hubs::LENGTH_MIN {
+                return self.carry_on(side, sizes);
+            }
         }
-    }
-    if group.len() == 1 || !context.graph.is_ordered() {
-        for &place in group {
-            let seen = context.graph.ascending(centre, side, of(place), context.view(place));
-            sizes.push(distinct(seen, &mut scratch.inside));
+        if group.len() == 1 || !context.graph.is_ordered() {
+            for &place in group {
+                let view = context.view(place);
+                let seen = context.graph.ascending(account, side, self.window(place), view);
+                sizes.push(distinct(seen, &mut scratch.inside));
+            }
+            return;
         }
-        return;
+        self.slide(side, scratch, sizes);
     }
-    slide(context, window, centre, side, group, scratch, sizes);
-}
 
-/// Distinct neighbours of a hub, from where its last trigger left off.
-fn carry_on<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    window: u64,
-    account: u32,
-    side: Side,
-    group: &[u32],
-    sizes: &mut Vec<u32>,
-) {
-    let kept = hubs::hub_key(account, side, window);
-    let key = context.graph.key(account);
-    let mut running = context.hubs.take_star(kept).unwrap_or_else(|| SlidingWindow::new(key, 0));
-    for &place in group {
-        let time = context.triggers[place as usize].time;
-        let window = (time.open(window), time);
-        let vertex = Vertex { account, side, window, view: context.view(place) };
-        if !running.is_of(context.graph, vertex) {
-            running = SlidingWindow::new(key, 0);
+    /// Distinct neighbours of a hub, from where its last trigger left off.
+    fn carry_on(&self, side: Side, sizes: &mut Vec<u32>) {
+        let Centre { context, account, .. } = *self;
+        let hub = hubs::hub_key(account, side, self.search.window);
+        let key = context.graph.key(account);
+        let mut running = context.hubs.take_star(hub).unwrap_or_else(|| SlidingWindow::new(key, 0));
+        for &place in self.group {
+            let window = self.window(place);
+            let vertex = Vertex { account, side, window, view: context.view(place) };
+            if !running.is_of(context.graph, vertex) {
+                running = SlidingWindow::new(key, 0);
+            }
+            running.advance(context.graph, &NoValues, vertex, false);
+            sizes.push(running.fan() as u32);
         }
-        running.advance(context.graph, &NoValues, vertex, false);
-        sizes.push(running.fan() as u32);
+        context.hubs.put_star(hub, running);
     }
-    context.hubs.put_star(kept, running);
+
+    /// Distinct neighbours of windows that only move forward, in a graph in order of time.
+    fn slide(&self, side: Side, scratch: &mut StarScratch<T>, sizes: &mut Vec<u32>) {
+        let Centre { context, account, first, last, .. } = *self;
+        let span = (self.window(first).0, self.time(last));
+        let StarScratch { inside, entries, .. } = scratch;
+        entries.clear();
+        context.graph.gather(account, side, span, self.view_of_all(), usize::MAX, entries);
+        inside.clear();
+        let (mut from, mut to, mut distinct) = (0, 0, 0u32);
+        for &place in self.group {
+            let ((oldest, time), view) = (self.window(place), context.view(place));
+            while let Some(one) =
+                entries.get(to).filter(|one| one.time <= time && view.has_arrived(one.seq))
+            {
+                let (count, _) = inside.entry(one.other);
+                *count += 1;
+                distinct += u32::from(*count == 1);
+                to += 1;
+            }
+            while let Some(one) = entries
+                .get(from)
+                .filter(|one| from < to && (one.time < oldest || !view.sees(**one)))
+            {
+                if let Some(count) = inside.get_mut(one.other) {
+                    *count -= 1;
+                    distinct -= u32::from(*count == 0);
+                }
+                from += 1;
+            }
+            sizes.push(distinct);
+        }
+    }
+
+    /// Credits each pattern to the batch's edges in it.
+    fn credit(
+        &self,
+        sides: &[Side],
+        sizes: &[u32],
+        scratch: &mut StarScratch<T>,
+        credits: &mut Credits,
+    ) {
+        let Centre { context, search, group, .. } = *self;
+        if sizes.iter().all(|&size| size < 2) {
+            return;
+        }
+        if context.is_causal || (group.len() == 1 && sides.len() == 1) {
+            for (&place, &size) in group.iter().zip(sizes) {
+                if size >= 2 && !context.triggers[place as usize].is_loop() {
+                    credits.add(place as usize, search.column_of(size as usize));
+                }
+            }
+            return;
+        }
+        for &side in sides {
+            self.own_edges(side, &mut scratch.entries);
+            self.credit_own(sizes, scratch, credits);
+        }
+    }
+
+    /// The batch's own edges on a side, in order of time.
+    fn own_edges(&self, side: Side, entries: &mut Vec<Entry<T>>) {
+        let Centre { context, account, first, last, .. } = *self;
+        let span = (self.window(first).0, self.time(last));
+        entries.clear();
+        let all = context.graph.descending(account, side, span, context.view(first));
+        if context.graph.is_ordered() {
+            entries.extend(all.take_while(|one| context.place(*one).is_some()));
+        } else {
+            entries.extend(all.filter(|one| context.place(*one).is_some()));
+        }
+        entries.reverse();
+    }
+
+    /// Credits each of the batch's own edges with the patterns whose windows reach it.
+    fn credit_own(&self, sizes: &[u32], scratch: &mut StarScratch<T>, credits: &mut Credits) {
+        let Centre { context, search, group, .. } = *self;
+        let StarScratch { entries, reach, .. } = scratch;
+        reach.clear();
+        reach.resize(search.bins.len(), 0);
+        // Triggers `left..entered` have the edge at hand in their windows.
+        let (mut left, mut entered) = (0, 0);
+        for entry in entries.iter() {
+            let is_reached = |&place: &u32| self.window(place).0 <= entry.time;
+            while group.get(entered).is_some_and(is_reached) {
+                if sizes[entered] >= 2 {
+                    reach[search.column_of(sizes[entered] as usize) - search.column] += 1;
+                }
+                entered += 1;
+            }
+            while left < entered && self.time(group[left]) < entry.time {
+                if sizes[left] >= 2 {
+                    reach[search.column_of(sizes[left] as usize) - search.column] -= 1;
+                }
+                left += 1;
+            }
+            let Some(place) = context.place(*entry) else { continue };
+            for (bin, &patterns) in reach.iter().enumerate() {
+                if patterns > 0 {
+                    credits.add_many(place, search.column + bin, patterns);
+                }
+            }
+        }
+    }
 }
 
 /// How many different neighbours there are.
@@ -213,112 +329,4 @@ fn distinct<T: Stamp>(
         inside.entry(other);
     }
     inside.len() as u32
-}
-
-/// Distinct neighbours of windows that only move forward, for a graph in order of time.
-fn slide<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    window: u64,
-    centre: u32,
-    side: Side,
-    group: &[u32],
-    scratch: &mut StarScratch<T>,
-    sizes: &mut Vec<u32>,
-) {
-    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
-    let span =
-        (context.triggers[first as usize].time.open(window), context.triggers[last as usize].time);
-    let StarScratch { inside, entries, .. } = scratch;
-    entries.clear();
-    // What the first trigger sees at the old end and the last one at the new end.
-    let view = context.view(last).with_floor_of(context.view(first));
-    context.graph.gather(centre, side, span, view, usize::MAX, entries);
-    inside.clear();
-    let (mut from, mut to, mut distinct) = (0, 0, 0u32);
-    for &place in group {
-        let time = context.triggers[place as usize].time;
-        let (oldest, view) = (time.open(window), context.view(place));
-        while let Some(one) =
-            entries.get(to).filter(|one| one.time <= time && view.has_arrived(one.seq))
-        {
-            let (count, _) = inside.entry(one.other);
-            *count += 1;
-            distinct += u32::from(*count == 1);
-            to += 1;
-        }
-        while let Some(one) =
-            entries.get(from).filter(|one| from < to && (one.time < oldest || !view.sees(**one)))
-        {
-            if let Some(count) = inside.get_mut(one.other) {
-                *count -= 1;
-                distinct -= u32::from(*count == 0);
-            }
-            from += 1;
-        }
-        sizes.push(distinct);
-    }
-}
-
-/// Credits each pattern to the batch's edges in it.
-#[expect(clippy::too_many_arguments, reason = "one call each for stars and gather-scatters")]
-fn credit<T: Stamp, G: Adjacency<T>>(
-    context: &SearchContext<'_, T, G>,
-    search: SearchSettings<'_>,
-    centre: u32,
-    sides: &[Side],
-    group: &[u32],
-    sizes: &[u32],
-    scratch: &mut StarScratch<T>,
-    credits: &mut Credits,
-) {
-    if sizes.iter().all(|&size| size < 2) {
-        return;
-    }
-    if context.is_causal || (group.len() == 1 && sides.len() == 1) {
-        for (&place, &size) in group.iter().zip(sizes) {
-            if size >= 2 && !context.triggers[place as usize].is_loop() {
-                credits.add(place as usize, search.column_of(size as usize));
-            }
-        }
-        return;
-    }
-    let time = |place: u32| context.triggers[place as usize].time;
-    let (Some(&first), Some(&last)) = (group.first(), group.last()) else { return };
-    let span = (time(first).open(search.window), time(last));
-    for &side in sides {
-        let StarScratch { entries, reach, .. } = scratch;
-        entries.clear();
-        let all = context.graph.descending(centre, side, span, context.view(first));
-        if context.graph.is_ordered() {
-            entries.extend(all.take_while(|one| context.place(*one).is_some()));
-        } else {
-            entries.extend(all.filter(|one| context.place(*one).is_some()));
-        }
-        entries.reverse();
-        reach.clear();
-        reach.resize(search.bins.len(), 0);
-        // Triggers `left..entered` have the edge at hand in their windows.
-        let (mut left, mut entered) = (0, 0);
-        for entry in entries.iter() {
-            let is_reached = |&place: &u32| time(place).open(search.window) <= entry.time;
-            while group.get(entered).is_some_and(is_reached) {
-                if sizes[entered] >= 2 {
-                    reach[search.column_of(sizes[entered] as usize) - search.column] += 1;
-                }
-                entered += 1;
-            }
-            while left < entered && time(group[left]) < entry.time {
-                if sizes[left] >= 2 {
-                    reach[search.column_of(sizes[left] as usize) - search.column] -= 1;
-                }
-                left += 1;
-            }
-            let Some(place) = context.place(*entry) else { continue };
-            for (bin, &patterns) in reach.iter().enumerate() {
-                if patterns > 0 {
-                    credits.add_many(place, search.column + bin, patterns);
-                }
-            }
-        }
-    }
 }

@@ -3,6 +3,7 @@
 use super::credits::Credits;
 use super::reach::{NONE, SearchEnds, TimedReach, TimedSearches};
 use super::search_context::{SearchContext, SearchSettings};
+use crate::edge::Visibility;
 use crate::edge::{Adjacency, Stamp};
 use crate::edge::{Entry, Side};
 use crate::kind::Kind;
@@ -67,6 +68,43 @@ fn window_of<T: Stamp, G: Adjacency<T>>(
     Some((first, last))
 }
 
+/// One of the two searches, and its next step.
+struct Front<'r, 'a, T> {
+    reach: &'r mut TimedReach<T>,
+    ends: SearchEnds,
+    /// Priority and account of the next step. Only the search's own steps change it.
+    next: Option<(u64, u32)>,
+    lookup: Option<Lookup<'a, T>>,
+}
+
+/// The edges of one step.
+#[derive(Clone, Copy)]
+struct Lookup<'a, T> {
+    cost: u64,
+    /// None: they do not lie together.
+    edges: Option<&'a [Entry<T>]>,
+}
+
+impl<'r, T: Stamp> Front<'r, '_, T> {
+    fn start(reach: &'r mut TimedReach<T>, ends: SearchEnds) -> Self {
+        reach.start(ends);
+        let next = reach.peek();
+        Front { reach, ends, next, lookup: None }
+    }
+
+    /// Finds the next step.
+    fn renew(&mut self) {
+        self.next = self.reach.peek();
+        self.lookup = None;
+    }
+
+    /// Passes over an account without edges.
+    fn skip(&mut self, (_, account): (u64, u32)) {
+        self.reach.take(account);
+        self.renew();
+    }
+}
+
 /// The paths from a trigger's target to its source.
 struct TemporalPaths<'a, T, G> {
     context: &'a SearchContext<'a, T, G>,
@@ -77,7 +115,7 @@ struct TemporalPaths<'a, T, G> {
     from_target: SearchEnds,
 }
 
-impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
+impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
     /// What may be walked to an account from which the source is reached: before the latest time
     /// at which a path leaves it.
     fn window_to(&self, (priority, account): (u64, u32)) -> (T, T) {
@@ -95,84 +133,111 @@ impl<T: Stamp, G: Adjacency<T>> TemporalPaths<'_, T, G> {
         (from, self.window_to(next_to).1)
     }
 
-    /// Searches from both ends, by latest departure and by earliest arrival, until each hop of a
-    /// path has been seen from one of them: then the earliest arrival that was not looked at is
-    /// not before the latest departure that was not. Says whether the budget was enough.
+    /// Searches from both ends, by latest departure and by earliest arrival, until one of them has
+    /// seen each hop of a path. Says whether the budget was enough.
     fn meet(&self, towards: &mut TimedReach<T>, away: &mut TimedReach<T>) -> bool {
-        let (graph, view) = (self.context.graph, self.context.view(self.place));
-        towards.start(self.to_source);
-        away.start(self.from_target);
-        // Only a search's own steps change what comes next in it, and what it will have cost then.
-        let (mut next_to, mut next_from) = (towards.peek(), away.peek());
-        let (mut known_to, mut known_from) = (None, None);
+        let mut back = Front::start(towards, self.to_source);
+        let mut ahead = Front::start(away, self.from_target);
         loop {
-            let (Some(to), Some(from)) = (next_to, next_from) else { return true };
-            let is_origin = to.1 == self.to_source.origin || from.1 == self.from_target.origin;
-            if !is_origin && from.0 >= u64::MAX - to.0 {
+            let (Some(next_back), Some(next_ahead)) = (back.next, ahead.next) else { return true };
+            if self.have_met(next_back, next_ahead) {
                 return true;
             }
-            let (span_to, span_from) = (self.window_to(to), self.window_from(from, to));
-            let look = |account, side, span| {
-                let all = graph.slice(account, side, span, view);
-                let cost = || self.context.cost(self.search, account, side, span, view);
-                (all.map_or_else(cost, |all| all.len() as u64), all)
-            };
-            let (cost_to, all_to) = *known_to.get_or_insert_with(|| look(to.1, Side::In, span_to));
-            if cost_to == 0 {
-                towards.take(to.1);
-                (next_to, known_to) = (towards.peek(), None);
+            let window_back = self.window_to(next_back);
+            let lookup_back = self.look_up(&mut back, next_back, window_back);
+            if lookup_back.cost == 0 {
+                back.skip(next_back);
                 continue;
             }
-            let (cost_from, all_from) =
-                *known_from.get_or_insert_with(|| look(from.1, Side::Out, span_from));
-            if cost_from == 0 {
-                away.take(from.1);
-                (next_from, known_from) = (away.peek(), None);
+            let window_ahead = self.window_from(next_ahead, next_back);
+            let lookup_ahead = self.look_up(&mut ahead, next_ahead, window_ahead);
+            if lookup_ahead.cost == 0 {
+                ahead.skip(next_ahead);
                 continue;
             }
-            let (cost_to, cost_from) = (towards.work + cost_to, away.work + cost_from);
-            if cost_to.min(cost_from) > self.search.work_max {
+            let cost_back = back.reach.work + lookup_back.cost;
+            let cost_ahead = ahead.reach.work + lookup_ahead.cost;
+            if cost_back.min(cost_ahead) > self.search.work_max {
                 return false;
             }
-            if cost_to <= cost_from {
-                let account = to.1;
-                towards.take(account);
-                towards.work += 1;
-                // The newest first: the oldest of a run ends up at its head, where a path starts.
-                let mut note = |one: Entry<T>| {
-                    towards.note(self.to_source, account, one, u64::MAX - one.time.offset());
-                };
-                match all_to {
-                    Some(all) => all.iter().rev().for_each(|one| note(*one)),
-                    None => graph.descending(account, Side::In, span_to, view).for_each(note),
-                }
-                self.queue(towards, Side::In);
-                // What leaves before all that arrives from now on is not looked at.
-                let first = if from.1 == self.from_target.origin { 0 } else { from.0 };
-                towards.fresh.retain(|&(priority, ..)| u64::MAX - priority > first);
-                self.touch(towards, Side::In);
-                (next_to, known_to) = (towards.peek(), None);
+            if cost_back <= cost_ahead {
+                self.expand(&mut back, next_back, lookup_back, window_back);
+                // A path cannot leave an account before the earliest arrival that is left.
+                let is_origin = next_ahead.1 == self.from_target.origin;
+                let first = if is_origin { 0 } else { next_ahead.0 };
+                back.reach.fresh.retain(|&(priority, ..)| u64::MAX - priority > first);
+                self.touch(back.reach, Side::In);
+                back.renew();
             } else {
-                let account = from.1;
-                away.take(account);
-                away.work += 1;
-                let mut note = |one: Entry<T>| {
-                    away.note(self.from_target, account, one, one.time.offset());
-                };
-                match all_from {
-                    // Less is left to be looked at, perhaps, than when it was found.
-                    Some(all) => {
-                        all.iter()
-                            .take_while(|one| one.time <= span_from.1)
-                            .for_each(|one| note(*one));
-                    }
-                    None => graph.ascending(account, Side::Out, span_from, view).for_each(note),
-                }
-                self.queue(away, Side::Out);
-                self.touch(away, Side::Out);
-                (next_from, known_from) = (away.peek(), None);
+                self.expand(&mut ahead, next_ahead, lookup_ahead, window_ahead);
+                self.touch(ahead.reach, Side::Out);
+                ahead.renew();
             }
         }
+    }
+
+    /// Whether the earliest arrival that is left is not before the latest departure that is left.
+    /// Then no path has a hop that neither search has seen.
+    fn have_met(&self, next_back: (u64, u32), next_ahead: (u64, u32)) -> bool {
+        let is_origin =
+            next_back.1 == self.to_source.origin || next_ahead.1 == self.from_target.origin;
+        !is_origin && next_ahead.0 >= u64::MAX - next_back.0
+    }
+
+    /// The edges of a search's next step. They stay known while the other search steps.
+    fn look_up(
+        &self,
+        front: &mut Front<'_, 'a, T>,
+        (_, account): (u64, u32),
+        window: (T, T),
+    ) -> Lookup<'a, T> {
+        *front.lookup.get_or_insert_with(|| {
+            let (graph, view, side) = (self.context.graph, self.view(), front.ends.side);
+            let edges = graph.slice(account, side, window, view);
+            let cost = || self.context.cost(self.search, account, side, window, view);
+            Lookup { cost: edges.map_or_else(cost, |edges| edges.len() as u64), edges }
+        })
+    }
+
+    /// Takes a search's next step: notes the edges of one account.
+    fn expand(
+        &self,
+        front: &mut Front<'_, 'a, T>,
+        (_, account): (u64, u32),
+        lookup: Lookup<'a, T>,
+        window: (T, T),
+    ) {
+        let (graph, view, ends) = (self.context.graph, self.view(), front.ends);
+        let reach = &mut *front.reach;
+        reach.take(account);
+        reach.work += 1;
+        match ends.side {
+            // The newest first: the oldest of a run ends up at its head, where a path starts.
+            Side::In => {
+                let note = |one: Entry<T>| {
+                    reach.note(ends, account, one, u64::MAX - one.time.offset());
+                };
+                match lookup.edges {
+                    Some(edges) => edges.iter().rev().copied().for_each(note),
+                    None => graph.descending(account, Side::In, window, view).for_each(note),
+                }
+            }
+            Side::Out => {
+                let note = |one: Entry<T>| reach.note(ends, account, one, one.time.offset());
+                match lookup.edges {
+                    // The window may have become shorter since the lookup.
+                    Some(edges) => {
+                        edges.iter().copied().take_while(|one| one.time <= window.1).for_each(note);
+                    }
+                    None => graph.ascending(account, Side::Out, window, view).for_each(note),
+                }
+            }
+        }
+        self.queue(front.reach, ends.side);
+    }
+
+    fn view(&self) -> Visibility<T> {
+        self.context.view(self.place)
     }
 
     /// Has accounts that were just found looked at some time, but for those that lead nowhere.
