@@ -1,59 +1,59 @@
-//! What can go wrong.
+//! Errors of a graph.
 
-/// Why a call did nothing.
+/// The reason why a call was rejected or failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// A setting that makes no sense.
+    /// A contradictory setting.
     #[error("{parameter} {reason}")]
     Setting {
-        /// Which one.
+        /// The name of the setting.
         parameter: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Columns of different lengths.
+    /// Columns have different lengths.
     #[error("column {column} has {rows} rows, but the edge ids have {expected}")]
     Rows {
-        /// Which column.
+        /// The column.
         column: &'static str,
-        /// Its length.
+        /// The length of the column.
         rows: usize,
         /// The length of the ids.
         expected: usize,
     },
-    /// Another number of measured columns than the settings say.
+    /// The number of measured columns differs from the settings.
     #[error("{given} measured columns were given, but the statistics are of {expected}")]
     Columns {
-        /// As given.
+        /// Columns of the call.
         given: usize,
         /// As in [`crate::StatisticsSettings::columns`].
         expected: usize,
     },
-    /// A value of which no statistics can be made: it would stay in the sums of its account.
+    /// A measured value is not finite; it would stay in the sums of its account.
     #[error("measured column {column} is {value} in row {row}; it must be finite")]
     NotFinite {
-        /// Its number among the measured columns.
+        /// The number of the column among the measured ones.
         column: usize,
         /// The row of the call.
         row: usize,
-        /// As given.
+        /// The value.
         value: f64,
     },
-    /// More edges than one graph holds.
+    /// The graph would hold too many edges.
     #[error("{added} rows on top of {alive} edges are more than a graph holds ({most})")]
     TooMany {
         /// Rows of the call.
         added: usize,
-        /// Edges that are alive, and those that wait for older ones to go.
+        /// Edges that are alive, and removed ones behind them.
         alive: usize,
         /// The limit.
         most: usize,
     },
-    /// Room for the result is of the wrong size.
+    /// The cells have the wrong length.
     #[error("the result needs {expected} values, but there is room for {given}")]
     Room {
-        /// As given.
+        /// The length of the cells.
         given: usize,
         /// Rows times columns.
         expected: usize,
@@ -71,21 +71,21 @@ pub enum GraphError {
     OutOfMemory {
         /// Rows of the call.
         rows: usize,
-        /// What was asked for in vain.
+        /// The size of the allocation that failed.
         bytes: usize,
-        /// Rows at the beginning of the call that are in the graph now. 0 means that nothing has
-        /// changed: more may be there only in a call of many thousand rows, which is taken in
-        /// parts, when another part of the process took memory meanwhile.
+        /// How many of the call's first rows are in the graph now. 0 means that nothing changed. A
+        /// call with many thousand rows is added in parts; a later part fails if another thread
+        /// takes the memory meanwhile.
         taken: usize,
     },
-    /// A segment that is not one, or not of this graph.
+    /// A segment is malformed, or belongs to another graph.
     #[error("{what} are {given}, where {expected} are possible")]
     Segment {
-        /// What does not fit.
+        /// The part that does not fit.
         what: &'static str,
-        /// As given.
+        /// The value found.
         given: u64,
-        /// What would fit.
+        /// A value that would fit.
         expected: u64,
     },
     /// Edges of a segment could not be read.
@@ -93,30 +93,30 @@ pub enum GraphError {
     Lost {
         /// Time of the segment's first edge.
         base: i64,
-        /// What was heard.
+        /// The reason that the row source gave.
         reason: String,
     },
-    /// Rows that were learned ahead have no features yet: other rows would see them.
+    /// Pending rows have no features yet, and other rows would see them.
     #[error("{rows} rows that were learned ahead have no features yet")]
     Pending {
-        /// So many.
+        /// How many rows wait.
         rows: usize,
     },
-    /// Rows of a call are provisional: other rows would see them.
+    /// Provisional rows may be taken back, and other rows would see them.
     #[error("{rows} rows are neither kept nor taken back yet")]
     Provisional {
-        /// So many.
+        /// How many rows are provisional.
         rows: u64,
     },
-    /// Patterns can be named by their edges only where ids are kept.
+    /// Patterns are named by the ids of their edges, which the settings do not keep.
     #[error("patterns need the ids of older edges: set keeps_ids")]
     NoIds,
     /// Threads could not be started.
     #[error("{threads} threads could not be started: {reason}")]
     Threads {
-        /// As in the settings.
+        /// The number in the settings.
         threads: usize,
-        /// What the system said.
+        /// The reason that the system gave.
         reason: String,
     },
 }

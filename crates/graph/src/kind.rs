@@ -7,15 +7,15 @@ use crate::edge::Side;
 pub enum Kind {
     /// Distinct payers of an account.
     FanIn,
-    /// Distinct payees of an account.
+    /// Distinct neighbours that an account pays.
     FanOut,
     /// Payments to an account.
     DegreeIn,
-    /// Payments of an account.
+    /// Payments by an account.
     DegreeOut,
     /// Two accounts joined through two or more others.
     ScatterGather,
-    /// A cycle whose payments follow each other in time.
+    /// A cycle of payments in increasing order of time.
     TemporalCycle,
     /// A cycle of limited length, in any order of time.
     SimpleCycle,
@@ -38,7 +38,7 @@ impl Kind {
         Kind::GatherScatter,
     ];
 
-    /// Its name in columns and tables.
+    /// The name of the pattern in columns and tables.
     pub fn name(self) -> &'static str {
         match self {
             Kind::FanIn => "fan_in",
@@ -52,7 +52,7 @@ impl Kind {
         }
     }
 
-    /// Whether the triggers of one account are looked at together, and on which sides.
+    /// The sides on which triggers of one account are searched together; none for cycles.
     pub(crate) fn sides(self) -> &'static [Side] {
         match self {
             Kind::FanIn | Kind::DegreeIn => &[Side::In],

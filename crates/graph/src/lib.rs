@@ -1,8 +1,21 @@
-//! `farrow_graph` computes features of a stream of transactions: the shapes that each one
-//! completes in the graph of those before it, and statistics of the accounts at its ends.
+//! `farrow_graph` computes features of a stream of transactions: the patterns that each one
+//! completes in the graph of earlier ones, and statistics of both accounts.
 //!
-//! It reads no files and knows no Python and no other machines; the bindings and the command bring
-//! rows as slices, and older parts of a graph as Arrow buffers, wherever these lie. What each figure means is defined in `docs/graph.md`.
+//! It reads no files, and knows neither Python nor other machines. The bindings and the command
+//! bring rows as slices, and segments as Arrow buffers in any memory. `docs/graph.md` defines each
+//! figure.
+//!
+//! | room | what it holds |
+//! | --- | --- |
+//! | `edge/` | edges, timestamps, visibility, and the interface of a graph to its searches |
+//! | `accounts/` | the small numbers of accounts, and maps from them |
+//! | `store/` | the newest edges: adjacency lists in an arena, and edges in order of arrival |
+//! | `segment/` | immutable parts of a graph, their indexes, and freezing |
+//! | `statistics/` | moments and sliding windows of one account |
+//! | `patterns/` | the searches, one file for each pattern |
+//! | `stream/` | one stream: the newest edges and segments as one graph, insertion, eviction,
+//! rollback |
+//! | `features/` | what one call computes, and the public interface |
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,13 @@
-//! Growth of a graph that says so where there is no memory, and leaves what is there as it was.
+//! Fallible growth: without memory a graph reports an error and keeps what it has.
 
 use crate::error::GraphError;
 use std::alloc::{Layout, handle_alloc_error};
 use std::collections::VecDeque;
 
-/// There was no memory.
+/// An allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfMemory {
-    /// What was asked for.
+    /// The size of the allocation.
     pub bytes: usize,
 }
 
@@ -18,19 +18,19 @@ impl OutOfMemory {
     }
 }
 
-/// Makes room for exactly so many values more.
+/// Makes room for exactly `more` values.
 pub(crate) fn reserve_exact<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
     all.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Makes room for so many values more, or twice as many as there are.
+/// Makes room for `more` values, at least doubling.
 pub(crate) fn reserve<V>(all: &mut Vec<V>, more: usize) -> Result<(), OutOfMemory> {
     let bytes = all.len().saturating_add(more).saturating_mul(size_of::<V>());
     all.try_reserve(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Makes room for so many values more: by a sixteenth, so that a large deque is never half empty.
+/// Makes room for `more` values. Growth is a sixteenth, so that a large deque is never half empty.
 pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), OutOfMemory> {
     if deque.capacity() - deque.len() >= more {
         return Ok(());
@@ -40,7 +40,7 @@ pub(crate) fn make_room<V>(deque: &mut VecDeque<V>, more: usize) -> Result<(), O
     deque.try_reserve_exact(more).map_err(|_| OutOfMemory { bytes })
 }
 
-/// Gives room back, where an eighth is more than there is in it.
+/// Gives room back where more than an eighth is free.
 pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
     let len = deque.len();
     if deque.capacity() > len + len / 8 + 512 {
@@ -48,17 +48,17 @@ pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
     }
 }
 
-/// Whether there is memory for so many bytes now. What cannot say that it found none (trees, tables
-/// of a search) is asked for in advance, all at once.
+/// Checks that so many bytes can be allocated now. Trees and search tables cannot report a failure,
+/// so their memory is asked for in advance.
 pub(crate) fn probe(bytes: usize) -> Result<(), OutOfMemory> {
     let mut room: Vec<u8> = Vec::new();
     reserve_exact(&mut room, bytes)?;
-    // Else the compiler sees that nobody uses it.
+    // Otherwise the compiler removes the unused allocation.
     std::hint::black_box(room.as_ptr());
     Ok(())
 }
 
-/// For callers that cannot say it.
+/// For callers that cannot report the error.
 pub(crate) fn or_abort<V>(grown: Result<V, OutOfMemory>) -> V {
     grown.unwrap_or_else(|full| {
         let layout = Layout::array::<u8>(full.bytes).unwrap_or(Layout::new::<u8>());

@@ -8,7 +8,7 @@ pub(crate) fn hash(key: i64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Hashes account numbers: they are dense and nobody's to choose.
+/// Hashes small numbers of accounts. They are dense, and no caller chooses them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AccountHash;
 

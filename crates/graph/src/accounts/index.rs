@@ -1,25 +1,25 @@
-//! Where accounts are found by the caller's number: a table that is one line of memory to a probe.
+//! A hash table from the callers' account numbers to small ones; a probe reads one line of memory.
 //!
-//! A slot has an account's small number and, in the bits above, a tag of its hash: other accounts'
-//! numbers are next to never looked at. Probes go on from slot to slot, so most end in the line
-//! where they began. The table is between three and five sixths full; it grows by a
+//! A slot holds an account's small number and, in the bits above it, a tag of the account's hash.
+//! The tag makes a look at another account's number rare. Probes go on from slot to slot, so most
+//! end in the line where they began. The table is between three and five sixths full. It grows by a
 //! sixth, and shrinks by as much.
 
 use super::keys::AccountKeys;
 use crate::accounts::hash;
 use crate::memory::{OutOfMemory, reserve_exact};
 
-/// A slot that nobody has had,
+/// A slot that has never been used.
 const EMPTY: u32 = 0;
-/// and one whose account has been forgotten: probes go on.
+/// A slot whose account has been forgotten; probes go on behind it.
 const FORGOTTEN: u32 = 1;
-/// Small numbers are kept with so much added.
+/// A slot holds a small number plus this, which leaves room for the two marks.
 const FIRST: u32 = 2;
 const SLOTS_MIN: usize = 32;
-/// Slots that are moved together.
+/// Slots that are moved together, so that the waits for their numbers overlap.
 const TOGETHER: usize = 64;
 
-/// Slots for so many accounts, and some more.
+/// The slots of a table for a number of accounts, and some more.
 fn room_for(accounts: usize) -> usize {
     ((accounts + 1) * 7 / 5).max(SLOTS_MIN)
 }
@@ -27,7 +27,7 @@ fn room_for(accounts: usize) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct AccountIndex {
     slots: Vec<u32>,
-    /// Bits of a slot that say the account.
+    /// The low bits of a slot, which hold the account.
     bits: u32,
     len: usize,
     /// Slots that are not empty.
@@ -44,14 +44,14 @@ impl AccountIndex {
         self.slots.capacity() * size_of::<u32>()
     }
 
-    /// A table for so many accounts with the numbers from 0 on.
+    /// A table for accounts with the small numbers from 0 on.
     pub(crate) fn with_room(accounts: usize) -> Result<AccountIndex, OutOfMemory> {
         AccountIndex::empty(room_for(accounts), accounts)
     }
 
-    /// An empty table of so many slots, while there are so many numbers.
+    /// An empty table with `room` slots, while small numbers are below `numbers`.
     fn empty(room: usize, numbers: usize) -> Result<AccountIndex, OutOfMemory> {
-        // Numbers that are given out until it is full.
+        // More numbers are given out until the table is full.
         let bits = usize::BITS - (numbers + room + FIRST as usize).leading_zeros();
         if bits >= u32::BITS {
             return Err(OutOfMemory { bytes: room.saturating_mul(size_of::<u64>()) });
@@ -62,22 +62,22 @@ impl AccountIndex {
         Ok(AccountIndex { slots, bits, len: 0, used: 0 })
     }
 
-    /// Where probes for a hash begin.
+    /// The slot where probes for a hash begin.
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.slots.len() as u64) >> 32) as usize
     }
 
-    /// What the slot of an account holds.
+    /// The content of an account's slot.
     fn slot(&self, hash: u64, at: u32) -> u32 {
         (hash as u32) << self.bits | (at + FIRST)
     }
 
-    /// The place behind another.
+    /// The slot behind another.
     fn next(&self, place: usize) -> usize {
         if place + 1 == self.slots.len() { 0 } else { place + 1 }
     }
 
-    /// The account of this hash for which `is_it`.
+    /// The account with this hash for which `is_it` holds.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let tag = (hash as u32) << self.bits;
         let mut place = self.home(hash);
@@ -96,33 +96,33 @@ impl AccountIndex {
         }
     }
 
-    /// Reads where probes for a hash begin, so that the waits of many overlap.
+    /// Reads the slot where probes for a hash begin, so that the waits of many overlap.
     pub(crate) fn touch(&self, hash: u64) -> u32 {
         self.slots.get(self.home(hash)).copied().unwrap_or_default()
     }
 
-    /// Sees to it that one more account fits, whose small number is `at`; those that are known have
-    /// these numbers.
+    /// Makes room for one more account with small number `at`. `keys` are those of the known
+    /// accounts.
     pub(crate) fn make_room(&mut self, at: usize, keys: &AccountKeys) -> Result<(), OutOfMemory> {
         let is_full = (self.used + 1) * 6 > self.slots.len() * 5;
         if !is_full && at + (FIRST as usize) < 1 << self.bits {
             return Ok(());
         }
         let room = room_for(self.len);
-        // Where many were forgotten and as many came it keeps its size.
+        // A table in which accounts come and go keeps its size.
         let room = if room * 8 > self.slots.len() * 7 { room } else { self.slots.len() };
         self.resize(room, at.max(keys.len()), keys)
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self, keys: &AccountKeys) {
         if self.len * 5 < self.slots.len() * 3 && self.slots.len() > SLOTS_MIN {
-            // Where there is no memory for it, it stays as it is.
+            // Without memory for a copy the table stays as it is.
             _ = self.resize(room_for(self.len), keys.len(), keys);
         }
     }
 
-    /// The same accounts in so many slots.
+    /// Moves the accounts to a table with `room` slots.
     fn resize(
         &mut self,
         room: usize,
@@ -132,7 +132,7 @@ impl AccountIndex {
         let empty = AccountIndex::empty(room, numbers)?;
         let old = std::mem::replace(self, empty);
         let mask = (1u32 << old.bits) - 1;
-        // Together: the waits for their numbers overlap.
+        // In groups: the waits for their numbers overlap.
         for some in old.slots.chunks(TOGETHER) {
             let mut hashes = [0; TOGETHER];
             for (hash_of, slot) in hashes.iter_mut().zip(some) {
@@ -148,7 +148,7 @@ impl AccountIndex {
         Ok(())
     }
 
-    /// Adds an account that is not known; `make_room` has made room.
+    /// Adds an unknown account, after `make_room`.
     pub(crate) fn insert(&mut self, hash: u64, at: u32) {
         let mut place = self.home(hash);
         while self.slots[place] >= FIRST {
@@ -159,7 +159,7 @@ impl AccountIndex {
         self.slots[place] = self.slot(hash, at);
     }
 
-    /// Where the slot of an account is.
+    /// The position of an account's slot.
     fn place(&self, hash: u64, at: u32) -> Option<usize> {
         let slot = self.slot(hash, at);
         let mut place = self.home(hash);
@@ -172,19 +172,19 @@ impl AccountIndex {
         }
     }
 
-    /// Says that an account has another small number now.
+    /// Changes the small number of an account.
     pub(crate) fn rename(&mut self, hash: u64, old: u32, new: u32) {
         if let Some(place) = self.place(hash, old) {
             self.slots[place] = self.slot(hash, new);
         }
     }
 
-    /// Forgets an account; false if it is not known.
+    /// Removes an account; false if it is unknown.
     pub(crate) fn remove(&mut self, hash: u64, at: u32) -> bool {
         let Some(place) = self.place(hash, at) else { return false };
         self.len -= 1;
         self.slots[place] = FORGOTTEN;
-        // No probe goes on from here if the next slot is empty.
+        // A probe never passes here if the next slot is empty.
         let mut last = Some(place).filter(|_| self.slots[self.next(place)] == EMPTY);
         while let Some(place) = last.filter(|&place| self.slots[place] == FORGOTTEN) {
             self.slots[place] = EMPTY;
@@ -207,7 +207,7 @@ mod tests {
         #[test]
         fn it_equals_a_plain_list(steps in prop::collection::vec((0..300i64, any::<bool>()), 1..3000)) {
             let mut index = AccountIndex::default();
-            // The same key may be at many places, but is alive at one.
+            // A key may have been stored at several places, but is alive at one.
             let (mut keys, mut alive): (AccountKeys, Vec<bool>) = Default::default();
             for (key, is_removal) in steps {
                 let known = (0..keys.len()).find(|&at| alive[at] && keys.get(at as u32) == Some(key));

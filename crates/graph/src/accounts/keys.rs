@@ -1,4 +1,5 @@
-//! The callers' numbers of accounts: four bytes each while all lie near the first, else eight.
+//! The callers' account numbers by small number: four bytes each while all lie near the first, else
+//! eight.
 
 use crate::memory::{OutOfMemory, reserve_exact};
 
@@ -15,12 +16,12 @@ impl Default for AccountKeys {
     }
 }
 
-/// A number's distance from a base, if it is narrow.
+/// The distance of a number from a base, if it fits.
 fn distance(base: i64, key: i64) -> Option<u32> {
     u32::try_from(i128::from(key) - i128::from(base)).ok()
 }
 
-/// Makes room for one more: a little at a time, doubling would leave half of a large graph empty.
+/// Makes room for one more. Growth is small: doubling would leave half of a large graph empty.
 fn grow<V>(all: &mut Vec<V>) -> Result<(), OutOfMemory> {
     if all.len() == all.capacity() {
         reserve_exact(all, (all.len() / 32).max(64))?;
@@ -45,11 +46,12 @@ impl AccountKeys {
         }
     }
 
-    /// Sees to it that `put` of this number needs no memory, behind the last if `is_new`.
+    /// Makes sure that a `put` of this number needs no memory; `is_new` says that it is appended.
     pub(crate) fn make_room(&mut self, key: i64, is_new: bool) -> Result<(), OutOfMemory> {
         if let AccountKeys::Narrow(base, all) = self {
             if all.is_empty() {
-                // As far from the first to both sides.
+                // The base lies before the first number, so that distances reach as far to either
+                // side.
                 *base = key.saturating_sub(1 << (u32::BITS - 1));
             }
             if distance(*base, key).is_none() {
@@ -66,7 +68,7 @@ impl AccountKeys {
         }
     }
 
-    /// Makes room for so many at once.
+    /// Makes room for more numbers at once.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         match self {
             AccountKeys::Narrow(_, all) => reserve_exact(all, more),
@@ -74,7 +76,7 @@ impl AccountKeys {
         }
     }
 
-    /// Says the number of an account: of one that was forgotten, or of the next.
+    /// Sets the number of an account that exists, or of the next one.
     pub(crate) fn put(&mut self, at: usize, key: i64) {
         fn put<V>(all: &mut Vec<V>, at: usize, value: V) {
             match all.get_mut(at) {
@@ -97,7 +99,7 @@ impl AccountKeys {
         }
     }
 
-    /// Gives back what there is room for.
+    /// Gives unused room back.
     pub(crate) fn shrink(&mut self) {
         match self {
             AccountKeys::Narrow(_, all) => all.shrink_to_fit(),

@@ -1,4 +1,4 @@
-//! Accounts: the caller's 64-bit numbers on one side, small dense ones on the other.
+//! Accounts: the callers' 64-bit numbers, and the small dense numbers that the graph uses instead.
 
 mod hash;
 mod index;
@@ -18,11 +18,11 @@ use keys::AccountKeys;
 
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
-    /// The callers' numbers.
+    /// The callers' numbers, by small number.
     keys: AccountKeys,
     index: AccountIndex,
     free: Vec<u32>,
-    /// Place of each account in the order of first appearance, where somebody asks for it.
+    /// The position of each account in the order of first appearance, where that is remembered.
     orders: Option<Vec<u64>>,
     appeared: u64,
 }
@@ -31,14 +31,13 @@ pub(crate) struct Accounts {
 const GUESSED: usize = 128;
 
 impl Accounts {
-    /// With `remembers`, the order of first appearance is kept.
+    /// `remembers` says whether the order of first appearance is needed.
     pub(crate) fn new(remembers: bool) -> Accounts {
         Accounts { orders: remembers.then(Vec::new), ..Accounts::default() }
     }
 
-    /// Writes who the ends of these edges (source, target, time) are, as far as they are known.
-    /// Together: the waits for their memory overlap, first for where each is in the index, then for
-    /// the number of who it may be.
+    /// Fills in the ends of these edges (source, target, time) that are known. Works in groups: the
+    /// waits for the index overlap, then those for the numbers that it guesses.
     pub(crate) fn guess<T>(
         &self,
         records: &mut [Record<T>],
@@ -65,7 +64,7 @@ impl Accounts {
         }
     }
 
-    /// The dense number of an account, a new one if it is not known.
+    /// The small number of an account, a new one if the account is unknown.
     pub(crate) fn intern(&mut self, key: i64) -> Result<u32, OutOfMemory> {
         let hash = hash(key);
         let Accounts { keys, index, free, orders, appeared } = self;
@@ -93,13 +92,13 @@ impl Accounts {
         self.index.find(hash(key), |at| self.keys.get(at) == Some(key))
     }
 
-    /// How many have appeared so far.
+    /// How many accounts have appeared so far.
     pub(crate) fn appeared(&self) -> u64 {
         self.appeared
     }
 
-    /// Where the order of first appearance is kept: forgets those that appeared since there were
-    /// so many. They have no edges.
+    /// Removes the accounts that appeared since a checkpoint, where the order is remembered. They
+    /// have no edges.
     pub(crate) fn rewind(&mut self, numbered: usize, appeared: u64) {
         let Accounts { keys, index, orders, .. } = self;
         let Some(orders) = orders else { return };
@@ -111,31 +110,31 @@ impl Accounts {
         self.appeared = appeared;
     }
 
-    /// Forgets accounts without edges. Together: the waits for their memory overlap.
+    /// Removes accounts without edges. Works on all at once: the waits for their memory overlap.
     pub(crate) fn forget(&mut self, accounts: &[u32]) {
         let hashes = accounts.iter().map(|&at| hash(self.key(at)));
         let slots = hashes.map(|hash| self.index.touch(hash));
         std::hint::black_box(slots.fold(0, |all, one| all ^ one));
         for &at in accounts {
             let is_known = self.index.remove(hash(self.key(at)), at);
-            // Where there is no memory to remember it, the number is not used again.
+            // Without memory to remember a small number, it is not used again.
             if is_known && reserve(&mut self.free, 1).is_ok() {
                 self.free.push(at);
             }
         }
     }
 
-    /// Small numbers that nobody has.
+    /// Small numbers without an account.
     pub(crate) fn idle(&self) -> usize {
         self.free.len()
     }
 
-    /// Has no account get one of the idle numbers from `end` on again.
+    /// Never gives out the idle small numbers from `end` on.
     pub(crate) fn forget_idle_from(&mut self, end: usize) {
         self.free.retain(|&at| (at as usize) < end);
     }
 
-    /// Gives an account an idle number, where there is one.
+    /// Moves an account to an idle small number, if there is one.
     pub(crate) fn renumber(&mut self, old: u32) -> Option<u32> {
         let (key, new) = (self.key(old), self.free.pop()?);
         self.keys.put(new as usize, key);
@@ -143,13 +142,13 @@ impl Accounts {
         Some(new)
     }
 
-    /// Forgets small numbers from `end` on, which nobody has.
+    /// Drops the small numbers from `end` on, which belong to no account.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.keys.truncate(end);
         self.keys.shrink();
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self) {
         if self.free.capacity() > 2 * self.free.len() + GUESSED {
             self.free.shrink_to(self.free.len() + GUESSED);
@@ -165,7 +164,7 @@ impl Accounts {
         self.orders.as_ref().and_then(|orders| orders.get(at as usize)).copied().unwrap_or_default()
     }
 
-    /// All accounts in the order of their first appearance; none where it is not kept.
+    /// All accounts in the order of first appearance; none where the order is not remembered.
     pub(crate) fn by_appearance(&self) -> Vec<u32> {
         let Some(orders) = &self.orders else { return Vec::new() };
         let mut all: Vec<(u64, u32)> = orders.iter().copied().zip(0..).collect();
@@ -173,12 +172,13 @@ impl Accounts {
         all.into_iter().map(|(_, account)| account).collect()
     }
 
-    /// The same, by the callers' numbers.
+    /// The callers' numbers of all accounts in the order of first appearance.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         self.by_appearance().into_iter().map(|account| self.key(account)).collect()
     }
 
-    /// The same accounts under other small numbers; where their order is kept, in that order.
+    /// The same accounts under new small numbers; these follow the remembered order, if there is
+    /// one.
     pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<Accounts, OutOfMemory> {
         let named = numbering.named();
         let mut accounts = Accounts::new(self.orders.is_some());
@@ -204,12 +204,12 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// The callers' numbers of the accounts whose small numbers are `from` and above.
+    /// The callers' numbers of the accounts with small numbers from `from` on.
     pub(crate) fn keys(&self, from: usize) -> impl Iterator<Item = i64> {
         self.keys.iter().skip(from)
     }
 
-    /// Small numbers are below this one.
+    /// All small numbers are below this one.
     pub(crate) fn numbered(&self) -> usize {
         self.keys.len()
     }

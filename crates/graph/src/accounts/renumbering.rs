@@ -1,4 +1,4 @@
-//! Other small numbers for the accounts of a graph that is made anew.
+//! New small numbers for the accounts of a graph that is rebuilt.
 
 use crate::edge::NO_ACCOUNT;
 use crate::memory::{OutOfMemory, reserve_exact};
@@ -12,7 +12,7 @@ pub(crate) struct Renumbering {
 }
 
 impl Renumbering {
-    /// None has a new number yet, of so many old ones; so many will be named, at most.
+    /// Room for `numbered` old numbers, of which at most `named` will get a new one.
     pub(crate) fn new(numbered: usize, named: usize) -> Result<Renumbering, OutOfMemory> {
         let (mut new, mut old) = (Vec::new(), Vec::new());
         reserve_exact(&mut new, numbered)?;

@@ -1,12 +1,12 @@
-//! A map from accounts that is emptied at no cost, once a trigger.
+//! A map from accounts that a search can empty at no cost for each trigger.
 
-/// Small maps stay in the innermost cache even when the table once was large.
+/// Small maps stay in the innermost cache, even when the table once was large.
 const SLOTS_MIN: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot<V> {
     account: u32,
-    /// Whether the slot is taken: equal to the table's epoch.
+    /// The slot is taken if this equals the table's epoch.
     epoch: u32,
     value: V,
 }
@@ -14,7 +14,7 @@ struct Slot<V> {
 #[derive(Debug)]
 pub(crate) struct AccountTable<V> {
     slots: Vec<Slot<V>>,
-    /// Slots in use now: a power of two, less one.
+    /// Slots in use now, less one; their number is a power of two.
     mask: usize,
     len: usize,
     epoch: u32,
@@ -42,7 +42,7 @@ impl<V: Copy + Default> AccountTable<V> {
         }
     }
 
-    /// The same, with room for so many accounts.
+    /// Empties the table and makes room for a number of accounts.
     pub(crate) fn clear_for(&mut self, most: usize) {
         self.clear();
         self.mask = (2 * most + 2).next_power_of_two().max(SLOTS_MIN) - 1;
@@ -78,7 +78,7 @@ impl<V: Copy + Default> AccountTable<V> {
         (slot.epoch == self.epoch).then_some(&mut slot.value)
     }
 
-    /// The value of an account and whether it is new: `V::default()` then.
+    /// The value of an account, and whether it is new. A new value is `V::default()`.
     pub(crate) fn entry(&mut self, account: u32) -> (&mut V, bool) {
         if self.len * 3 > self.mask * 2 {
             self.grow();
@@ -105,7 +105,7 @@ impl<V: Copy + Default> AccountTable<V> {
         if self.slots.len() <= self.mask {
             self.slots.resize(self.mask + 1, Slot::default());
         }
-        // A new epoch frees what lies in the way, here and in the half that is used again.
+        // A new epoch frees the stale slots, also those of the part that comes into use again.
         self.epoch = self.epoch.wrapping_add(1);
         if self.epoch == 0 {
             self.slots.fill(Slot::default());

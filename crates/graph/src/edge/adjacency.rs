@@ -1,34 +1,33 @@
-//! The temporal graph: who paid whom, and when.
+//! The interface through which searches read a graph.
 //!
-//! [`DynamicGraph`] holds the newest edges as time-sorted lists of both ends, one half for each, a [`Segment`] those of an
-//! older span of time; [`HybridGraph`] shows them as one graph. Patterns read it through [`Adjacency`]
-//! alone. Self-loops lie apart: most patterns exclude them.
+//! A `DynamicGraph` of the newest edges implements it, and so does a `HybridGraph` of those and the
+//! segments. Self-loops are separate: most patterns exclude them.
 
 use super::{Entry, Side, Stamp, Visibility};
 
-/// What patterns ask of a graph. Entries of an account come in order of time, those of one
-/// instant in order of arrival. Windows are closed at both ends.
+/// What searches ask of a graph. Entries of an account come in order of time; entries of one
+/// instant come in order of arrival. Windows are closed at both ends.
 pub(crate) trait Adjacency<T: Stamp>: Sync {
-    /// Whether edges arrived in order of time, all that are alive.
+    /// Whether all edges that are alive arrived in order of time.
     fn is_ordered(&self) -> bool;
 
-    /// Whether an edge that was there is gone for all that come: true only where edges leave in
-    /// order of arrival.
+    /// Whether an edge that existed has been removed for every later trigger. This is true only
+    /// where edges leave in order of arrival.
     fn has_dropped(&self, entry: Entry<T>) -> bool;
 
-    /// Whether an account has, or had lately, edges on this side.
+    /// Whether an account has edges on this side, or had some recently.
     fn has_any(&self, account: u32, side: Side) -> bool;
 
-    /// Reads what `has_any` asks, so that the waits of many overlap.
+    /// Reads what `has_any` needs, so that the waits of many accounts overlap.
     fn touch_any(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);
 
     /// The caller's number of an account.
     fn key(&self, account: u32) -> i64;
 
-    /// Place of an account in the order of first appearance.
+    /// The position of an account in the order of first appearance.
     fn order(&self, account: u32) -> u64;
 
-    /// Edges of an account, self-loops apart, that the lens lets through.
+    /// The visible edges of an account on one side, self-loops excluded.
     fn ascending(
         &self,
         account: u32,
@@ -37,7 +36,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
-    /// The same, the newest first.
+    /// The edges of `ascending`, the newest first.
     fn descending(
         &self,
         account: u32,
@@ -46,7 +45,7 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         view: Visibility<T>,
     ) -> impl Iterator<Item = Entry<T>>;
 
-    /// What `ascending` gives where it lies, if it lies at one place.
+    /// The edges of `ascending` as a slice, if they lie together.
     fn slice(
         &self,
         account: u32,
@@ -55,8 +54,8 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         view: Visibility<T>,
     ) -> Option<&[Entry<T>]>;
 
-    /// Adds what `ascending` gives, if that is no more than `most`; says whether it is. The graph
-    /// is in order of time, or `most` is the largest there is.
+    /// Appends the edges of `ascending` if there are at most `most`, and says whether that is so.
+    /// The graph is in order of time, or `most` is `usize::MAX`.
     fn gather(
         &self,
         account: u32,
@@ -67,31 +66,31 @@ pub(crate) trait Adjacency<T: Stamp>: Sync {
         into: &mut Vec<Entry<T>>,
     ) -> bool;
 
-    /// Reads what `count_bound` asks of these lists, so that the waits for their memory overlap.
+    /// Reads what `count_bound` needs, so that the waits for memory overlap.
     fn touch_counts(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone);
 
-    /// Reads where these lists begin and end, so that the waits for their memory overlap.
+    /// Reads where these lists begin and end, so that the waits for memory overlap.
     fn touch(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
-    /// Of lists whose counts have been touched: what `touch` reads beside that.
+    /// After `touch_counts`, reads what `touch` reads beyond that.
     fn touch_rows(&self, side: Side, accounts: impl Iterator<Item = u32> + Clone, window: (T, T));
 
-    /// As `at_most`, and perhaps more than that, where it is found in less time.
+    /// An upper bound of `at_most`, found in less time.
     fn count_bound(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
-    /// How many edges `ascending` would give, at most, found without looking at each. Exact where
-    /// edges came in order of time.
+    /// An upper bound of the number of edges in `ascending`, found without a look at each. It is
+    /// exact where edges arrived in order of time.
     fn at_most(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
-    /// Time of the first edge that `ascending` gives.
+    /// The time of the first edge in `ascending`.
     fn first(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T>;
 
-    /// Time of the last edge that `ascending` gives.
+    /// The time of the last edge in `ascending`.
     fn last(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> Option<T>;
 
-    /// How many edges `ascending` gives.
+    /// The number of edges in `ascending`.
     fn count(&self, account: u32, side: Side, window: (T, T), view: Visibility<T>) -> usize;
 
-    /// Self-loops of an account, in order of time.
+    /// The self-loops of an account, in order of time.
     fn loops(&self, account: u32) -> impl Iterator<Item = Entry<T>>;
 }

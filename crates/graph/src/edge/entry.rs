@@ -1,6 +1,6 @@
-//! An edge as one of its ends has it.
+//! An edge as an entry in the list of one of its ends.
 
-/// The two ends of an edge. [`Side::Out`] of an account are the edges it is the source of.
+/// One side of an account: the edges that the account is the source of, or the target of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Out,
@@ -16,12 +16,12 @@ impl Side {
     }
 }
 
-/// One edge as one of its ends sees it.
+/// An edge as one of its ends has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry<T> {
     pub time: T,
     /// The account at the other end.
     pub other: u32,
-    /// The edge's number of arrival, modulo 2^32.
+    /// The edge's sequence number, modulo 2^32.
     pub seq: u32,
 }

@@ -1,4 +1,4 @@
-//! An edge, and what a search may ask of a graph of edges.
+//! Edges, their timestamps, and what a search may ask of a graph of them.
 
 mod adjacency;
 mod entry;

@@ -2,7 +2,7 @@
 
 use super::stamp::Stamp;
 
-/// An edge in order of arrival.
+/// An edge with both of its ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<T> {
     pub source: u32,
@@ -11,26 +11,26 @@ pub(crate) struct Record<T> {
 }
 
 impl<T> Record<T> {
-    /// Whether an account pays itself.
+    /// Whether source and target are the same account.
     pub(crate) fn is_loop(&self) -> bool {
         self.source == self.target
     }
 }
 
-/// An edge that is to be taken out.
+/// An edge to remove.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Removal<T> {
     pub record: Record<T>,
-    /// Its number of arrival, modulo 2^32.
+    /// The edge's sequence number, modulo 2^32.
     pub seq: u32,
 }
 
 impl<T: Stamp> Record<T> {
-    /// The same with another time.
+    /// The same edge with a time of another type.
     pub(crate) fn restamp<S: Stamp>(self, change: &impl Fn(T) -> S) -> Record<S> {
         Record { source: self.source, target: self.target, time: change(self.time) }
     }
 }
 
-/// No account has this small number.
+/// A small number that no account has.
 pub(crate) const NO_ACCOUNT: u32 = u32::MAX;

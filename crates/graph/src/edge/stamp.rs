@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// A timestamp inside the graph: its distance from the graph's base time.
+/// A timestamp as its distance from the graph's base time.
 ///
 /// `u32` halves the graph; `u64` holds any two `i64` at once.
 pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
@@ -12,34 +12,34 @@ pub(crate) trait Stamp: Copy + Ord + Default + Debug + Send + Sync + 'static {
     fn from_offset(offset: u64) -> Self;
     fn offset(self) -> u64;
 
-    /// The stamp of a time in a graph of this base, if it can hold it.
+    /// The stamp of a time in a graph with this base, if it fits.
     fn since(base: i64, time: i64) -> Option<Self> {
         let offset = u64::try_from(i128::from(time) - i128::from(base)).ok()?;
         (offset <= Self::OFFSET_MAX).then(|| Self::from_offset(offset))
     }
 
-    /// The window from here on.
+    /// The window from this stamp on.
     fn onward(self) -> (Self, Self) {
         (self, Self::from_offset(Self::OFFSET_MAX))
     }
 
-    /// The window that holds every stamp.
+    /// The window of all stamps.
     fn always() -> (Self, Self) {
         Self::default().onward()
     }
 
-    /// The stamp behind this one, if there is one.
+    /// The next stamp, or the last one itself.
     fn after(self) -> Self {
         Self::from_offset(self.offset().saturating_add(1).min(Self::OFFSET_MAX))
     }
 
-    /// The earliest stamp of a window that ends here and is closed at its old end.
+    /// The first stamp of a window that ends here and includes its first instant.
     fn closed(self, window: u64) -> Self {
-        // Nothing in a graph is older than its base: to end there cuts nothing off.
+        // No edge is older than the base, so this cuts none off.
         Self::from_offset(self.offset().saturating_sub(window))
     }
 
-    /// The earliest stamp of a window that ends here and is open at its old end.
+    /// The first stamp of a window that ends here and excludes its first instant.
     fn open(self, window: u64) -> Self {
         match self.offset().checked_sub(window) {
             Some(edge) => Self::from_offset(edge.saturating_add(1).min(Self::OFFSET_MAX)),

@@ -1,43 +1,44 @@
-//! Which edges of the graph one trigger may see.
+//! Which edges of the graph a trigger can see.
 
 use super::entry::Entry;
 use super::stamp::Stamp;
 
-/// What a trigger sees of a graph that already holds its whole batch.
+/// The part of the graph that a trigger sees, while the graph holds the trigger's whole batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visibility<T> {
-    /// Number of arrival of the batch's first edge, modulo 2^32.
+    /// Sequence number of the batch's first edge, modulo 2^32.
     first: u32,
-    /// None: every edge, as batch mode has it.
+    /// None: every edge is visible, as in batch mode.
     trigger: Option<TriggerView<T>>,
 }
 
-/// The graph as it was when the trigger alone had been added.
+/// The graph as it was just after the trigger was added.
 #[derive(Clone, Copy, Debug)]
 struct TriggerView<T> {
-    /// The trigger's place in the batch, and its time.
+    /// The trigger's place in the batch.
     place: i32,
     time: T,
-    /// The oldest edge that was still there: by time, then by arrival.
+    /// The first edge that was not evicted, by time, then by arrival.
     floor: EvictionFloor<T>,
 }
 
-/// The oldest edge that has not been evicted.
+/// The first edge that is not evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EvictionFloor<T> {
     pub time: T,
-    /// Of that instant, edges that arrived before this one are gone. Relative to the batch.
+    /// Edges of that instant that arrived before this place are evicted. Places count from the
+    /// batch's first edge.
     pub place: Option<i32>,
 }
 
-/// What cuts a list of edges to those of a window that a trigger sees.
+/// A test that selects the visible edges of a window from a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListCut<T> {
-    /// Their times, from the one to the other.
+    /// Those with times from the first to the second.
     Times(T, T),
-    /// From this time on, what had come when the trigger did.
+    /// Those from a time on that had arrived when the trigger did.
     Arrivals(T),
-    /// Each has to be asked.
+    /// Each edge needs both tests.
     Each,
 }
 
@@ -49,17 +50,17 @@ impl<T: Stamp> EvictionFloor<T> {
 }
 
 impl<T: Stamp> Visibility<T> {
-    /// Everything that is in the graph.
+    /// Every edge in the graph.
     pub(crate) fn all(first: u32) -> Visibility<T> {
         Visibility { first, trigger: None }
     }
 
-    /// What had arrived when the edge at `place` of the batch came, of that time, down to `floor`.
+    /// The edges that had arrived, down to `floor`, when the batch's edge at `place` did at `time`.
     pub(crate) fn until(first: u32, place: u32, time: T, floor: EvictionFloor<T>) -> Visibility<T> {
         Visibility { first, trigger: Some(TriggerView { place: place.cast_signed(), time, floor }) }
     }
 
-    /// How to tell which edges of a window are let through, where they arrived in order of time.
+    /// The cheapest test for the visible edges of a window, where edges arrived in order of time.
     pub(crate) fn cut(self, (from, to): (T, T)) -> ListCut<T> {
         let Some(TriggerView { time, floor, .. }) = self.trigger else {
             return ListCut::Times(from, to);
@@ -71,12 +72,12 @@ impl<T: Stamp> Visibility<T> {
         if to < time { ListCut::Times(from, to) } else { ListCut::Arrivals(from) }
     }
 
-    /// The place in the batch of an edge, negative for edges of earlier batches.
+    /// An edge's place in the batch, negative for edges of earlier batches.
     fn relative(self, seq: u32) -> i32 {
         seq.wrapping_sub(self.first).cast_signed()
     }
 
-    /// The place in the batch of one of the batch's own edges.
+    /// The place of an edge of this batch; None for earlier ones.
     pub(crate) fn place(self, seq: u32) -> Option<usize> {
         usize::try_from(self.relative(seq)).ok()
     }
@@ -85,17 +86,17 @@ impl<T: Stamp> Visibility<T> {
         self.has_arrived(entry.seq) && !self.is_evicted(entry)
     }
 
-    /// Whether an edge had arrived.
+    /// Whether an edge had arrived when the trigger did.
     pub(crate) fn has_arrived(self, seq: u32) -> bool {
         self.trigger.is_none_or(|trigger| self.relative(seq) <= trigger.place)
     }
 
-    /// Edges of earlier batches that are older are gone.
+    /// Edges of earlier batches that are older than this are evicted.
     pub(crate) fn oldest(self) -> T {
         self.trigger.map_or(T::default(), |trigger| trigger.floor.time)
     }
 
-    /// The trigger's number of arrival, modulo 2^32.
+    /// The trigger's sequence number, modulo 2^32.
     pub(crate) fn trigger_seq(self) -> Option<u32> {
         self.trigger.map(|trigger| self.first.wrapping_add_signed(trigger.place))
     }
@@ -105,7 +106,7 @@ impl<T: Stamp> Visibility<T> {
         seq.wrapping_sub(other).cast_signed() > 0
     }
 
-    /// Whether an edge had been evicted.
+    /// Whether an edge had been evicted when the trigger arrived.
     pub(crate) fn is_evicted(self, entry: Entry<T>) -> bool {
         self.trigger.is_some_and(|trigger| {
             let at = self.relative(entry.seq);
@@ -113,7 +114,7 @@ impl<T: Stamp> Visibility<T> {
         })
     }
 
-    /// This view of the new end with another's of the old end.
+    /// This view with the eviction floor of an older one.
     pub(crate) fn with_floor_of(self, older: Visibility<T>) -> Visibility<T> {
         let trigger = self.trigger.zip(older.trigger);
         Visibility {
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_causal_trigger_sees_what_came_before_it_and_is_not_gone() {
-        // The batch starts just before the numbers wrap.
+        // The batch starts just before sequence numbers wrap.
         let first = u32::MAX - 1;
         let view = Visibility::until(first, 2, 30, EvictionFloor { time: 10u32, place: Some(-3) });
         let entry =

@@ -1,4 +1,4 @@
-//! Found patterns in the caller's terms: which edges, between whom.
+//! Found patterns by the callers' account numbers and edge ids.
 
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::edge::{Entry, Side};
@@ -10,20 +10,21 @@ use crate::stream::{EdgeColumns, HybridGraph};
 /// A pattern that an edge completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern {
-    /// What it is.
+    /// The kind of pattern.
     pub kind: Kind,
-    /// Its size, as the bins count it.
+    /// The size, as the bins count it.
     pub size: u32,
     /// The id of the edge that completed it.
     pub trigger: i64,
-    /// Accounts: the centre of a star; of a scatter-gather who scatters, who gathers, then those
-    /// between by their numbers; of a cycle from the trigger's target round to its source.
+    /// A star: its centre. A scatter-gather: the account that scatters, the one that gathers, then
+    /// those between, in order of their numbers. A cycle: the accounts from the trigger's target
+    /// round to its source.
     pub accounts: Vec<i64>,
-    /// Ids of all its edges, in order of time, then of arrival.
+    /// The ids of all edges, in order of time, then of arrival.
     pub edges: Vec<i64>,
 }
 
-/// Collects the edges of a pattern again.
+/// Collects the edges of a pattern a second time; searches note accounts only.
 struct EdgeCollector<'a, T> {
     graph: &'a HybridGraph<T>,
     view: Visibility<T>,
@@ -57,7 +58,7 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         all.filter(|one| one.other == other).collect()
     }
 
-    /// All edges of a pattern but the trigger of a cycle.
+    /// All edges of a pattern, except the trigger of a cycle.
     fn collect(&mut self, kind: Kind, accounts: &[u32], window: u64) {
         let time = self.trigger.time;
         let (open, closed) = (time.open(window), time.closed(window));
@@ -85,7 +86,8 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         }
     }
 
-    /// The hops of a simple cycle: those of the trigger's instant by the order of accounts.
+    /// The hops of a simple cycle. The order of accounts decides about edges of the trigger's
+    /// instant.
     fn simple_cycle(&mut self, accounts: &[u32], from: T) {
         let time = self.trigger.time;
         for hop in accounts.windows(2) {
@@ -96,7 +98,7 @@ impl<T: Stamp> EdgeCollector<'_, T> {
         }
     }
 
-    /// The hops of a temporal cycle that belong to a choice with increasing times.
+    /// The hops of a temporal cycle that belong to some choice with increasing times.
     fn temporal_cycle(&mut self, accounts: &[u32], from: T) {
         let Some(last) = self.trigger.time.offset().checked_sub(1) else { return };
         let mut earliest = from.offset();
@@ -117,7 +119,7 @@ impl<T: Stamp> EdgeCollector<'_, T> {
     }
 }
 
-/// Names patterns in the caller's terms, after a search.
+/// Translates what a search has found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PatternNamer<'a, T> {
     pub graph: &'a HybridGraph<T>,
@@ -129,7 +131,7 @@ pub(super) struct PatternNamer<'a, T> {
 }
 
 impl<T: Stamp> PatternNamer<'_, T> {
-    /// The accounts and edges of a pattern.
+    /// A pattern with its accounts and edges.
     pub(super) fn name(&self, found: &PatternMatch) -> Pattern {
         let PatternNamer { graph, settings, first, .. } = *self;
         let trigger = self.triggers[found.place as usize];

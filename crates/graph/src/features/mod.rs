@@ -1,4 +1,4 @@
-//! The features of a stream, call by call.
+//! The public interface: features of a stream, call by call.
 
 mod batch;
 mod engine;
@@ -22,7 +22,7 @@ pub use evidence::Pattern;
 use provisional::Provisional;
 pub use stats::GraphStats;
 
-/// Rows that causal mode adds at once; the cut of a call changes nothing.
+/// Rows that causal mode adds at once. Results do not depend on it.
 const ROWS_AT_ONCE: usize = 4096;
 /// A graph of the newest edges of a stream, and the features of the rows that come.
 ///
@@ -54,12 +54,12 @@ pub struct GraphFeatures {
     provisional: Provisional,
 }
 
-/// Patterns that rows completed.
+/// Patterns that the rows of a call completed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// In the order of the rows that completed them.
+    /// The patterns, in the order of the rows that completed them.
     pub patterns: Vec<Pattern>,
-    /// Patterns beyond the limit.
+    /// How many patterns were found beyond the caller's limit.
     pub dropped: u64,
 }
 
@@ -67,7 +67,8 @@ impl GraphFeatures {
     /// An empty graph.
     ///
     /// # Errors
-    /// A setting that makes no sense, or threads that cannot be started.
+    /// [`GraphError::Setting`] for a contradictory setting; [`GraphError::Threads`] if threads
+    /// cannot be started.
     pub fn new(settings: Settings) -> Result<GraphFeatures, GraphError> {
         settings.check()?;
         let threads = settings.threads;
@@ -90,10 +91,11 @@ impl GraphFeatures {
         })
     }
 
-    /// A graph that goes on where another stopped.
+    /// A graph that resumes where another stopped.
     ///
     /// # Errors
-    /// As [`GraphFeatures::new`], columns that do not fit each other or the settings, and no memory.
+    /// Those of [`GraphFeatures::new`]; columns that do not fit each other or the settings; too
+    /// little memory.
     pub fn restore(settings: Settings, state: &State) -> Result<GraphFeatures, GraphError> {
         let mut features = GraphFeatures::new(settings)?;
         let columns: Vec<&[f64]> = state.columns.iter().map(Vec::as_slice).collect();
@@ -111,7 +113,7 @@ impl GraphFeatures {
         let rows = features.rows_of(&edges)?.len();
         features.afford(&edges)?;
         features.make_room(&edges, rows)?;
-        // A graph without edges may still know the time, and its accounts.
+        // A graph without edges may still know the time and accounts.
         if let (Engine::Empty, Some(now)) = (&features.engine, state.now) {
             features.engine = Engine::around(&features.settings, now);
         }
@@ -122,7 +124,7 @@ impl GraphFeatures {
         Ok(features)
     }
 
-    /// What the graph holds, to be kept.
+    /// The content of the graph, for [`GraphFeatures::restore`].
     pub fn state(&self) -> State {
         let empty = || State {
             ids: self.settings.keeps_ids.then(Vec::new),
@@ -139,12 +141,12 @@ impl GraphFeatures {
         accounts.iter().map(|&account| find(account).is_some()).collect()
     }
 
-    /// The settings it was made with.
+    /// The settings of this graph.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Forgets everything.
+    /// Removes all edges and accounts.
     pub fn clear(&mut self) {
         self.engine = Engine::Empty;
         self.rows = 0;
@@ -155,8 +157,8 @@ impl GraphFeatures {
     /// Adds rows, sorted by time in batch mode, and computes nothing.
     ///
     /// # Errors
-    /// Columns that do not fit, more edges than a graph holds, or more than there is memory for;
-    /// nothing has changed then, but see [`GraphError::OutOfMemory`].
+    /// Columns that do not fit, more edges than a graph holds, or more than memory holds. Nothing
+    /// changes then, except as [`GraphError::OutOfMemory`] says.
     pub fn learn(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let rows = self.rows_of(edges)?;
         self.afford(edges)?;
@@ -167,10 +169,10 @@ impl GraphFeatures {
         self.add(edges, &order)
     }
 
-    /// Forgets everything and adds rows as they come.
+    /// Removes everything, then adds rows in their order.
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`].
+    /// Those of [`GraphFeatures::learn`].
     pub fn start(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         self.refuse_while_provisional()?;
         let rows = self.rows_of(edges)?;
@@ -198,7 +200,7 @@ impl GraphFeatures {
         self.count(order.len(), learnt)
     }
 
-    /// Counts the rows of a call that were learned: all, or so many until there was no memory.
+    /// Counts the rows that a call has added: all of them, or those before memory ran out.
     fn count(
         &mut self,
         rows: usize,
@@ -208,20 +210,20 @@ impl GraphFeatures {
         learnt.map_err(|(taken, full)| full.error(rows, taken))
     }
 
-    /// Adds rows and gives their features, [`Settings::width`] values a row.
+    /// Adds rows and returns their features: [`Settings::width`] values for each row.
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`].
+    /// Those of [`GraphFeatures::learn`].
     pub fn transform(&mut self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
         let mut cells = self.room(edges)?;
         self.transform_into(edges, &mut cells, self.settings.width(), 0)?;
         Ok(cells)
     }
 
-    /// Adds rows and writes their features: those of row `r` at `r * stride + offset`.
+    /// Adds rows and writes their features. Those of row `r` begin at `r * stride + offset`.
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`], and room that is too small.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::Room`] if `cells` has the wrong length.
     pub fn transform_into(
         &mut self,
         edges: &Edges<'_>,
@@ -233,11 +235,10 @@ impl GraphFeatures {
         self.run(edges, output, None).map(|_| ())
     }
 
-    /// Adds rows, gives their features as `transform` does, and up to `most` of the patterns that
-    /// were completed.
+    /// Adds rows and returns their features, and up to `most` of the patterns that they complete.
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`], and settings that do not keep ids.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if the settings keep no ids.
     pub fn patterns(
         &mut self,
         edges: &Edges<'_>,
@@ -253,8 +254,8 @@ impl GraphFeatures {
         Ok((cells, evidence))
     }
 
-    /// The features that rows would get if they came now, and up to `most` of the patterns that
-    /// they would complete. The graph stays as it is. With None no patterns are named.
+    /// The features that rows would get if they arrived now, and up to `most` of the patterns that
+    /// they would complete. The graph does not change. None names no patterns.
     ///
     /// ```
     /// # use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -270,7 +271,8 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`], and settings that do not keep ids where patterns are wanted.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::NoIds`] if patterns are asked for and the
+    /// settings keep no ids.
     pub fn preview(
         &mut self,
         edges: &Edges<'_>,
@@ -282,7 +284,7 @@ impl GraphFeatures {
         self.refuse_while_waiting()?;
         let mut cells = self.room(edges)?;
         self.afford(edges)?;
-        // Now, so that no row changes how the graph keeps times.
+        // Before the rows are added: none of them may widen the graph's stamps.
         self.make_room(edges, edges.ids.len())?;
         with_engine!(&mut self.engine, |engine| engine.preview(), ());
         let (rows, cut_short) = (self.rows, self.cut_short);
@@ -294,12 +296,12 @@ impl GraphFeatures {
         done.map(|evidence| (cells, evidence)).map_err(untouched)
     }
 
-    /// Room for the features of rows that fit.
+    /// Zeros for the features of rows whose columns fit.
     fn room(&self, edges: &Edges<'_>) -> Result<Vec<f64>, GraphError> {
         self.cells(self.rows_of(edges)?.len())
     }
 
-    /// Room for the features of so many rows.
+    /// Zeros for the features of a number of rows.
     fn cells(&self, rows: usize) -> Result<Vec<f64>, GraphError> {
         let values = rows.saturating_mul(self.settings.width());
         let mut cells = Vec::new();
@@ -309,7 +311,7 @@ impl GraphFeatures {
         Ok(cells)
     }
 
-    /// What the graph holds.
+    /// The graph's size, and what it has computed.
     pub fn stats(&self) -> GraphStats {
         let stats = with_engine!(&self.engine, |engine| engine.size(), GraphStats::default());
         GraphStats { rows: self.rows, cut_short: self.cut_short, ..stats }
@@ -404,7 +406,7 @@ impl GraphFeatures {
     }
 }
 
-/// The error of a call that left a graph as it was, though it had taken rows.
+/// The error of a call that was taken back whole.
 fn untouched(error: GraphError) -> GraphError {
     match error {
         GraphError::OutOfMemory { rows, bytes, .. } => {

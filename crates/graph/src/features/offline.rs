@@ -1,4 +1,4 @@
-//! Offline mode: everything is added first, then features are computed row by row.
+//! Offline mode: all rows are added first, then their features are computed row by row.
 
 use super::engine::with_engine;
 use super::{Evidence, GraphFeatures};
@@ -9,9 +9,9 @@ use crate::stream::Call;
 use crate::stream::{Edges, PendingRows};
 
 impl GraphFeatures {
-    /// Adds rows whose features come later, by [`GraphFeatures::transform_pending`]: the same as if
-    /// each row had got them when it came. Until all have them nothing is evicted, and no other
-    /// rows are taken.
+    /// Adds rows whose features [`GraphFeatures::transform_pending`] computes later, with the same
+    /// results as if each row had got them on arrival. Until then nothing is evicted, and no other
+    /// rows are accepted.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Mode, Settings};
@@ -27,8 +27,8 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// As [`GraphFeatures::learn`]; [`GraphError::Setting`] in batch mode, where a row's features
-    /// depend on what else its call brings. Nothing has changed then.
+    /// Those of [`GraphFeatures::learn`]; [`GraphError::Setting`] in batch mode, where a row's
+    /// features depend on the other rows of its call. Nothing changes then.
     pub fn learn_pending(&mut self, edges: &Edges<'_>) -> Result<(), GraphError> {
         if self.settings.mode == Mode::Batch {
             let reason = "must be causal: in batch mode a row's features are those of its call";
@@ -53,11 +53,11 @@ impl GraphFeatures {
         with_engine!(&self.engine, |engine| engine.pending.as_ref().map_or(0, PendingRows::len), 0)
     }
 
-    /// The features of the next rows that were learned ahead, so many or as many as there are:
-    /// [`crate::Settings::width`] values a row.
+    /// The features of the next `rows` pending rows, or of all that are left:
+    /// [`crate::Settings::width`] values for each row.
     ///
     /// # Errors
-    /// No memory for the result, before anything is done; edges that cannot be read.
+    /// Too little memory for the result, before anything is done; edges that cannot be read.
     pub fn transform_pending(&mut self, rows: usize) -> Result<Vec<f64>, GraphError> {
         let mut cells = self.cells(rows.min(self.pending()))?;
         let (settings, pool) = (&self.settings, self.pool.as_ref());
@@ -70,7 +70,7 @@ impl GraphFeatures {
         Ok(cells)
     }
 
-    /// Lets the rows that still wait stay in the graph without features.
+    /// Leaves the pending rows in the graph without features.
     pub fn drop_pending(&mut self) {
         let settings = &self.settings;
         with_engine!(&mut self.engine, |engine| engine.drop_pending(settings), ())

@@ -1,25 +1,26 @@
-//! Rows that are in the graph and may still go again: whoever keeps them elsewhere too, a log say,
-//! does both at once and decides when both are done.
+//! Provisional rows: they are in the graph, and the caller may still take them back.
+//!
+//! A caller that also writes rows to a log does both at once, and decides when both are done.
 
 use super::GraphFeatures;
 use super::engine::with_engine;
 use crate::error::GraphError;
 use crate::kind::Kind;
 
-/// Whether rows may go again.
+/// Whether rows are provisional.
 #[derive(Debug, Default)]
 pub(super) enum Provisional {
     #[default]
     None,
-    /// Those of the next call.
+    /// The rows of the next call are.
     Next,
-    /// Those of a call that was made, after so many rows and cut searches.
+    /// The rows of a past call are. The counters are those from before it.
     Made { rows: u64, cut_short: [u64; Kind::COUNT] },
 }
 
 impl GraphFeatures {
-    /// Has the rows of the next call be provisional, until [`GraphFeatures::keep`] or
-    /// [`GraphFeatures::undo`]. Meanwhile nothing is evicted, and no other rows are taken.
+    /// Makes the rows of the next call provisional, until [`GraphFeatures::keep`] or
+    /// [`GraphFeatures::undo`]. Meanwhile nothing is evicted, and no other rows are accepted.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -34,14 +35,14 @@ impl GraphFeatures {
     /// ```
     ///
     /// # Errors
-    /// [`GraphError::Pending`] and [`GraphError::Provisional`]: rows of an earlier call wait.
+    /// [`GraphError::Pending`] or [`GraphError::Provisional`] while rows of an earlier call wait.
     pub fn begin(&mut self) -> Result<(), GraphError> {
         self.refuse_while_waiting()?;
         self.provisional = Provisional::Next;
         Ok(())
     }
 
-    /// Keeps provisional rows.
+    /// Keeps the provisional rows.
     pub fn keep(&mut self) {
         if let Provisional::Made { .. } = std::mem::take(&mut self.provisional) {
             with_engine!(
@@ -52,7 +53,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Takes provisional rows back: the graph is as it was before them.
+    /// Takes the provisional rows back; the graph is as it was before them.
     pub fn undo(&mut self) {
         if let Provisional::Made { rows, cut_short } = std::mem::take(&mut self.provisional) {
             (self.rows, self.cut_short) = (rows, cut_short);
@@ -60,7 +61,8 @@ impl GraphFeatures {
         }
     }
 
-    /// Rows of a call come now, and the graph keeps times in a way that has room for them.
+    /// Sets the rollback point of provisional rows, just before they are added. The graph's stamps
+    /// already reach them.
     pub(super) fn note_provisional(&mut self) {
         if !matches!(self.provisional, Provisional::Next) {
             return;
@@ -78,7 +80,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Other rows would see those that have no features yet, or those that may go again.
+    /// Other rows would see rows without features, or rows that may be taken back.
     pub(super) fn refuse_while_waiting(&self) -> Result<(), GraphError> {
         self.refuse_while_pending()?;
         self.refuse_while_provisional()

@@ -54,7 +54,7 @@ impl GraphFeatures {
         }
     }
 
-    /// Checks that the cells are those of so many rows.
+    /// Checks that the cells are those of a number of rows.
     pub(super) fn check_output(
         &self,
         output: &FeatureOutput<'_>,
@@ -69,12 +69,12 @@ impl GraphFeatures {
         Ok(())
     }
 
-    /// Whether there is memory for these rows now, whatever they are: for what the graph grows by
-    /// and what it takes to add them.
+    /// Checks that there is memory for these rows now: for the growth of the graph, and for the
+    /// call.
     pub(super) fn afford(&self, edges: &Edges<'_>) -> Result<(), GraphError> {
         let (settings, rows) = (&self.settings, edges.ids.len());
         if rows <= FEW_ROWS {
-            // One part alone asks for it.
+            // A single part asks for its own memory.
             return Ok(());
         }
         let (added, at_once) = match settings.mode {
@@ -87,7 +87,7 @@ impl GraphFeatures {
         probe(bytes.saturating_add(order)).map_err(|full| full.error(rows, 0))
     }
 
-    /// How many of the rows of these times are in a graph at once, at most, in causal mode.
+    /// How many rows with these times the graph holds at once in causal mode, at most.
     fn most_at_once(&self, times: &[i64]) -> usize {
         if times.len() <= LEARNT_AT_ONCE || !times.is_sorted() {
             return times.len();
@@ -100,11 +100,11 @@ impl GraphFeatures {
             }
             most = most.max(at + 1 - first);
         }
-        // What one part of a call makes too old leaves when the part is over.
+        // Edges that one part of a call makes too old leave after that part.
         (most + LEARNT_AT_ONCE).min(times.len())
     }
 
-    /// Sees to it that the graph can hold so many rows, of those times.
+    /// Makes sure that the graph can hold `added` more rows with these times.
     pub(super) fn make_room(&mut self, edges: &Edges<'_>, added: usize) -> Result<(), GraphError> {
         let alive = with_engine!(&self.engine, |engine| engine.span(), 0);
         if alive.saturating_add(added) > EDGES_MAX {
@@ -121,7 +121,7 @@ impl GraphFeatures {
     }
 }
 
-/// Rows in order of time without those whose id came before, and each row's place in it
+/// The rows of a batch in order of time, without repeated ids, and each row's place in that order
 /// (specification, B2).
 pub(super) fn order_of_batch(edges: &Edges<'_>) -> (Vec<u32>, Vec<u32>) {
     if edges.ids.is_sorted_by(|one, next| one < next) && edges.times.is_sorted() {

@@ -1,4 +1,4 @@
-//! Older parts of a graph as immutable segments: given away, taken up, shared.
+//! Older parts of a graph as immutable segments: frozen, attached, adopted, shared.
 
 use super::GraphFeatures;
 use super::engine::{Engine, with_engine};
@@ -9,9 +9,9 @@ use crate::stream::{Edges, FeatureOutput, LateEdges, WorkShare};
 use std::sync::Arc;
 
 impl GraphFeatures {
-    /// A copy of the oldest full span of time ([`crate::Settings::segment`]), if there is one that
-    /// has no segment yet. The graph keeps it until [`GraphFeatures::attach`] brings its segment,
-    /// which may be made meanwhile, on another thread.
+    /// A copy of the oldest full span of time ([`crate::Settings::segment`]) that has no segment
+    /// yet. The graph keeps the span until [`GraphFeatures::attach`] brings its segment. The
+    /// segment may be built meanwhile, on another thread.
     ///
     /// ```
     /// use farrow_graph::{PatternSettings, Edges, GraphFeatures, Settings};
@@ -29,28 +29,27 @@ impl GraphFeatures {
     /// # Ok::<(), farrow_graph::GraphError>(())
     /// ```
     pub fn freeze(&self) -> Option<FrozenSpan> {
-        // Rows that may go again are in no segment.
+        // No segment holds rows that may be taken back.
         self.refuse_while_provisional().ok()?;
         with_engine!(&self.engine, |engine| engine.freeze(&self.settings), None)
     }
 
-    /// Puts a segment in the place of the edges that it was made from.
+    /// Replaces the edges of a span by the segment that was built from it.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] where it is not the next one of this graph, and
-    /// [`GraphError::Provisional`]; nothing has changed then.
+    /// [`GraphError::Segment`] if it is not the next one of this graph;
+    /// [`GraphError::Provisional`]. Nothing changes then.
     pub fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         self.refuse_while_provisional()?;
         self.fits(&segment)?;
         with_engine!(&mut self.engine, |engine| engine.attach(segment), Ok(()))
     }
 
-    /// Fills an empty graph with the segments of another one, oldest first, and with the accounts
-    /// that it knows, by their small numbers, and with what the segments had no place for. The rows
-    /// that came behind all these can be added then, from number of arrival `next` on.
+    /// Fills an empty graph with another one's segments, oldest first, its accounts by their small
+    /// numbers, and its late edges. Later rows can be added then, from sequence number `next` on.
     ///
     /// # Errors
-    /// As [`GraphFeatures::attach`]; [`GraphError::Setting`] without
+    /// Those of [`GraphFeatures::attach`]; [`GraphError::Setting`] without
     /// [`crate::Settings::segment`]. The graph is empty then.
     pub fn adopt(
         &mut self,
@@ -88,39 +87,39 @@ impl GraphFeatures {
         adopted
     }
 
-    /// The edges that came late and that its segments have no place for.
+    /// The late edges, which no segment holds.
     pub fn late_edges(&self) -> LateEdges {
         with_engine!(&self.engine, |engine| engine.late_edges(), LateEdges::default())
     }
 
-    /// The accounts whose small numbers are `from` and above: what [`GraphFeatures::adopt`] needs
-    /// from 0 on. With [`crate::Settings::segment`] an account keeps its number for ever.
+    /// The accounts with small numbers from `from` on; [`GraphFeatures::adopt`] needs those from 0
+    /// on. With [`crate::Settings::segment`] an account never changes its number.
     pub fn accounts(&self, from: usize) -> Vec<i64> {
         with_engine!(&self.engine, |engine| engine.graph.keys(from), Vec::new())
     }
 
-    /// The edges of one account between two times, both included: the account at the other end,
-    /// and when; in order of time. Self-loops are apart.
+    /// The edges of one account between two times, both included, in order of time. Each is the
+    /// account at the other end, and the time. Self-loops are a list of their own.
     pub fn edges_of(&self, account: i64, list: ListKind, from: i64, to: i64) -> Vec<(i64, i64)> {
         with_engine!(&self.engine, |engine| engine.edges_of(account, list, from, to), Vec::new())
     }
 
-    /// Number of arrival that the next row will have.
+    /// The sequence number of the next row.
     pub fn next_number(&self) -> u64 {
         with_engine!(&self.engine, |engine| engine.graph.next(), 0)
     }
 
-    /// Segments of which nothing is left in the window, since the last question.
+    /// The segments that have left the window since the last call of this method.
     pub fn expired(&mut self) -> Vec<SegmentInfo> {
         with_engine!(&mut self.engine, |engine| std::mem::take(&mut engine.expired), Vec::new())
     }
 
-    /// As [`GraphFeatures::transform_into`], but does only one of `shares` parts of the work:
-    /// graphs with the same edges that do one part each write cells that add up to those of the
-    /// whole.
+    /// Does one share of the work of [`GraphFeatures::transform_into`]. If each of several graphs
+    /// with the same edges does one share, their cells add up to those of the whole.
     ///
     /// # Errors
-    /// As [`GraphFeatures::transform_into`], and a share that there is not.
+    /// Those of [`GraphFeatures::transform_into`]; [`GraphError::Setting`] if there is no such
+    /// share.
     pub fn transform_share(
         &mut self,
         edges: &Edges<'_>,
@@ -138,7 +137,7 @@ impl GraphFeatures {
         self.run(edges, output, None).map(|_| ())
     }
 
-    /// Whether a segment keeps what the settings ask for.
+    /// Checks that a segment has the columns that the settings need.
     fn fits(&self, segment: &Segment) -> Result<(), GraphError> {
         if self.settings.keeps_ids && !segment.has_ids() {
             return Err(GraphError::NoIds);

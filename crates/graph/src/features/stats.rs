@@ -1,31 +1,31 @@
-//! What a graph holds, in numbers.
+//! The size of a graph, and what it has computed.
 
 use crate::edge::Stamp;
 use crate::kind::Kind;
 use crate::stream::StreamEngine;
 
-/// What a graph holds and has cost.
+/// The size of a graph, and what it has computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GraphStats {
-    /// Edges that are alive.
+    /// Edges that are alive. Edges of a segment count until the whole segment leaves, though some
+    /// of them may be too old to be visible.
     pub edges: usize,
     /// Accounts that are known.
     pub accounts: usize,
     /// Memory of the graph in this process, segments apart.
     pub bytes: usize,
-    /// Segments, and their edges and bytes. They go as a whole: some of these edges, which count
-    /// as alive above, may be too old to be seen.
+    /// How many segments there are.
     pub segments: usize,
     /// Edges in segments.
     pub sealed: usize,
-    /// Edges that segments have and that wait to be taken out of this process.
+    /// Edges that a segment holds and that still wait to leave this process.
     pub draining: usize,
-    /// Memory of the segments, wherever it lies.
+    /// Memory of the segments, wherever they lie.
     pub sealed_bytes: usize,
-    /// The latest time that came.
+    /// The latest time of a row so far.
     pub now: Option<i64>,
-    /// Rows that came since the graph was empty.
+    /// Rows that were added since the graph was empty.
     pub rows: u64,
     /// Searches that ended at [`Settings::work_max`], by [`Kind`].
     pub cut_short: [u64; Kind::COUNT],

@@ -1,7 +1,7 @@
-//! One of the two searches for cycles of a limited length: accounts by their number of hops.
+//! One of the two searches for simple cycles: accounts by their number of hops.
 //!
-//! Accounts are known by the order in which they were seen, which is that in which they are looked
-//! at: no queue and, once they are seen, no map.
+//! An account's place is its position in the order of discovery, which is also the order of
+//! expansion. So the search needs no queue and, behind the first look, no map.
 
 use crate::accounts::AccountTable;
 
@@ -11,22 +11,22 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// A hop that a path may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
-    /// Place of the account that is nearer to the origin.
+    /// The place of the account nearer to the origin.
     pub to: u32,
     pub next: u32,
-    /// Whether an edge of the batch may be among its own.
+    /// Whether the hop may have an edge of the batch.
     pub is_new: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeenAccount {
     pub account: u32,
-    /// Hops to the origin.
+    /// Number of hops to the origin.
     pub hops: u32,
-    /// First hop towards the origin.
+    /// The first hop towards the origin.
     pub head: u32,
     pub is_on_path: bool,
-    /// Place of the account whose edges were looked at last when this one was noted.
+    /// The place whose edges noted this account last.
     noted_from: u32,
 }
 
@@ -35,15 +35,15 @@ pub(crate) struct BreadthFirst {
     places: AccountTable<u32>,
     pub seen: Vec<SeenAccount>,
     pub hops: Vec<Hop>,
-    /// Place of the account to look at next.
+    /// The place to expand next.
     next: u32,
-    /// Accounts before this place were given by `ahead`.
+    /// `ahead` has returned the accounts before this place.
     given: u32,
     pub work: u64,
 }
 
 impl BreadthFirst {
-    /// Forgets all and sees the origin, at place 0.
+    /// Empties the search and places the origin at 0.
     pub(crate) fn start(&mut self, origin: u32) {
         self.places.clear();
         self.seen.clear();
@@ -53,7 +53,7 @@ impl BreadthFirst {
         self.see(origin, 0);
     }
 
-    /// The place of an account; `hops` is its rank if it is new.
+    /// The place of an account; `hops` applies if it is new.
     fn see(&mut self, account: u32, hops: u32) -> u32 {
         let (place, is_new) = self.places.entry(account);
         if is_new {
@@ -72,7 +72,8 @@ impl BreadthFirst {
         self.seen.get(place as usize)
     }
 
-    /// Place, account and rank of the one to look at next; paths end at `goal`.
+    /// Place, account and hops of the next one to expand. A path ends at `goal`, which is passed
+    /// over.
     pub(crate) fn peek(&mut self, goal: u32) -> Option<(u32, u32, u32)> {
         let mut next = self.seen.get(self.next as usize)?;
         if next.account == goal {
@@ -82,7 +83,7 @@ impl BreadthFirst {
         Some((self.next, next.account, next.hops))
     }
 
-    /// The accounts to look at next, so many at most, once for each: their lists can be read
+    /// The next accounts to expand, each returned once, so that the caller can read their lists
     /// together.
     pub(crate) fn ahead(&mut self, most: usize) -> &[SeenAccount] {
         if self.next < self.given {
@@ -94,13 +95,13 @@ impl BreadthFirst {
         self.seen.get(from..to).unwrap_or_default()
     }
 
-    /// Goes on to the one behind.
+    /// Passes on to the next account.
     pub(crate) fn take(&mut self) {
         self.next += 1;
         self.work += 1;
     }
 
-    /// Notes a hop between `account` and the one at place `to`, once for all their edges.
+    /// Notes a hop between `account` and the one at place `to`, once for all edges between them.
     pub(crate) fn note(&mut self, to: u32, account: u32, hops: u32, is_new: bool) {
         let place = self.see(account, hops);
         let at = self.hops.len() as u32;

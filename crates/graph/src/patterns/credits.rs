@@ -1,45 +1,45 @@
-//! Where patterns are counted.
+//! Counts of patterns.
 
 use crate::kind::Kind;
 
-/// Counts of one worker: a column for each bin, a row for each edge of the batch that has any. Most
-/// edges of a batch complete nothing.
+/// The counts of one worker: a column for each bin, a row for each edge of the batch with a
+/// pattern. Most edges complete none.
 #[derive(Debug, Default)]
 pub(crate) struct Credits {
     width: usize,
-    /// By place in the batch: the row's number from 1 on, 0 without one.
+    /// For each place in the batch, the number of its row from 1 on, or 0.
     rows: Vec<u32>,
     counts: Vec<u32>,
-    /// Triggers that ran out of their work, by kind.
+    /// Searches that ended at their budget, by kind.
     pub cut_short: [u64; Kind::COUNT],
-    /// Patterns themselves, where somebody wants to see them.
+    /// The patterns themselves, if the caller wants them.
     pub collector: Option<MatchCollector>,
 }
 
-/// A pattern as it was found: enough to find its edges again.
+/// A pattern as a search found it, enough to find its edges again.
 ///
-/// Their order depends on the stream alone: accounts are the caller's, not the graph's, which
-/// depend on what was forgotten when.
+/// Matches compare by the callers' account numbers. Small numbers would make their order depend on
+/// what the graph has forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PatternMatch {
     /// The trigger's place in the batch.
     pub place: u32,
     pub kind: Kind,
-    /// Stars: the centre. Scatter-gather: the account that scatters, the one that gathers, then
-    /// those between, in order of their numbers. Cycles: from the trigger's target round to its
-    /// source.
+    /// A star: its centre. A scatter-gather: the account that scatters, the one that gathers, then
+    /// those between, in order of their numbers. A cycle: the accounts from the trigger's target
+    /// round to its source.
     pub accounts: Vec<i64>,
     pub size: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct MatchCollector {
-    /// The first ones in order, and some more until the next `trim`.
+    /// The first matches in order, and some more until the next `trim`.
     pub found: Vec<PatternMatch>,
     pub most: usize,
-    /// Patterns that were not kept because there were too many.
+    /// Matches beyond the limit.
     pub dropped: u64,
-    /// Nothing behind this trigger and kind will be kept.
+    /// No match behind this trigger and kind is collected.
     limit: Option<(u32, Kind)>,
 }
 
@@ -48,7 +48,7 @@ impl MatchCollector {
         MatchCollector { most, ..MatchCollector::default() }
     }
 
-    /// Sorts and keeps the first ones: workers and kinds find in an order of their own.
+    /// Sorts, and keeps the first matches. Workers and kinds find them in any order.
     pub(crate) fn trim(&mut self) {
         self.found.sort_unstable();
         self.dropped += self.found.len().saturating_sub(self.most) as u64;
@@ -94,13 +94,13 @@ impl Credits {
         self.counts.get_mut(row * self.width..(row + 1) * self.width)
     }
 
-    /// The counts of an edge; none where all are 0.
+    /// The counts of an edge; None if all are 0.
     pub(crate) fn row(&self, place: usize) -> Option<&[u32]> {
         let row = self.rows.get(place)?.checked_sub(1)? as usize;
         self.counts.get(row * self.width..(row + 1) * self.width)
     }
 
-    /// Notes a pattern itself.
+    /// Collects a match.
     pub(crate) fn found(
         &mut self,
         place: u32,

@@ -1,7 +1,7 @@
-//! What is kept of accounts with many edges from one batch to the next.
+//! Windows of accounts with many edges, carried from batch to batch.
 //!
-//! Only a graph in order of time keeps anything: each trigger then sees what the one before it saw
-//! and a little more. A worker takes a view out, moves it on, and puts it back.
+//! This needs a graph in order of time, where each trigger sees what the one before it saw and a
+//! little more. A worker takes a window out, moves it on, and puts it back.
 
 use super::legs::Legs;
 use crate::accounts::AccountHash;
@@ -12,17 +12,17 @@ use crate::statistics::SlidingWindow;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Legs are kept of accounts with so many edges: looking at fewer once a call takes less than what is
-/// kept of them takes room.
+/// Legs are carried for accounts with so many edges. For fewer, a new look at each call costs less
+/// than the memory.
 pub(crate) const LEGS_KEPT_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
 
-/// So many views are looked through for those that are over.
+/// Above this many windows, stale ones are looked for.
 const VIEWS_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
-/// So many legs are kept of an account: as many as workers look at its triggers at once.
+/// Legs carried for one account, at most: as many as workers that share its triggers.
 const LEGS_MAX: usize = 16;
 
-/// An account, its side, and the window.
+/// An account, its side, and the width of the window.
 pub(crate) type HubKey = (u32, bool, u64);
 
 pub(crate) fn hub_key(account: u32, side: Side, window: u64) -> HubKey {
@@ -61,8 +61,8 @@ impl<T: Stamp> Hubs<T> {
         self.lock().stars.insert(place, star);
     }
 
-    /// Legs that show no more than `view` does: another worker may be ahead with a later part of the
-    /// same account's triggers.
+    /// Legs that show no more than `view` does. Another worker may already be at a later part of
+    /// the account's triggers.
     pub(crate) fn take_legs(&self, place: HubKey, view: Visibility<T>) -> Option<Legs<T>> {
         let mut views = self.lock();
         let all = views.legs.get_mut(&place)?;
@@ -79,8 +79,8 @@ impl<T: Stamp> Hubs<T> {
         }
     }
 
-    /// Forgets accounts whose last edge is older than all that a later trigger sees, and all of
-    /// them where edges did not come in order.
+    /// Drops accounts whose last edge is older than what any later trigger sees. Where edges
+    /// arrived out of order, drops all.
     pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
         let HubViews { stars, legs, most } =
             self.views.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,33 +1,33 @@
-//! The legs between an account and its middle accounts, the newest of each pair.
+//! The legs between an account and its middle accounts; of each pair, the newest.
 
 use crate::edge::{Entry, Stamp};
 
-/// Slots of the smallest index: emptying it costs nothing.
+/// Slots of the smallest index, which costs nothing to clear.
 const SLOTS_MIN: usize = 64;
 
-/// Newest leg of a middle account to near.
+/// The newest leg between the near account and a middle one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leg<T> {
     pub middle: u32,
     pub newest: T,
-    /// Number of arrival of that leg, modulo 2^32.
+    /// The leg's sequence number, modulo 2^32.
     pub seq: u32,
 }
 
-/// Kept of hubs from call to call, so it is dense: 12 bytes a middle account, and an index between
-/// a third and half full.
+/// The legs of one account. Hubs carry them from call to call, so they are dense: 12 bytes for each
+/// middle account, and an index between a third and half full.
 #[derive(Debug)]
 pub(crate) struct Legs<T> {
-    /// Near's number outside: small numbers are given again.
+    /// The caller's number of the near account. Small numbers are used again.
     key: i64,
     all: Vec<Leg<T>>,
-    /// Where a middle account stands among `all`, from 1 on: a hash table, 0 where nobody is.
+    /// A hash table of positions in `all`, counted from 1; 0 is an empty slot.
     index: Vec<u32>,
     /// Slots in use now.
     slots: usize,
-    /// The newest leg of all.
+    /// The time of the newest leg.
     newest: T,
-    /// The last edge that was seen.
+    /// The last edge that was added, by sequence number.
     last: Option<u32>,
 }
 
@@ -52,7 +52,7 @@ impl<T: Stamp> Legs<T> {
     pub(crate) fn clear(&mut self, key: i64) {
         self.key = key;
         self.all.clear();
-        // Small maps stay in the innermost cache even when the index once was large.
+        // Small tables stay in the innermost cache, even when the index once was large.
         self.slots = SLOTS_MIN;
         self.index[..SLOTS_MIN].fill(0);
         self.newest = T::default();
@@ -67,7 +67,7 @@ impl<T: Stamp> Legs<T> {
         &self.all
     }
 
-    /// The slot of a middle account, or the empty one where it would be.
+    /// The slot of a middle account, or the empty one where it belongs.
     fn slot(&self, middle: u32) -> usize {
         // Fibonacci hashing: dense numbers would fill one run of slots.
         let hash = u64::from(middle.wrapping_mul(0x9e37_79b9));
@@ -80,7 +80,7 @@ impl<T: Stamp> Legs<T> {
         slot
     }
 
-    /// Where a middle account stands among `all`.
+    /// The position of a middle account in `all`.
     pub(crate) fn find(&self, middle: u32) -> Option<usize> {
         self.index[self.slot(middle)].checked_sub(1).map(|at| at as usize)
     }
@@ -112,7 +112,7 @@ impl<T: Stamp> Legs<T> {
 
     fn add(&mut self, leg: Leg<T>) {
         if self.all.len() == self.all.capacity() {
-            // A little at a time: doubling would leave half of what is kept of hubs empty.
+            // Growth is small: doubling would leave half of a hub's memory empty.
             self.all.reserve_exact((self.all.len() / 8).max(SLOTS_MIN));
         }
         self.all.push(leg);
@@ -130,7 +130,7 @@ impl<T: Stamp> Legs<T> {
         }
     }
 
-    /// Number of arrival of the last edge that was seen, modulo 2^32.
+    /// Sequence number of the last edge that was added, modulo 2^32.
     pub(crate) fn last(&self) -> Option<u32> {
         self.last
     }

@@ -1,4 +1,4 @@
-//! The patterns: each finds what the triggers of one batch complete.
+//! The patterns: each search finds what the triggers of one batch complete.
 
 mod breadth_first;
 mod credits;
@@ -27,14 +27,14 @@ use crate::edge::{Adjacency, Stamp};
 use crate::settings::PatternSettings;
 use star::Star;
 
-/// What one worker needs again and again.
+/// The tables of one worker, used again for each search.
 #[derive(Debug)]
 pub(crate) struct SearchScratch<T> {
     star: star::StarScratch<T>,
     scatter_gather: scatter_gather::ScatterGatherScratch<T>,
     temporal_cycle: temporal_cycle::TemporalCycleScratch<T>,
     simple_cycle: simple_cycle::SimpleCycleScratch,
-    /// Triggers that may close a cycle.
+    /// The triggers that may close a cycle.
     closing: Vec<u32>,
     pub credits: Credits,
 }
@@ -53,7 +53,7 @@ impl<T: Stamp> Default for SearchScratch<T> {
 }
 
 impl<T: Stamp> SearchScratch<T> {
-    /// Is ready for a call that finds nothing yet.
+    /// Prepares for a call.
     pub(crate) fn start(&mut self, rows: usize, width: usize, collector: Option<MatchCollector>) {
         self.scatter_gather.start();
         self.credits.reset(rows, width);
@@ -75,14 +75,14 @@ impl<T: Stamp> SearchScratch<T> {
 pub(crate) struct SearchPlan<'a> {
     pub kind: Kind,
     pub pattern: &'a PatternSettings,
-    /// Column of its first bin.
+    /// The column of its first bin.
     pub column: usize,
     pub length_max: usize,
     pub work_max: u64,
 }
 
-/// Finds one kind of pattern for triggers that belong together: those of one account on `side`,
-/// or, where the kind has no sides, any.
+/// Finds one kind of pattern for triggers that belong together: those of one account on `side`.
+/// Kinds without sides take any triggers.
 pub(crate) fn find<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     plan: SearchPlan<'_>,

@@ -1,10 +1,12 @@
-//! Which accounts can lie on a cycle that a trigger completes.
+//! The accounts that can lie on a cycle that a trigger completes.
 //!
 //! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
-//! each other, each step taken by the one that has worked less; most triggers end here because one
-//! of the two runs dry at once. Where neither does they stop when together they have seen all that
-//! a path can use. (Pruning by reachability before the enumeration: Blanusa et al., Fast Parallel
-//! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.)
+//! each other; the one that has worked less takes the next step. Most triggers end here, because
+//! one of the two runs dry at once. Otherwise both stop when together they have seen everything
+//! that a path can use.
+//!
+//! Source: pruning by reachability before the enumeration, in Blanusa et al., Fast Parallel
+//! Algorithms for Enumeration of Simple, Temporal, and Hop-Constrained Cycles, TOPC 2023.
 
 use crate::accounts::AccountTable;
 use crate::edge::{Entry, Side};
@@ -14,10 +16,10 @@ use std::collections::BinaryHeap;
 /// End of a list of steps.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// An edge that a path may use. Steps of one account to one neighbour lie together in its list.
+/// An edge that a path may use. Steps of one account to one neighbour are adjacent in its list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<T> {
-    /// The neighbour on the way to the search's origin.
+    /// The neighbour nearer to the search's origin.
     pub to: u32,
     pub seq: u32,
     pub time: T,
@@ -27,18 +29,18 @@ pub(crate) struct Step<T> {
 /// All steps of one account to one neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRun<T> {
-    /// Time of the last of them.
+    /// The time of the last step.
     pub latest: T,
-    /// The first.
+    /// The first step.
     pub first: u32,
     pub to: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AccountLabel {
-    /// First step towards the origin.
+    /// The first step towards the origin.
     pub head: u32,
-    /// Best rank so far: the smaller, the better. Where the runs lie, once they are made.
+    /// The best priority so far; smaller is better. Once the runs exist, their range.
     pub priority: u64,
     pub is_on_path: bool,
     pub has_runs: bool,
@@ -63,10 +65,10 @@ pub(crate) struct TimedReach<T> {
     pub labels: AccountTable<AccountLabel>,
     pub steps: Vec<Step<T>>,
     pub runs: Vec<StepRun<T>>,
-    /// Rank, number of the step that led here, account. Accounts of one rank come in order of
-    /// discovery: their numbers depend on what the graph has forgotten.
+    /// Priority, number of the step that led here, account. Accounts of one priority keep their
+    /// order of discovery: small numbers depend on what the graph has forgotten.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    /// Accounts that the edges looked at last have led to, as the heap has them.
+    /// The accounts to which the last expansion led, as heap entries.
     pub fresh: Vec<(u64, u32, u32)>,
     pub work: u64,
 }
@@ -84,10 +86,10 @@ impl<T> Default for TimedReach<T> {
     }
 }
 
-/// The edges looked at from one side: those into the trigger's source, or out of its target.
+/// The ends of one search: edges into the trigger's source, or out of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchEnds {
-    /// Edges of this side are walked.
+    /// The side whose edges are walked.
     pub side: Side,
     pub origin: u32,
     pub goal: u32,
@@ -106,7 +108,7 @@ impl<T: Copy> TimedReach<T> {
         self.heap.push(Reverse((0, 0, ends.origin)));
     }
 
-    /// The account to look at next, with its rank.
+    /// Priority and account of the next step.
     pub(crate) fn peek(&mut self) -> Option<(u64, u32)> {
         while let Some(&Reverse((priority, _, account))) = self.heap.peek() {
             let label = self.labels.get(account)?;
@@ -118,7 +120,7 @@ impl<T: Copy> TimedReach<T> {
         None
     }
 
-    /// Takes the account that `peek` gave.
+    /// Marks the account that `peek` returned as done.
     pub(crate) fn take(&mut self, account: u32) {
         self.heap.pop();
         if let Some(label) = self.labels.get_mut(account) {
@@ -126,8 +128,8 @@ impl<T: Copy> TimedReach<T> {
         }
     }
 
-    /// Notes that `entry`, an edge of `account`, leads towards the origin. Edges of one neighbour
-    /// must come so that the last one noted is the one a path should try first.
+    /// Notes that `entry`, an edge of `account`, leads towards the origin. Of the edges to one
+    /// neighbour, the caller notes last the one that a path should try first.
     pub(crate) fn note(&mut self, ends: SearchEnds, account: u32, entry: Entry<T>, priority: u64) {
         self.work += 1;
         if entry.other == ends.origin {
@@ -147,7 +149,7 @@ impl<T: Copy> TimedReach<T> {
         }
     }
 
-    /// Has those of the accounts just found looked at some time for which `is_worth_it`.
+    /// Queues the fresh accounts for which `is_worth_it` holds.
     pub(crate) fn queue(&mut self, is_worth_it: impl Fn(u32) -> bool) {
         let mut kept = 0;
         for at in 0..self.fresh.len() {
@@ -169,8 +171,8 @@ impl<T: Copy> TimedReach<T> {
         self.steps.get(at as usize)
     }
 
-    /// The runs of an account, those first that end last; for when both searches are over. A path
-    /// that has come to it at some time needs to look at no run that ends before.
+    /// The runs of an account in decreasing order of their last time, after both searches. A path
+    /// that arrives at some time ignores the runs that end before.
     pub(crate) fn runs_of(&mut self, account: u32) -> std::ops::Range<u32>
     where
         T: Ord,
@@ -213,7 +215,7 @@ impl<T: Copy> TimedReach<T> {
     }
 }
 
-/// What a search for temporal cycles needs again and again: both searches, and the path with its frames.
+/// The tables of a search for temporal cycles: both searches, and the path with its frames.
 #[derive(Debug)]
 pub(crate) struct TimedSearches<T, F> {
     pub towards: TimedReach<T>,

@@ -1,8 +1,8 @@
 //! Scatter-gather: two accounts joined through several others (specification, D4).
 //!
-//! The trigger is one leg; its end that all the middle accounts share is *near*, its other end
-//! the middle account *mid*. Which accounts can be *far* follows from mid's list; how many middle
-//! accounts each shares with near is an intersection, made from whichever side is shorter.
+//! The trigger is one leg. All middle accounts share one of its ends, *near*; its other end is one
+//! of them, *mid*. The list of mid gives the possible *far* accounts. The middle accounts that each
+//! far one shares with near are an intersection, computed from the shorter side.
 
 use super::credits::Credits;
 use super::legs::{Leg, Legs};
@@ -14,19 +14,19 @@ use crate::edge::{Entry, Side};
 use crate::kind::Kind;
 use crate::patterns::hubs;
 
-/// Of so many accounts the lists are read together.
+/// Accounts whose lists are read together.
 const TOUCHED: usize = 64;
 
-/// A far account and what is known of its pattern.
+/// A far account, and its pattern so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct FarAccount {
-    /// The last middle account whose legs were compared with this one.
+    /// The mark of the last middle account that was compared with this one.
     seen: u32,
-    /// Middle accounts, or [`LATE`].
+    /// The number of middle accounts, or [`LATE`].
     size: u32,
 }
 
-/// Said of a pattern that a later edge completes.
+/// The size of a pattern that a later edge completes.
 const LATE: u32 = u32::MAX;
 
 impl FarAccount {
@@ -44,19 +44,19 @@ impl FarAccount {
 #[derive(Debug)]
 pub(crate) struct ScatterGatherScratch<T> {
     legs: Legs<T>,
-    /// Whose legs these are, where all triggers of the call see the same.
+    /// The account and side of `legs`, where all triggers of a call see the same.
     of: Option<(u32, Side)>,
     far: AccountTable<FarAccount>,
     /// The keys of `far`.
     fars: Vec<u32>,
-    /// Far and middle account of each whole pair of legs.
+    /// Far and middle account of each complete pair of legs.
     members: Vec<(u32, u32)>,
-    /// By place among the legs: the last far account that was compared with each.
+    /// For each leg, the mark of the last far account that was compared with it.
     seen: Vec<u32>,
-    /// Marks one account that is compared with others.
+    /// The current mark. Each account that is compared with others has its own.
     mark: u32,
     work: u64,
-    /// Whether the work is what it is, and not only at most that.
+    /// Whether `work` is exact rather than an upper bound.
     is_exact: bool,
 }
 
@@ -77,7 +77,7 @@ impl<T: Stamp> Default for ScatterGatherScratch<T> {
 }
 
 impl<T: Stamp> ScatterGatherScratch<T> {
-    /// Forgets what an earlier call saw.
+    /// Drops what an earlier call saw.
     pub(crate) fn start(&mut self) {
         self.of = None;
     }
@@ -85,7 +85,7 @@ impl<T: Stamp> ScatterGatherScratch<T> {
     fn next_mark(&mut self) -> u32 {
         self.mark = self.mark.wrapping_add(1);
         if self.mark == 0 {
-            // Of what has not been compared.
+            // No account has mark 0.
             self.seen.fill(0);
             self.mark = 1;
         }
@@ -109,14 +109,14 @@ struct TriggerRole<'a, T, G> {
     trigger: Trigger<T>,
     near: u32,
     mid: u32,
-    /// Near's side of the legs between it and the middle accounts: In when near gathers.
+    /// Near's side of the legs to the middle accounts: In when near gathers.
     side: Side,
-    /// The oldest time of a live leg.
+    /// The time of the oldest live leg.
     from: T,
 }
 
-/// Finds the patterns that triggers with the same near account complete: all those of a call, or a
-/// part of them.
+/// Finds the patterns that triggers with one near account complete: all of a call's, or part of
+/// them.
 pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -142,7 +142,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         std::mem::replace(&mut scratch.legs, legs)
     });
     let is_causal = context.is_causal;
-    // In batch mode all triggers see the same, those of other parts too.
+    // In batch mode all triggers see the same legs, also those of other parts.
     let of = (!is_causal).then_some((near, side));
     if (is_causal && !is_kept) || scratch.legs.key() != key {
         scratch.legs.clear(key);
@@ -154,13 +154,13 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         let mid = trigger.end(side.other());
         let view = context.view(place);
         let role = TriggerRole { context, search, view, place, trigger, near, mid, side, from };
-        // Charged whether the legs are followed or looked at anew: a budget must not depend on it.
+        // Charged whether the legs are carried or collected: the budget must not depend on it.
         scratch.work = context.cost(search, near, side, role.live(), view);
         if scratch.work > search.work_max {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
             continue;
         }
-        // Two legs at near, and one at mid: without them there is no pattern.
+        // A pattern needs two legs at near and one at mid.
         if scratch.work < 2 || context.graph.at_most(mid, side, role.live(), view) == 0 {
             continue;
         }
@@ -176,7 +176,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
             (scratch.work, scratch.is_exact) = (work, is_exact);
             role.run(scratch, credits)
         };
-        // What is within the budget at most need not be known.
+        // An upper bound within the budget need not be made exact.
         let is_counted = context.is_budget_counted(search);
         if !run(is_counted) && (is_counted || !run(true)) {
             credits.cut_short[Kind::ScatterGather as usize] += 1;
@@ -192,18 +192,18 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         self.from.onward()
     }
 
-    /// Whether a leg at near is in the window, and still in the graph: the table may be older than
-    /// the trigger.
+    /// Whether a leg at near is in the window and not evicted. The table may be older than the
+    /// trigger.
     fn is_live(&self, leg: &Leg<T>) -> bool {
         let Leg { middle, newest, seq } = *leg;
         newest >= self.from && !self.view.is_evicted(Entry { time: newest, other: middle, seq })
     }
 
-    /// Adds the legs at near that came since the last trigger.
+    /// Adds the legs at near that arrived since the last trigger.
     fn follow(&self, legs: &mut Legs<T>) {
         let from = match legs.last() {
             None => self.from,
-            // Those that left the window are too many.
+            // Too many legs have left the window.
             Some(_) if legs.all().len() * 2 > 3 * (self.lively() + hubs::LENGTH_MIN) => {
                 *legs = Legs::new(legs.key());
                 self.from
@@ -219,17 +219,17 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         }
     }
 
-    /// How many legs at near are in the window.
+    /// The number of legs at near in the window, at most.
     fn lively(&self) -> usize {
         self.context.graph.at_most(self.near, self.side, self.live(), self.view)
     }
 
-    /// Says whether all patterns were seen.
+    /// Finds and counts the patterns; false if the budget was too small.
     fn run(&self, scratch: &mut ScatterGatherScratch<T>, credits: &mut Credits) -> bool {
         let time = self.trigger.time;
         if !self.trigger.is_loop() && scratch.legs.get(self.mid).is_none_or(|leg| leg.newest > time)
         {
-            // A later edge of the same pair will complete every pattern of this one.
+            // A later edge of the same pair completes every pattern of this one.
             return true;
         }
         let mut live = scratch.legs.all().iter().rev().filter(|leg| self.is_live(leg));
@@ -244,7 +244,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         is_done
     }
 
-    /// The far accounts: those with a live leg at mid.
+    /// Collects the far accounts: those with a live leg at mid.
     fn collect_far(&self, scratch: &mut ScatterGatherScratch<T>) -> bool {
         scratch.work += self.cost(scratch.is_exact, self.mid, self.side, self.live());
         let ScatterGatherScratch { far, fars, work, .. } = scratch;
@@ -267,7 +267,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         true
     }
 
-    /// What a search looks at of an account: so much, or at most so much.
+    /// The number of edges that a search looks at, exactly or at most.
     fn cost(&self, is_exact: bool, account: u32, side: Side, window: (T, T)) -> u64 {
         let TriggerRole { context, search, view, .. } = *self;
         if is_exact {
@@ -276,10 +276,11 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         context.graph.count_bound(account, side, window, view) as u64
     }
 
-    /// Finds the middle accounts of each far one, from the far lists or from the middle ones.
+    /// Finds the middle accounts of each far one, from the lists of the far or of the middle
+    /// accounts.
     fn intersect(&self, scratch: &mut ScatterGatherScratch<T>, is_late: bool) -> bool {
         scratch.members.clear();
-        // Dead legs matter only where a live one at near is too late.
+        // Dead legs matter only where a live leg at near is too late.
         let window = if is_late { T::always() } else { self.live() };
         let is_exact = scratch.is_exact;
         let length = |account: u32, side| self.cost(is_exact, account, side, window);
@@ -296,7 +297,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         let mut middle_cost = 0;
         let mut rest = scratch.legs.all();
         while middle_cost < far_cost && !rest.is_empty() {
-            // Each live one costs one at least.
+            // Each live leg costs at least one.
             let most = usize::try_from(far_cost - middle_cost).unwrap_or(TOUCHED).min(TOUCHED);
             let (legs, others) = rest.split_at(most.min(rest.len()));
             rest = others;
@@ -305,7 +306,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
                 if middle_cost >= far_cost {
                     break;
                 }
-                // Legs that are dead may be in the table or not.
+                // The table may or may not hold dead legs, so they must not count.
                 if self.is_live(leg) {
                     middle_cost += length(leg.middle, self.side) + 1;
                 }
@@ -389,7 +390,7 @@ impl<T: Stamp, G: Adjacency<T>> TriggerRole<'_, T, G> {
         }
     }
 
-    /// A far account that pays itself stands in the middle too, if it has a live leg at near.
+    /// A far account with a self-loop is also a middle account, if it has a live leg at near.
     fn add_loops(&self, scratch: &mut ScatterGatherScratch<T>) {
         let time = self.trigger.time;
         for &account in &scratch.fars {

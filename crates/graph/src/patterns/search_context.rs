@@ -1,4 +1,4 @@
-//! What every pattern is given: the graph with the batch in it, and the batch.
+//! The inputs of every search: the graph with the batch in it, and the batch.
 
 use super::hubs::Hubs;
 use super::trigger::Trigger;
@@ -9,19 +9,19 @@ use crate::edge::{Entry, Side};
 #[derive(Debug)]
 pub(crate) struct SearchContext<'a, T, G> {
     pub graph: &'a G,
-    /// The batch, in its order of arrival.
+    /// The batch, in order of arrival.
     pub triggers: &'a [Trigger<T>],
-    /// Number of arrival of the first of them, modulo 2^32.
+    /// Sequence number of the first trigger, modulo 2^32.
     pub first: u32,
     pub is_causal: bool,
     /// Filled in batch mode only.
     pub pairs: &'a TriggerPairs,
-    /// Legs are kept in causal mode only.
+    /// Carries windows in causal mode only.
     pub hubs: &'a Hubs<T>,
 }
 
 impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
-    /// What the trigger at `place` sees.
+    /// The part of the graph that the trigger at `place` sees.
     pub(crate) fn view(&self, place: u32) -> Visibility<T> {
         if self.is_causal {
             let trigger = self.triggers.get(place as usize);
@@ -32,13 +32,13 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         }
     }
 
-    /// Whether what a search looks at is counted edge by edge.
+    /// Whether the budget counts edge by edge.
     pub(crate) fn is_budget_counted(&self, search: SearchSettings<'_>) -> bool {
         self.is_causal && search.work_max < u64::MAX && !self.graph.is_ordered()
     }
 
-    /// How many edges a search looks at, at most. A budget is spent on what the trigger sees, not
-    /// on what else its call brought: then it is counted, but no further than it reaches.
+    /// The number of edges that a search looks at, at most. The budget covers what the trigger
+    /// sees, not the rest of its call. Counting stops where the budget ends.
     pub(crate) fn cost(
         &self,
         search: SearchSettings<'_>,
@@ -54,8 +54,8 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         self.graph.ascending(account, side, window, view).take(most).count() as u64
     }
 
-    /// Reads where searches from these triggers begin, so that the waits for memory overlap. `ends`
-    /// says which end of a trigger, and which of that account's lists.
+    /// Reads the lists with which searches from these triggers begin, so that the waits for memory
+    /// overlap. `ends` pairs an end of the trigger with a side of that account.
     pub(crate) fn touch(
         &self,
         places: impl Iterator<Item = u32> + Clone,
@@ -63,7 +63,7 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         ends: &[(Side, Side)],
     ) {
         if self.triggers.len() == 1 {
-            // There is nothing to overlap.
+            // A single trigger leaves nothing to overlap.
             return;
         }
         let triggers = places.filter_map(|place| self.triggers.get(place as usize));
@@ -74,8 +74,8 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
         }
     }
 
-    /// Which of these triggers may close a cycle: somebody has paid its source, and its target has
-    /// paid somebody. Reads where searches from them begin.
+    /// The triggers that may close a cycle: their source has been paid, and their target has paid.
+    /// Reads the lists with which searches from them begin.
     pub(crate) fn closing(&self, places: &[u32], window: u64, found: &mut Vec<u32>) {
         found.clear();
         let triggers =
@@ -97,8 +97,8 @@ impl<T: Stamp, G: Adjacency<T>> SearchContext<'_, T, G> {
     }
 }
 
-/// Whether `account` stands before `than` where edges of one instant have to be put in order
-/// (specification, D7): by first appearance, or by number in causal mode, which forgets accounts.
+/// Whether `account` comes before `than` among edges of one instant (specification, D7). Batch mode
+/// compares first appearances. Causal mode forgets accounts, so it compares the callers' numbers.
 pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
     graph: &G,
     is_causal: bool,
@@ -112,7 +112,7 @@ pub(crate) fn is_before<T: Stamp, G: Adjacency<T>>(
     }
 }
 
-/// A pattern's settings as the search uses them.
+/// A pattern's settings, as its search uses them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SearchSettings<'a> {
     pub window: u64,
@@ -120,7 +120,7 @@ pub(crate) struct SearchSettings<'a> {
     pub bins: &'a [u64],
     /// Column of the first bin.
     pub column: usize,
-    /// Steps that one trigger may take.
+    /// The edges that one trigger's search may look at.
     pub work_max: u64,
 }
 

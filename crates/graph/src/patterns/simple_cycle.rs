@@ -1,10 +1,10 @@
 //! Simple cycles of a limited length (specification, D6 and D7).
 //!
 //! A cycle through the trigger `a -> b` is a path from `b` back to `a`. Two searches walk towards
-//! each other, each step taken by the one that has worked less, until their hops together are as
-//! many as a path may have: then each hop of a path has been seen from one of the two ends, and
-//! most triggers end here because the searches did not meet. The rest of the search towards the
-//! source goes over hops that the other one saw, so that what is left are hops of paths.
+//! each other; the one that has worked less takes the next step. They stop when their hops together
+//! are as many as a path may have. Then one of them has seen each hop of a path, and most triggers
+//! end here because the searches did not meet. The search towards the source ends over hops that
+//! the other one saw, so that only hops of paths are left.
 
 use super::breadth_first::{BreadthFirst, Hop, NONE};
 use super::credits::Credits;
@@ -14,7 +14,7 @@ use crate::edge::Side;
 use crate::edge::{Adjacency, Stamp, Visibility};
 use crate::kind::Kind;
 
-/// Lists that are read together before the first is looked at.
+/// Lists that are read together before the first is searched.
 const TOUCHED_MAX: usize = 16;
 
 #[derive(Debug, Default)]
@@ -33,15 +33,15 @@ impl SimpleCycleScratch {
 /// An account of the path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimpleFrame {
-    /// Its place in the search towards the source.
+    /// The account's place in the search towards the source.
     place: u32,
     /// The next hop to try.
     cursor: u32,
-    /// The hop taken.
+    /// The hop that the path takes.
     taken: u32,
 }
 
-/// The trigger and what its hops may be.
+/// The trigger, and the limits of its paths.
 #[derive(Debug)]
 struct SimplePaths<'a, T, G> {
     context: &'a SearchContext<'a, T, G>,
@@ -81,7 +81,7 @@ pub(crate) fn simple_cycle<T: Stamp, G: Adjacency<T>>(
 }
 
 impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
-    /// Whether a hop to `target` counts as earlier than the trigger.
+    /// Whether a hop to `target` is earlier than the trigger.
     fn is_earlier(&self, time: T, target: u32) -> bool {
         time < self.trigger.time
             || (time == self.trigger.time
@@ -102,7 +102,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
             let window = (self.from, self.trigger.time);
             self.context.cost(self.search, account, side, window, self.view)
         };
-        // What each search will have cost after its next step; only its own steps change that.
+        // The cost of each search after its next step. Only its own steps change it.
         let (mut known_to, mut known_from) = (None, None);
         loop {
             let (Some(to), Some(from)) = (towards.peek(target), away.peek(source)) else {
@@ -126,7 +126,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         }
     }
 
-    /// Looks at what leads to an account, or where it leads.
+    /// Notes the hops from one account, or to it.
     fn expand(
         &self,
         reach: &mut BreadthFirst,
@@ -149,15 +149,15 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
             let target = if side == Side::In { account } else { one.other };
             let is_possible = one.other != origin && (!is_last || one.other == goal);
             if is_possible && self.is_earlier(one.time, target) {
-                // The newest comes first: if it is not of the batch, none is.
+                // The newest edge comes first: if it is older than the batch, all are.
                 let is_new = !self.is_ordered || self.context.place(one).is_some();
                 reach.note(place, one.other, hops + 1, is_new);
             }
         }
     }
 
-    /// Ends the search towards the source, among the hops that the other one has seen. Says
-    /// whether the budget was enough.
+    /// Completes the search towards the source, over hops that the other one has seen. Says whether
+    /// the budget was enough.
     fn join(&self, towards: &mut BreadthFirst, away: &BreadthFirst) -> bool {
         while let Some((place, account, hops)) = towards.peek(self.trigger.target) {
             towards.take();
@@ -178,7 +178,7 @@ impl<T: Stamp, G: Adjacency<T>> SimplePaths<'_, T, G> {
         true
     }
 
-    /// Lists the paths; says whether it saw all.
+    /// Lists the paths; false if the budget was too small.
     fn walk(
         &self,
         reach: &mut BreadthFirst,
