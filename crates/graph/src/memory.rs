@@ -12,7 +12,7 @@ pub(crate) struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// The error of a call with so many rows, of which `taken` are in the graph.
+    /// The error of a call with `rows` rows, of which `taken` are in the graph.
     pub(crate) fn error(self, rows: usize, taken: usize) -> GraphError {
         GraphError::OutOfMemory { rows, bytes: self.bytes, taken }
     }
@@ -48,7 +48,7 @@ pub(crate) fn fit<V>(deque: &mut VecDeque<V>) {
     }
 }
 
-/// Checks that so many bytes can be allocated now. Trees and search tables cannot report a failure,
+/// Checks that `bytes` can be allocated now. Trees and search tables cannot report a failure,
 /// so their memory is asked for in advance.
 pub(crate) fn probe(bytes: usize) -> Result<(), OutOfMemory> {
     let mut room: Vec<u8> = Vec::new();

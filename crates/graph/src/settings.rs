@@ -1,18 +1,18 @@
-//! What is computed, over which windows, in which bins.
+//! Settings: what is computed, over which windows, in which bins.
 
 use crate::error::GraphError;
 use crate::kind::Kind;
 
-/// Far more threads than any machine of ours has cores: a typing error rather than a wish.
+/// Far more threads than a machine has cores: a larger number is a typing error.
 const THREADS_MAX: usize = 1024;
 
 /// How rows of one call see each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Every row gets the patterns that it completes, as if it had come alone: the cut of the
-    /// stream into calls changes nothing.
+    /// Each row gets the patterns that it completes, as if it had arrived alone. Results do not
+    /// depend on the cut of the stream into calls.
     Causal,
-    /// A call's rows are added together, and a pattern counts for every row of the call that is
+    /// All rows of a call are added together. A pattern counts for each row of the call that is
     /// part of it.
     Batch,
 }
@@ -20,10 +20,10 @@ pub enum Mode {
 /// Window and bins of one pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternSettings {
-    /// In the unit of the timestamps; at least 1.
+    /// The width in units of the timestamps; at least 1.
     pub window: u64,
-    /// Upper ends of the bins by size, increasing, the first at least 1: a size is counted in the
-    /// first bin that is not smaller, and in the last if all are.
+    /// The increasing upper ends of the bins; the first is at least 1. A size counts in the first
+    /// bin that is not smaller, or else in the last.
     pub bins: Vec<u64>,
 }
 
@@ -32,9 +32,9 @@ pub struct PatternSettings {
 pub enum Measure {
     /// Distinct neighbours.
     Fan,
-    /// Edges.
+    /// Number of edges.
     Degree,
-    /// Edges a neighbour.
+    /// Edges per neighbour.
     Ratio,
     /// Mean of a column.
     Mean,
@@ -44,7 +44,7 @@ pub enum Measure {
     Min,
     /// Largest value of a column.
     Max,
-    /// Median of a column; of an even count the mean of the middle two.
+    /// Median of a column; of an even count, the mean of the middle two.
     Median,
     /// Population variance of a column.
     Variance,
@@ -70,7 +70,7 @@ impl Measure {
         Measure::Kurtosis,
     ];
 
-    /// Its name in columns.
+    /// The name of the measure in columns.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Fan => "fan",
@@ -92,23 +92,23 @@ impl Measure {
     }
 }
 
-/// Statistics of the source's and the target's edges, out and in.
+/// Statistics of the edges out of and into both ends of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatisticsSettings {
-    /// In the unit of the timestamps; at least 1.
+    /// The width of the window in units of the timestamps; at least 1.
     pub window: u64,
-    /// What is measured; the order and repetitions do not matter.
+    /// The measures; order and repetitions do not matter.
     pub measures: Vec<Measure>,
-    /// Which columns are measured, in the order of the features.
+    /// The measured columns, in the order of the features.
     pub columns: Vec<Column>,
 }
 
-/// A column of which statistics are made.
+/// A column that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// The timestamps: they cost no memory.
+    /// The timestamps, which cost no extra memory.
     Time,
-    /// The next one of [`crate::Edges::columns`]: 8 bytes an edge.
+    /// The next one of [`crate::Edges::columns`]: 8 bytes for each edge.
     Given,
 }
 
@@ -117,13 +117,13 @@ pub enum Column {
 pub struct Settings {
     /// How rows of one call see each other.
     pub mode: Mode,
-    /// How long an edge stays; None: the longest window of a pattern (and, in causal mode, of the
-    /// statistics).
+    /// How long an edge stays. None: as long as the widest window of a pattern (and, in causal
+    /// mode, of the statistics).
     pub time_window: Option<u64>,
-    /// How many edges stay.
+    /// How many edges stay, at most.
     pub edges_max: Option<usize>,
-    /// How long a span of time each segment covers: [`crate::GraphFeatures::freeze`] gives full
-    /// spans away. None: all edges stay in this process.
+    /// The span of time of each segment, which [`crate::GraphFeatures::freeze`] copies out. None:
+    /// all edges stay in this process.
     pub segment: Option<u64>,
     /// Fan in and out.
     pub fan: Option<PatternSettings>,
@@ -135,18 +135,18 @@ pub struct Settings {
     pub temporal_cycle: Option<PatternSettings>,
     /// Simple cycles of limited length.
     pub simple_cycle: Option<PatternSettings>,
-    /// Edges of a simple cycle; at least 2.
+    /// Edges of a simple cycle, at most; at least 2.
     pub cycle_length_max: usize,
     /// Gather-scatter.
     pub gather_scatter: Option<PatternSettings>,
-    /// Statistics of vertices.
+    /// Statistics of accounts.
     pub statistics: Option<StatisticsSettings>,
     /// Threads that search, 1 to 1024. They never change results.
     pub threads: usize,
-    /// Edges that the search of one pattern may look at for one trigger; what it has not found by
-    /// then is not counted, and [`crate::GraphStats::cut_short`] says how often that was so.
+    /// Edges that the search of one pattern may look at for one trigger. Patterns beyond are not
+    /// counted; [`crate::GraphStats::cut_short`] counts such searches.
     pub work_max: u64,
-    /// Keep the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes an edge.
+    /// Keep the edge ids, which [`crate::GraphFeatures::patterns`] needs: 8 bytes for each edge.
     pub keeps_ids: bool,
 }
 
@@ -184,13 +184,13 @@ impl Settings {
         }
     }
 
-    /// Columns of counts.
+    /// Columns with counts.
     pub(crate) fn histogram_width(&self) -> usize {
         Kind::ALL.iter().filter_map(|&kind| self.pattern(kind)).map(|one| one.bins.len()).sum()
     }
 
-    /// Columns that a call adds to its rows: bins of the patterns in the order of [`Kind::ALL`],
-    /// then the statistics: source out, source in, target out, target in.
+    /// Columns that a call adds to its rows. First come the bins of the patterns in the order of
+    /// [`Kind::ALL`]. Then come the statistics: source out, source in, target out, target in.
     pub fn width(&self) -> usize {
         self.histogram_width() + 4 * self.statistics.as_ref().map_or(0, StatisticsSettings::width)
     }
@@ -205,7 +205,10 @@ impl Settings {
         self.time_window.or(longest).unwrap_or(1)
     }
 
-    /// Says what is wrong, if anything.
+    /// Checks that the settings make sense.
+    ///
+    /// # Errors
+    /// [`GraphError::Setting`] with the setting and what is wrong with it.
     pub fn check(&self) -> Result<(), GraphError> {
         let wrong = |parameter: &str, reason: String| {
             Err(GraphError::Setting { parameter: parameter.to_owned(), reason })
@@ -255,7 +258,7 @@ impl Settings {
 }
 
 impl StatisticsSettings {
-    /// Columns that the caller has to give.
+    /// Columns that each call brings.
     pub(crate) fn given(&self) -> usize {
         self.columns.iter().filter(|&&column| column == Column::Given).count()
     }

@@ -3,23 +3,23 @@
 use rayon::{ThreadPool, Yield};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Fewer rows are added, or taken out, in less time than it takes to wake another thread.
+/// With fewer rows, an insertion or removal takes less time than waking another thread.
 pub(crate) const HELPED_MIN: usize = if cfg!(debug_assertions) { 2 } else { 512 };
 
-/// How often a thread that is done looks whether the others are, before it sleeps: being woken takes
-/// longer than most of them have left.
+/// How often a finished thread checks for the others before it sleeps. Most need less time than a
+/// wake-up takes.
 const LOOKS: usize = 4000;
 
-/// Keeps one thread of a pool awake: a call has work for it several times, each shorter than its
-/// waking.
+/// Keeps one thread of a pool awake during a call, which needs it several times for less than a
+/// wake-up takes.
 #[derive(Debug)]
 pub(crate) struct KeepAwake {
-    /// The other one is the thread's.
+    /// The thread has the other one.
     _shared: Arc<()>,
 }
 
 impl KeepAwake {
-    /// For a call with so many rows, if it has a pool and is worth it.
+    /// For a call that has a pool and enough rows.
     pub(crate) fn during(pool: Option<&ThreadPool>, rows: usize) -> Option<KeepAwake> {
         pool.filter(|_| rows >= HELPED_MIN).map(KeepAwake::new)
     }
@@ -38,13 +38,13 @@ impl KeepAwake {
     }
 }
 
-/// Does `own` here and each of `others` on a thread of the pool; over when all are.
+/// Runs `own` here and each of `others` on a thread of the pool, and waits for all.
 pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     pool: &ThreadPool,
     others: impl ExactSizeIterator<Item = W>,
     own: impl FnOnce(),
 ) {
-    // Outside of the scope, whose work refers to it.
+    // Outside the scope, whose tasks refer to it.
     let left = Mutex::new(others.len());
     let left = &left;
     let count = || *left.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +65,7 @@ pub(crate) fn together<'scope, W: FnOnce() + Send + 'scope>(
     });
 }
 
-/// Does both, each on a thread of its own where there are two and so many rows are worth it.
+/// Runs both at once on two threads if there are enough rows, otherwise one after the other.
 pub(crate) fn both(
     pool: Option<&ThreadPool>,
     rows: usize,

@@ -17,6 +17,7 @@ pub(crate) struct Visibility<T> {
 struct TriggerView<T> {
     /// The trigger's place in the batch.
     place: i32,
+    /// The trigger's time.
     time: T,
     /// The first edge that was not evicted, by time, then by arrival.
     floor: EvictionFloor<T>,

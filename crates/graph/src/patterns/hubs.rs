@@ -12,7 +12,7 @@ use crate::statistics::SlidingWindow;
 use hashbrown::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Legs are carried for accounts with so many edges. For fewer, a new look at each call costs less
+/// Legs are carried for accounts with this many edges. For fewer, a new look at each call costs less
 /// than the memory.
 pub(crate) const LEGS_KEPT_MIN: usize = if cfg!(debug_assertions) { LENGTH_MIN } else { 512 };
 

@@ -1,7 +1,6 @@
-//! Patterns round one account: fan, degree and gather-scatter (specification, D1, D2, X1).
+//! Patterns of one account: fan, degree and gather-scatter (specification, D1, D2, X1).
 //!
-//! The triggers of a batch that meet at one account share its list: their windows slide over it
-//! once.
+//! Triggers of a batch that meet at one account share its list: their windows slide over it once.
 
 use super::credits::Credits;
 use super::search_context::{SearchContext, SearchSettings};
@@ -13,17 +12,17 @@ use crate::kind::Kind;
 use crate::patterns::hubs;
 use crate::statistics::{NoValues, SlidingWindow, Vertex};
 
-/// So many neighbours are looked through one by one.
+/// Neighbours that are compared one by one, at most.
 const FEW: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct StarScratch<T> {
-    /// How often each neighbour is in the window.
+    /// How often each neighbour occurs in the window.
     inside: AccountTable<u32>,
     entries: Vec<Entry<T>>,
     sizes: Vec<u32>,
     other_sizes: Vec<u32>,
-    /// Patterns of each bin that reach the edge at hand.
+    /// For each bin, the patterns that reach the current edge.
     reach: Vec<u32>,
 }
 
@@ -33,12 +32,12 @@ impl<T> StarScratch<T> {
     }
 }
 
-/// Where a star is and how it is measured.
+/// The kind of star, and how it is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Star {
     pub kind: Kind,
     pub side: Side,
-    /// Size by distinct neighbours, not by edges.
+    /// The size counts distinct neighbours rather than edges.
     pub by_neighbour: bool,
 }
 
@@ -281,7 +280,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
         let StarScratch { entries, reach, .. } = scratch;
         reach.clear();
         reach.resize(search.bins.len(), 0);
-        // Triggers `left..entered` have the edge at hand in their windows.
+        // The current edge lies in the windows of triggers `left..entered`.
         let (mut left, mut entered) = (0, 0);
         for entry in entries.iter() {
             let is_reached = |&place: &u32| self.window(place).0 <= entry.time;
@@ -307,12 +306,12 @@ impl<'a, T: Stamp, G: Adjacency<T>> Centre<'a, T, G> {
     }
 }
 
-/// How many different neighbours there are.
+/// The number of different neighbours.
 fn distinct<T: Stamp>(
     mut seen: impl Iterator<Item = Entry<T>>,
     inside: &mut AccountTable<u32>,
 ) -> u32 {
-    // Most accounts have a handful: looking through those takes less than a table.
+    // Most accounts have a handful of neighbours, which takes less time without a table.
     let mut few = [0; FEW];
     let mut count = 0;
     let known = loop {

@@ -10,19 +10,20 @@ use crate::kind::Kind;
 
 pub(crate) type TemporalCycleScratch<T> = TimedSearches<T, TemporalFrame<T>>;
 
-/// Lists of so many accounts are read together when they are found: of more, few are looked at soon.
+/// Lists that are read together when they are found, at most. Of more, few are needed soon.
 const TOUCHED_MAX: usize = 16;
 
-/// An account of the path, and the step taken from it.
+/// An account of the path, and the step that the path takes from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TemporalFrame<T> {
     account: u32,
-    /// No step from here may be earlier.
+    /// The earliest time of a step from here.
     bound: T,
-    /// The next run to try, and where they end.
+    /// The next run to try.
     cursor: u32,
+    /// The end of the runs.
     end: u32,
-    /// The step taken: the first of its run that the bound allows.
+    /// The step taken: the first of its run that is not before `bound`.
     taken: u32,
 }
 
@@ -35,7 +36,7 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     credits: &mut Credits,
 ) {
     let trigger = context.triggers[place as usize];
-    // Many searches end here, before anything is set up for them.
+    // Many searches end here, before any table is set up.
     let Some(window) = window_of(context, search, place) else { return };
     let TimedSearches { towards, away, path } = scratch;
     let to_source = SearchEnds { side: Side::In, origin: trigger.source, goal: trigger.target };
@@ -49,8 +50,8 @@ pub(crate) fn temporal_cycle<T: Stamp, G: Adjacency<T>>(
     }
 }
 
-/// The times at which a path from the trigger's target to its source may run: from the first edge
-/// out of the target to the last into the source. None: there is no path.
+/// The times of any path from the trigger's target to its source: from the first edge out of the
+/// target to the last into the source. None: there is no path.
 fn window_of<T: Stamp, G: Adjacency<T>>(
     context: &SearchContext<'_, T, G>,
     search: SearchSettings<'_>,
@@ -81,7 +82,7 @@ struct Front<'r, 'a, T> {
 #[derive(Clone, Copy)]
 struct Lookup<'a, T> {
     cost: u64,
-    /// None: they do not lie together.
+    /// None if they do not lie together.
     edges: Option<&'a [Entry<T>]>,
 }
 
@@ -116,17 +117,15 @@ struct TemporalPaths<'a, T, G> {
 }
 
 impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
-    /// What may be walked to an account from which the source is reached: before the latest time
-    /// at which a path leaves it.
+    /// The window of edges to an account that leads to the source: before the latest departure.
     fn window_to(&self, (priority, account): (u64, u32)) -> (T, T) {
         let is_origin = account == self.to_source.origin;
         let to = if is_origin { self.window.1 } else { T::from_offset(u64::MAX - priority - 1) };
         (self.window.0, to)
     }
 
-    /// What may be walked from an account that is reached: after the earliest time of that, and
-    /// before the latest departure that was not looked at. What a later hop leads to was looked at
-    /// from the other end, and the hop with it.
+    /// The window of edges from a reached account. It begins after the earliest arrival. It ends
+    /// before the latest departure that is left: the other search has seen later hops.
     fn window_from(&self, (priority, account): (u64, u32), next_to: (u64, u32)) -> (T, T) {
         let is_origin = account == self.from_target.origin;
         let from = if is_origin { self.window.0 } else { T::from_offset(priority + 1) };
@@ -240,20 +239,20 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         self.context.view(self.place)
     }
 
-    /// Has accounts that were just found looked at some time, but for those that lead nowhere.
+    /// Queues the accounts just found, except for dead ends.
     fn queue(&self, reach: &mut TimedReach<T>, side: Side) {
         let found = reach.fresh.iter().map(|&(.., account)| account);
         self.context.graph.touch_any(side, found);
         reach.queue(|account| self.context.graph.has_any(account, side));
     }
 
-    /// Reads where the lists of these accounts lie, so that the waits overlap.
+    /// Reads where the lists of the accounts just found lie, so that the waits overlap.
     fn touch(&self, reach: &mut TimedReach<T>, side: Side) {
         let fresh = &reach.fresh;
         if fresh.len() <= TOUCHED_MAX
             && let Some(best) = fresh.iter().map(|one| one.0).min()
         {
-            // Of the others less is walked.
+            // The best priority has the widest window.
             let window = match side {
                 Side::In => (self.window.0, T::from_offset(u64::MAX - best - 1)),
                 Side::Out => (T::from_offset(best + 1), self.window.1),
@@ -263,14 +262,14 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         reach.fresh.clear();
     }
 
-    /// Ends the search towards the source, among the hops that the other one has seen alone. Says
-    /// whether the budget was enough.
+    /// Completes the search towards the source, among the hops that only the other one has seen.
+    /// Says whether the budget was enough.
     fn join(&self, towards: &mut TimedReach<T>, away: &TimedReach<T>) -> bool {
         while let Some(next) = towards.peek() {
             let (_, latest) = self.window_to(next);
             let account = next.1;
             towards.take(account);
-            // They were noted as they come in time, so the newest is at the head.
+            // They were noted in order of time, so the newest is at the head.
             let mut cursor = away.head(account);
             while let Some(step) = away.step(cursor) {
                 cursor = step.next;
@@ -288,7 +287,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         true
     }
 
-    /// Lists the paths; says whether all were seen.
+    /// Lists the paths; false if the budget was too small.
     fn walk(
         &self,
         reach: &mut TimedReach<T>,
@@ -330,7 +329,8 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
         if self.context.is_causal {
             return;
         }
-        // From the end of the path back: each hop's edges up to what the hop behind it allows.
+        // From the end of the path back: the edges of each hop, up to the limit that the next hop
+        // sets.
         let mut limit = self.window.1;
         for frame in path.iter().rev() {
             let mut cursor = frame.taken;
@@ -346,7 +346,7 @@ impl<'a, T: Stamp, G: Adjacency<T>> TemporalPaths<'a, T, G> {
                 last = Some(step.time.offset());
                 cursor = step.next;
             }
-            // Strictly before the last of these.
+            // Strictly before the last of them.
             let Some(next) = last.and_then(|time| time.checked_sub(1)) else { return };
             limit = T::from_offset(next);
         }
@@ -360,7 +360,7 @@ impl<T: Stamp> TemporalFrame<T> {
     }
 }
 
-/// Takes the next neighbour of a frame: the first step of its run that the bound allows.
+/// Takes the next neighbour of a frame: the first step of its run that is not before the bound.
 fn choose<T: Stamp>(reach: &mut TimedReach<T>, frame: &mut TemporalFrame<T>) -> Option<(u32, u32)> {
     if frame.cursor == frame.end {
         return None;
@@ -369,7 +369,7 @@ fn choose<T: Stamp>(reach: &mut TimedReach<T>, frame: &mut TemporalFrame<T>) -> 
     let run = reach.runs.get(frame.cursor as usize).filter(|run| run.latest >= frame.bound)?;
     frame.cursor += 1;
     let (mut taken, to) = (run.first, run.to);
-    // The last one is not too early.
+    // The last step of the run is not too early.
     while let Some(step) = reach.steps.get(taken as usize).filter(|step| step.time < frame.bound) {
         reach.work += 1;
         taken = step.next;

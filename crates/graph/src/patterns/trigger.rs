@@ -1,4 +1,4 @@
-//! An edge of the batch as the one that may complete a pattern.
+//! Triggers: edges of the batch.
 
 use crate::edge::{EvictionFloor, Side, Stamp};
 
@@ -8,7 +8,7 @@ pub(crate) struct Trigger<T> {
     pub source: u32,
     pub target: u32,
     pub time: T,
-    /// What was evicted before it came (causal mode).
+    /// What was evicted when the trigger arrived (causal mode).
     pub floor: EvictionFloor<T>,
 }
 
@@ -17,7 +17,7 @@ impl<T: Stamp> Trigger<T> {
         self.source == self.target
     }
 
-    /// The account that has this edge on that side.
+    /// The account that has the edge on a side.
     pub(crate) fn end(&self, side: Side) -> u32 {
         match side {
             Side::Out => self.source,

@@ -1,4 +1,4 @@
-//! The batch by its accounts, and by the pairs of them.
+//! Indexes of the batch: by account, and by pair of accounts.
 
 use super::trigger::Trigger;
 use crate::accounts::AccountHash;
@@ -6,12 +6,12 @@ use crate::edge::{Side, Stamp};
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// Triggers, or accounts, that a worker takes at once.
+/// Triggers, or accounts, in one piece of work.
 pub(crate) const CHUNK: usize = 32;
-/// Triggers of one account that a worker takes at once, where they can be divided.
+/// Triggers of one account in one piece of work, where a kind can divide them.
 const PART: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
-/// Places of the batch, those of one account together, in order of arrival within.
+/// The batch's places grouped by account, within a group in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerGroups {
     places: Vec<u32>,
@@ -20,7 +20,7 @@ pub(crate) struct TriggerGroups {
 }
 
 impl TriggerGroups {
-    /// Groups the batch by the accounts that have its edges on `side`.
+    /// Groups the batch by the accounts that have its edges on a side.
     pub(crate) fn fill<T: Stamp>(&mut self, triggers: &[Trigger<T>], side: Side) {
         let TriggerGroups { places, starts, keyed } = self;
         let keys = (0u64..).zip(triggers);
@@ -45,8 +45,8 @@ impl TriggerGroups {
             + self.keyed.capacity() * size_of::<u64>()
     }
 
-    /// What a worker takes at once, as ranges of `get`: whole groups, or where `is_divided` also
-    /// parts of a long one, which follow each other.
+    /// Pieces of work as ranges for `get`: whole groups or, with `is_divided`, also consecutive
+    /// parts of long ones.
     pub(crate) fn pieces(&self, is_divided: bool) -> Vec<Range<usize>> {
         let mut pieces = Vec::new();
         let (mut from, mut groups) = (0, 0);
@@ -75,7 +75,7 @@ impl TriggerGroups {
         self.places.get(piece).unwrap_or_default()
     }
 
-    /// The groups, or parts of them, of a piece.
+    /// The groups of a piece, or the part of one.
     pub(crate) fn get(&self, piece: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
         let next = self.starts.partition_point(|&start| start as usize <= piece.start);
         let mut ends = self.starts.get(next..).unwrap_or_default().iter();
@@ -88,24 +88,24 @@ impl TriggerGroups {
     }
 }
 
-/// Bits of the filter in front of the pairs: a full batch sets few of them.
+/// Bits of the filter in front of the pairs. A full batch sets few of them.
 const FILTER_BITS: u32 = 16;
 
 /// End of a list of places.
 const NONE: u32 = u32::MAX;
 
-/// The batch's own edges by their ends: batch mode credits them with what others complete.
+/// The batch's own edges by both ends. Batch mode credits them with the patterns of other triggers.
 #[derive(Debug, Default)]
 pub(crate) struct TriggerPairs {
     /// The last place of each pair.
     last: HashMap<(u32, u32), u32, AccountHash>,
-    /// The place before, of the same pair.
+    /// The previous place of the same pair.
     before: Vec<u32>,
-    /// Most pairs that are asked for have no edge in the batch.
+    /// A filter: most pairs that searches ask for have no edge in the batch.
     filter: Vec<u64>,
 }
 
-/// A bit of the filter: its word and the bit.
+/// The word and the bit of a pair in the filter.
 fn bit(source: u32, target: u32) -> (usize, u64) {
     let mixed = source.wrapping_mul(0x9e37_79b9) ^ target.wrapping_mul(0x85eb_ca6b).rotate_left(16);
     let at = mixed.wrapping_mul(0xc2b2_ae35) >> (u32::BITS - FILTER_BITS);
@@ -132,7 +132,7 @@ impl TriggerPairs {
             + self.filter.capacity() * size_of::<u64>()
     }
 
-    /// Places of the batch's edges from `source` to `target`.
+    /// The places of the batch's edges from `source` to `target`.
     pub(crate) fn get(&self, source: u32, target: u32) -> impl Iterator<Item = u32> {
         let (word, bit) = bit(source, target);
         let may_be = self.filter.get(word).is_some_and(|bits| bits & bit != 0);

@@ -1,4 +1,4 @@
-//! The rows of an account in the segments that a window touches, and their entries.
+//! One account's rows in the segments of a window, and their entries.
 
 use super::attached::AttachedSegment;
 use super::combined_index::{RowLookup, TOGETHER};
@@ -7,26 +7,26 @@ use crate::edge::{Entry, Side};
 use crate::edge::{Stamp, Visibility};
 use std::ops::Range;
 
-/// What segments know of a window.
+/// A window, and the segments that it touches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentWindow<'a, T> {
-    /// Those that it may touch,
+    /// The segments that the window touches.
     pub parts: &'a [AttachedSegment<T>],
-    /// and the number of the first of them.
+    /// The number of the first of them.
     pub start: usize,
     pub span: (T, T),
     pub until: Option<Visibility<T>>,
 }
 
-/// The rows of one account in segments, in either direction of time: only one in one iterator.
+/// The rows of one account in segments. One iterator goes in one direction of time only.
 pub(crate) struct SegmentRows<'a, T> {
     look: RowLookup<'a>,
     account: u32,
     list: ListKind,
     window: SegmentWindow<'a, T>,
-    /// Parts that were not looked at.
+    /// Segments that are not yet looked at.
     rest: Range<usize>,
-    /// Of those from here on `present` have a row.
+    /// The segment of bit 0 in `present`, whose bits say which ones have a row.
     from: usize,
     present: u64,
 }
@@ -34,7 +34,7 @@ pub(crate) struct SegmentRows<'a, T> {
 pub(crate) type FoundRow<'a, T> = (&'a AttachedSegment<T>, SegmentRow<'a>, Range<usize>);
 
 impl<'a, T: Stamp> SegmentRows<'a, T> {
-    /// The rows of an account, which `look` finds.
+    /// The rows of an account, which `look` locates.
     #[inline]
     pub(crate) fn new(
         look: RowLookup<'a>,
@@ -46,7 +46,7 @@ impl<'a, T: Stamp> SegmentRows<'a, T> {
         SegmentRows { look, account, list: side.into(), window, rest, from: 0, present: 0 }
     }
 
-    /// The row in the part of this number, where it has one, and what of it the window holds.
+    /// The row in one segment, if there is one, and the part of it in the window.
     #[inline(always)]
     fn found(&self, at: usize) -> Option<FoundRow<'a, T>> {
         let part = self.window.parts.get(at)?;
@@ -104,13 +104,13 @@ impl<'a, T: Stamp> DoubleEndedIterator for SegmentRows<'a, T> {
     }
 }
 
-/// What is left of a row.
+/// The rest of a row.
 enum RemainingRow<'a> {
     Near(std::slice::Iter<'a, u64>),
     Far(SegmentRow<'a>, Range<usize>),
 }
 
-/// Entries of one account in the segments, in either direction of time.
+/// The entries of one account in segments; with `BACKWARD` the newest first.
 pub(crate) struct SegmentEntries<'a, T, const BACKWARD: bool> {
     rows: SegmentRows<'a, T>,
     part: Option<&'a AttachedSegment<T>>,
@@ -157,7 +157,7 @@ impl<T: Stamp, const BACKWARD: bool> Iterator for SegmentEntries<'_, T, BACKWARD
         }
     }
 
-    /// Row by row, where nobody wants to stop.
+    /// Row by row: a fold reads all entries.
     fn fold<B, F: FnMut(B, Entry<T>) -> B>(mut self, init: B, mut add: F) -> B {
         let mut all = init;
         if self.part.is_some() {

@@ -1,5 +1,4 @@
-//! A segment with what a graph has to know of it: its times as stamps of the graph, its entries as the
-//! graph's, and which of a row's entries a window holds.
+//! A segment as part of a graph: its times as the graph's stamps, and its entries as the graph's.
 
 use super::packing::Packing;
 use crate::edge::Entry;
@@ -8,24 +7,26 @@ use crate::segment::Segment;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Entries of a line of memory: of so few each is looked at.
+/// Entries in a line of memory. In a row this short, all are compared.
 const LINE: usize = 8;
 
-/// A segment as this graph sees it.
+/// A segment as one graph sees it.
 #[derive(Debug)]
 pub(crate) struct AttachedSegment<T> {
     pub segment: Arc<Segment>,
     packing: Packing,
     has_table: bool,
-    /// Ends of the numbers of arrival of its first edge and of the one behind its last.
+    /// Sequence number of its first edge, modulo 2^32.
     seq: u32,
+    /// The sequence number behind its last edge, modulo 2^32.
     end_seq: u32,
-    /// From the graph's base to the segment's.
+    /// The distance from the graph's base to the segment's.
     pub base: u64,
-    /// Times of its first and last edge.
+    /// The time of its first edge.
     pub first: T,
+    /// The time of its last edge.
     pub last: T,
-    /// 1 by the time from the first to the last.
+    /// 1 divided by the segment's span.
     scale: f64,
 }
 
@@ -51,7 +52,7 @@ impl<T: Stamp> AttachedSegment<T> {
         })
     }
 
-    /// Number of arrival behind its last edge.
+    /// The sequence number behind its last edge.
     pub(crate) fn end(&self) -> u64 {
         let info = self.segment.info();
         info.first + info.numbers
@@ -68,34 +69,34 @@ impl<T: Stamp> AttachedSegment<T> {
         Entry { time: self.stamp(self.time_offset(packed)), other: self.packing.other(packed), seq }
     }
 
-    /// Of an entry's time, from the segment's base on.
+    /// The time of an entry from the segment's base on.
     #[inline]
     fn time_offset(&self, packed: u64) -> u64 {
         if self.has_table { self.segment.time(packed) } else { self.packing.time(packed) }
     }
 
-    /// Where in a row of that length the first entry from this time on is, by the look of it: an
-    /// account's edges are spread over the span more or less.
+    /// A guess at the position in a row of the first entry from a time on. An account's edges are
+    /// spread over the span more or less evenly.
     #[inline]
     pub(crate) fn guess(&self, from: u64, length: usize) -> usize {
         (length as f64 * from as f64 * self.scale) as usize
     }
 
-    /// How many entries of a row are older than that.
+    /// The number of entries in a row that are older than a time.
     #[inline]
     pub(crate) fn older(&self, row: &[u64], from: T) -> usize {
         let from = from.offset().saturating_sub(self.base);
         search(row, self.guess(from, row.len()), |packed| self.time_offset(packed) < from)
     }
 
-    /// How many entries of a row are not newer than that.
+    /// The number of entries in a row that are not newer than a time.
     #[inline]
     fn until(&self, row: &[u64], to: T) -> usize {
         let Some(to) = to.offset().checked_sub(self.base) else { return 0 };
         search(row, self.guess(to, row.len()), |packed| self.time_offset(packed) <= to)
     }
 
-    /// Which entries of an account's row a window holds, up to what `until` has seen come.
+    /// The entries of a row in a window that have arrived in the view `until`.
     #[inline]
     pub(crate) fn inside(
         &self,
@@ -116,7 +117,8 @@ impl<T: Stamp> AttachedSegment<T> {
     }
 }
 
-/// How many entries at the beginning of a row are what `is_before` says, from a guess on.
+/// The number of entries for which `is_before` holds, which all lie at the beginning; the search
+/// starts at a guess.
 #[inline]
 fn search(row: &[u64], guess: usize, is_before: impl Fn(u64) -> bool) -> usize {
     if row.len() <= LINE {
@@ -154,7 +156,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever the guess is, it finds where a partition finds it.
+        /// Any guess leads to the partition point.
         #[test]
         fn a_search_finds_the_end_of_what_is_before(
             mut row in prop::collection::vec(0..50u64, 0..90),
@@ -166,7 +168,7 @@ mod tests {
             prop_assert_eq!(search(&row, guess, |one| one < bound), wanted);
         }
 
-        /// What makes no sense is no reason to read beyond it, or for ever.
+        /// A malformed row is no reason to read beyond it, or without end.
         #[test]
         fn a_search_ends_in_a_row_without_order(
             row in prop::collection::vec(0..50u64, 0..90),

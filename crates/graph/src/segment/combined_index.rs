@@ -1,42 +1,44 @@
-//! The indexes of a graph's segments side by side, in this process' memory: one look tells in which
-//! of them an account has rows, and which rows these are. Each segment has a place in every block
-//! of 64 accounts; places are given in turn, so that segments come and go without a move. Beside
-//! them, how many entries an account has in all: what a count begins with.
+//! The indexes of a graph's segments side by side, in this process's memory. One lookup says in
+//! which segments an account has rows, and which rows these are.
+//!
+//! Each segment has a place in every block of 64 accounts. Places are used in turn, so that
+//! segments come and go without moving others. Beside the indexes lie the totals of entries for
+//! each account, with which a count begins.
 
 use super::index::part_of;
 use super::rows::ListKind;
 use crate::edge::Side;
 use crate::segment::Segment;
 
-/// So many segments are looked at together: one bit for each.
+/// Segments that one lookup covers at once: one for each bit.
 pub(crate) const TOGETHER: usize = 64;
 
-/// Room for so many more segments is made at once, as a part of those that are there.
+/// The part of the existing places by which the index grows.
 const GROWTH: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct CombinedIndex {
-    /// By side, for each 64 accounts: a word for each place, whose bits say who has a row, then the
-    /// first of these rows, two places to a word.
+    /// By side, for each 64 accounts: one word for each place, whose bits say which accounts have a
+    /// row. Then the first of these rows, two places to a word.
     sides: [Vec<u64>; 2],
-    /// Places.
+    /// How many places there are.
     room: usize,
     /// The place of the first segment.
     head: usize,
-    /// Segments.
+    /// How many segments there are.
     count: usize,
-    /// Entries of each account, by side, of segments whose lists are in mapped memory.
+    /// The entries of each account by side, in segments whose lists are in mapped memory.
     totals: Vec<[u32; 2]>,
-    /// Segments whose lists are elsewhere.
+    /// How many segments have their lists elsewhere.
     far: usize,
 }
 
-/// Words for 64 accounts and so many places.
+/// The words for 64 accounts.
 fn stride(room: usize) -> usize {
     room + room.div_ceil(2)
 }
 
-/// The place of a segment, where those of the first and all places are known.
+/// The place of a segment.
 #[inline]
 fn place(at: usize, head: usize, room: usize) -> usize {
     let place = head + at;
@@ -54,7 +56,7 @@ impl CombinedIndex {
         for words in &mut self.sides {
             let length = blocks.len() * stride;
             if words.len() < length {
-                // A little at a time, as accounts come.
+                // Growth is small, as accounts arrive.
                 words.reserve_exact((length - words.len()).max(words.len() / 32));
                 words.resize(length, 0);
             }
@@ -64,7 +66,7 @@ impl CombinedIndex {
         for (side, words) in [Side::Out, Side::In].into_iter().zip(&mut self.sides) {
             let mut blocks = blocks.iter();
             for own in words.chunks_exact_mut(stride) {
-                // Accounts that are not in this one have no rows in it.
+                // Accounts behind the segment's last have no rows in it.
                 let block = blocks.next();
                 let (has, first) = block.map_or((0, 0), |block| part_of(block, side.into()));
                 own[place] = has;
@@ -81,7 +83,7 @@ impl CombinedIndex {
         self.far += usize::from(is_far);
     }
 
-    /// Changes the totals by the lengths of a segment's rows, if it knows them.
+    /// Adjusts the totals by the lengths of a segment's rows, if they are known.
     fn change(&mut self, segment: &Segment, change: impl Fn(u32, u32) -> u32) -> bool {
         for list in [ListKind::Out, ListKind::In] {
             let Some(lengths) = segment.lengths(list) else { return false };
@@ -112,7 +114,7 @@ impl CombinedIndex {
         (self.room, self.head) = (room, 0);
     }
 
-    /// Takes out the first segment.
+    /// Removes the first segment.
     pub(crate) fn drop_first(&mut self, segment: &Segment) {
         self.head = place(1, self.head, self.room);
         self.count -= 1;
@@ -120,7 +122,7 @@ impl CombinedIndex {
         self.far -= usize::from(is_far);
     }
 
-    /// Where an account has rows.
+    /// The rows of an account.
     #[inline]
     pub(crate) fn look(&self, account: u32, side: Side) -> RowLookup<'_> {
         let stride = stride(self.room);
@@ -130,19 +132,19 @@ impl CombinedIndex {
         RowLookup { words, room: self.room, head: self.head, bit, total }
     }
 
-    /// How many entries an account has in all segments, if they have told.
+    /// The entries of an account in all segments with known lengths.
     #[inline]
     pub(crate) fn total(&self, account: u32, side: Side) -> u32 {
         self.totals.get(account as usize).copied().unwrap_or_default()[side as usize]
     }
 
-    /// Whether an account has entries in some segment, as far as is known.
+    /// Whether an account may have entries in some segment.
     #[inline]
     pub(crate) fn may_have(&self, account: u32, side: Side) -> bool {
         !self.has_totals() || self.total(account, side) > 0
     }
 
-    /// Whether all segments have told their lengths.
+    /// Whether the lengths of all segments are known.
     pub(crate) fn has_totals(&self) -> bool {
         self.far == 0
     }
@@ -153,7 +155,7 @@ impl CombinedIndex {
     }
 }
 
-/// One side of one account.
+/// The rows of one side of one account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowLookup<'a> {
     words: &'a [u64],
@@ -164,7 +166,7 @@ pub(crate) struct RowLookup<'a> {
 }
 
 impl RowLookup<'_> {
-    /// How many entries there are in all segments, if they have told.
+    /// The entries in all segments with known lengths.
     #[inline]
     pub(crate) fn total(&self) -> usize {
         self.total as usize
@@ -175,7 +177,7 @@ impl RowLookup<'_> {
         self.words.get(place(at, self.head, self.room)).copied().unwrap_or_default()
     }
 
-    /// Reads what is asked first.
+    /// Reads the words that a lookup needs first.
     #[inline]
     pub(crate) fn touch(&self, at: usize) -> u64 {
         let place = place(at, self.head, self.room);
@@ -183,7 +185,7 @@ impl RowLookup<'_> {
         self.has(at) ^ first ^ u64::from(self.total)
     }
 
-    /// Which segments have a row, of `count` from number `from` on, [`TOGETHER`] at most.
+    /// The segments with a row, among `count` from number `from` on; at most [`TOGETHER`].
     #[inline]
     pub(crate) fn present(&self, from: usize, count: usize) -> u64 {
         (0..count).fold(0, |all, at| all | (((self.has(from + at) >> self.bit) & 1) << at))
@@ -195,7 +197,7 @@ impl RowLookup<'_> {
         (self.has(at) >> self.bit) & 1 != 0
     }
 
-    /// Which row of the segment it is, if there is one.
+    /// The number of the row in a segment, if there is one.
     #[inline]
     pub(crate) fn row(&self, at: usize) -> usize {
         let place = place(at, self.head, self.room);
@@ -228,7 +230,7 @@ mod tests {
         frozen.plan().unwrap().build().unwrap()
     }
 
-    /// Compares a look at each account with each segment's own index.
+    /// Compares a lookup of each account with each segment's own index.
     fn agree(indexes: &CombinedIndex, segments: &VecDeque<Segment>, accounts: u32) {
         for (account, side) in
             (0..accounts + 70).flat_map(|one| [(one, Side::Out), (one, Side::In)])
@@ -253,7 +255,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Segments come, with more and more accounts, and go.
+        /// Segments arrive, with more and more accounts, and leave.
         #[test]
         fn a_look_says_what_each_index_says(
             steps in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Edges on their way into a segment: copied out of the graph, sorted by both ends, written into
-//! memory that somebody else provides.
+//! Freezing: edges are copied out of the graph, sorted by both ends, and written into memory of the
+//! caller.
 
 use super::index::{BLOCK, row_of};
 use super::packing::{COUNT_MAX, Packing, SegmentInfo};
@@ -9,16 +9,16 @@ use crate::error::GraphError;
 use crate::segment::{Segment, SegmentBuffers};
 use arrow_buffer::ScalarBuffer;
 
-/// An edge that is to be sealed. One that is not names no account.
+/// An edge to be sealed. [`NO_ACCOUNT`] stands in for one that is not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealedEdge {
     pub source: u32,
     pub target: u32,
-    /// From the segment's base on.
+    /// Time from the segment's base on.
     pub time: u64,
 }
 
-/// A full span of a graph's edges, copied: whoever sorts it needs the graph no more.
+/// A copy of a full span of a graph's edges; sorting it needs the graph no more.
 #[derive(Clone, Debug)]
 pub struct FrozenSpan {
     info: SegmentInfo,
@@ -27,7 +27,7 @@ pub struct FrozenSpan {
     values: Vec<Vec<f64>>,
 }
 
-/// A frozen span with its lists measured: how much room it needs is known.
+/// A frozen span with measured lists, whose sizes are known.
 #[derive(Debug)]
 pub struct SegmentPlan {
     frozen: FrozenSpan,
@@ -36,42 +36,42 @@ pub struct SegmentPlan {
     rows: [usize; 3],
 }
 
-/// How long each buffer of a segment is, in values of its type.
+/// The length of each buffer of a segment, in values of its type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentSizes {
     /// Words of the index.
     pub index: usize,
-    /// Offsets of the lists of edges out, edges in and self-loops.
+    /// Offsets of the lists of outgoing edges, incoming edges and self-loops.
     pub starts: [usize; 3],
     /// Entries of these lists.
     pub entries: [usize; 3],
-    /// Times, where entries have no room for them.
+    /// Times, where entries have no bits for them.
     pub times: usize,
-    /// Ids, where they are kept.
+    /// Ids, if the segment has any.
     pub ids: usize,
     /// Values of each measured column.
     pub values: Vec<usize>,
 }
 
-/// Memory that a segment is written to, of the [`SegmentSizes`] that its plan gives.
+/// Memory for a segment, with the [`SegmentSizes`] of its plan.
 #[derive(Debug)]
 pub struct SegmentBuffersMut<'a> {
-    /// Which accounts have rows.
+    /// The index: which accounts have rows.
     pub index: &'a mut [u64],
-    /// Offsets of the lists.
+    /// Offsets of each list.
     pub starts: [&'a mut [i32]; 3],
-    /// Entries of the lists.
+    /// Entries of each list.
     pub entries: [&'a mut [u64]; 3],
-    /// Times by rank.
+    /// Times, in order of arrival.
     pub times: &'a mut [u64],
-    /// Ids by rank.
+    /// Ids, in order of arrival.
     pub ids: &'a mut [i64],
-    /// Measured columns by rank.
+    /// Measured columns, in order of arrival.
     pub values: Vec<&'a mut [f64]>,
 }
 
 impl FrozenSpan {
-    /// `records` from number `info.first` on; `info` lacks what is counted here.
+    /// `records` begin with sequence number `info.first`. The counts in `info` are filled in here.
     pub(crate) fn new(
         info: SegmentInfo,
         records: Vec<SealedEdge>,
@@ -85,7 +85,7 @@ impl FrozenSpan {
         FrozenSpan { info: SegmentInfo { numbers, edges, loops, ..info }, records, ids, values }
     }
 
-    /// What it holds, in numbers.
+    /// The segment's description.
     pub fn info(&self) -> &SegmentInfo {
         &self.info
     }
@@ -94,7 +94,7 @@ impl FrozenSpan {
         (0u64..).zip(self.records.iter().copied()).filter(|(_, one)| one.source != NO_ACCOUNT)
     }
 
-    /// Finds which accounts have rows: time grows with edges and accounts.
+    /// Finds the accounts that have rows. The time grows with edges and accounts.
     ///
     /// # Errors
     /// [`GraphError::Segment`] for more than a segment can hold.
@@ -126,7 +126,7 @@ impl FrozenSpan {
     }
 }
 
-/// The lists that an edge is in, and whose.
+/// The lists that hold an edge, with their accounts.
 fn ends(edge: SealedEdge) -> [Option<(ListKind, u32)>; 2] {
     if edge.source == edge.target {
         [Some((ListKind::Loops, edge.source)), None]
@@ -136,12 +136,12 @@ fn ends(edge: SealedEdge) -> [Option<(ListKind, u32)>; 2] {
 }
 
 impl SegmentPlan {
-    /// What the segment holds, in numbers.
+    /// The segment's description.
     pub fn info(&self) -> &SegmentInfo {
         &self.frozen.info
     }
 
-    /// How much room it needs.
+    /// The sizes of the buffers that the segment needs.
     pub fn sizes(&self) -> SegmentSizes {
         let SegmentInfo { numbers, edges, loops, .. } = self.frozen.info;
         let (numbers, edges, loops) = (numbers as usize, edges as usize, loops as usize);
@@ -159,7 +159,7 @@ impl SegmentPlan {
     /// Writes the segment.
     ///
     /// # Errors
-    /// Room of the wrong size; nothing of use has been written then.
+    /// [`GraphError::Room`] for buffers of other sizes; they hold nothing of use then.
     pub fn fill(&self, room: &mut SegmentBuffersMut<'_>) -> Result<(), GraphError> {
         self.check(room)?;
         room.index.copy_from_slice(&self.index);
@@ -176,7 +176,7 @@ impl SegmentPlan {
         Ok(())
     }
 
-    /// One list by a counting sort, which keeps the order of arrival within a row.
+    /// Sorts one list. A counting sort keeps the order of arrival within a row.
     fn sort(&self, list: ListKind, starts: &mut [i32], entries: &mut [u64]) {
         let rows = |edge: SealedEdge| {
             let found = ends(edge).into_iter().flatten().find(|(of, _)| *of == list);
@@ -224,10 +224,10 @@ impl SegmentPlan {
         Err(GraphError::Room { given: total(&given), expected: total(&wanted) })
     }
 
-    /// The segment in memory of this process.
+    /// Builds the segment in memory of this process.
     ///
     /// # Errors
-    /// As [`Segment::new`].
+    /// Those of [`Segment::new`].
     pub fn build(self) -> Result<Segment, GraphError> {
         let sizes = self.sizes();
         let mut index = vec![0; sizes.index];

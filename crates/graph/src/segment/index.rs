@@ -2,11 +2,11 @@
 
 use super::rows::ListKind;
 
-/// Words of the index for 64 accounts: who has edges out, who has edges in, who pays himself, then
-/// the first row of each of these lists (the first two in one word).
+/// Words of the index for 64 accounts. Three words say which of them have outgoing edges, incoming
+/// edges, self-loops. Then come the first rows of these lists, the first two in one word.
 pub(crate) const BLOCK: usize = 5;
 
-/// Where the row of an account is, by a segment's index; None: it has no such list.
+/// The row of an account in a segment's index; None if it has no such list.
 #[inline]
 pub fn row_of(index: &[u64], account: u32, list: ListKind) -> Option<usize> {
     let block = account as usize / 64 * BLOCK;
@@ -15,7 +15,7 @@ pub fn row_of(index: &[u64], account: u32, list: ListKind) -> Option<usize> {
     (has & bit != 0).then(|| first + (has & (bit - 1)).count_ones() as usize)
 }
 
-/// Of 64 accounts: who has such a list, and the first row.
+/// Of 64 accounts, a bit for each that has such a list, and the first of their rows.
 #[inline]
 pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
     let &[out, into, loops, first_pairs, first_loop] = block;
@@ -26,7 +26,7 @@ pub(crate) fn part_of(block: &[u64; BLOCK], list: ListKind) -> (u64, usize) {
     }
 }
 
-/// How many rows the lists of a segment have, by its index's last block.
+/// How many rows each list of a segment has, from the last block of its index.
 pub fn row_counts(index: &[u64]) -> [u64; 3] {
     let Some(&[out, into, loops, first_pairs, first_loop]) = index.last_chunk::<BLOCK>() else {
         return [0; 3];

@@ -1,5 +1,6 @@
-//! A part of the graph that no longer changes: the edges of a span of time as Arrow lists, laid out
-//! in `docs/formats/segment.md`. Where its memory lies it does not know.
+//! Segments: immutable parts of a graph, each with the edges of a span of time.
+//!
+//! A segment is a set of Arrow lists as `docs/formats/segment.md` describes them, in any memory.
 
 mod account_rows;
 mod attached;
@@ -30,17 +31,17 @@ use std::sync::Arc;
 /// The buffers of a segment in memory that this process maps.
 #[derive(Clone, Debug)]
 pub struct SegmentBuffers {
-    /// Which accounts have rows, and where: five words for 64 accounts.
+    /// The index: five words for 64 accounts say which of them have rows, and where.
     pub index: ScalarBuffer<u64>,
-    /// Where each row of a list begins, one more for its end; by [`ListKind`].
+    /// For each list, where its rows begin, and where the last one ends.
     pub starts: [ScalarBuffer<i32>; 3],
     /// The lists themselves.
     pub entries: [ScalarBuffer<u64>; 3],
-    /// Times by rank, from the segment's base on; empty where entries hold them.
+    /// Times from the segment's base on, in order of arrival; empty where entries hold them.
     pub times: ScalarBuffer<u64>,
-    /// Ids by rank; empty where they are not kept.
+    /// Ids in order of arrival; empty if the segment has none.
     pub ids: ScalarBuffer<i64>,
-    /// Measured columns, by rank.
+    /// Measured columns, in order of arrival.
     pub values: Vec<ScalarBuffer<f64>>,
 }
 
@@ -50,7 +51,7 @@ enum Lists {
     Far(Arc<dyn RowSource>),
 }
 
-/// One immutable part of a graph.
+/// An immutable part of a graph.
 #[derive(Debug)]
 pub struct Segment {
     info: SegmentInfo,
@@ -67,11 +68,11 @@ fn wrong(what: &'static str, given: u64, expected: u64) -> GraphError {
 }
 
 impl Segment {
-    /// A segment over buffers, which may come from anybody: what they hold is checked here as far
-    /// as their lengths tell, and at every access.
+    /// A segment over untrusted buffers. Their lengths are checked here, and each access is
+    /// checked.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] where lengths do not fit each other.
+    /// [`GraphError::Segment`] for lengths that do not fit each other.
     pub fn new(info: SegmentInfo, buffers: SegmentBuffers) -> Result<Segment, GraphError> {
         let SegmentBuffers { index, starts, entries, times, ids, values } = buffers;
         let segment = Segment {
@@ -99,11 +100,10 @@ impl Segment {
         Ok(Segment { lists: Lists::Mapped(lists), ..segment })
     }
 
-    /// A segment whose lists are somewhere else: of the buffers only those beside the lists are
-    /// used.
+    /// A segment whose lists are elsewhere. Only the buffers beside the lists are used.
     ///
     /// # Errors
-    /// As [`Segment::new`].
+    /// Those of [`Segment::new`].
     pub fn far(
         info: SegmentInfo,
         beside: SegmentBuffers,
@@ -144,7 +144,7 @@ impl Segment {
         Ok(())
     }
 
-    /// What it holds, in numbers.
+    /// The segment's description.
     pub fn info(&self) -> &SegmentInfo {
         &self.info
     }
@@ -162,7 +162,7 @@ impl Segment {
         lists + (wide + values) * 8
     }
 
-    /// Its buffers; None if its lists are not in this process' memory.
+    /// Its buffers; None if its lists are not in this process's memory.
     pub fn buffers(&self) -> Option<SegmentBuffers> {
         let Lists::Mapped(lists) = &self.lists else { return None };
         Some(SegmentBuffers {
@@ -175,12 +175,12 @@ impl Segment {
         })
     }
 
-    /// Columns that it keeps of each edge.
+    /// Measured columns of each edge.
     pub fn columns(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether it keeps ids.
+    /// Whether it has ids.
     pub fn has_ids(&self) -> bool {
         !self.ids.is_empty() || self.info.numbers == 0
     }
@@ -190,12 +190,12 @@ impl Segment {
         Some(RowRequest { account, list, place })
     }
 
-    /// One list of an account, packed; empty if it has none.
+    /// One list of an account; empty if the account has none.
     pub fn row(&self, account: u32, list: ListKind) -> SegmentRow<'_> {
         self.wanted(account, list).map_or(SegmentRow::Near(&[]), |wanted| self.row_at(wanted))
     }
 
-    /// The same where it is known which row of all such lists it is.
+    /// The row of a request.
     #[inline]
     pub(crate) fn row_at(&self, wanted: RowRequest) -> SegmentRow<'_> {
         match &self.lists {
@@ -209,8 +209,8 @@ impl Segment {
         }
     }
 
-    /// Reads where these rows of one kind lie, then an entry of each: the one that `entry` chooses by
-    /// their lengths. No read waits for one before, but for those that said where it is.
+    /// Reads where these rows of one list lie, then the entry of each that `entry` chooses by the
+    /// row's length. The reads of a round do not wait for each other.
     pub(crate) fn touch(&self, list: ListKind, places: &[usize], entry: impl Fn(usize) -> usize) {
         let lists = match &self.lists {
             Lists::Mapped(lists) => lists,
@@ -232,8 +232,8 @@ impl Segment {
         matches!(&self.lists, Lists::Far(rows) if rows.is_prefetching())
     }
 
-    /// Says that these accounts' edges in and out will be asked for. Gives whether some were not at
-    /// hand and have been brought.
+    /// Announces requests for these accounts' outgoing and incoming edges. Says whether some rows
+    /// were not local and have been fetched.
     pub(crate) fn prefetch(&self, accounts: &[u32]) -> bool {
         let Lists::Far(rows) = &self.lists else { return false };
         let lists = |&account: &u32| [ListKind::Out, ListKind::In].map(|list| (account, list));
@@ -245,12 +245,12 @@ impl Segment {
         self.packing
     }
 
-    /// Whether times do not fit into entries.
+    /// Whether entries have no bits for times.
     pub(crate) fn has_table(&self) -> bool {
         self.packing.has_table(&self.info)
     }
 
-    /// Time of an entry, from the segment's base on.
+    /// The time of an entry from the segment's base on.
     pub(crate) fn time(&self, packed: u64) -> u64 {
         if !self.has_table() {
             return self.packing.time(packed);
@@ -259,12 +259,12 @@ impl Segment {
         self.times.get(position).copied().unwrap_or_default().min(self.info.span)
     }
 
-    /// The id of an edge by its number of arrival.
+    /// The id of an edge by its sequence number.
     pub(crate) fn id(&self, number: u64) -> Option<i64> {
         self.ids.get(self.position_of(number)?).copied()
     }
 
-    /// The value of an edge in a measured column, by its number of arrival.
+    /// The value of an edge in a measured column, by sequence number.
     pub(crate) fn value(&self, column: usize, number: u64) -> Option<f64> {
         self.values.get(column)?.get(self.position_of(number)?).copied()
     }
@@ -273,18 +273,18 @@ impl Segment {
         usize::try_from(number.checked_sub(self.info.first)?).ok()
     }
 
-    /// Blocks of its index, of 64 accounts each.
+    /// The blocks of its index, for 64 accounts each.
     pub(crate) fn blocks(&self) -> &[[u64; BLOCK]] {
         self.index.as_chunks().0
     }
 
-    /// How long each row of this kind is, with its account; None where the lists are elsewhere.
+    /// The length of each row of a list, with its account; None if the lists are elsewhere.
     pub(crate) fn lengths(&self, list: ListKind) -> Option<impl Iterator<Item = (u32, u32)>> {
         let Lists::Mapped(lists) = &self.lists else { return None };
         let (starts, all) = &lists[list as usize];
         let length = |at: usize| {
             let (&from, &to) = starts.get(at).zip(starts.get(at + 1))?;
-            // As a read of the row has it.
+            // The length that a read of the row finds.
             Some(all.get(from as usize..to as usize)?.len() as u32)
         };
         Some((0u32..).zip(self.blocks()).flat_map(move |(block, words)| {
@@ -298,12 +298,12 @@ impl Segment {
         }))
     }
 
-    /// Whether any account pays itself.
+    /// A bit for each account with a self-loop.
     pub(crate) fn looped(&self) -> impl Iterator<Item = u64> {
         self.index.chunks_exact(BLOCK).map(|block| block[ListKind::Loops as usize])
     }
 
-    /// What went wrong with lists that are not at hand.
+    /// The failure of a row source.
     pub(crate) fn failure(&self) -> Option<String> {
         match &self.lists {
             Lists::Mapped(_) => None,
@@ -311,7 +311,7 @@ impl Segment {
         }
     }
 
-    /// All edges: number of arrival, source, target, time from the base on; source by source.
+    /// All edges, source by source: sequence number, source, target, time from the base on.
     pub(crate) fn edges(&self) -> impl Iterator<Item = (u64, u32, u32, u64)> {
         let accounts = 0..u32::try_from(self.info.accounts).unwrap_or(u32::MAX);
         accounts.flat_map(move |account| {

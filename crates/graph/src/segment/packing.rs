@@ -1,34 +1,34 @@
-//! How a segment packs an edge into 64 bits, and what it says of itself in numbers.
+//! The description of a segment, and how it packs an edge into 64 bits.
 
-/// Numbers of arrival, accounts and entries of one segment, at most: offsets of Arrow lists are
-/// 32-bit and signed.
+/// Sequence numbers, accounts and entries of one segment, at most: offsets of Arrow lists are
+/// signed 32-bit numbers.
 pub(crate) const COUNT_MAX: u64 = 1 << 31;
 
-/// What a segment holds, in numbers.
+/// The description of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentInfo {
-    /// Number of arrival of its first edge.
+    /// Sequence number of its first edge.
     pub first: u64,
-    /// Numbers of arrival that it covers. Some may have no edge in it.
+    /// Sequence numbers that it covers. Some may have no edge in it.
     pub numbers: u64,
-    /// Time of its first edge.
+    /// The time of its first edge.
     pub base: i64,
-    /// Time of its last edge, from there on.
+    /// The time of its last edge, from `base` on.
     pub span: u64,
-    /// Edges, self-loops among them.
+    /// Edges, including self-loops.
     pub edges: u64,
     /// Self-loops.
     pub loops: u64,
-    /// Accounts have numbers below this one.
+    /// All small numbers of accounts are below this one.
     pub accounts: u64,
 }
 
-/// How an entry of 64 bits is packed: rank of arrival, time, account at the other end, from the
-/// highest bit down. So entries of a list, which come in order of arrival, are increasing numbers.
+/// The layout of a packed entry, from the highest bit down: position in order of arrival, time,
+/// account at the other end. So the entries of a list are increasing numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packing {
     other_bits: u32,
-    /// 0: times lie in a table of their own, by rank.
+    /// 0 if times are in a table of their own, by position.
     time_bits: u32,
     other_mask: u64,
     time_mask: u64,
@@ -63,7 +63,7 @@ impl Packing {
         (packed & self.other_mask) as u32
     }
 
-    /// Its time, unless there is a table.
+    /// The time of an entry, unless there is a table.
     #[inline]
     pub(crate) fn time(self, packed: u64) -> u64 {
         (packed >> self.other_bits) & self.time_mask
@@ -74,7 +74,7 @@ impl Packing {
         packed >> (self.time_bits + self.other_bits)
     }
 
-    /// Whether times do not fit into entries.
+    /// Whether entries have no bits for times.
     pub(crate) fn has_table(self, info: &SegmentInfo) -> bool {
         self.time_bits == 0 && info.span > 0
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(packing.has_table(&info));
         let packed = packing.pack(5, span, 7);
         assert_eq!((packing.position(packed), packing.other(packed)), (5, 7));
-        // Nothing to tell apart: one edge, of one account, at one time.
+        // One edge, of one account, at one time: there is nothing to tell apart.
         let info = SegmentInfo { numbers: 1, accounts: 1, ..SegmentInfo::default() };
         let packing = Packing::new(&info);
         assert!(!packing.has_table(&info));

@@ -1,18 +1,18 @@
-//! Rows of a segment: one list of one account each.
+//! Rows of a segment: each is one list of one account.
 
 use crate::edge::Side;
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Which of an account's lists.
+/// One of an account's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ListKind {
-    /// Edges that it is the source of.
+    /// Outgoing edges.
     Out,
-    /// Edges that it is the target of.
+    /// Incoming edges.
     In,
-    /// Edges that it is both of, which are in no other list.
+    /// Self-loops, which are in no other list.
     Loops,
 }
 
@@ -30,27 +30,27 @@ impl From<Side> for ListKind {
     }
 }
 
-/// A row that a segment has by its index.
+/// A request for one row of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowRequest {
-    /// Whose row it is.
+    /// The account of the row.
     pub account: u32,
-    /// Which of his.
+    /// The list of the row.
     pub list: ListKind,
-    /// Which of the rows of this list it is, by the index that the segment was given ([`row_of`]).
+    /// The number of the row among those of this list, by the segment's index
+    /// ([`row_of`](crate::row_of)).
     pub place: usize,
 }
 
-/// Gives rows of a segment whose lists are not in this process' memory.
+/// A source of rows for a segment whose lists are not in this process's memory.
 pub trait RowSource: Debug + Send + Sync {
-    /// One list of one account.
+    /// One row.
     ///
-    /// What fails is remembered, and told by [`RowSource::failure`] after the search.
+    /// A source remembers a failure, and reports it by [`RowSource::failure`] after the search.
     fn row(&self, wanted: RowRequest) -> SegmentRow<'_>;
 
-    /// Reads where these rows of one kind begin, by their places, as far as they are at hand, so that
-    /// the waits for their memory overlap: they are asked for next. Unless it is said how, nothing is
-    /// read.
+    /// Reads where these rows of one list begin, as far as they are local, so that the waits for
+    /// memory overlap. Requests for them follow. By default nothing is read.
     fn touch(&self, _list: ListKind, _places: &[usize]) {}
 
     /// Whether [`RowSource::prefetch`] does anything now.
@@ -58,22 +58,22 @@ pub trait RowSource: Debug + Send + Sync {
         false
     }
 
-    /// Says that these rows will be asked for soon. Gives whether it brought some that were not at
-    /// hand: then those of the accounts next to them may be missing, too.
+    /// Announces rows that will be requested soon. Returns whether some of them were not local and
+    /// have been fetched; then those of neighbouring accounts may be missing too.
     fn prefetch(&self, _wanted: &mut dyn Iterator<Item = RowRequest>) -> bool {
         false
     }
 
-    /// What went wrong since the last question.
+    /// The failure since the last call of this method.
     fn failure(&self) -> Option<String>;
 }
 
-/// A row of a segment, wherever it came from: entries as they are packed there.
+/// A row of a segment: packed entries.
 #[derive(Debug)]
 pub enum SegmentRow<'a> {
-    /// Lent by whoever has it.
+    /// Borrowed from the segment's memory.
     Near(&'a [u64]),
-    /// Shared with whoever may drop it at any time.
+    /// Shared with a cache that may drop it at any time.
     Far(Arc<[u64]>),
 }
 

@@ -1,8 +1,8 @@
 //! Sums with twice the digits of a float.
 //!
-//! Moments come from sums of powers, to which values are added and from which they are taken
-//! again, millions of times. With some 106 bits (error-free transformations: Dekker 1971, Knuth
-//! TAOCP 4.2.2) what is lost stays far below the last digit of the result.
+//! Moments come from sums of powers, to which values are added, and from which they are subtracted,
+//! millions of times. With some 106 bits the loss stays far below the last digit of the result.
+//! Source: error-free transformations (Dekker 1971, Knuth TAOCP 4.2.2).
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -23,7 +23,7 @@ impl DoubleDouble {
         DoubleDouble { high, low: (a - (high - part)) + (b - part) }
     }
 
-    /// As `of_sum`, where `a` is the larger one.
+    /// As `of_sum`, where `a` is the larger value.
     fn of_ordered(a: f64, b: f64) -> DoubleDouble {
         let high = a + b;
         DoubleDouble { high, low: b - (high - a) }
@@ -40,30 +40,30 @@ impl DoubleDouble {
         DoubleDouble { high, low: ((a1 * b1 - high) + a1 * b2 + a2 * b1) + a2 * b2 }
     }
 
-    /// The difference, exactly.
+    /// The exact difference.
     pub(crate) fn of_difference(a: f64, b: f64) -> DoubleDouble {
         DoubleDouble::of_sum(a, -b)
     }
 
-    /// `self - other` as the float next to it, or nearly.
+    /// The float nearest to `self - other`, or a neighbour of it.
     pub(crate) fn minus(self, other: DoubleDouble) -> f64 {
         let sum = DoubleDouble::of_sum(self.high, -other.high);
         sum.high + (sum.low + (self.low - other.low))
     }
 
-    /// 1 by a count of things.
+    /// 1 divided by a count.
     pub(crate) fn share_of(count: f64) -> DoubleDouble {
         let high = 1.0 / count;
         let whole = DoubleDouble::of_product(high, count);
         DoubleDouble::of_ordered(high, ((1.0 - whole.high) - whole.low) / count)
     }
 
-    /// Times a power of two, exactly.
+    /// The exact product with a power of two.
     pub(crate) fn scaled(self, power: f64) -> DoubleDouble {
         DoubleDouble { high: self.high * power, low: self.low * power }
     }
 
-    /// The one float that it is, if it needs no second.
+    /// The value as a single float, if that is exact.
     pub(crate) fn single(self) -> Option<f64> {
         (self.low == 0.0).then_some(self.high)
     }
@@ -138,8 +138,8 @@ impl Div<f64> for DoubleDouble {
     }
 }
 
-/// A running sum: what the floats lose is added up beside it (Neumaier 1974), so that one addition
-/// does not wait for all of the one before.
+/// A running sum with a second sum of the rounding errors (Neumaier 1974), so that one addition
+/// need not wait for the one before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompensatedSum {
     high: f64,

@@ -13,20 +13,23 @@ use crate::settings::{Measure, StatisticsSettings};
 use hashbrown::HashMap;
 use moments::Moments;
 
-/// Below this share of the squared mean batch mode takes a variance for 0 (specification, E5).
+/// Batch mode takes a variance below this share of the squared mean for 0 (specification, E5).
 pub(crate) const BATCH_CUTOFF: f64 = 1e-5;
-/// Below this one, a few units in the last place of the mean, a variance is rounding alone.
+/// A variance below this share of the squared mean is rounding alone: a few units in its last
+/// place.
 pub(crate) const NOISE_CUTOFF: f64 = 1e-29;
 
-/// Places among [`Measure::ALL`] of those that need all values at hand.
+/// The position in [`Measure::ALL`] of the minimum, which needs all values.
 const MIN: usize = 5;
+/// The position in [`Measure::ALL`] of the maximum, which needs all values.
 const MAX: usize = 6;
+/// The position in [`Measure::ALL`] of the median, which needs all values.
 const MEDIAN: usize = 7;
 
-/// The neighbours of so few edges are compared with each other.
+/// The neighbours of up to this many edges are compared with each other.
 const FEW: usize = 12;
 
-/// So many accounts are looked through for those that are over.
+/// Above this many windows, stale ones are looked for.
 const RUNNING_MIN: usize = if cfg!(debug_assertions) { 2 } else { 64 };
 
 #[derive(Debug)]
@@ -34,11 +37,11 @@ pub(crate) struct StatisticsScratch<T> {
     entries: Vec<Entry<T>>,
     neighbours: AccountTable<()>,
     values: Vec<f64>,
-    /// Those that the moments count.
+    /// The values that the moments count.
     recent: Vec<f64>,
     figures: Vec<[f64; 8]>,
     running: HashMap<(u32, bool), SlidingWindow<T>, AccountHash>,
-    /// So many are looked through for those that are over.
+    /// Above this many windows, stale ones are looked for.
     running_max: usize,
 }
 
@@ -100,7 +103,7 @@ impl DescribedAccounts {
     }
 }
 
-/// What is measured, and how.
+/// The measures, and how they are computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeasurePlan<'a> {
     statistics: &'a StatisticsSettings,
@@ -128,7 +131,7 @@ impl<'a> MeasurePlan<'a> {
         self.measures & 1 << MEDIAN != 0
     }
 
-    /// Whether something is asked that needs all values at hand.
+    /// Whether a measure needs all values.
     fn wants_values(&self) -> bool {
         self.measures & (1 << MIN | 1 << MAX | 1 << MEDIAN) != 0
     }
@@ -137,7 +140,7 @@ impl<'a> MeasurePlan<'a> {
         self.is_causal && !self.wants_values()
     }
 
-    /// Writes what is wanted, in its order.
+    /// Writes the chosen measures in their order.
     fn write(&self, degree: usize, fan: usize, columns: &[[f64; 8]], out: &mut [f64]) {
         let ratio = if fan == 0 { 0.0 } else { degree as f64 / fan as f64 };
         let own = [fan as f64, degree as f64, ratio];
@@ -150,14 +153,14 @@ impl<'a> MeasurePlan<'a> {
     }
 }
 
-/// Moments in their places among the figures of a column.
+/// Moments at their positions among the figures of a column.
 fn placed([mean, sum, variance, skewness, kurtosis]: [f64; 5]) -> [f64; 8] {
     [mean, sum, 0.0, 0.0, 0.0, variance, skewness, kurtosis]
 }
 
 impl<T: Stamp> StatisticsScratch<T> {
-    /// Writes the statistics of one side of an account; `out` has room for
-    /// [`StatisticsSettings::width`] values.
+    /// Writes the statistics of one side of an account to `out`, which has
+    /// [`StatisticsSettings::width`] cells.
     pub(crate) fn measure<G: Adjacency<T>>(
         &mut self,
         graph: &G,
@@ -183,7 +186,7 @@ impl<T: Stamp> StatisticsScratch<T> {
             out.fill(0.0);
             return;
         }
-        // The newer ones of a list are recent where the oldest is, if they came in order.
+        // If edges arrived in order, all of a list are recent where the oldest is.
         let (list, loops) = entries.split_at(edges);
         let is_recent = wanted.is_causal
             || graph.is_ordered()
@@ -222,7 +225,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         wanted.write(running.degree(), running.fan(), &self.figures, out);
     }
 
-    /// Forgets accounts whose last edge is older than all that a later trigger sees.
+    /// Drops accounts whose last edge is older than what any later trigger sees.
     pub(crate) fn forget(&mut self, oldest: T, is_ordered: bool) {
         if !is_ordered {
             self.running.clear();
@@ -233,8 +236,8 @@ impl<T: Stamp> StatisticsScratch<T> {
         }
     }
 
-    /// Mean, sum, min, max, median, variance, skewness, kurtosis.
-    /// `is_recent`: all of its values count for the moments.
+    /// Mean, sum, min, max, median, variance, skewness, kurtosis. `is_recent` says that the moments
+    /// count all values.
     fn column(
         &mut self,
         source: &impl EdgeValues<T>,
@@ -253,7 +256,7 @@ impl<T: Stamp> StatisticsScratch<T> {
         }
         values.clear();
         let mut figures = if wanted.is_causal {
-            // The same to the last digit, whether carried on or not.
+            // Equal to the last digit to moments that are carried on.
             let mut moments = Moments::default();
             for &entry in entries.iter() {
                 let value = source.value(column, entry);
@@ -295,7 +298,7 @@ impl<T: Stamp> StatisticsScratch<T> {
     }
 }
 
-/// How many accounts are at the other ends.
+/// The number of different accounts at the other ends.
 fn count_others<T>(entries: &[Entry<T>], seen: &mut AccountTable<()>) -> usize {
     if entries.len() <= FEW {
         let is_first = |&(at, one): &(usize, &Entry<T>)| {

@@ -6,19 +6,20 @@ use super::double_double::{CompensatedSum, DoubleDouble};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moments {
     count: usize,
-    /// One of the values: distances from it are small where values differ by little.
+    /// One of the values. Distances from it are small where values differ by little.
     pivot: f64,
     sums: [DoubleDouble; 4],
     /// The largest sum of fourth powers so far.
     peak: f64,
 }
 
-/// Sums hold 106 bits; a sum that has lost so many of its peak is made anew.
+/// Sums hold 106 bits. A sum that has lost this factor of its peak is rebuilt.
 const LOST_MAX: f64 = 1e9;
-/// So is one whose pivot is so much farther from the mean, squared, than the values are.
+/// Sums are also rebuilt when the squared distance of the pivot from the mean is this many
+/// variances.
 const FAR_MAX: f64 = 1e6;
 
-/// The third power of a whole number of this size still has all its digits: 2^17.
+/// The largest whole number whose third power still has all its digits: 2^17.
 const WHOLE_MAX: f64 = 131_072.0;
 
 impl Moments {
@@ -29,7 +30,7 @@ impl Moments {
         self.include(value);
     }
 
-    /// Those of some values, of which the pivot is one.
+    /// The moments of some values, one of which is the pivot.
     pub(crate) fn of(pivot: f64, values: impl Iterator<Item = f64>) -> Moments {
         let mut moments = Moments { pivot, ..Moments::default() };
         values.for_each(|value| moments.include(value));
@@ -51,8 +52,8 @@ impl Moments {
         self.peak = self.peak.max(self.sums[3].value());
     }
 
-    /// Whether taking values away has left too little of the sums: what has gone was so much larger
-    /// than what is there, or the pivot lies so far from it, that the rounding of what was counts.
+    /// Whether subtractions have left too little of the sums. Either the removed values were so
+    /// much larger than the rest, or the pivot lies so far away, that their rounding counts.
     pub(crate) fn is_worn(&self) -> bool {
         if self.count == 0 {
             return false;
@@ -61,11 +62,12 @@ impl Moments {
         let [s1, s2, _, s4] = self.sums;
         let (d1, d2) = (s1 / count, s2 / count);
         let (square, variance) = ((d1 * d1).value(), (d2 - d1 * d1).value());
-        // With a pivot among them the square is at most so many variances as there are values.
+        // With a pivot among the values, the square is at most as many variances as there are
+        // values.
         self.peak > LOST_MAX * s4.value() || square > (FAR_MAX + 2.0 * count) * variance
     }
 
-    /// Takes away what was added.
+    /// Subtracts a value that was added.
     pub(crate) fn take(&mut self, value: f64) {
         self.count -= 1;
         for (sum, power) in self.sums.iter_mut().zip(powers(value, self.pivot)) {
@@ -73,14 +75,14 @@ impl Moments {
         }
     }
 
-    /// Mean, sum, variance, skewness and kurtosis; the last three are 0 where the variance is
-    /// below `cutoff` of the squared mean.
+    /// Mean, sum, variance, skewness and kurtosis. The last three are 0 if the variance is below
+    /// `cutoff` of the squared mean.
     pub(crate) fn figures(&self, cutoff: f64) -> [f64; 5] {
         if self.count == 0 {
             return [0.0; 5];
         }
         let count = self.count as f64;
-        // One division for all: they take longer than anything else here.
+        // One division for all: divisions take longer than anything else here.
         let share = DoubleDouble::share_of(count);
         let [d1, d2, d3, d4] = self.sums.map(|sum| sum * share);
         let pivot = DoubleDouble::from(self.pivot);
@@ -100,8 +102,8 @@ impl Moments {
     }
 }
 
-/// What [`Moments::figures`] gives, of values that are all at hand: in two passes, in which only the
-/// sums need twice the digits, so that the order of the values makes no difference.
+/// The figures of [`Moments::figures`] from all values, in two passes. Only the sums need twice the
+/// digits, and the order of the values makes no difference.
 pub(crate) fn figures_of(values: &[f64], cutoff: f64) -> [f64; 5] {
     let Some(&pivot) = values.first() else { return [0.0; 5] };
     let count = values.len() as f64;
@@ -133,13 +135,13 @@ fn is_nothing(m2: f64, mean: f64, cutoff: f64) -> bool {
     m2 <= 0.0 || m2 < cutoff * mean * mean
 }
 
-/// Figures of central moments.
+/// The figures from central moments.
 fn shaped(mean: f64, sum: f64, [m2, m3, m4]: [f64; 3]) -> [f64; 5] {
     [mean, sum, m2, m3 / (m2 * m2.sqrt()), m4 / (m2 * m2)]
 }
 
-/// The powers of a distance that is a whole number, if the first three fit into a float: times of a
-/// window do.
+/// The powers of a distance that is a whole number, if the first three fit into a float. Distances
+/// between times of a window do.
 fn whole_powers(value: f64, pivot: f64) -> Option<([f64; 3], DoubleDouble)> {
     let distance = DoubleDouble::of_difference(value, pivot).single()?;
     if distance.abs() > WHOLE_MAX || (distance as i64) as f64 != distance {
@@ -168,7 +170,7 @@ mod tests {
             let all = first.map(DoubleDouble::from).into_iter().chain([fourth]);
             assert_eq!(all.collect::<Vec<_>>(), powers(value, pivot));
         }
-        // A fraction, one that is none only when it is rounded, too far away, and no number.
+        // A fraction, a number that looks whole only when rounded, one too far away, and none.
         for (value, pivot) in [(5.5, 2.0), (1.1, 0.1), (131_073.0, 0.0), (f64::NAN, 0.0)] {
             assert!(whole_powers(value, pivot).is_none(), "{value} from {pivot}");
         }
@@ -180,8 +182,8 @@ mod tests {
         moments
     }
 
-    /// The pivot of an account was its first payment for as long as the account was looked at:
-    /// what differed by cents, a day after a payment of millions, had two digits left.
+    /// The pivot of an account used to be its first payment for as long as the window was carried
+    /// on. Values that differed by cents, a day after a payment of millions, had two digits left.
     #[test]
     fn what_has_gone_leaves_no_rounding_behind() {
         let cents: Vec<f64> = (0..50).map(|n| 20.0 + f64::from(n % 7) * 0.01).collect();
@@ -240,8 +242,8 @@ mod tests {
         assert_eq!(times.figures(crate::statistics::NOISE_CUTOFF)[2], 900.0);
     }
 
-    /// A window that slides over a million values of very different size gives what the values
-    /// in it give by themselves.
+    /// A window that slides over a million values of very different size has the same figures as
+    /// its values alone.
     #[test]
     fn a_sliding_window_does_not_drift() {
         let value = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 8).powi(2) * 1e-3 + 0.01;

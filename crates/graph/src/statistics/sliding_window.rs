@@ -1,7 +1,7 @@
-//! What a window holds of an account with many edges, carried on from trigger to trigger.
+//! The window of an account with many edges, carried on from trigger to trigger.
 //!
-//! Causal mode looks at an account anew for each of its rows. For a hub that would be its whole
-//! list each time; here each edge is added once and taken away once.
+//! Causal mode looks at an account for each of its rows. For a hub that would be its whole list
+//! each time. Here each edge is added once and subtracted once.
 
 use super::moments::Moments;
 use crate::accounts::AccountHash;
@@ -10,11 +10,11 @@ use crate::edge::{Entry, Side};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Accounts with so many edges are carried on: with fewer, looking at all costs no more. Builds for
-/// tests do it with their small accounts too.
+/// Accounts with this many edges are carried on. For fewer, a look at all costs no more. Builds for
+/// tests carry small accounts on too.
 pub(crate) const LENGTH_MIN: usize = if cfg!(debug_assertions) { 4 } else { 48 };
 
-/// How the values of edges are found.
+/// Access to the measured values of edges.
 pub(crate) trait EdgeValues<T: Copy>: Sync {
     /// The value of an edge in one of the measured columns.
     fn value(&self, column: usize, entry: Entry<T>) -> f64;
@@ -24,11 +24,11 @@ pub(crate) trait EdgeValues<T: Copy>: Sync {
         into.extend(entries.iter().map(|one| self.value(column, *one)));
     }
 
-    /// Whether the moments still count this edge (specification, E3).
+    /// Whether the moments still count an edge (specification, E3).
     fn is_recent(&self, entry: Entry<T>) -> bool;
 }
 
-/// No values: only edges and neighbours are counted.
+/// No measured columns: only edges and neighbours are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoValues;
 
@@ -51,18 +51,18 @@ pub(crate) struct Vertex<T> {
     pub view: Visibility<T>,
 }
 
-/// The edges of one side of an account that one window holds.
+/// The edges that a window holds of one side of an account.
 #[derive(Debug)]
 pub(crate) struct SlidingWindow<T> {
-    /// The account's number outside: small numbers are given again.
+    /// The caller's number of the account. Small numbers are used again.
     key: i64,
-    /// The last trigger it was moved to, where each sees what came before it.
+    /// The last trigger that moved the window, where each trigger sees only earlier edges.
     moved: Option<u32>,
-    /// Where the window of that trigger begins: what is older has been taken away.
+    /// The beginning of that trigger's window; older edges are subtracted.
     since: T,
-    /// What is counted, oldest first. The graph may have dropped some of it.
+    /// The counted edges, oldest first. The graph may have removed some of them.
     entries: VecDeque<Entry<T>>,
-    /// A value for each column of each entry.
+    /// The value of each entry in each column.
     values: VecDeque<f64>,
     neighbours: HashMap<u32, u32, AccountHash>,
     pub moments: Vec<Moments>,
@@ -89,14 +89,14 @@ impl<T: Stamp> SlidingWindow<T> {
         self.neighbours.len()
     }
 
-    /// Whether it is of this account, and no trigger after this one has moved it.
+    /// Whether the window is that of this account, and no later trigger has moved it.
     pub(crate) fn is_of<G: Adjacency<T>>(&self, graph: &G, vertex: Vertex<T>) -> bool {
         self.key == graph.key(vertex.account)
             && self.since <= vertex.window.0
             && self.moved.is_none_or(|seq| vertex.view.has_arrived(seq))
     }
 
-    /// Moves on to the window of a later trigger, in a graph whose edges came in order of time.
+    /// Moves on to the window of a later trigger, in a graph whose edges arrived in order of time.
     pub(crate) fn advance<G: Adjacency<T>>(
         &mut self,
         graph: &G,
@@ -107,7 +107,7 @@ impl<T: Stamp> SlidingWindow<T> {
         let Vertex { account, side, window, view } = vertex;
         (self.moved, self.since) = (view.trigger_seq(), window.0);
         let last = self.entries.back().copied();
-        // What has left the graph goes first: its neighbour's small number may be another's now.
+        // Removed edges leave first: their neighbour's small number may have a new owner.
         while let Some(&oldest) = self.entries.front() {
             let is_evicted = view.is_evicted(oldest) || graph.has_dropped(oldest);
             if oldest.time >= window.0 && !is_evicted {
@@ -124,7 +124,7 @@ impl<T: Stamp> SlidingWindow<T> {
         let loops = with_loops.then(|| graph.loops(account)).into_iter().flatten();
         let mut loops = loops.filter(is_inside).peekable();
         for entry in edges {
-            // Both come in order of arrival, and go in it.
+            // Both lists are in order of arrival, and edges leave in that order.
             while let Some(one) = loops.next_if(|one| view.is_after(entry.seq, one.seq)) {
                 self.push(values, one);
             }
@@ -137,7 +137,7 @@ impl<T: Stamp> SlidingWindow<T> {
         self.fit();
     }
 
-    /// Gives room back that a busier time has left.
+    /// Gives back room that a busier time has left.
     fn fit(&mut self) {
         let len = self.entries.len();
         if self.entries.capacity() > len + len / 2 + LENGTH_MIN {
@@ -149,8 +149,7 @@ impl<T: Stamp> SlidingWindow<T> {
         }
     }
 
-    /// Makes moments anew that have lost too much. The newest value as their pivot stays longest,
-    /// so this is seldom.
+    /// Rebuilds worn moments. The newest value lasts longest as a pivot, so this is rare.
     fn mend(&mut self) {
         let columns = self.moments.len();
         for (column, moments) in self.moments.iter_mut().enumerate() {
@@ -164,7 +163,7 @@ impl<T: Stamp> SlidingWindow<T> {
 
     fn push(&mut self, values: &impl EdgeValues<T>, entry: Entry<T>) {
         if self.entries.len() == self.entries.capacity() {
-            // Doubling would leave half of what is kept of hubs empty.
+            // Growth is small: doubling would leave half of a hub's memory empty.
             let more = self.entries.len() / 4 + LENGTH_MIN;
             self.entries.reserve_exact(more);
             self.values.reserve_exact(more * self.moments.len());

@@ -1,6 +1,6 @@
-//! One side of all accounts: the edges that each is the source of, or the target of.
+//! The adjacency lists of one side of all accounts.
 //!
-//! The two halves of a graph share nothing, so that two threads can change them at once.
+//! The lists of the two sides share nothing, so two threads can change them at once.
 
 use super::arena::{Arena, ListHandle};
 use crate::accounts::Renumbering;
@@ -10,10 +10,10 @@ use crate::memory::{OutOfMemory, reserve_exact};
 
 /// Edges whose lists are read together before they are changed.
 pub(crate) const TOUCHED: usize = 64;
-/// Edges that are taken out together.
+/// Edges that are removed together.
 pub(crate) const REMOVED_TOGETHER: usize = 4096;
 
-/// One bit for each edge of a piece.
+/// One bit for each of the edges that are removed together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EdgeBits([u64; REMOVED_TOGETHER / 64]);
 
@@ -32,7 +32,7 @@ impl EdgeBits {
 #[derive(Debug)]
 pub(crate) struct AdjacencyLists<T> {
     side: Side,
-    /// By the accounts' small numbers.
+    /// The list of each account, by small number.
     lists: Vec<ListHandle>,
     arena: Arena<T>,
 }
@@ -50,8 +50,8 @@ impl<T: Stamp> AdjacencyLists<T> {
         !self.list(account).is_empty()
     }
 
-    /// The edges of an account between those that are too old and those that are too new, which are
-    /// the first ones and the last ones of its list.
+    /// The edges of an account between the old ones, which are first in its list, and the new ones,
+    /// which are last.
     #[inline]
     pub(crate) fn span(
         &self,
@@ -61,7 +61,7 @@ impl<T: Stamp> AdjacencyLists<T> {
     ) -> &[Entry<T>] {
         let list = self.list(account);
         if let Some((some, live)) = self.arena.few(list) {
-            // Counted, all of them each time: nobody could guess where to stop.
+            // All are counted each time: a branch on where to stop could not be predicted.
             let (mut first, mut end) = (0, 0);
             for (at, &one) in some.iter().enumerate() {
                 first += usize::from((at < live) & is_old(one));
@@ -70,7 +70,7 @@ impl<T: Stamp> AdjacencyLists<T> {
             return some.get(first..end).unwrap_or_default();
         }
         let all = self.arena.get(list);
-        // Most windows hold a whole list or its new end.
+        // Most windows hold a whole list, or its new end.
         let first = match all.first() {
             Some(&oldest) if is_old(oldest) => all.partition_point(|&one| is_old(one)),
             _ => 0,
@@ -82,17 +82,17 @@ impl<T: Stamp> AdjacencyLists<T> {
         all.get(first..end).unwrap_or_default()
     }
 
-    /// The entry of one edge, as [`Arena::find`].
+    /// The entry of one edge, as [`Arena::find`] defines it.
     pub(crate) fn find(&self, account: u32, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
         self.arena.find(self.list(account), seq, head)
     }
 
-    /// Reads the newest ends of these accounts' lists, so that the waits overlap.
+    /// Reads the newest entries of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch(&self, accounts: impl Iterator<Item = u32> + Clone) {
         self.touch_end(accounts, Arena::newest);
     }
 
-    /// The same for their oldest ends.
+    /// Reads the oldest entries of these accounts' lists, so that the waits overlap.
     pub(crate) fn touch_oldest(&self, accounts: impl Iterator<Item = u32> + Clone) {
         self.touch_end(accounts, Arena::oldest);
     }
@@ -102,7 +102,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         accounts: impl Iterator<Item = u32> + Clone,
         end: impl Fn(&Arena<T>, ListHandle) -> u32,
     ) {
-        // What depends on the first round's waits is left to the second.
+        // Two rounds: in neither does a read wait for another.
         let lists = accounts.map(|account| self.list(account));
         let touched = lists.clone().map(|list| self.arena.touch_block(list));
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
@@ -110,32 +110,32 @@ impl<T: Stamp> AdjacencyLists<T> {
         std::hint::black_box(touched.fold(0, |all, one| all ^ one));
     }
 
-    /// Reads what `has_any` asks of these accounts.
+    /// Reads what `has_any` needs of these accounts.
     pub(crate) fn touch_lists(&self, accounts: impl Iterator<Item = u32>) {
         let touched = accounts.map(|account| self.touch_list(account));
         std::hint::black_box(touched.fold(false, |all, one| all ^ one));
     }
 
-    /// Reads what `has_any` asks of an account.
+    /// Reads what `has_any` needs of an account.
     pub(crate) fn touch_list(&self, account: u32) -> bool {
         self.list(account).is_empty()
     }
 
-    /// Sees to it that accounts with smaller numbers have lists.
+    /// Makes lists for all accounts with smaller numbers.
     pub(crate) fn make_room(&mut self, accounts: usize) -> Result<(), OutOfMemory> {
         let known = self.lists.len();
         if accounts <= known {
             return Ok(());
         }
         if self.lists.capacity() < accounts {
-            // A little at a time: doubling would leave half of a large graph empty.
+            // Growth is small: doubling would leave half of a large graph empty.
             reserve_exact(&mut self.lists, (accounts - known).max(known / 32))?;
         }
         self.lists.resize(accounts, ListHandle::default());
         Ok(())
     }
 
-    /// Who has an edge on this side, and what is kept of it there.
+    /// The account that has an edge on this side, and its entry there.
     fn entry(&self, record: Record<T>, seq: u32) -> (usize, Entry<T>) {
         let Record { source, target, time } = record;
         let (own, other) = if self.side == Side::Out { (source, target) } else { (target, source) };
@@ -146,8 +146,8 @@ impl<T: Stamp> AdjacencyLists<T> {
         if self.side == Side::Out { record.source } else { record.target }
     }
 
-    /// Adds edges, self-loops apart, whose numbers of arrival begin with `first`. Where there is no
-    /// memory, nothing has changed.
+    /// Adds edges with consecutive sequence numbers from `first` on, except for self-loops. Without
+    /// memory nothing changes.
     pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
         for (part, some) in records.chunks(TOUCHED).enumerate() {
             if records.len() > 1 {
@@ -167,14 +167,15 @@ impl<T: Stamp> AdjacencyLists<T> {
         Ok(())
     }
 
-    /// Removes edges that have just been inserted.
+    /// Removes edges that were just inserted.
     pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
         for (at, &record) in records.iter().enumerate().rev() {
             self.remove(record, first.wrapping_add(at as u32));
         }
     }
 
-    /// Removes an edge, self-loops apart; whether its account has no more on this side.
+    /// Removes an edge, unless it is a self-loop. Says whether the account has no more on this
+    /// side.
     pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
         if record.is_loop() {
             return false;
@@ -184,7 +185,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.lists[own].is_empty()
     }
 
-    /// Removes those of a piece that are chosen; which of them were the last of their account.
+    /// Removes the chosen edges. Says which of them were the last of their account.
     pub(crate) fn remove_all(&mut self, piece: &[Removal<T>], chosen: &EdgeBits) -> EdgeBits {
         let mut emptied = EdgeBits::NONE;
         for (part, some) in piece.chunks(TOUCHED).enumerate() {
@@ -198,7 +199,7 @@ impl<T: Stamp> AdjacencyLists<T> {
         emptied
     }
 
-    /// The same under other numbers, in memory of its size, which is that of so many edges.
+    /// The same lists under new small numbers, in memory of just their size.
     pub(crate) fn rebuilt(
         &self,
         numbering: &Renumbering,
@@ -223,24 +224,24 @@ impl<T: Stamp> AdjacencyLists<T> {
         self.arena.get(self.list(account))
     }
 
-    /// Says that the account at the other end of an edge, which has it as `entry`, is `new` now.
+    /// Replaces the account at the other end of an edge, which has the edge as `entry`.
     pub(crate) fn rename(&mut self, entry: Entry<T>, new: u32) {
         self.arena.rename(self.list(entry.other), entry.time, entry.seq, new);
     }
 
-    /// Has an account's edges be those of another, which has none.
+    /// Moves the list of an account to another small number, which has none.
     pub(crate) fn renumber(&mut self, old: u32, new: u32) {
         let list = std::mem::take(&mut self.lists[old as usize]);
         self.lists[new as usize] = list;
     }
 
-    /// Forgets accounts from number `end` on, which have no edges.
+    /// Drops the accounts from number `end` on, which have no edges.
     pub(crate) fn truncate(&mut self, end: usize) {
         self.lists.truncate(end);
         self.lists.shrink_to_fit();
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self) {
         self.arena.shrink(&mut self.lists);
     }

@@ -1,4 +1,5 @@
-//! The newest edges of a stream: lists of both ends, and the edges in order of arrival.
+//! The store of the newest edges: adjacency lists of both sides, self-loops, and records in order
+//! of arrival.
 
 mod adjacency_lists;
 mod arena;

@@ -1,22 +1,22 @@
-//! Edges in order of arrival.
+//! Records: edges in order of arrival.
 
 use crate::accounts::Renumbering;
 use crate::edge::{NO_ACCOUNT, Record, Stamp};
 use crate::memory::{OutOfMemory, fit, make_room};
 use std::collections::VecDeque;
 
-/// Said of an edge that is a self-loop.
+/// Marks the record of a self-loop.
 const LOOP: u32 = 1 << 31;
 
-/// Whose list has an edge.
+/// The list that has an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordOwner {
     pub source: u32,
     pub is_loop: bool,
 }
 
-/// All edges since the oldest that is alive, four bytes each: target and time are found in the list
-/// of the source. Only where all of a day's edges are copied at once are they kept here too.
+/// All edges from the oldest one alive on, four bytes each. Target and time are found in the list
+/// of the source. Graphs with segments copy whole spans at once, so they also keep both here.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeRecords<T> {
     owners: VecDeque<u32>,
@@ -28,7 +28,7 @@ impl<T: Stamp> EdgeRecords<T> {
         EdgeRecords { owners: VecDeque::new(), rest: is_whole.then(Default::default) }
     }
 
-    /// Sees to it that so many `push`es need no memory.
+    /// Makes sure that `more` `push`es need no memory.
     pub(crate) fn make_room(&mut self, more: usize) -> Result<(), OutOfMemory> {
         make_room(&mut self.owners, more)?;
         if let Some((targets, times)) = &mut self.rest {
@@ -47,7 +47,7 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// The same edges, of accounts with other numbers, where nothing else is kept of them.
+    /// The same records under new small numbers, where they hold the source alone.
     pub(crate) fn rebuilt(&self, numbering: &Renumbering) -> Result<EdgeRecords<T>, OutOfMemory> {
         let mut records = EdgeRecords::new(false);
         records.make_room(self.len())?;
@@ -58,39 +58,39 @@ impl<T: Stamp> EdgeRecords<T> {
         Ok(records)
     }
 
-    /// Whose list has the edge; None: it is gone, or was never there.
+    /// The list that has an edge; None if the edge was removed or never there.
     pub(crate) fn owner(&self, place: usize) -> Option<RecordOwner> {
         let word = self.owners.get(place).copied().filter(|word| *word != NO_ACCOUNT)?;
         Some(RecordOwner { source: word & !LOOP, is_loop: word & LOOP != 0 })
     }
 
-    /// The whole edge, where it is kept.
+    /// The whole edge, if records hold it.
     pub(crate) fn whole(&self, place: usize) -> Option<Record<T>> {
         let (targets, times) = self.rest.as_ref()?;
         let RecordOwner { source, .. } = self.owner(place)?;
         Some(Record { source, target: *targets.get(place)?, time: *times.get(place)? })
     }
 
-    /// Whether nothing has to be looked up elsewhere.
+    /// Whether records hold whole edges.
     pub(crate) fn are_whole(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// Says that an edge is gone.
+    /// Marks an edge as removed.
     pub(crate) fn mark_removed(&mut self, place: usize) {
         if let Some(word) = self.owners.get_mut(place) {
             *word = NO_ACCOUNT;
         }
     }
 
-    /// Says that the source of an edge that is there has another small number now.
+    /// Changes the source of an edge that is there.
     pub(crate) fn rename(&mut self, place: usize, source: u32) {
         if let Some(word) = self.owners.get_mut(place).filter(|word| **word != NO_ACCOUNT) {
             *word = source | (*word & LOOP);
         }
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self) {
         fit(&mut self.owners);
         if let Some((targets, times)) = &mut self.rest {
@@ -99,7 +99,7 @@ impl<T: Stamp> EdgeRecords<T> {
         }
     }
 
-    /// Forgets the oldest; false if there is none.
+    /// Drops the oldest record; false if there is none.
     pub(crate) fn pop(&mut self) -> bool {
         if let Some((targets, times)) = &mut self.rest {
             targets.pop_front();
@@ -108,7 +108,7 @@ impl<T: Stamp> EdgeRecords<T> {
         self.owners.pop_front().is_some()
     }
 
-    /// Forgets those at the old end that are gone; how many.
+    /// Drops removed records at the old end, and returns how many.
     pub(crate) fn pop_removed(&mut self) -> u64 {
         let mut count = 0;
         while self.owners.front() == Some(&NO_ACCOUNT) {
@@ -118,7 +118,7 @@ impl<T: Stamp> EdgeRecords<T> {
         count
     }
 
-    /// Keeps the oldest.
+    /// Keeps only the oldest records.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.owners.truncate(count);
         if let Some((targets, times)) = &mut self.rest {

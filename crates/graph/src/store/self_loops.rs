@@ -1,4 +1,4 @@
-//! Edges of accounts that pay themselves.
+//! Edges from an account to itself.
 
 use super::arena::{Arena, ListHandle};
 use crate::accounts::AccountHash;
@@ -6,12 +6,12 @@ use crate::edge::{Entry, Record, Stamp};
 use crate::memory::OutOfMemory;
 use hashbrown::HashMap;
 
-/// A table with room for more than so many times what it has is made smaller,
+/// A table with room for more than this factor of its length is copied to a smaller one.
 const SPARSE: usize = 2;
-/// unless it has few.
+/// Tables with fewer accounts are not copied.
 const SPARSE_MIN: usize = 16;
 
-/// Accounts that pay themselves, and when.
+/// The self-loops of all accounts.
 #[derive(Debug, Default)]
 pub(crate) struct SelfLoops<T> {
     lists: HashMap<u32, ListHandle, AccountHash>,
@@ -34,7 +34,7 @@ impl<T: Stamp> SelfLoops<T> {
         self.arena.find(self.lists.get(&account).copied()?, seq, head)
     }
 
-    /// Adds those of these edges that are self-loops. Where there is no memory, nothing has changed.
+    /// Adds the self-loops among these edges. Without memory nothing changes.
     pub(crate) fn insert(&mut self, records: &[Record<T>], first: u32) -> Result<(), OutOfMemory> {
         for (at, record) in records.iter().enumerate().filter(|(_, one)| one.is_loop()) {
             let seq = first.wrapping_add(at as u32);
@@ -56,14 +56,14 @@ impl<T: Stamp> SelfLoops<T> {
         Ok(())
     }
 
-    /// Removes edges that have just been inserted.
+    /// Removes edges that were just inserted.
     pub(crate) fn take_back(&mut self, records: &[Record<T>], first: u32) {
         for (at, &record) in records.iter().enumerate().rev() {
             self.remove(record, first.wrapping_add(at as u32));
         }
     }
 
-    /// Removes an edge if it is a self-loop; whether its account has no more.
+    /// Removes an edge if it is a self-loop. Says whether the account has no more.
     pub(crate) fn remove(&mut self, record: Record<T>, seq: u32) -> bool {
         if !record.is_loop() {
             return false;
@@ -77,7 +77,7 @@ impl<T: Stamp> SelfLoops<T> {
         is_empty
     }
 
-    /// Has an account have another small number; its self-loops.
+    /// Gives an account another small number, and returns its self-loops.
     pub(crate) fn renumber(&mut self, old: u32, new: u32) -> &[Entry<T>] {
         let Some(list) = self.lists.remove(&old) else { return &[] };
         self.arena.rename_all(list, new);
@@ -85,7 +85,7 @@ impl<T: Stamp> SelfLoops<T> {
         self.arena.get(list)
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self) {
         let mut smaller = HashMap::default();
         let is_sparse = (self.lists.len() + SPARSE_MIN) * SPARSE < self.lists.capacity();
@@ -94,14 +94,14 @@ impl<T: Stamp> SelfLoops<T> {
             self.lists = smaller;
         }
         if self.arena.is_sparse() {
-            // Where there is no memory for it, it stays as it is.
+            // Without memory for a copy it stays as it is.
             if let Ok(loops) = self.rebuilt(|account| account) {
                 *self = loops;
             }
         }
     }
 
-    /// The same under other numbers, in memory of its size.
+    /// The same self-loops under new small numbers, in memory of just their size.
     pub(crate) fn rebuilt(&self, number: impl Fn(u32) -> u32) -> Result<SelfLoops<T>, OutOfMemory> {
         let mut loops = SelfLoops::default();
         let bytes = self.lists.allocation_size();

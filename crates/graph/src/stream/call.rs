@@ -85,7 +85,7 @@ impl WorkShare {
     }
 }
 
-/// Memory of a call with so many rows, beside what the graph retains of them.
+/// Memory of a call with `rows` rows, beside what the graph retains of them.
 pub(crate) fn call_bytes(settings: &Settings, rows: usize) -> usize {
     let statistics = settings.statistics.as_ref().map_or(0, |one| 4 * one.width());
     let counts = settings.histogram_width() * settings.threads * size_of::<u32>();

@@ -1,4 +1,4 @@
-//! What the graph keeps of an edge beside its ends and its time.
+//! Edge columns: ids, and the values that statistics measure.
 
 use super::call::Edges;
 use super::hybrid::HybridGraph;
@@ -8,18 +8,18 @@ use crate::settings::{Column, StatisticsSettings};
 use crate::statistics::EdgeValues;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What an edge carries beside its ends and its time.
+/// Ids and measured values by sequence number.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeColumns {
-    /// Number of arrival of the first value.
+    /// Sequence number of the first value.
     pub head: u64,
     pub ids: Option<VecDeque<i64>>,
     pub values: Vec<VecDeque<f64>>,
-    /// Edges that arrived earlier no longer count in the moments (specification, E3).
+    /// The moments do not count edges that arrived earlier (specification, E3).
     pub recent: u64,
-    /// Of edges in segments, those that are older do not.
+    /// Of edges in segments, the moments do not count older ones.
     pub recent_time: Option<i64>,
-    /// What belongs to edges that came late and were left behind by segments: id and values.
+    /// Id and values of late edges, which segments left behind.
     late: BTreeMap<u64, (i64, Vec<f64>)>,
 }
 
@@ -29,7 +29,7 @@ impl EdgeColumns {
         EdgeColumns { ids, values: vec![VecDeque::new(); columns], ..EdgeColumns::default() }
     }
 
-    /// Where there is no memory, `rewind` takes back what of the rows has come.
+    /// Appends rows. Without memory, `rewind` removes those that were appended.
     pub(crate) fn push(&mut self, edges: &Edges<'_>, rows: &[u32]) -> Result<(), OutOfMemory> {
         if let Some(ids) = &mut self.ids {
             make_room(ids, rows.len())?;
@@ -42,7 +42,7 @@ impl EdgeColumns {
         Ok(())
     }
 
-    /// Forgets what arrived from `next` on.
+    /// Drops the values from `next` on.
     pub(crate) fn rewind(&mut self, next: u64) {
         let kept = usize::try_from(next.saturating_sub(self.head)).unwrap_or(usize::MAX);
         if let Some(ids) = &mut self.ids {
@@ -53,7 +53,7 @@ impl EdgeColumns {
         }
     }
 
-    /// Forgets what arrived before `head`.
+    /// Drops the values before `head`.
     pub(crate) fn forget(&mut self, head: u64) {
         while self.head < head {
             self.head += 1;
@@ -66,14 +66,14 @@ impl EdgeColumns {
         }
     }
 
-    /// The next value is that of edge number `head`: there are none yet.
+    /// Makes `head` the sequence number of the next value, if there are none yet.
     pub(crate) fn start(&mut self, head: u64) {
         if self.ids.as_ref().is_none_or(VecDeque::is_empty) {
             self.head = self.head.max(head);
         }
     }
 
-    /// Keeps what belongs to an edge beyond `forget`.
+    /// Keeps the values of an edge beyond `forget`.
     pub(crate) fn keep(&mut self, number: u64) {
         let Some(place) = number.checked_sub(self.head) else { return };
         let id = self.ids.as_ref().and_then(|ids| ids.get(place as usize));
@@ -81,12 +81,12 @@ impl EdgeColumns {
         self.late.insert(number, (id.copied().unwrap_or_default(), values.collect()));
     }
 
-    /// The same for an edge that was not `push`ed.
+    /// Keeps the values of an edge that was not `push`ed.
     pub(crate) fn insert(&mut self, number: u64, id: i64, values: Vec<f64>) {
         self.late.insert(number, (id, values));
     }
 
-    /// Forgets what was kept of edges that are gone.
+    /// Drops the kept values of removed edges.
     pub(crate) fn retain(&mut self, is_alive: impl Fn(u64) -> bool) {
         self.late.retain(|&number, _| is_alive(number));
     }
@@ -105,7 +105,7 @@ impl EdgeColumns {
         }
     }
 
-    /// Gives memory back, where much is free.
+    /// Gives memory back where much is free.
     pub(crate) fn shrink(&mut self) {
         self.ids.iter_mut().for_each(fit);
         self.values.iter_mut().for_each(fit);
@@ -117,11 +117,11 @@ impl EdgeColumns {
     }
 }
 
-/// The measured columns, by their place in the statistics.
+/// The measured columns, as the statistics number them.
 pub(crate) struct MeasuredColumns<'a, T> {
     graph: &'a HybridGraph<T>,
     columns: &'a EdgeColumns,
-    /// Which of the given columns; None: the timestamps.
+    /// The number of each among the given columns; None for the timestamps.
     given: Vec<Option<usize>>,
 }
 
@@ -163,8 +163,8 @@ impl<T: Stamp> EdgeValues<T> for MeasuredColumns<'_, T> {
         if number >= self.columns.recent {
             return true;
         }
-        // What is in a segment came in order, and leaves the moments by its time; what came late
-        // waits for what was in front of it.
+        // Edges of segments arrived in order, so their time decides. A late edge waits for the edge
+        // in front of it.
         let time = self.graph.front(number).unwrap_or(entry.time);
         number < self.graph.head()
             && self.columns.recent_time.is_none_or(|oldest| self.graph.time(time) >= oldest)

@@ -1,31 +1,31 @@
-//! What causal mode evicts next.
+//! The order in which causal mode evicts edges.
 
 use crate::edge::{Record, Removal, Stamp};
 use crate::memory::{OutOfMemory, reserve};
 use crate::store::DynamicGraph;
 use std::collections::BTreeSet;
 
-/// Causal mode evicts by time: in order of arrival but for the edges that came late.
+/// Edges that causal mode will evict: by time, which is the order of arrival except for late edges.
 #[derive(Debug)]
 pub(crate) struct EvictionQueue<T> {
     pub late: BTreeSet<(T, u64)>,
-    /// Edges before this one that did not come late have been evicted.
+    /// Edges before this one are evicted, except for late ones.
     pub cursor: u64,
-    /// Edges before this one have been touched.
+    /// Edges before this one have been read ahead.
     pub touched: u64,
     pub newest: T,
     pub alive: usize,
-    /// Evicted, and still in the graph for the triggers of the batch.
+    /// Evicted edges that stay in the graph while triggers of the batch see them.
     pub removals: Vec<Removal<T>>,
-    /// Those of them that had come late.
+    /// The late ones among them.
     pub late_evicted: Vec<(T, u64)>,
-    /// All edges up to this time and arrival are evicted.
+    /// All edges up to this time and sequence number are evicted.
     pub floor: Option<(T, u64)>,
-    /// The edge at the cursor, while no edge is taken out.
+    /// The edge at the cursor. Removing any edge invalidates it.
     pub next: Option<Record<T>>,
 }
 
-/// Where a queue was before edges came that are to go again.
+/// The queue before rows that may be taken back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueCheckpoint<T> {
     cursor: u64,
@@ -59,7 +59,7 @@ impl<T: Stamp> EvictionQueue<T> {
         QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor }
     }
 
-    /// Takes back edges from number `first` on, and that others were evicted since.
+    /// Takes back edges from sequence number `first` on, and the evictions since.
     pub(crate) fn rewind(&mut self, checkpoint: QueueCheckpoint<T>, first: u64) {
         let QueueCheckpoint { cursor, newest, alive, removals, late_evicted, floor } = checkpoint;
         self.late.extend(self.late_evicted.drain(late_evicted..));
@@ -69,7 +69,7 @@ impl<T: Stamp> EvictionQueue<T> {
         self.next = None;
     }
 
-    /// The same queue with other stamps; nothing of a call is left in it.
+    /// The same queue with other stamps, without the state of a call.
     pub(crate) fn restamp<S: Stamp>(self, shift: impl Fn(T) -> S) -> EvictionQueue<S> {
         EvictionQueue {
             late: self.late.iter().map(|&(time, number)| (shift(time), number)).collect(),
@@ -81,26 +81,26 @@ impl<T: Stamp> EvictionQueue<T> {
         }
     }
 
-    /// What is gone has been taken out of the graph.
+    /// Forgets the evicted edges, which the graph has removed.
     pub(crate) fn settle(&mut self) {
         self.next = None;
         self.removals.clear();
         self.late_evicted.clear();
     }
 
-    /// Gives back what a call needed, after `settle`.
+    /// Gives back the memory of a call, after `settle`.
     pub(crate) fn release_call(&mut self) {
         self.removals = Vec::new();
         self.late_evicted = Vec::new();
     }
 
-    /// What is kept of edges that may still come to be evicted late.
+    /// Memory of the late edges.
     pub(crate) fn bytes(&self) -> usize {
-        // Trees are half empty.
+        // Tree nodes are half empty.
         2 * self.late.len() * size_of::<(T, u64)>()
     }
 
-    /// What is kept of a call for the next one.
+    /// Memory of calls that is retained for the next one.
     pub(crate) fn call_bytes(&self) -> usize {
         self.late_evicted.capacity() * size_of::<(T, u64)>()
             + self.removals.capacity() * size_of::<Removal<T>>()
@@ -114,21 +114,21 @@ impl<T: Stamp> EvictionQueue<T> {
         self.alive += 1;
     }
 
-    /// Whether these edges come in order of time, as all before them that are there, and leave no
-    /// more than `most`.
+    /// Whether these edges arrive in order of time, as all earlier ones have, and leave no more
+    /// than `most`.
     pub(crate) fn is_plain(&self, added: &[Record<T>], most: usize) -> bool {
         let is_next = added.first().is_none_or(|one| one.time >= self.newest);
         let is_room = self.alive.saturating_add(added.len()) <= most;
         self.late.is_empty() && is_room && is_next && added.is_sorted_by_key(|one| one.time)
     }
 
-    /// Sees to it that the edge at the cursor is the oldest that did not come late.
+    /// Moves the cursor to the oldest edge that is not late.
     fn advance(&mut self, graph: &DynamicGraph<T>, end: u64) {
         while self.next.is_none() && self.cursor < end {
             if self.cursor >= self.touched {
                 self.touched = graph.touch_from(self.cursor);
             }
-            // One that came late may be evicted and still in the graph.
+            // A late edge may be evicted and still in the graph.
             let record = graph.record(self.cursor).filter(|record| {
                 let key = (record.time, self.cursor);
                 !(self.late.contains(&key) || Some(key) <= self.floor)
@@ -138,14 +138,14 @@ impl<T: Stamp> EvictionQueue<T> {
         }
     }
 
-    /// Evicts what is older than `oldest`, where nothing came late.
+    /// Evicts edges older than `oldest`, where none is late.
     pub(crate) fn evict_aged(
         &mut self,
         graph: &DynamicGraph<T>,
         oldest: T,
     ) -> Result<(), OutOfMemory> {
         self.next = None;
-        // What was evicted by then may still be in the graph.
+        // An edge that was evicted before may still be in the graph.
         let before = self.floor;
         for (number, record) in graph.records_from(self.cursor) {
             let key = Some((record.time, number));
@@ -163,8 +163,8 @@ impl<T: Stamp> EvictionQueue<T> {
         Ok(())
     }
 
-    /// Evicts what is older than `oldest`, and more until `most` are left, of edges before number
-    /// `end`.
+    /// Evicts edges before sequence number `end`: those older than `oldest`, and more until `most`
+    /// are left.
     pub(crate) fn evict(
         &mut self,
         graph: &DynamicGraph<T>,

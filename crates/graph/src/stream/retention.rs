@@ -10,7 +10,7 @@ use crate::statistics::{DescribedAccounts, StatisticsScratch};
 const CALL_RETAINED: usize = 64;
 /// The memory of searches stays for the next one up to this part of the graph's.
 const SEARCH_RETAINED: usize = 32;
-/// Up to so many bytes either stays in any case.
+/// Up to this many bytes, either stays in any case.
 const RETAINED_MIN: usize = 8 << 10;
 
 impl<T: Stamp> StreamEngine<T> {

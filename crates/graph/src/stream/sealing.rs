@@ -1,4 +1,4 @@
-//! Full spans of time on their way out of the newest part of a graph, into segments.
+//! Sealing: full spans of time leave the store for segments.
 
 use super::engine::StreamEngine;
 use crate::edge::NO_ACCOUNT;
@@ -10,31 +10,31 @@ use crate::segment::{ListKind, SealedEdge, SegmentInfo};
 use crate::settings::Settings;
 use std::sync::Arc;
 
-/// Edges that a call takes out of the newest part once a segment has them: so many, and as many
-/// again as it brings. Builds for tests let them wait.
+/// Sealed edges that leave the store at each call, beside as many as the call has rows. Builds for
+/// tests make them wait.
 const DRAINED: usize = if cfg!(debug_assertions) { 1 } else { 4096 };
 
-/// Edges that came late, row by row, and that no segment has.
+/// Late edges, which no segment holds, row by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LateEdges {
-    /// Their numbers of arrival, increasing.
+    /// Their sequence numbers, increasing.
     pub numbers: Vec<u64>,
-    /// The latest time that had come before each.
+    /// For each, the latest time of an earlier edge.
     pub fronts: Vec<i64>,
-    /// Their ids, 0 where they are not kept.
+    /// Their ids, or 0 if the settings keep none.
     pub ids: Vec<i64>,
-    /// Who paid.
+    /// The paying accounts.
     pub sources: Vec<i64>,
-    /// Who was paid.
+    /// The paid accounts.
     pub targets: Vec<i64>,
-    /// When.
+    /// Their times.
     pub times: Vec<i64>,
     /// The given columns that the statistics measure.
     pub columns: Vec<Vec<f64>>,
 }
 
 impl<T: Stamp> StreamEngine<T> {
-    /// Takes out segments that are too old, and from the newest part what segments have.
+    /// Evicts segments that are too old, and removes sealed edges from the store.
     pub(crate) fn evict_segments(&mut self, settings: &Settings) {
         let now = i128::from(self.now.unwrap_or(i64::MIN));
         let oldest = now - i128::from(settings.horizon()) - i128::from(self.graph.base());
@@ -44,7 +44,7 @@ impl<T: Stamp> StreamEngine<T> {
         self.drain();
     }
 
-    /// Takes out of the newest part what is in a segment, some edges at a call.
+    /// Removes sealed edges from the store, some at each call.
     pub(crate) fn drain(&mut self) {
         self.graph.drain(DRAINED + self.batch.triggers.len());
         let StreamEngine { graph, columns, .. } = self;
@@ -52,7 +52,7 @@ impl<T: Stamp> StreamEngine<T> {
         columns.retain(|number| graph.record(number).is_some());
     }
 
-    /// The oldest full span of time, for a segment, if there is one.
+    /// A copy of the oldest full span of time, if there is one.
     pub(crate) fn freeze(&self, settings: &Settings) -> Option<FrozenSpan> {
         let (length, now) = (i128::from(settings.segment?), i128::from(self.now?));
         if self.graph.is_draining() {
@@ -89,8 +89,7 @@ impl<T: Stamp> StreamEngine<T> {
         Some(FrozenSpan::new(info, records, ids, values))
     }
 
-    /// Puts a segment in the place of the edges that it was made from, or behind the others of a
-    /// graph that has no such edges.
+    /// Replaces the edges of a span by its segment. An empty graph appends the segment.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let SegmentInfo { first, numbers, base, span, .. } = *segment.info();
         self.graph.attach(segment)?;
@@ -100,13 +99,13 @@ impl<T: Stamp> StreamEngine<T> {
         self.evictions.newest =
             self.evictions.newest.max(self.graph.stamp(last).unwrap_or_default());
         if !self.graph.is_draining() {
-            // A graph without edges: the first number is that behind the segment.
+            // In an empty graph the next sequence number is that behind the segment.
             self.columns.start(self.graph.head());
         }
         Ok(())
     }
 
-    /// Edges of one account from one time to another: whose other ends, and when.
+    /// The edges of one account between two times: the other account, and the time.
     pub(crate) fn edges_of(
         &self,
         account: i64,
@@ -128,7 +127,7 @@ impl<T: Stamp> StreamEngine<T> {
         graph.ascending(account, side, window, view).map(one).filter(is_inside).collect()
     }
 
-    /// The edges that came late and that segments have no place for.
+    /// The late edges, which no segment holds.
     pub(crate) fn late_edges(&self) -> LateEdges {
         let mut all = LateEdges::default();
         all.columns.resize(self.columns.values.len(), Vec::new());
@@ -146,7 +145,8 @@ impl<T: Stamp> StreamEngine<T> {
         all
     }
 
-    /// Adds them to a graph that has segments and no rows yet; the first of these is number `next`.
+    /// Adds late edges to a graph that has segments and no rows yet; the next row gets sequence
+    /// number `next`.
     pub(crate) fn insert_late(&mut self, all: &LateEdges, next: u64) {
         self.graph.skip(next);
         self.columns.start(self.graph.head());

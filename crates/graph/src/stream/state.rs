@@ -1,4 +1,4 @@
-//! A graph as plain columns, to be kept and taken up again.
+//! A graph as plain columns, to be saved and resumed.
 
 use super::call::{Call, Edges};
 use super::engine::StreamEngine;
@@ -6,26 +6,26 @@ use crate::edge::{Adjacency, Stamp};
 use crate::memory::OutOfMemory;
 use crate::settings::Settings;
 
-/// What a graph holds, in order of arrival: enough to go on from.
+/// The content of a graph in order of arrival: enough to resume.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Ids of the edges that are alive, where they are kept.
+    /// The ids of the edges, if the settings keep them.
     pub ids: Option<Vec<i64>>,
-    /// Who paid.
+    /// The paying accounts.
     pub sources: Vec<i64>,
-    /// Who was paid.
+    /// The paid accounts.
     pub targets: Vec<i64>,
-    /// When.
+    /// The timestamps.
     pub times: Vec<i64>,
     /// The given columns that the statistics measure.
     pub columns: Vec<Vec<f64>>,
-    /// The latest time that came.
+    /// The latest time of a row so far.
     pub now: Option<i64>,
     /// How many of the first edges the moments of batch mode no longer count.
     pub unmeasured: usize,
-    /// All accounts in the order of their first appearance, where that matters.
+    /// All accounts in the order of first appearance, where it is remembered.
     pub order: Vec<i64>,
-    /// Rows that came since the graph was empty.
+    /// Rows that were added since the graph was empty.
     pub rows: u64,
 }
 
@@ -59,12 +59,12 @@ impl<T: Stamp> StreamEngine<T> {
         state
     }
 
-    /// All edges in order of arrival: number, source, target, time.
+    /// All edges in order of arrival: sequence number, source, target, time.
     fn edges(&self) -> Vec<(u64, u32, u32, T)> {
         let graph = &self.graph;
         let mut all = graph.sealed_edges();
         let late = graph.late_edges().map(|(number, record, _)| (number, record));
-        // What is in a segment may still wait to be taken out of the newest part.
+        // Sealed edges may still wait to leave the store.
         let newest = late.chain(graph.records()).filter(|(number, _)| !graph.is_sealed(*number));
         all.extend(newest.map(|(number, one)| (number, one.source, one.target, one.time)));
         all.sort_unstable();

@@ -1,8 +1,9 @@
-//! Giving memory back while lists stay: those at the end move into what others left.
+//! Compaction: lists at the end of an arena move forward into free blocks, so that memory can be
+//! given back.
 //!
-//! The shortest lists of the end, which are many, go to free blocks of their class before it, or of
-//! a longer one; all others of the end, for which there may be none, move together behind them. Where
-//! free blocks of some class are too few, all lists of the end move together.
+//! The shortest lists, which are many, go to free blocks of their class, or of a longer one. All
+//! other lists move together behind them, as there may be no block for them. If the free blocks of
+//! some class are too few, all lists of the end move together.
 
 use super::{
     Arena, CAPACITIES, CLASS_LARGE, CLASS_MARKED, FIRST_FORMS, FORMS, ListHandle, PLACE_BITS,
@@ -11,20 +12,20 @@ use super::{
 use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve};
 
-/// Room is given back when this part of it is free,
+/// Compaction starts when this part of the arena is free.
 const FREE_MOST: usize = 12;
-/// all but this part of what is free.
+/// This part of the free room stays.
 const FREE_KEPT: usize = 4;
-/// Fewer entries are not worth a look at all lists.
+/// With fewer free entries, a look at all lists is not worth it.
 const SHRUNK_MIN: usize = if cfg!(debug_assertions) { 16 } else { 1024 };
-/// Free blocks of a class may be remembered in so many times the room.
+/// The lists of free blocks keep room for this factor of their length.
 const REMEMBERED: usize = 2;
 
-/// Blocks of each class of short lists.
+/// Counts of blocks by class of short lists.
 type Blocks = [usize; CLASS_LARGE as usize];
 
-/// Entries of a block of each form of the shortest lists; none of other forms. Looked up, for all
-/// lists one after the other: nobody could guess their classes.
+/// Entries of a block, by form of the shortest lists; 0 for other forms. A table, because a branch
+/// on the class could not be predicted.
 const ROOMS: [u32; FORMS.len()] = {
     let (mut rooms, mut form) = ([0; FORMS.len()], 0);
     while form < FORMS.len() && FORMS[form].0 < CLASS_MARKED {
@@ -35,9 +36,9 @@ const ROOMS: [u32; FORMS.len()] = {
 };
 
 impl ListHandle {
-    /// Whether it is one of the shortest.
+    /// Whether it is one of the shortest lists.
     fn is_short(self) -> bool {
-        // Its form tells its length.
+        // The form tells the length.
         self.number_of_form() < usize::from(FIRST_FORMS[usize::from(CLASS_MARKED)])
     }
 
@@ -45,13 +46,12 @@ impl ListHandle {
         (self.packed >> PLACE_BITS) as usize
     }
 
-    /// Whether its block, if it has one, ends behind a place; true of other than the shortest lists
-    /// where it begins there.
+    /// Whether its block ends behind a place. Of longer lists: whether it begins there.
     fn ends_behind(self, place: u32) -> bool {
         self.at() + ROOMS[self.number_of_form()] > place
     }
 
-    /// The same list in another place.
+    /// The same list at another place.
     fn moved(self, at: usize) -> ListHandle {
         ListHandle { packed: self.packed >> PLACE_BITS << PLACE_BITS | at as u32 }
     }
@@ -64,13 +64,13 @@ impl<T: Stamp> Arena<T> {
         short.sum::<usize>() + self.runs.room()
     }
 
-    /// Whether a quarter of it is free, and that is not little.
+    /// Whether a quarter of the arena is free, and that is much.
     pub(crate) fn is_sparse(&self) -> bool {
         let free = self.free_room();
         free >= SHRUNK_MIN / 4 && free * 4 > self.entries.len()
     }
 
-    /// Gives memory back, where much is free. `lists` are all that lie here.
+    /// Gives memory back where much is free. `lists` are all lists of the arena.
     pub(crate) fn shrink(&mut self, lists: &mut [ListHandle]) {
         let free = self.free_room();
         if free < SHRUNK_MIN || free * FREE_MOST < self.entries.len() || free < self.stuck {
@@ -81,12 +81,12 @@ impl<T: Stamp> Arena<T> {
             Ok(false) => self.shrink_to(lists, target, |list| !list.is_empty()),
             done => done,
         };
-        // Where there was no memory for it: until more is free.
+        // Without memory, the next attempt waits until more is free.
         self.stuck = if is_done == Ok(true) { 0 } else { free + free / FREE_MOST };
     }
 
-    /// Has the entries end at `target`, or before; false if there are too few free blocks for lists
-    /// other than those that move together.
+    /// Shortens the entries to `target` or less. False if the free blocks are too few for the lists
+    /// that do not move together.
     fn shrink_to(
         &mut self,
         lists: &mut [ListHandle],
@@ -114,7 +114,7 @@ impl<T: Stamp> Arena<T> {
             }
             let (class, at) = (usize::from(list.class()), list.at() as usize);
             let room = CAPACITIES[class];
-            // `spare` has counted them: there is one.
+            // `spare` has counted the blocks, so there is one.
             let Some(to) = self.block_for(class, &mut spare) else {
                 return Ok(false);
             };
@@ -146,8 +146,8 @@ impl<T: Stamp> Arena<T> {
         header.map_or(capacity(list.class()), |header| header.other as usize)
     }
 
-    /// Where lists that move together begin, if they end at `target`, and which they are, in their
-    /// order: all that end behind that place.
+    /// The place where the lists that move together begin, if they end at `target`, and their
+    /// numbers in order of place: all that end behind it.
     fn end_of(
         &self,
         lists: &[ListHandle],
@@ -167,7 +167,7 @@ impl<T: Stamp> Arena<T> {
             if at + room <= start {
                 break;
             }
-            // One that begins before it need not move.
+            // A list that begins before `target` need not move.
             start = at.min(start.saturating_sub(room));
             first -= 1;
         }
@@ -175,9 +175,9 @@ impl<T: Stamp> Arena<T> {
         Ok((start, together))
     }
 
-    /// Of free blocks before `end` those that are left if so many of each class are taken, longer
-    /// ones where those of a class are too few; of class 0: those in what long lists left. None if
-    /// they are too few.
+    /// The free blocks before `end` that stay free if `wanted` blocks of each class are taken;
+    /// classes with too few take longer blocks. Class 0 counts blocks cut from free runs. None:
+    /// there are too few.
     fn spare(&self, wanted: &Blocks, end: usize) -> Option<Blocks> {
         let mut spare = Blocks::default();
         for (class, free) in self.free.iter().enumerate().skip(1) {
@@ -194,7 +194,7 @@ impl<T: Stamp> Arena<T> {
         Some(spare)
     }
 
-    /// Forgets free blocks behind `end`.
+    /// Drops free blocks behind `end`.
     fn drop_free(&mut self, end: usize) {
         self.runs.cut(end as u32);
         for class in 1..self.free.len() {
@@ -210,8 +210,8 @@ impl<T: Stamp> Arena<T> {
         }
     }
 
-    /// A free block of a class: of its own, else of the next longer one of which nobody wants all
-    /// (`spare`), else of what long lists left.
+    /// A free block of a class, else of the next longer class with a spare one, else cut from a
+    /// free run.
     fn block_for(&mut self, class: usize, spare: &mut Blocks) -> Option<usize> {
         if let Some(at) = self.free[class].pop() {
             return Some(at as usize);
@@ -235,7 +235,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Lists of all lengths keep their entries when the arena gives room back, again and again.
+        /// Lists of all lengths keep their entries through many compactions.
         #[test]
         fn lists_are_what_they_were(
             steps in prop::collection::vec((0..60usize, 0..7u8, any::<bool>()), 1..1500),

@@ -1,20 +1,20 @@
-//! Free stretches of an arena, neighbours as one.
+//! Free runs of entries in an arena; adjacent ones are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 pub(crate) struct FreeRuns {
-    /// Start to length.
+    /// Length by start.
     by_start: BTreeMap<u32, u32>,
-    /// Length and start.
+    /// Length, then start.
     by_length: BTreeSet<(u32, u32)>,
-    /// The length of all.
+    /// The sum of all lengths.
     room: usize,
 }
 
 impl FreeRuns {
-    /// Takes a stretch of `least` or more out of the shortest that has so much, but no more than
-    /// `most`: its start and its length.
+    /// Takes between `least` and `most` entries from the shortest run that is long enough. Returns
+    /// start and length.
     pub(crate) fn take(&mut self, least: u32, most: u32) -> Option<(u32, u32)> {
         let &(length, start) = self.by_length.range((least, 0)..).next()?;
         self.remove(start, length);
@@ -25,7 +25,7 @@ impl FreeRuns {
         Some((start, taken))
     }
 
-    /// Takes a stretch in.
+    /// Adds a free run.
     pub(crate) fn give(&mut self, start: u32, length: u32) {
         let (mut from, mut to) = (start, start + length);
         let before = self.by_start.range(..from).next_back().map(|(&at, &length)| (at, length));
@@ -40,17 +40,17 @@ impl FreeRuns {
         self.insert(from, to - from);
     }
 
-    /// The length of all.
+    /// The sum of all lengths.
     pub(crate) fn room(&self) -> usize {
         self.room
     }
 
-    /// How long each is before `end`.
+    /// The length of each run before `end`.
     pub(crate) fn before(&self, end: u32) -> impl Iterator<Item = u32> {
         self.by_start.range(..end).map(move |(&start, &length)| length.min(end - start))
     }
 
-    /// Forgets all from `end` on.
+    /// Drops everything from `end` on.
     pub(crate) fn cut(&mut self, end: u32) {
         while let Some((&start, &length)) = self.by_start.last_key_value()
             && start + length > end
@@ -75,7 +75,7 @@ impl FreeRuns {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        // Trees are half empty.
+        // Tree nodes are half empty.
         4 * self.by_start.len() * size_of::<(u32, u32)>()
     }
 }

@@ -1,8 +1,8 @@
 //! Many short lists of entries in one allocation.
 //!
-//! An account of a bank's stream has a handful of edges; a `Vec` for each direction would cost
-//! more than they do. Blocks of short lists come in a few sizes; a freed one waits for the next
-//! list of its size. Long lists have blocks that fit, cut out of what other long ones left.
+//! An account in a bank's stream has a handful of edges; a `Vec` for each side would cost more than
+//! they do. Blocks of short lists come in a few sizes; a freed block waits for the next list of its
+//! size. Blocks of long lists fit them, and are cut from free runs.
 
 mod compaction;
 mod free_runs;
@@ -12,25 +12,27 @@ use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve, reserve_exact};
 use free_runs::FreeRuns;
 
-/// Where a list lies: in the arena, in order of time, and of arrival within an instant.
+/// A reference to a list in the arena. Entries are in order of time, and within an instant in order
+/// of arrival.
 ///
-/// Four bytes: accounts with one edge are many, and so are those with none on one side.
+/// It takes four bytes: accounts with one edge on a side, or none, are many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ListHandle {
-    /// The place of its block, below four bits that say the block's class and, where that has up to
-    /// four entries, how many there are. 0 without a block.
+    /// The place of the block, below four bits for its form: the class and, for up to four entries,
+    /// the length. 0 without a block.
     packed: u32,
 }
 
 const PLACE_BITS: u32 = 28;
-/// Entries of one list, at most: all edges may be those of one account.
+/// Entries of one list, at most. All edges may be those of one account.
 pub(crate) const LENGTH_MAX: usize = (1 << 27) - 1;
-/// Blocks of this class and those above tell the length of a list by the entry behind its last.
+/// From this class on, the entry behind the last one marks the end of a list.
 const CLASS_MARKED: u8 = 5;
-/// Blocks of this class begin with an entry that says how long they are, how many entries behind it
-/// are dead and how many then live: removing the oldest of a long list moves nothing.
+/// Blocks of this class begin with a header entry. It holds the length of the block, the number of
+/// dead entries behind the header, and the number of live ones after them. So the oldest entry of a
+/// long list is removed without moving others.
 const CLASS_LARGE: u8 = 9;
-/// The class and, if it tells, the length of each form of a list.
+/// The class of each form of a list and, if the form tells it, the length.
 const FORMS: [(u8, u8); 16] = [
     (0, 0),
     (1, 1),
@@ -51,18 +53,18 @@ const FORMS: [(u8, u8); 16] = [
 ];
 /// The first form of each class.
 const FIRST_FORMS: [u8; 1 + CLASS_LARGE as usize] = [0, 1, 2, 4, 7, 11, 12, 13, 14, 15];
-/// Entries of a block of the class before.
+/// Entries of the largest block for a short list.
 const SMALL_MAX: usize = 16;
-/// Where a long list is moved, so many times fewer entries than it has may come before it is moved
-/// again: each that comes pays for so many.
+/// When a long list is moved, it gets room for this part of its length. Each insertion pays for so
+/// many moved entries.
 const SPARE: usize = 16;
-/// The lengths of long blocks are multiples.
+/// Lengths of long blocks are multiples of this.
 const GRAIN: usize = 8;
 /// Blocks of one class that are cut at once.
 const CUT: u32 = 32;
 
 impl ListHandle {
-    /// A list in a block; classes that do not tell the length leave it to the arena.
+    /// A list in a block. Where the class does not tell the length, the block does.
     fn new(at: u32, class: u8, len: usize) -> ListHandle {
         let first = FIRST_FORMS[usize::from(class)];
         let form = if class < CLASS_MARKED { first + len as u8 - 1 } else { first };
@@ -97,19 +99,20 @@ fn capacity(class: u8) -> usize {
     CAPACITIES[usize::from(class)]
 }
 
-/// The class of the smallest block for so many entries.
+/// The class of the smallest block, by number of entries.
 const CLASSES: [u8; SMALL_MAX + 1] = [1, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 7, 7, 8, 8, 8, 8];
 
 fn class_for(len: usize) -> u8 {
     CLASSES.get(len).copied().unwrap_or(CLASS_LARGE)
 }
 
-/// What a list's header, and where it does not tell the block, say.
+/// A list's location, from its handle and its block.
 #[derive(Clone, Copy, Debug)]
 struct ListLocation {
     class: u8,
-    /// Where the block begins, and the first live entry.
+    /// The beginning of the block.
     at: usize,
+    /// The first live entry.
     start: usize,
     /// Live entries.
     len: usize,
@@ -117,16 +120,16 @@ struct ListLocation {
     end: usize,
 }
 
-/// Entries of the block for a long list, the first one among them.
+/// Entries of the block for a long list, its header included.
 fn large_capacity(len: usize) -> usize {
     (len + len / SPARE + 2).next_multiple_of(GRAIN)
 }
 
-/// Entries of a list that tells its length, at most. They are copied sooner than it takes to call
-/// for it.
+/// Entries of a list whose form tells its length, at most. Copying them takes less time than a
+/// call.
 const FEW: usize = 4;
 
-/// Copies entries to where others were.
+/// Copies entries to another place.
 fn copy<T: Copy>(entries: &mut [Entry<T>], from: usize, to: usize, len: usize) {
     if len > FEW {
         entries.copy_within(from..from + len, to);
@@ -137,7 +140,7 @@ fn copy<T: Copy>(entries: &mut [Entry<T>], from: usize, to: usize, len: usize) {
     }
 }
 
-/// Has those behind an entry take its place.
+/// Moves the entries behind one forward by one, over it.
 fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
     if entries.len() > FEW {
         entries.copy_within(at + 1.., at);
@@ -148,7 +151,7 @@ fn shift<T: Copy>(entries: &mut [Entry<T>], at: usize) {
     }
 }
 
-/// Where the entry of one edge is. Most are asked for when they are the oldest.
+/// The position of one edge's entry. Most edges are looked up when they are the oldest.
 fn position<T: Stamp>(live: &[Entry<T>], time: T, seq: u32) -> Option<usize> {
     if live.first()?.seq == seq {
         return Some(0);
@@ -161,11 +164,11 @@ fn position<T: Stamp>(live: &[Entry<T>], time: T, seq: u32) -> Option<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct Arena<T> {
     entries: Vec<Entry<T>>,
-    /// Free blocks of the short lists' classes.
+    /// Free blocks by class of short lists.
     free: [Vec<u32>; CLASS_LARGE as usize],
-    /// What long lists left.
+    /// Free room that long lists left.
     runs: FreeRuns,
-    /// With fewer free entries than these it cannot shrink.
+    /// With fewer free entries than this, compaction failed.
     stuck: usize,
 }
 
@@ -180,14 +183,14 @@ impl<T: Stamp> Arena<T> {
         self.entries.get_mut(start..start + len).unwrap_or_default()
     }
 
-    /// The entries of a list that has few and tells how many, with others behind them.
+    /// The first entries at a short list's place, if its form tells the length, and that length.
     pub(crate) fn few(&self, list: ListHandle) -> Option<(&[Entry<T>; FEW], usize)> {
         let (class, len) = list.form();
         let some = self.entries.get(list.at() as usize..)?.first_chunk()?;
         (class < CLASS_MARKED).then_some((some, usize::from(len)))
     }
 
-    /// Where a list lies.
+    /// The location of a list.
     fn place(&self, list: ListHandle) -> ListLocation {
         let (at, (class, len)) = (list.at() as usize, list.form());
         let end = at + capacity(class);
@@ -204,7 +207,7 @@ impl<T: Stamp> Arena<T> {
         ListLocation { class, at, start, len, end: at + header.other as usize }
     }
 
-    /// Says how many entries a list has that lies there: not 0.
+    /// Sets the length of a list; it is not 0.
     fn set_len(&mut self, list: &mut ListHandle, place: ListLocation, len: usize) {
         debug_assert!(len > 0 && len <= LENGTH_MAX);
         let ListLocation { class, at, end, .. } = place;
@@ -216,23 +219,25 @@ impl<T: Stamp> Arena<T> {
         }
     }
 
-    /// Reads where the list's block begins.
+    /// Reads the beginning of the list's block.
     pub(crate) fn touch_block(&self, list: ListHandle) -> u32 {
         self.entries.get(list.at() as usize).map_or(0, |one| one.seq)
     }
 
-    /// Reads where a list's newest entry lies, or near: without a branch, which nobody could guess.
+    /// Reads the newest entry of a list, or one near it. There is no branch, as it could not be
+    /// predicted.
     pub(crate) fn newest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
         let header = self.entries.get(at).copied().unwrap_or_default();
-        // Of a short list this is no length.
+        // Meaningless for a short list, whose block has no header.
         let long = (header.seq as usize).wrapping_add(header.time.offset() as usize);
         let room = capacity(list.class()).saturating_sub(1);
         let last = if list.is_large() { long } else { room };
         self.entries.get(at + last).map_or(0, |one| one.seq)
     }
 
-    /// The same for its oldest entry; of a short list, which moves when that goes, for its other end.
+    /// Reads the oldest entry of a list. Removing that one moves the others of a short list, so
+    /// there it reads the other end.
     pub(crate) fn oldest(&self, list: ListHandle) -> u32 {
         let at = list.at() as usize;
         let dead = self.entries.get(at).map_or(0, |header| header.seq as usize);
@@ -251,10 +256,11 @@ impl<T: Stamp> Arena<T> {
         self.entries.get(at).filter(|_| !list.is_empty())
     }
 
-    /// The entry of one edge. With `head`, entries are in order of arrival, none older than that.
+    /// The entry of one edge. `head` says that entries are in order of arrival, none older than
+    /// that.
     pub(crate) fn find(&self, list: ListHandle, seq: u32, head: Option<u32>) -> Option<Entry<T>> {
         let is_it = |one: &&Entry<T>| one.seq == seq;
-        // Edges leave at the old end, or, if they are taken back, at the new one.
+        // Edges leave at the old end or, when they are taken back, at the new one.
         if let Some(oldest) = self.first(list).filter(is_it) {
             return Some(*oldest);
         }
@@ -292,7 +298,7 @@ impl<T: Stamp> Arena<T> {
         Ok(())
     }
 
-    /// Removes the entry of one edge; says whether it was there.
+    /// Removes the entry of one edge. Says whether it was there.
     pub(crate) fn remove(&mut self, list: &mut ListHandle, time: T, seq: u32) -> bool {
         let place = self.place(*list);
         let ListLocation { class, at: block, start, len, end } = place;
@@ -305,7 +311,7 @@ impl<T: Stamp> Arena<T> {
         }
         let left = len - 1;
         let is_large = class >= CLASS_LARGE;
-        // Too large for what is left: there are as many of the shortest as of all others.
+        // Short blocks are left at once: they are as many as all others.
         let is_wide = end - block <= FEW || left * 2 <= end - block;
         if is_large {
             live.copy_within(..at, 1);
@@ -315,14 +321,14 @@ impl<T: Stamp> Arena<T> {
         }
         self.set_len(list, place, left);
         if is_wide {
-            // Where there is no memory it stays in a block that is too large.
+            // Without memory the list stays in a block that is too large.
             let start = start + usize::from(is_large);
             _ = self.relocate(list, ListLocation { start, len: left, ..place }, left);
         }
         true
     }
 
-    /// Says who is at the other end of one edge now.
+    /// Changes the account at the other end of one edge.
     pub(crate) fn rename(&mut self, list: ListHandle, time: T, seq: u32, other: u32) {
         let live = self.get_mut(list);
         if let Some(at) = position(live, time, seq) {
@@ -330,13 +336,13 @@ impl<T: Stamp> Arena<T> {
         }
     }
 
-    /// The same of all edges of a list.
+    /// Changes the account at the other end of all edges of a list.
     pub(crate) fn rename_all(&mut self, list: ListHandle, other: u32) {
         self.get_mut(list).iter_mut().for_each(|one| one.other = other);
     }
 
-    /// Makes a list longer by an entry that is yet to be written behind the last; where it begins,
-    /// and how many there were.
+    /// Extends a list by one entry, which the caller writes behind the last. Returns where the list
+    /// begins, and its former length.
     fn make_room(&mut self, list: &mut ListHandle) -> Result<(usize, usize), OutOfMemory> {
         let place = self.place(*list);
         let ListLocation { class, at, start, len, end } = place;
@@ -344,8 +350,8 @@ impl<T: Stamp> Arena<T> {
             self.set_len(list, place, len + 1);
             return Ok((start, len));
         }
-        // Sliding back costs `len` once in as many insertions as there were dead entries. A list that
-        // keeps its length comes here with one in `SPARE` dead.
+        // Sliding costs `len` once in as many insertions as there were dead entries. In a list of
+        // constant length, one in `SPARE` is dead by then.
         if class >= CLASS_LARGE && (start - at - 1) * (SPARE + SPARE / 2) >= end - at {
             self.entries.copy_within(start..start + len, at + 1);
             self.entries[at].seq = 0;
@@ -355,8 +361,8 @@ impl<T: Stamp> Arena<T> {
         Ok((self.relocate(list, place, len + 1)?, len))
     }
 
-    /// Moves a list to the smallest block for so many entries, of which the last may be yet to be
-    /// written; a long one has room for some more. Where they begin.
+    /// Moves a list to the smallest block for `new_len` entries; the caller may write the last one.
+    /// A long list gets spare room. Returns where the entries begin.
     fn relocate(
         &mut self,
         list: &mut ListHandle,
@@ -375,7 +381,7 @@ impl<T: Stamp> Arena<T> {
         Ok(place.start)
     }
 
-    /// Makes a block ready for so many entries, which are yet to be written.
+    /// Prepares a block for `len` entries, which the caller writes.
     fn prepare(&mut self, at: u32, class: u8, room: usize, len: usize) -> ListLocation {
         let at = at as usize;
         let (start, end) = (at + usize::from(class >= CLASS_LARGE), at + room);
@@ -408,12 +414,13 @@ impl<T: Stamp> Arena<T> {
         Ok(at)
     }
 
-    /// Makes room for lists of so many entries, and for what their blocks are larger.
+    /// Makes room for lists with `entries` entries in all, and for the spare room of their blocks.
     pub(crate) fn reserve(&mut self, entries: usize) -> Result<(), OutOfMemory> {
         reserve_exact(&mut self.entries, entries + entries / 16)
     }
 
-    /// A list of these entries, with others at the other ends, in the smallest block that holds them.
+    /// A new list of these entries, with the accounts at their other ends replaced, in the smallest
+    /// block that fits.
     pub(crate) fn append(
         &mut self,
         entries: &[Entry<T>],
@@ -433,7 +440,7 @@ impl<T: Stamp> Arena<T> {
         Ok(ListHandle::new(at, class, len))
     }
 
-    /// Room for so many entries.
+    /// Finds room for a block.
     fn allocate(&mut self, room: usize) -> Result<u32, OutOfMemory> {
         if let Some((at, _)) = self.runs.take(room as u32, room as u32) {
             return Ok(at);
@@ -443,19 +450,19 @@ impl<T: Stamp> Arena<T> {
             return Err(OutOfMemory { bytes: (at + room) * size_of::<Entry<T>>() });
         }
         if self.entries.capacity() - at < room {
-            // A little at a time: doubling would leave half of a large graph empty.
+            // Growth is small: doubling would leave half of a large graph empty.
             reserve_exact(&mut self.entries, room.max(at / 32).max(1024))?;
         }
         self.entries.resize(at + room, Entry::default());
         Ok(at as u32)
     }
 
-    /// Has the block be used again.
+    /// Frees a block.
     fn release(&mut self, ListLocation { class, at, end, .. }: ListLocation) {
         if class >= CLASS_LARGE {
             self.runs.give(at as u32, (end - at) as u32);
         } else if class > 0
-            // Where there is no memory to remember it, the block is not used again.
+            // Without memory to remember it, the block is not used again.
             && let Some(free) = self.free.get_mut(usize::from(class))
             && reserve(free, 1).is_ok()
         {
@@ -463,13 +470,13 @@ impl<T: Stamp> Arena<T> {
         }
     }
 
-    /// Every list's entries with `change` made to their times.
+    /// The same arena with other times. `lists` are all lists in it.
     pub(crate) fn restamp<S: Stamp>(
         self,
         lists: &[ListHandle],
         change: impl Fn(T) -> S,
     ) -> Arena<S> {
-        // A long list's length is no time.
+        // The header's length is not a time.
         let long = lists.iter().copied().filter(|list| list.is_large());
         let long: Vec<(ListHandle, ListLocation)> =
             long.map(|list| (list, self.place(list))).collect();
@@ -532,7 +539,7 @@ mod tests {
         let (mut seq, mut live_max) = (0, 0);
         for round in 0..12 {
             for (at, list) in lists.iter_mut().enumerate() {
-                // Each has its own busy and quiet days, up to some thousands of edges.
+                // Each list has busy and quiet days of its own, with up to some thousands of edges.
                 let wanted = (at * 37 + round * 911) % (10 + at * 20);
                 while arena.get(*list).len() < wanted {
                     arena.insert(list, Entry { time: seq, other: 7, seq }).unwrap();
@@ -554,7 +561,7 @@ mod tests {
     }
 
     proptest! {
-        /// Lists beside each other keep their entries, sorted, whatever comes and goes.
+        /// Lists beside each other keep their entries, sorted, through any changes.
         #[test]
         fn lists_equal_sorted_vectors(steps in prop::collection::vec((0..4usize, 0..50u32, any::<bool>()), 1..400)) {
             let mut arena = Arena::<u32>::default();

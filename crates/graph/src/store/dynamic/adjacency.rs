@@ -4,8 +4,8 @@ use super::DynamicGraph;
 use crate::edge::{Adjacency, Entry, ListCut, Side, Stamp, Visibility};
 
 impl<T: Stamp> DynamicGraph<T> {
-    /// Entries of a window: those that the lens shows where edges came in order, and at least
-    /// those where they did not.
+    /// The entries of a window. Where edges arrived in order, exactly the visible ones; otherwise
+    /// these and others.
     fn window(
         &self,
         account: u32,

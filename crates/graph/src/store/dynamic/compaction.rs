@@ -1,4 +1,4 @@
-//! Memory that follows the window: what a graph no longer needs goes back while it lives on.
+//! Memory that follows the window: small numbers are reused, and the graph is rebuilt now and then.
 
 use super::super::adjacency_lists::TOUCHED;
 use super::{DynamicGraph, SealedBoundary, number_before};
@@ -7,28 +7,28 @@ use crate::edge::Stamp;
 use crate::memory::{OutOfMemory, reserve};
 use crate::threads::both;
 
-/// Accounts get other small numbers when this part of the numbers is nobody's,
+/// Accounts are renumbered when this part of the small numbers is idle.
 const IDLE_MOST: usize = 12;
-/// and more than so many; all but this part of them are given up.
+/// Below this many idle numbers, accounts are not renumbered.
 const IDLE_MIN: usize = if cfg!(debug_assertions) { 4 } else { 256 };
 const IDLE_KEPT: usize = 4;
-/// A call of few rows does not look through the accounts of more edges than these: it takes some
-/// nanoseconds for each.
+/// Calls with few rows do not look through all accounts of a graph with more edges than this; each
+/// takes some nanoseconds.
 const LOOKED_AT_MAX: usize = 1 << 20;
 
-/// A graph is made anew when so many times its edges have come since: what is needed together then
-/// lies together, as in a graph that was filled at once.
+/// A graph is rebuilt after this many times its edges have arrived. Then entries that are needed
+/// together lie together, as in a new graph.
 const REBUILT_AFTER: u64 = 2;
-/// It happens in a call of so many rows,
+/// Only a call with this many rows rebuilds.
 const REBUILT_IN: usize = if cfg!(debug_assertions) { 2 } else { 1024 };
-/// to a graph of so many edges at least, which the caches would not hold anyway,
+/// Graphs with fewer edges stay in the caches anyway.
 const REBUILT_MIN: usize = if cfg!(debug_assertions) { 32 } else { 1 << 15 };
-/// and at most: it takes some 0.2 us for each, in one call.
+/// Larger graphs take too long for one call: some 0.2 us for each edge.
 const REBUILT_MAX: usize = 1 << 19;
 
 impl<T: Stamp> DynamicGraph<T> {
-    /// Gives memory back that the edges of now do not need, a little at a time; whether accounts
-    /// have other small numbers now. `rows`: how many came.
+    /// Gives back memory that the current edges do not need, a little at a time. Says whether
+    /// accounts were renumbered. `rows` are those of the call.
     pub(crate) fn shrink(&mut self, rows: usize) -> bool {
         if self.late.is_some() || (rows < REBUILT_IN && self.alive > LOOKED_AT_MAX) {
             return false;
@@ -42,8 +42,7 @@ impl<T: Stamp> DynamicGraph<T> {
         is_closed
     }
 
-    /// Gives the accounts with the largest small numbers those that nobody has; false if they are
-    /// too few for it.
+    /// Moves the accounts with the largest small numbers to idle ones. False if too few are idle.
     fn close_up(&mut self) -> bool {
         let (idle, numbered) = (self.accounts.idle(), self.accounts.numbered());
         if self.remembers || idle < IDLE_MIN || idle * IDLE_MOST < numbered {
@@ -70,14 +69,14 @@ impl<T: Stamp> DynamicGraph<T> {
         true
     }
 
-    /// Reads what `renumber` asks of these accounts, so that the waits overlap.
+    /// Reads what `renumber` needs of these accounts, so that the waits overlap.
     fn touch_around(&self, accounts: std::ops::Range<u32>, others: &mut Vec<u32>) {
         for (half, other) in [(&self.out, &self.into), (&self.into, &self.out)] {
             half.touch(accounts.clone());
             others.clear();
             for account in accounts.clone() {
                 let some = half.get(account).iter().take(TOUCHED);
-                // Where there is no memory to remember them they are read later.
+                // Without memory to remember them they are read later.
                 if reserve(others, some.len()).is_ok() {
                     others.extend(some.map(|one| one.other));
                 }
@@ -86,7 +85,7 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Gives an account a small number that nobody has; false if there is none.
+    /// Moves an account to an idle small number; false if there is none.
     fn renumber(&mut self, old: u32) -> bool {
         let Some(new) = self.accounts.renumber(old) else { return false };
         let next = self.next();
@@ -107,19 +106,19 @@ impl<T: Stamp> DynamicGraph<T> {
         true
     }
 
-    /// Whether it should be made anew in a call of so many rows. Behind segments it empties span by
-    /// span and fills again, while accounts, who are most of it then, stay.
+    /// Whether to rebuild the graph in a call of `rows` rows. A graph with segments is never
+    /// rebuilt: it empties and fills span by span, and most of its memory are accounts, which stay.
     pub(crate) fn is_aged(&self, rows: usize) -> bool {
         let arrivals = self.next().saturating_sub(self.rebuilt_at);
         let is_due = rows >= REBUILT_IN && arrivals >= REBUILT_AFTER * self.alive as u64;
         let is_of_size = (REBUILT_MIN..=REBUILT_MAX).contains(&self.alive);
-        // Where none is forgotten they may be most of the work.
+        // Where accounts are never forgotten they may be most of the work.
         let are_accounts_few = self.accounts.numbered() <= 4 * self.alive;
         self.late.is_none() && is_due && is_of_size && are_accounts_few
     }
 
-    /// The same graph in memory of its size, if there is that much. Accounts have other small
-    /// numbers then: those whose edges follow each other are neighbours.
+    /// The same graph in memory of just its size, if there is that much. Accounts get new small
+    /// numbers: those whose edges follow each other are neighbours.
     pub(crate) fn rebuilt(
         &self,
         pool: Option<&rayon::ThreadPool>,
@@ -152,7 +151,8 @@ impl<T: Stamp> DynamicGraph<T> {
         })
     }
 
-    /// Accounts in the order in which edges name them, or, where it is remembered, of appearance.
+    /// Numbers accounts in order of appearance where it is remembered, otherwise in the order of
+    /// their edges.
     fn numbering(&self) -> Result<Renumbering, OutOfMemory> {
         let mut numbering = Renumbering::new(self.accounts.numbered(), self.accounts.len())?;
         self.accounts.by_appearance().into_iter().for_each(|account| numbering.name(account));

@@ -1,4 +1,4 @@
-//! The part of the graph that changes: edges come at the new end and go at the old one.
+//! The store of the newest edges: edges arrive at the new end and leave at the old one.
 
 mod adjacency;
 mod compaction;
@@ -17,32 +17,32 @@ use crate::memory::{OutOfMemory, or_abort, reserve};
 use crate::threads::both;
 use std::collections::BTreeMap;
 
-/// All edges may be those of one account. (Numbers of arrival are kept modulo 2^32 and compared by
-/// their distance.)
+/// All edges may be those of one account. Sequence numbers are stored modulo 2^32 and compared by
+/// their distance.
 pub(crate) const EDGES_MAX: usize = LENGTH_MAX;
 
-/// An edge that came after a later one.
+/// An edge that arrived after a later one.
 #[derive(Clone, Copy, Debug)]
 struct LateEdge<T> {
     record: Record<T>,
-    /// The latest time that had come before it.
+    /// The latest time of an earlier edge.
     front: T,
 }
 
-/// The last number of arrival before `next` that ends in `seq`.
+/// The last sequence number before `next` that ends in `seq`.
 fn number_before(next: u64, seq: u32) -> u64 {
     next.saturating_sub(u64::from((next as u32).wrapping_sub(seq)))
 }
 
-/// What lies in a segment already, and here too until it has been taken out.
+/// Which edges are in segments, and also here until they are drained.
 #[derive(Clone, Copy, Debug, Default)]
 struct SealedBoundary<T> {
-    /// Edges that came in order of time are sealed up to this one's time,
+    /// Edges that arrived in order are sealed up to the time of this one.
     last: Option<T>,
-    /// and before this number of arrival.
+    /// Only edges before this sequence number are sealed.
     next: u64,
 }
-/// Where a graph was before edges came that are to go again.
+/// The store before edges that may be taken back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreCheckpoint<T> {
     next: u64,
@@ -60,21 +60,21 @@ pub(crate) struct DynamicGraph<T> {
     out: AdjacencyLists<T>,
     into: AdjacencyLists<T>,
     loops: SelfLoops<T>,
-    /// All edges since the oldest that is alive.
+    /// All edges from the oldest one alive on.
     records: EdgeRecords<T>,
-    /// Number of arrival of the first record.
+    /// Sequence number of the first record.
     head: u64,
     alive: usize,
-    /// The latest time of an edge that ever came.
+    /// The latest time of any edge so far.
     newest: T,
-    /// Number of the last edge that was older than one before it.
+    /// Sequence number of the last edge that was older than an earlier one.
     disorder: Option<u64>,
-    /// Accounts keep their place in the order of appearance when their edges are gone.
+    /// Accounts keep their position in the order of appearance when their edges are removed.
     remembers: bool,
-    /// Edges that are alive and came late: no segment takes them. None where there are none.
+    /// Late edges that are alive, where segments exist: no segment takes them.
     late: Option<BTreeMap<u64, LateEdge<T>>>,
     sealed: SealedBoundary<T>,
-    /// Number of arrival at which it was made anew, or filled.
+    /// Sequence number at which the graph was rebuilt or filled.
     rebuilt_at: u64,
 }
 
@@ -98,8 +98,8 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// The same for a graph with segments: they know accounts by their small numbers, and have no
-    /// place for edges that came late.
+    /// A store for a graph with segments. These refer to accounts by small numbers, so accounts are
+    /// never forgotten; and they take no late edges.
     pub(crate) fn before_segments(base: i64) -> DynamicGraph<T> {
         let records = EdgeRecords::new(true);
         DynamicGraph { late: Some(BTreeMap::new()), records, ..DynamicGraph::new(base, true) }
@@ -109,12 +109,12 @@ impl<T: Stamp> DynamicGraph<T> {
         self.base
     }
 
-    /// Small numbers of accounts are below this one.
+    /// All small numbers are below this one.
     pub(crate) fn numbered(&self) -> usize {
         self.accounts.numbered()
     }
 
-    /// The stamp of a time, if this graph can hold it.
+    /// The stamp of a time, if it fits.
     pub(crate) fn stamp(&self, time: i64) -> Option<T> {
         T::since(self.base, time)
     }
@@ -123,22 +123,22 @@ impl<T: Stamp> DynamicGraph<T> {
         self.base.wrapping_add_unsigned(stamp.offset())
     }
 
-    /// All accounts in the order of their first appearance, where it is remembered.
+    /// All accounts in the order of first appearance, where it is remembered.
     pub(crate) fn in_order(&self) -> Vec<i64> {
         self.accounts.in_order()
     }
 
-    /// Accounts by their small numbers, from one on; where none is forgotten.
+    /// The accounts with small numbers from `from` on; all have one for good.
     pub(crate) fn keys(&self, from: usize) -> Vec<i64> {
         self.accounts.keys(from).collect()
     }
 
-    /// Makes an empty graph know accounts in this order.
+    /// Adds accounts to an empty graph, in this order.
     pub(crate) fn remember(&mut self, accounts: &[i64]) {
         or_abort(self.try_remember(accounts));
     }
 
-    /// The same, and what there was no memory for. Some of them are known then.
+    /// Adds accounts in this order. Without memory, some of them stay.
     pub(crate) fn try_remember(&mut self, accounts: &[i64]) -> Result<(), OutOfMemory> {
         accounts.iter().try_for_each(|&account| self.accounts.intern(account).map(|_| ()))
     }
@@ -150,8 +150,8 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// The small numbers of both ends of so many edges (source, target, time), for `insert`. Where
-    /// there is no memory, `found` tells who is known now; `release_idle` forgets them.
+    /// Finds the small numbers of both ends of `count` edges (source, target, time), for `insert`.
+    /// Without memory, `found` has the ends that are known now; `release_idle` forgets them.
     pub(crate) fn intern(
         &mut self,
         count: usize,
@@ -194,7 +194,7 @@ impl<T: Stamp> DynamicGraph<T> {
         if who == NO_ACCOUNT { self.accounts.intern(key) } else { Ok(who) }
     }
 
-    /// Forgets those of these accounts that have no edges, where accounts are forgotten.
+    /// Forgets those of these accounts that have no edges, unless accounts are remembered.
     pub(crate) fn release_idle(&mut self, accounts: impl Iterator<Item = u32>) {
         if self.remembers {
             return;
@@ -230,8 +230,8 @@ impl<T: Stamp> DynamicGraph<T> {
         self.out.has_any(account) || self.into.has_any(account) || self.loops.has_any(account)
     }
 
-    /// Adds edges behind all others, whose ends `intern` has found; the number of arrival of the
-    /// first. Where there is no memory, nothing has changed.
+    /// Adds edges whose ends `intern` has found, and returns the sequence number of the first.
+    /// Without memory nothing changes.
     pub(crate) fn insert(
         &mut self,
         records: &[Record<T>],
@@ -248,7 +248,7 @@ impl<T: Stamp> DynamicGraph<T> {
         both(pool, records.len(), insert_out, || second_half = into.insert(records, first));
         let third = loops.insert(records, first);
         if let Err(full) = first_half.and(second_half).and(third) {
-            // Each has taken back what itself had.
+            // A part that fails has taken back its own edges.
             if first_half.is_ok() {
                 out.take_back(records, first);
             }
@@ -274,7 +274,7 @@ impl<T: Stamp> DynamicGraph<T> {
         Ok(number)
     }
 
-    /// Where the graph is, for `rewind`.
+    /// A checkpoint for `rewind`.
     pub(crate) fn checkpoint(&self) -> StoreCheckpoint<T> {
         StoreCheckpoint {
             next: self.next(),
@@ -285,21 +285,22 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Takes back all edges that came since, as if they never had; none has been removed.
+    /// Takes back all edges since a checkpoint. None of them has been removed.
     pub(crate) fn rewind(&mut self, checkpoint: StoreCheckpoint<T>) {
         for number in (checkpoint.next..self.next()).rev() {
             if let Some(record) = self.record(number) {
                 self.remove_all(&[Removal { record, seq: number as u32 }], None);
             }
         }
-        // Records of removed edges leave by themselves at the old end: all of them, if no edge is left.
+        // Records of removed edges leave at the old end by themselves. If no edge is left, all
+        // have.
         self.head = self.head.min(checkpoint.next);
         self.records.truncate((checkpoint.next - self.head) as usize);
         (self.newest, self.disorder) = (checkpoint.newest, checkpoint.disorder);
         self.accounts.rewind(checkpoint.numbered, checkpoint.appeared);
     }
 
-    /// Takes edges out; passes over those that are not there.
+    /// Removes edges; passes over those that are not there.
     pub(crate) fn remove_all(&mut self, gone: &[Removal<T>], pool: Option<&rayon::ThreadPool>) {
         for piece in gone.chunks(REMOVED_TOGETHER) {
             let mut chosen = EdgeBits::NONE;
@@ -327,7 +328,7 @@ impl<T: Stamp> DynamicGraph<T> {
         }
     }
 
-    /// Takes an edge out of the records; false if it is in none.
+    /// Removes an edge from the records; false if none has it.
     fn forget(&mut self, number: u64) -> bool {
         let was_late = self.late.as_mut().is_some_and(|late| late.remove(&number).is_some());
         let Some(place) = number.checked_sub(self.head) else { return was_late };
@@ -353,15 +354,15 @@ impl<T: Stamp> DynamicGraph<T> {
         Some(Record { source, target: entry.other, time: entry.time })
     }
 
-    /// Reads ahead for those who look at edges one after the other, from this number on; the first
-    /// number beyond.
+    /// Reads ahead for a scan of records from a sequence number on. Returns the first number
+    /// beyond.
     pub(crate) fn touch_from(&self, number: u64) -> u64 {
         let end = number + TOUCHED as u64;
         self.touch_owners(number..end);
         end
     }
 
-    /// Reads where the edges of these numbers are looked for, so that the waits overlap.
+    /// Reads where the edges with these sequence numbers are looked up, so that the waits overlap.
     fn touch_owners(&self, numbers: impl Iterator<Item = u64> + Clone) {
         if self.records.are_whole() {
             return;
@@ -371,17 +372,17 @@ impl<T: Stamp> DynamicGraph<T> {
         self.out.touch_oldest(owners.map(|one| one.source));
     }
 
-    /// An edge that is alive, to be taken out.
+    /// The removal of an edge that is alive.
     pub(crate) fn gone(&self, number: u64) -> Option<Removal<T>> {
         Some(Removal { record: self.record(number)?, seq: number as u32 })
     }
 
-    /// The number of arrival that ends in `seq`, of an edge that is in the graph.
+    /// The sequence number that ends in `seq`, of an edge in the graph.
     pub(crate) fn number(&self, seq: u32) -> u64 {
         number_before(self.next(), seq)
     }
 
-    /// An edge that is alive.
+    /// An edge that is alive, by sequence number.
     pub(crate) fn record(&self, number: u64) -> Option<Record<T>> {
         let Some(place) = number.checked_sub(self.head) else {
             return self.late.as_ref()?.get(&number).map(|late| late.record);
@@ -389,12 +390,12 @@ impl<T: Stamp> DynamicGraph<T> {
         self.at(usize::try_from(place).ok()?)
     }
 
-    /// Edges that are alive, in order of arrival, `late_edges` apart.
+    /// The edges that are alive, in order of arrival, without `late_edges`.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, Record<T>)> {
         self.records_from(self.head)
     }
 
-    /// The same from one number of arrival on.
+    /// The edges that are alive from a sequence number on.
     pub(crate) fn records_from(&self, number: u64) -> impl Iterator<Item = (u64, Record<T>)> {
         let from = number.saturating_sub(self.head) as usize;
         (self.head + from as u64..).zip(from..self.records.len()).filter_map(move |(number, at)| {
@@ -405,12 +406,12 @@ impl<T: Stamp> DynamicGraph<T> {
         })
     }
 
-    /// Number of arrival of the oldest record.
+    /// Sequence number of the first record.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Number of arrival that the next edge will have.
+    /// Sequence number of the next edge.
     pub(crate) fn next(&self) -> u64 {
         self.head + self.records.len() as u64
     }
@@ -429,11 +430,11 @@ impl<T: Stamp> DynamicGraph<T> {
         self.accounts.find(key)
     }
 
-    /// The same graph with another base, or another type of stamps.
+    /// The same store with another base, or another type of stamps.
     pub(crate) fn restamp<S: Stamp>(self, base: i64) -> DynamicGraph<S> {
         let shift = i128::from(self.base) - i128::from(base);
         let change = |time: T| {
-            // Stale entries of free blocks may lie outside; nobody reads them.
+            // Stale entries of free blocks may lie outside; they are never read.
             let offset = (i128::from(time.offset()) + shift).clamp(0, i128::from(S::OFFSET_MAX));
             S::from_offset(offset as u64)
         };

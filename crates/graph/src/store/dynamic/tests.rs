@@ -1,10 +1,10 @@
-//! A graph that gives memory back holds what it held.
+//! A store that gives memory back holds what it held.
 
 use super::{Adjacency, DynamicGraph, Removal, Side};
 use crate::edge::Visibility;
 use proptest::prelude::*;
 
-/// Edges of an account by the callers' numbers: other end, time, number of arrival.
+/// The edges of an account by the callers' numbers: other end, time, sequence number.
 fn edges(graph: &DynamicGraph<u32>, key: i64, side: Side) -> Vec<(i64, u32, u32)> {
     let Some(account) = graph.find(key) else { return Vec::new() };
     let window = (0, u32::MAX);
@@ -20,8 +20,7 @@ fn add(graph: &mut DynamicGraph<u32>, rows: &[(i64, i64, u32)]) {
 }
 
 proptest! {
-    /// A graph that gives room back, whose accounts get other small numbers, is the same as one
-    /// that does not.
+    /// A store whose accounts are renumbered equals one whose accounts are not.
     #[test]
     fn a_graph_that_shrinks_is_the_same(
         steps in prop::collection::vec((0..90i64, 0..90i64, 0..9u32, 0..40u8), 1..900),
@@ -32,7 +31,7 @@ proptest! {
         for (number, &(source, target, late, kind)) in (0u64..).zip(&steps) {
             let target = if kind % 4 == 1 { 0 } else { target };
             let row = (source, target, number as u32 + late);
-            // Now and then most leave.
+            // Now and then most edges leave.
             let left = if kind == 0 { 5 } else { 300 };
             for graph in [&mut graph, &mut other] {
                 add(graph, &[row]);
@@ -58,11 +57,11 @@ proptest! {
                 prop_assert_eq!(records(&graph), records(&other));
             }
         }
-        // Streams this long cannot all be those in which nothing ever leaves.
+        // In streams this long some edges always leave.
         prop_assert!(steps.len() < 800 || renumbered > 0);
     }
 
-    /// A graph made anew holds what it held, and goes on alike.
+    /// A rebuilt store holds what it held, and changes alike.
     #[test]
     fn a_graph_made_anew_is_the_same(
         steps in prop::collection::vec((0..40i64, 0..40i64, 0..50u32, 0..4u8), 1..500),
@@ -72,10 +71,10 @@ proptest! {
         let key = |account: i64| if far { (account - 20) << 40 } else { account };
         let mut graph = DynamicGraph::<u32>::new(0, remembers);
         for (number, &(source, target, time, kind)) in (0u64..).zip(&steps) {
-            // A hub, so that there are long lists.
+            // A hub has long lists.
             let target = if kind == 1 { 0 } else { target };
             add(&mut graph, &[(key(source), key(target), number as u32 / 2 + time)]);
-            // Some leave, at the old end and between.
+            // Some edges leave, at the old end and elsewhere.
             let leaving = if kind == 0 { graph.head() } else { number.saturating_sub(30) };
             let leaving = graph.record(leaving).map(|record| Removal { record, seq: leaving as u32 });
             if let Some(gone) = leaving.filter(|_| kind != 2) {

@@ -5,10 +5,10 @@ use super::walk::EntryWalk;
 use crate::edge::{Adjacency, Entry, Side, Stamp, Visibility};
 use crate::segment::ListKind;
 
-/// Accounts whose lists are touched together.
+/// Accounts whose rows are read together.
 const TOUCHED: usize = 32;
 
-/// Who has more is looked at again and again, or in part.
+/// Accounts with more entries are not read in advance: searches visit them repeatedly, or in part.
 const READ_MAX: usize = 64;
 
 impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
@@ -18,7 +18,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
 
     fn has_dropped(&self, entry: Entry<T>) -> bool {
         if self.dynamic.is_sealed(self.dynamic.number(entry.seq)) {
-            // What is older is seen no longer, though its segment may still be there.
+            // Older edges are hidden, even if their segment is still there.
             entry.time < self.floor
         } else {
             self.dynamic.has_dropped(entry)
@@ -95,7 +95,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
             into.extend(self.ascending(account, side, window, view));
             return true;
         }
-        // Of a hub nothing is copied.
+        // The entries of a hub are not copied.
         if self.count_bound(account, side, window, view) > most
             && self.at_most(account, side, window, view) > most
         {
@@ -136,7 +136,7 @@ impl<T: Stamp> Adjacency<T> for HybridGraph<T> {
                 for look in looks.clone() {
                     if let Some(row) = rows.get_mut(found) {
                         *row = look.row(at);
-                        // No branch: there is nothing to guess it by.
+                        // No branch, as it could not be predicted.
                         found += usize::from(look.is_present(at) & (look.total() <= READ_MAX));
                     }
                 }

@@ -1,8 +1,9 @@
-//! A graph in two parts: the newest edges, which change, and immutable segments for older ones.
+//! A graph in two parts: a store of the newest edges, which changes, and immutable segments of
+//! older ones.
 //!
-//! Segments hold what came in order of time, each a span of its own, none later than the next. What
-//! came late stays with the newest edges, wherever in time it belongs. An account's edges are those
-//! of its segments one after the other, then the newest; only where some came late are they merged.
+//! Each segment holds a span of time, none later than the next; its edges arrived in order. Late
+//! edges stay in the store, wherever in time they belong. An account's edges are those of its
+//! segments one after the other, then the newest; only late edges make a merge necessary.
 
 mod adjacency;
 mod walk;
@@ -18,8 +19,8 @@ use crate::store::DynamicGraph;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Of accounts with more edges a search looks at few of the accounts next to them: it takes the
-/// shorter of two ways.
+/// Around accounts with more edges a search looks at few neighbours, as it takes the shorter of two
+/// ways.
 const NEXT_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -27,16 +28,16 @@ pub(crate) struct HybridGraph<T> {
     dynamic: DynamicGraph<T>,
     parts: Vec<AttachedSegment<T>>,
     indexes: CombinedIndex,
-    /// Edges of segments that are older are gone.
+    /// Older edges of segments are evicted.
     floor: T,
-    /// Accounts that pay themselves in some segment: 64 to a word.
+    /// A bit for each account: whether some segment has a self-loop of it.
     looped: Vec<u64>,
-    /// Segments are shown that hold edges before this number of arrival, and of the last of them
-    /// what a lens lets through. None: no trigger comes before an edge of a segment.
+    /// Only segments with edges before this sequence number are shown; the last of them up to the
+    /// view. None: every trigger arrived after all segments.
     shown: Option<u64>,
 }
 
-/// The newest edges are what calls change.
+/// Calls change the store of the newest edges.
 impl<T> Deref for HybridGraph<T> {
     type Target = DynamicGraph<T>;
 
@@ -60,11 +61,10 @@ impl<T: Stamp> From<DynamicGraph<T>> for HybridGraph<T> {
 }
 
 impl<T: Stamp> HybridGraph<T> {
-    /// Puts a segment behind the others. Its edges, where the newest part has them, are shown no
-    /// longer by that.
+    /// Adds a segment behind the others. The store stops showing the segment's edges.
     ///
     /// # Errors
-    /// [`GraphError::Segment`] where it is not the next one.
+    /// [`GraphError::Segment`] if it is not the next one.
     pub(crate) fn attach(&mut self, segment: Arc<Segment>) -> Result<(), GraphError> {
         let info = segment.info();
         let end = self.parts.last().map_or(0, |part| part.end());
@@ -101,8 +101,8 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.iter().map(|part| &part.segment)
     }
 
-    /// Shows segments up to this number of arrival: triggers are to come that are older than others
-    /// that are there. None: shows all.
+    /// Shows segments up to a sequence number, for triggers that are older than other edges in the
+    /// graph. None shows all.
     pub(crate) fn show(&mut self, until: Option<u64>) {
         self.shown = until;
     }
@@ -114,13 +114,12 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.get(..end).unwrap_or_default()
     }
 
-    /// What has to be asked whether an edge of a segment had come.
+    /// The view that decides about an edge of a segment, where that is necessary.
     fn until(&self, view: Visibility<T>) -> Option<Visibility<T>> {
         self.shown.map(|_| view)
     }
 
-    /// Edges of segments that are older than this are gone. Gives the segments of which nothing
-    /// is left.
+    /// Evicts edges of segments that are older than this. Returns the segments that have none left.
     pub(crate) fn expire(&mut self, oldest: T) -> Vec<Arc<Segment>> {
         self.floor = self.floor.max(oldest);
         let floor = self.floor;
@@ -131,7 +130,7 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.drain(..gone).map(|part| part.segment).collect()
     }
 
-    /// Edges of the newest part that segments have.
+    /// Sealed edges that still wait to leave the store.
     pub(crate) fn waiting(&self) -> usize {
         if !self.dynamic.is_draining() {
             return 0;
@@ -141,14 +140,15 @@ impl<T: Stamp> HybridGraph<T> {
         numbers.take_while(|one| *one < end).filter(|one| self.dynamic.is_sealed(*one)).count()
     }
 
-    /// The segment that covers a number of arrival.
+    /// The segment that covers a sequence number.
     pub(crate) fn of(&self, number: u64) -> Option<&Segment> {
         let at = self.parts.partition_point(|part| part.segment.info().first <= number);
         let part = self.parts.get(at.checked_sub(1)?)?;
         (number < part.end()).then_some(&*part.segment)
     }
 
-    /// What went wrong with segments that are not in this process' memory.
+    /// The failure of a segment that is not in this process's memory, with the segment's first
+    /// time.
     pub(crate) fn failure(&self) -> Option<(i64, String)> {
         let failed = |part: &AttachedSegment<T>| {
             part.segment.failure().map(|reason| (part.segment.info().base, reason))
@@ -156,12 +156,12 @@ impl<T: Stamp> HybridGraph<T> {
         self.parts.iter().find_map(failed)
     }
 
-    /// Edges of segments, whether gone or not.
+    /// Edges of segments, whether evicted or not.
     pub(crate) fn sealed(&self) -> usize {
         self.parts.iter().map(|part| part.segment.info().edges as usize).sum()
     }
 
-    /// Edges of segments that are not gone: number of arrival, source, target, time.
+    /// Edges of segments that are not evicted: sequence number, source, target, time.
     pub(crate) fn sealed_edges(&self) -> Vec<(u64, u32, u32, T)> {
         let mut all = Vec::new();
         for part in &self.parts {
@@ -175,7 +175,7 @@ impl<T: Stamp> HybridGraph<T> {
         all
     }
 
-    /// The earliest time of an edge, gone or not.
+    /// The earliest time of an edge, evicted or not.
     pub(crate) fn earliest(&self) -> Option<i64> {
         let sealed = self.parts.first().map(|part| part.segment.info().base);
         [sealed, self.dynamic.earliest()].into_iter().flatten().min()
@@ -184,7 +184,7 @@ impl<T: Stamp> HybridGraph<T> {
     pub(crate) fn restamp<S: Stamp>(self, base: i64) -> HybridGraph<S> {
         let floor = self.dynamic.time(self.floor);
         let dynamic: DynamicGraph<S> = self.dynamic.restamp(base);
-        // The base lies before all that the graph holds.
+        // The base lies before everything in the graph.
         let parts =
             self.parts.into_iter().filter_map(|part| AttachedSegment::new(part.segment, base));
         let parts: Vec<AttachedSegment<S>> = parts.collect();
@@ -195,7 +195,7 @@ impl<T: Stamp> HybridGraph<T> {
         HybridGraph { parts, indexes, floor, looped, shown, dynamic }
     }
 
-    /// Moves to memory of its size; where there is no memory to do so, it stays where it is.
+    /// Rebuilds the store in memory of just its size. Without that memory it stays as it is.
     pub(crate) fn rebuild(&mut self, pool: Option<&rayon::ThreadPool>) -> bool {
         let rebuilt = self.dynamic.rebuilt(pool);
         let is_done = rebuilt.is_ok();
@@ -210,10 +210,10 @@ impl<T: Stamp> HybridGraph<T> {
         self.dynamic.bytes() + self.indexes.bytes() + self.looped.capacity() * size_of::<u64>()
     }
 
-    /// The segments with times from the one to the other, and the number of the first of them.
+    /// The segments with times in a window, and the number of the first of them.
     fn between(&self, (from, to): (T, T)) -> (usize, &[AttachedSegment<T>]) {
         let parts = self.parts();
-        // Most windows begin in the first one and end behind all.
+        // Most windows begin in the first segment and end behind all.
         let start = match parts.first() {
             Some(oldest) if oldest.last < from => parts.partition_point(|part| part.last < from),
             _ => 0,
@@ -225,21 +225,20 @@ impl<T: Stamp> HybridGraph<T> {
         (start, parts.get(start..end).unwrap_or_default())
     }
 
-    /// The segments that a window may touch, and the window as they know it.
+    /// The segments that a window touches, and what is visible of it in segments.
     fn window(&self, (from, to): (T, T), view: Visibility<T>) -> SegmentWindow<'_, T> {
         let span = (from.max(self.floor).max(view.oldest()), to);
         let (start, parts) = self.between(span);
         SegmentWindow { parts, start, span, until: self.until(view) }
     }
 
-    /// Whether some segment would bring rows of this window ahead.
+    /// Whether a segment of this window would prefetch rows.
     pub(crate) fn is_prefetching(&self, window: (T, T), view: Visibility<T>) -> bool {
         self.window(window, view).parts.iter().any(|part| part.segment.is_prefetching())
     }
 
-    /// Has far segments bring rows of these accounts, and then, with `has_next` and if any had to
-    /// be brought, those of the accounts next to them: a search will ask for many of them one by
-    /// one.
+    /// Lets far segments fetch rows of these accounts. If any had to be fetched, `has_next` also
+    /// fetches those of their neighbours, which the search will request one by one.
     pub(crate) fn prefetch(
         &self,
         accounts: &[u32],
@@ -248,7 +247,7 @@ impl<T: Stamp> HybridGraph<T> {
         has_next: bool,
     ) {
         let parts = self.window(window, view).parts;
-        // Each of them, whether one before it brought any or not.
+        // All segments are asked, whether an earlier one fetched rows or not.
         let bring = |accounts: &[u32]| {
             parts.iter().filter(|part| part.segment.prefetch(accounts)).count() > 0
         };
@@ -281,7 +280,7 @@ impl<T: Stamp> HybridGraph<T> {
             if look.total() == 0 {
                 return 0;
             }
-            // Fewer are outside than inside.
+            // Fewer entries are outside the window than inside.
             let list = ListKind::from(side);
             let wanted = |at| RowRequest { account, list, place: look.row(at) };
             let mut outside = 0;
@@ -309,7 +308,7 @@ impl<T: Stamp> HybridGraph<T> {
         SegmentRows::new(self.indexes.look(account, side), account, side, window)
     }
 
-    /// Reads how many entries these accounts have in segments.
+    /// Reads the totals of these accounts in segments.
     fn touch_totals(&self, side: Side, accounts: impl Iterator<Item = u32>) {
         if !self.parts.is_empty() {
             let totals = accounts.map(|account| self.indexes.total(account, side));
@@ -317,7 +316,7 @@ impl<T: Stamp> HybridGraph<T> {
         }
     }
 
-    /// The entries of an account in a window.
+    /// The entries of an account in the segments of a window.
     fn older<'a, const BACKWARD: bool>(
         &'a self,
         account: u32,

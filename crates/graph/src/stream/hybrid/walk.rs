@@ -63,9 +63,9 @@ where
                 sealed.fold(newest.fold(init, &mut add), add)
             }
             EntryWalk::Chained(sealed, newest) => newest.fold(sealed.fold(init, &mut add), add),
-            mut merged => {
+            merged => {
                 let mut all = init;
-                while let Some(entry) = merged.next() {
+                for entry in merged {
                     all = add(all, entry);
                 }
                 all
