@@ -81,7 +81,7 @@ impl Client {
             Ok(result) => result,
         };
         let answered = PeerEvent::Answered { token, result };
-        self.events.push_with(Left::Event(answered), Some(place));
+        self.events.push_with(Left::Event(answered), [Some(place), None]);
     }
 
     pub(super) async fn take_seat(
@@ -107,7 +107,7 @@ impl Client {
         outbox.abort();
         let reason = shorten(&reason);
         let ended = PeerEvent::SeatEnded { seat, is_process_gone: None, reason };
-        self.events.push_with(Left::Event(ended), Some(place));
+        self.events.push_with(Left::Event(ended), [Some(place), None]);
     }
 
     async fn open(

@@ -48,7 +48,7 @@ impl node_server::Node for Service {
     type SeatStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
 
     async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
-        let (caller, _place) = admitted(request.extensions())?;
+        let (caller, of_peer) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
         let from = caller.check(version, &from)?;
         if body.len() > LETTER_BYTES_MAX {
@@ -57,7 +57,8 @@ impl node_server::Node for Service {
         let place = Place::take(&self.events.letters)
             .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
         let event = PeerEvent::Told { from, incarnation, body };
-        self.events.push_with(Left::Event(event), Some(place));
+        // Both are kept until the letter is taken, so that no peer fills the queue of all.
+        self.events.push_with(Left::Event(event), [Some(place), Some(of_peer)]);
         Ok(Response::new(Receipt {}))
     }
 
@@ -79,7 +80,7 @@ impl node_server::Node for Service {
         let token = AskedToken(self.asked.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         let event = PeerEvent::Asked { token, from, incarnation, body };
-        self.events.push_with(Left::Asked(event, token, reply), Some(place));
+        self.events.push_with(Left::Asked(event, token, reply), [Some(place), None]);
         let _asking = Asking { events: &self.events, token };
         match tokio::time::timeout(deadline.min(ASK_MAX), answer).await {
             Ok(Ok(body)) => Ok(Response::new(Answer { body })),
@@ -110,7 +111,7 @@ impl node_server::Node for Service {
         let outbox = Outbox::new(seat, bytes_max);
         let event = PeerEvent::SeatOpened { seat, from, process };
         let opened = Left::Opened(event, seat, Arc::clone(&outbox));
-        self.events.push_with(opened, Some(place.clone()));
+        self.events.push_with(opened, [Some(place.clone()), None]);
         let events = Arc::clone(&self.events);
         let pump = seat::pump(seat, frames, Arc::clone(&outbox), events, bytes_max);
         let out =

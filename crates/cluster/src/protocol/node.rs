@@ -90,6 +90,8 @@ pub(super) struct Session {
     pub(super) has_said_goodbye: bool,
     /// A further connection of a client, for events alone.
     pub(super) is_listening: bool,
+    /// Its user may not connect.
+    is_stranger: bool,
     /// That of the client; the default one until there is one.
     pub(super) namespace: NamespaceId,
     /// What it may do there; of a guest, by the rules for its node.
@@ -123,6 +125,8 @@ pub struct NodeState {
     /// Users that may connect besides.
     pub(super) users: BTreeSet<u32>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    /// Connections of users that may not connect.
+    pub(super) strangers: usize,
     /// Connections that have not said hello, by when they must.
     pub(super) silent: BTreeSet<(u64, SessionId)>,
     /// Clients without a connection that may still read what they hold.
@@ -176,6 +180,7 @@ impl NodeState {
             owner_uid,
             users: BTreeSet::new(),
             sessions: BTreeMap::new(),
+            strangers: 0,
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
@@ -218,9 +223,11 @@ impl NodeState {
             hello_by_ms,
             has_said_goodbye: false,
             is_listening: false,
+            is_stranger: !self.may_connect(&peer),
             namespace: NamespaceId::DEFAULT,
             rights: if peer.guest.is_some() { Rights::NONE } else { Rights::ALL },
         };
+        self.strangers += usize::from(session.is_stranger);
         self.sessions.insert(id, session);
         self.silent.insert((hello_by_ms, id));
     }
@@ -230,15 +237,19 @@ impl NodeState {
     /// back or ends. The server then watches the process (`is_alive` says that it can) and
     /// calls [`Self::orphan_died`]; the slot to watch is returned.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
-        self.waits.forget(id);
-        self.admission.forget(id);
-        self.promises.forget(id);
-        self.spills.forget(id);
-        self.watches.forget(id);
-        self.show_fewer_watched();
-        self.sync_ended(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
+        self.strangers -= usize::from(session.is_stranger);
+        if session.slot.is_some() || session.is_listening {
+            // One that was never let in waits for nothing, and comes and goes at little cost.
+            self.waits.forget(id);
+            self.admission.forget(id);
+            self.promises.forget(id);
+            self.spills.forget(id);
+            self.watches.forget(id);
+            self.show_fewer_watched();
+            self.sync_ended(id);
+        }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye {
             self.orphans.insert(slot, session.peer);
@@ -246,6 +257,17 @@ impl NodeState {
         }
         self.leave(slot, now_ms);
         None
+    }
+
+    /// The connection that has been silent for the longest time.
+    pub fn first_silent(&self) -> Option<SessionId> {
+        self.silent.first().map(|(_, session)| *session)
+    }
+
+    /// Whether the first message of a connection was accepted.
+    pub fn is_introduced(&self, session: SessionId) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| session.slot.is_some() || session.is_listening)
     }
 
     /// It said hello, or was carried to another node.
