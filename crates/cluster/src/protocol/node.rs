@@ -8,6 +8,7 @@ use super::admission::{Admission, Ask, Asker, answer, answer_to};
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
+use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
 use super::requests::answer_wait;
@@ -132,6 +133,7 @@ pub struct NodeState {
     /// Clients without a connection that may still read what they hold.
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
     pub(super) waits: Waits,
+    pub(super) fan_out: FanOut,
     pub(super) admission: Admission,
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
@@ -184,6 +186,7 @@ impl NodeState {
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
+            fan_out: FanOut::default(),
             admission: Admission::default(),
             watches,
             eviction: Eviction::default(),
@@ -243,6 +246,7 @@ impl NodeState {
         if session.slot.is_some() || session.is_listening {
             // One that was never let in waits for nothing, and comes and goes at little cost.
             self.waits.forget(id);
+            self.fan_out.forget(id);
             self.admission.forget(id);
             self.promises.forget(id);
             self.spills.forget(id);
@@ -319,6 +323,9 @@ impl NodeState {
 
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
+        if self.is_behind_with_answers() {
+            return Some(0);
+        }
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
         let watches = self.watches.next_deadline_ms();
@@ -335,9 +342,9 @@ impl NodeState {
     /// Does what has come due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
-        for wait in self.waits.expired(now_ms) {
-            out.push(answer_wait(wait));
-        }
+        self.answer_more(out);
+        let expired = self.waits.expired(now_ms, self.fan_out.left());
+        self.fan_out.add(expired.into_iter().map(answer_wait), out);
         while let Some(due) = self.silent.first().copied().filter(|(at, _)| *at <= now_ms) {
             self.silent.remove(&due);
             out.push(Action::Close { session: due.1 });
@@ -363,6 +370,7 @@ impl NodeState {
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
         self.stop_watches(out);
+        self.fan_out.drain(out);
         for wait in self.waits.drain() {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });

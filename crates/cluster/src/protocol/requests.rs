@@ -195,7 +195,8 @@ impl NodeState {
             self.note_reservations();
         }
         if let Some(name) = &name {
-            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+            self.waits.sealed(name);
+            self.answer_waits(out);
             self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
