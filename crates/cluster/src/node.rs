@@ -28,7 +28,7 @@ pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use crate::protocol::rights::Rule;
-use crate::protocol::{NodeState, Quotas, unfinished};
+use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
 use crate::spill::{SpillStore, Worker};
@@ -108,6 +108,8 @@ pub struct NodeOptions {
     pub clients_max: Option<u32>,
     /// What one client may have at a time.
     pub quotas: Quotas,
+    /// Most memory of the daemon itself for requests, replies and waits of clients and other nodes.
+    pub buffers_max: Length,
     /// Ends with its last client.
     pub is_private: bool,
     /// Leaves the memory in place at the end, for a later node to adopt.
@@ -165,6 +167,7 @@ impl NodeOptions {
             objects_max: None,
             clients_max: None,
             quotas: Quotas::default(),
+            buffers_max: Length(BUFFERS_BYTES_DEFAULT as u64),
             is_private: false,
             is_keeping: false,
             is_fresh: false,
@@ -329,6 +332,8 @@ pub struct Summary {
     pub adopted: u32,
     /// Objects of an earlier life that could not be adopted, with reasons.
     pub dropped: Vec<String>,
+    /// Objects of an earlier life that were kept without their damaged names, with reasons.
+    pub unnamed: Vec<String>,
     /// Where numbers are asked for.
     pub metrics: Option<String>,
     /// What it is in its cluster.
@@ -420,6 +425,7 @@ impl Node {
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
+            unnamed: found.unnamed,
             metrics: None,
             cluster: None,
         };
@@ -440,6 +446,7 @@ impl Node {
         let spill = options.spill.as_ref();
         let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
+        state.set_buffers_max(options.buffers_max.0);
         state.inherit_promises(&found.promised);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
