@@ -4,6 +4,7 @@
 //! fuzzers drive the very same code.
 
 mod admission;
+mod buffers;
 pub mod cluster;
 mod convert;
 mod evict;
@@ -28,6 +29,7 @@ mod waits;
 mod watch;
 mod watches;
 
+pub use buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
 
 use super::admission::{Admission, Ask, Asker, answer, answer_to};
+use super::buffers::Buffers;
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
@@ -134,6 +135,7 @@ pub struct NodeState {
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
     pub(super) waits: Waits,
     pub(super) fan_out: FanOut,
+    pub(super) buffers: Buffers,
     pub(super) admission: Admission,
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
@@ -187,6 +189,7 @@ impl NodeState {
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
             fan_out: FanOut::default(),
+            buffers: Buffers::default(),
             admission: Admission::default(),
             watches,
             eviction: Eviction::default(),
@@ -243,6 +246,7 @@ impl NodeState {
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         self.strangers -= usize::from(session.is_stranger);
+        self.forget_buffers(id);
         if session.slot.is_some() || session.is_listening {
             // One that was never let in waits for nothing, and comes and goes at little cost.
             self.waits.forget(id);
@@ -415,7 +419,8 @@ impl NodeState {
         let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
         if slot.is_some() || is_listening {
             // Before a name is taken for it, or anything else comes of it.
-            if let Err(error) = self.check_granted(session, &request.body) {
+            let allowed = self.check_granted(session, &request.body);
+            if let Err(error) = allowed.and_then(|()| self.check_names(session, &request.body)) {
                 return out.push(answer_to(session, seq, Err(error)));
             }
         }

@@ -46,9 +46,14 @@ struct OfSession {
 impl Wait {
     /// Memory that it takes, with its places in the tables.
     fn bytes(&self) -> usize {
-        let names = self.names.iter().map(|(name, _)| 2 * name.len() + NAME_COST_BYTES);
-        WAIT_COST_BYTES + self.ready.len() + names.sum::<usize>()
+        wait_bytes(&self.ready, &self.names)
     }
+}
+
+/// Memory that a wait takes for these targets and names.
+pub(super) fn wait_bytes(ready: &[bool], names: &[(String, usize)]) -> usize {
+    let names = names.iter().map(|(name, _)| 2 * name.len() + NAME_COST_BYTES);
+    WAIT_COST_BYTES + ready.len() + names.sum::<usize>()
 }
 
 impl Waits {
@@ -144,7 +149,8 @@ impl Waits {
     pub(super) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
         let mut over = Vec::new();
         while over.len() < waits_max
-            && let Some(&(deadline_ms, id)) = self.by_deadline.first() {
+            && let Some(&(deadline_ms, id)) = self.by_deadline.first()
+        {
             if deadline_ms > now_ms {
                 break;
             }

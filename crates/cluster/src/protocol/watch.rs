@@ -5,7 +5,7 @@ use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, Sto
 
 use super::convert::{limit, store_error};
 use super::node::NodeState;
-use super::watches::{WATCHES_PER_SESSION_MAX, Watcher};
+use super::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
@@ -71,6 +71,7 @@ impl NodeState {
         }
         let waiting = self.watches.count_of(session);
         limit("waits for events under way", waiting + 1, WATCHES_PER_SESSION_MAX)?;
+        self.check_waiting(session, WATCHER_BYTES_MAX)?;
         let deadline_ms = now_ms.saturating_add(watch.timeout_ms.min(WAIT_MS_MAX));
         let Watch { prefix, kinds, .. } = watch;
         self.watches.add(Watcher { session, seq, namespace, prefix, kinds, deadline_ms });

@@ -10,7 +10,7 @@ use super::SessionId;
 pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
 
 /// Memory of one: two copies of the longest prefix, and entries of the tables.
-const WATCHER_BYTES_MAX: usize = 1 << 10;
+pub(super) const WATCHER_BYTES_MAX: usize = 1 << 10;
 
 /// One waiting request.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ const READ_BYTES: usize = 8 << 10;
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// A client that does not read its replies is not served beyond this many bytes.
-const OUT_BYTES_MAX: usize = 1 << 20;
+pub(super) const OUT_BYTES_MAX: usize = 1 << 20;
 
 /// Replies of another node that a client does not read are kept up to this many bytes: the longest
 /// one, and as much as may be under way.
@@ -56,6 +56,12 @@ pub(super) struct Connection {
     pub(super) is_introduced: bool,
     /// The other node takes no more of its requests now.
     pub(super) is_blocked: bool,
+    /// Replies that it may leave unread before it is not served any more.
+    pub(super) replies_max: usize,
+    /// Since when there is no room for more of its input.
+    pub(super) starved_since_ms: Option<u64>,
+    /// Bytes of a request that was refused before it was whole: they are read and dropped.
+    dropped_bytes: usize,
 }
 
 /// What reading brought.
@@ -87,6 +93,9 @@ impl Connection {
             interest: (true, false),
             is_introduced: false,
             is_blocked: false,
+            replies_max: OUT_BYTES_MAX,
+            starved_since_ms: None,
+            dropped_bytes: 0,
         }
     }
 
@@ -105,6 +114,30 @@ impl Connection {
         max.saturating_sub(self.input.len()).min(READ_BYTES)
     }
 
+    /// Room that the next read may take: twice what there is, up to the end of the frame.
+    pub(super) fn growth_bytes(&self) -> usize {
+        match self.wanted_bytes() {
+            0 => 0,
+            wanted if self.input.len() + wanted <= self.input.capacity() => 0,
+            wanted => self.input.len().max(wanted),
+        }
+    }
+
+    /// Drops a request that has begun and is not whole, the rest of it too when that comes. Returns
+    /// its number, as far as it can be read; none if no request has begun.
+    pub(super) fn drop_begun(&mut self) -> Option<u64> {
+        if !matches!(self.next_frame(0), Ok(None)) {
+            return None;
+        }
+        let (head, body) = self.input.split_first_chunk::<4>()?;
+        let rest = (u32::from_le_bytes(*head) as usize).saturating_sub(body.len());
+        // The number comes first in a request.
+        let seq = postcard::take_from_bytes::<u64>(body).map_or(0, |(seq, _)| seq);
+        self.dropped_bytes = rest;
+        self.input = Vec::new();
+        Some(seq)
+    }
+
     /// Reads what is there and wanted.
     pub(super) fn fill(&mut self) -> io::Result<Input> {
         match self.wanted_bytes() {
@@ -119,7 +152,9 @@ impl Connection {
         match self.stream.read(room) {
             Ok(0) => Ok(Input::Ended),
             Ok(count) => {
-                let read = bytes.get(..count).unwrap_or(&[]);
+                let dropped = count.min(self.dropped_bytes);
+                self.dropped_bytes -= dropped;
+                let read = bytes.get(dropped..count).unwrap_or(&[]);
                 self.reserve(read.len());
                 self.input.extend_from_slice(read);
                 Ok(Input::Open)
@@ -255,7 +290,7 @@ impl Connection {
 
     /// True when the client has too many replies to read.
     pub(super) fn is_stuffed(&self) -> bool {
-        self.output.len() - self.sent > OUT_BYTES_MAX
+        self.output.len() - self.sent > self.replies_max
     }
 
     pub(super) fn has_output(&self) -> bool {

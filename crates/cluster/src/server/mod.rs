@@ -1,5 +1,6 @@
 //! The event loop of the daemon: one thread, one epoll, no call that blocks.
 
+mod buffers;
 mod connection;
 mod handover;
 mod others;
@@ -125,6 +126,8 @@ pub(crate) struct Server {
     others: Option<Others>,
     /// How often the loop woke.
     turns: u64,
+    /// Connections whose input gets no room, by since when.
+    starved: BTreeSet<(u64, SessionId)>,
     /// More spill jobs are done than were looked at.
     has_spilled: bool,
 }
@@ -185,6 +188,7 @@ impl Server {
             spill,
             others,
             turns: 0,
+            starved: BTreeSet::new(),
             has_spilled: false,
         };
         server.watch_orphans();
@@ -248,6 +252,7 @@ impl Server {
                     .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
             }
             let is_stopped = self.perform(actions);
+            self.settle_buffers();
             self.set_interests();
             if is_asked || is_stopped {
                 break Ended::Asked;
@@ -281,7 +286,8 @@ impl Server {
         }
         let now_ms = self.now_ms();
         let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
-        let mut at_ms = [self.state.next_deadline_ms(), scrape_ms].into_iter().flatten().min();
+        let deadlines = [self.state.next_deadline_ms(), scrape_ms, self.next_starved_ms()];
+        let mut at_ms = deadlines.into_iter().flatten().min();
         if self.is_private && !self.had_client {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
@@ -456,6 +462,17 @@ impl Server {
             }
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            let is_over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            if !self.has_room_to_read(session) {
+                match is_over {
+                    true => self.drop_connection(session),
+                    false => drop(ready.insert(session)),
+                }
+                return;
+            }
+            let Some(connection) = self.connections.get_mut(&session) else {
+                return;
+            };
             match connection.fill() {
                 Ok(Input::Open) => {}
                 Ok(Input::Ended) | Err(_) => {
@@ -603,6 +620,7 @@ impl Server {
             };
             let is_reading = !connection.is_stuffed()
                 && !connection.is_closing
+                && connection.starved_since_ms.is_none()
                 && !(connection.is_blocked && connection.has_request());
             let wish = (is_reading, connection.has_output());
             if wish == connection.interest {
@@ -640,6 +658,9 @@ impl Server {
         };
         let _ = epoll::delete(&self.poll, &connection.stream);
         self.pending.remove(&session);
+        if let Some(since_ms) = connection.starved_since_ms {
+            self.starved.remove(&(since_ms, session));
+        }
         self.set_accepting(true);
         let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
         if let Some(carried) = connection.carried.take() {

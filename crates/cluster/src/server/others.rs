@@ -132,7 +132,21 @@ fn drain(peers: &Peers, guest: &mut GuestSeat, traffic: &mut Traffic) {
     }
 }
 
+impl GuestSeat {
+    /// Bytes of it that are kept: requests that were not served, replies that its node did not take.
+    fn kept_bytes(&self) -> usize {
+        let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();
+        self.input.capacity() + stuffed + self.output_bytes
+    }
+}
+
 impl Server {
+    /// What a guest makes this node keep; none if it is no guest.
+    pub(super) fn guest_bytes(&self, session: SessionId) -> Option<usize> {
+        let guest = self.others.as_ref()?.guests.get(&session)?;
+        Some(guest.kept_bytes())
+    }
+
     pub(super) fn is_guest(&self, session: SessionId) -> bool {
         self.others.as_ref().is_some_and(|others| others.guests.contains_key(&session))
     }
@@ -358,6 +372,7 @@ impl Server {
 
     /// A reply for a guest.
     pub(super) fn reply_to_guest(&mut self, session: SessionId, reply: &Reply) {
+        self.touched.insert(session);
         let is_taken = self.others.as_mut().is_none_or(|others| others.send(session, reply));
         if !is_taken {
             tracing::warn!(session = session.0, "a guest takes no replies");
