@@ -22,7 +22,7 @@ use crate::metrics::MetricsAddress;
 use crate::neighbour::{self, Devices};
 use crate::paths;
 pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
-use crate::peers::{PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
+use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
@@ -372,7 +372,7 @@ impl Node {
         }
         let lock = Lock::take(&options.socket)?;
         // Before there is memory that would be left behind.
-        let start = |config| start_peers(config, true);
+        let start = |config| start_peers(config, options.buffers_max, true);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let found = find_or_make(&options, &region_name)?;
         let listener = bind(&options.socket, &options.users)?;
@@ -402,7 +402,7 @@ impl Node {
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
         // An etcd that is away just now is no reason to end what runs.
-        let start = |config| start_peers(config, false);
+        let start = |config| start_peers(config, options.buffers_max, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let promised = inheritance.promised.clone();
         let mut found = adopt_existing(&options, &name, &unfinished(inheritance))?;
@@ -446,7 +446,8 @@ impl Node {
         let spill = options.spill.as_ref();
         let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
-        state.set_buffers_max(options.buffers_max.0);
+        let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
+        state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
         state.inherit_promises(&found.promised);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
@@ -562,14 +563,20 @@ impl Node {
 }
 
 /// Listens for other nodes, and looks whether there is the etcd that is to say who they are.
-fn start_peers(config: &ClusterConfig, is_probing: bool) -> Result<Peers, NodeError> {
+fn start_peers(
+    config: &ClusterConfig,
+    buffers_max: Length,
+    is_probing: bool,
+) -> Result<Peers, NodeError> {
+    let quarter = usize::try_from(buffers_max.0 / 4).unwrap_or(usize::MAX);
+    let bytes_max = quarter.clamp(PEER_BYTES_MIN, u32::MAX as usize);
     let options = PeersOptions {
         name: config.name.clone(),
         incarnation: 0,
         listen: config.listen,
         tls: config.tls.clone(),
         is_plaintext_allowed: config.is_plaintext_allowed,
-        limits: PeerLimits::default(),
+        limits: PeerLimits { bytes_max, ..PeerLimits::default() },
         times: PeerTimes::for_lease(config.lease),
     };
     let failed = |error: StartError| NodeError::Cluster(error.to_string());

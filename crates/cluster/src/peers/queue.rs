@@ -40,7 +40,7 @@ const ANSWERS_PER_TURN: usize = 64;
 const SEAT_EVENTS_PER_TURN: usize = 64;
 
 /// Places within limits that an event keeps until it is taken.
-pub(super) type Places = [Option<Place>; 2];
+pub(super) type Places = Vec<Place>;
 
 pub(super) type Taken = Vec<(Left, Places)>;
 
@@ -81,7 +81,7 @@ impl EventQueue {
     }
 
     pub(super) fn push(&self, left: Left) {
-        self.push_with(left, [None, None]);
+        self.push_with(left, Vec::new());
     }
 
     /// The places are given back when the event is taken.

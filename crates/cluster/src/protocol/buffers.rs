@@ -45,6 +45,8 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Buffers {
     max: usize,
+    /// What messages of other nodes take that were read and not looked at, and the most of it.
+    of_peers: (usize, usize),
     total: usize,
     waiting: usize,
     /// Sessions that hold anything.
@@ -56,7 +58,7 @@ pub(super) struct Buffers {
 impl Default for Buffers {
     fn default() -> Self {
         let (of, large) = (BTreeMap::new(), BTreeSet::new());
-        Self { max: BUFFERS_BYTES_DEFAULT, total: 0, waiting: 0, of, large }
+        Self { max: BUFFERS_BYTES_DEFAULT, of_peers: (0, 0), total: 0, waiting: 0, of, large }
     }
 }
 
@@ -130,7 +132,13 @@ impl NodeState {
 
     /// Bytes held now, and the most of them.
     pub fn buffers(&self) -> (u64, u64) {
-        (self.buffers.total as u64, self.buffers.max as u64)
+        let (of_peers, of_peers_max) = self.buffers.of_peers;
+        ((self.buffers.total + of_peers) as u64, (self.buffers.max + of_peers_max) as u64)
+    }
+
+    /// What other nodes' messages take that were read and not looked at, and the most of it.
+    pub fn note_peers_buffered(&mut self, of_peers: (usize, usize)) {
+        self.buffers.of_peers = of_peers;
     }
 
     /// A session buffers so many bytes now, requests and replies.

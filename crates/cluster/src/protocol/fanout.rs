@@ -8,7 +8,7 @@ use super::requests::answer_wait;
 use super::{Action, SessionId};
 
 /// Such answers in one turn: encoding and sending one takes some 4 us.
-const ANSWERS_PER_TURN: usize = 256;
+const ANSWERS_PER_TURN: usize = 64;
 
 /// What is still to be answered.
 #[derive(Debug)]

@@ -38,6 +38,9 @@ impl Server {
     pub(super) fn settle_buffers(&mut self) {
         let touched: Vec<SessionId> = self.touched.iter().copied().collect();
         touched.into_iter().for_each(|session| self.note_buffered(session));
+        if let Some(others) = &self.others {
+            self.state.note_peers_buffered(others.buffered_bytes());
+        }
         while let Some((session, error)) = self.state.to_displace() {
             self.displace(session, error);
         }

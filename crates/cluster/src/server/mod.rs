@@ -50,12 +50,12 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// connected get as much of a turn as those that connect.
 const ACCEPTS_PER_TURN: usize = 8;
 
-/// Requests that all clients together have served in one turn, if each has some: 1 ms of short
+/// Requests that all clients together have served in one turn, if each has some: half a ms of short
 /// ones. Every connection has at least one served.
-const REQUESTS_PER_TURN: usize = 256;
+const REQUESTS_PER_TURN: usize = 128;
 
 /// Requests of one client that are served in one turn.
-const REQUESTS_PER_CLIENT: usize = 64;
+const REQUESTS_PER_CLIENT: usize = 32;
 
 /// After a request the loop looks for the next one for so long before it sleeps: waking a core
 /// that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.

@@ -94,6 +94,11 @@ impl Others {
         &self.peers.wake
     }
 
+    /// As [`Peers::buffered_bytes`].
+    pub(super) fn buffered_bytes(&self) -> (usize, usize) {
+        self.peers.buffered_bytes()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.watched.front().map(|first| first.until)
     }
