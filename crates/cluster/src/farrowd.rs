@@ -60,6 +60,10 @@ struct Arguments {
     /// [default: all]
     #[arg(long)]
     client_objects: Option<u32>,
+    /// Most memory of the daemon itself for requests, replies and waits of all clients and other
+    /// nodes together, such as 64MiB; at least 16MiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "128MiB")]
+    buffers_max: Length,
     /// End when the last client leaves
     #[arg(long)]
     private: bool,
@@ -264,6 +268,7 @@ impl Arguments {
             client_bytes_max: self.client_bytes.map(|bytes| bytes.0),
             client_objects_max: self.client_objects,
         };
+        options.buffers_max = self.buffers_max;
         options.is_private = self.private;
         options.is_keeping = self.keep;
         options.is_fresh = self.fresh;
@@ -346,6 +351,9 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
     }
     for dropped in &summary.dropped {
         say(&format!("farrow node: lost {dropped}"));
+    }
+    for unnamed in &summary.unnamed {
+        say(&format!("farrow node: kept without its name: {unnamed}"));
     }
     if let Some(metrics) = &summary.metrics {
         say(&format!("farrow node: metrics at {metrics}"));

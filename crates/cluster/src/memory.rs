@@ -29,6 +29,8 @@ pub(crate) struct Found {
     pub(crate) adopted: u32,
     pub(crate) clients: Vec<(ClientSlot, PeerIdentity)>,
     pub(crate) dropped: Vec<String>,
+    /// Objects that were kept without their damaged names, with reasons.
+    pub(crate) unnamed: Vec<String>,
     /// Where it lies; `None`: on a device, which stays.
     pub(crate) place: Option<Place>,
     /// Objects that the daemon before had promised, by the places of clients.
@@ -227,6 +229,7 @@ fn make(
         adopted: 0,
         clients: Vec::new(),
         dropped: Vec::new(),
+        unnamed: Vec::new(),
         place,
         promised: Vec::new(),
     })
@@ -255,11 +258,13 @@ fn adopt(
     let clients =
         report.clients.iter().map(|client| (client.client, PeerIdentity::from(client))).collect();
     let dropped = report.dropped.iter().map(describe_dropped).collect();
+    let unnamed = report.unnamed.iter().map(describe_dropped).collect();
     Ok(Found {
         home,
         adopted: report.objects.saturating_add(report.spilled),
         clients,
         dropped,
+        unnamed,
         place,
         promised: Vec::new(),
     })

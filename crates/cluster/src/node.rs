@@ -22,13 +22,13 @@ use crate::metrics::MetricsAddress;
 use crate::neighbour::{self, Devices};
 use crate::paths;
 pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
-use crate::peers::{PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
+use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use crate::protocol::rights::Rule;
-use crate::protocol::{NodeState, Quotas, unfinished};
+use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
 use crate::spill::{SpillStore, Worker};
@@ -108,6 +108,8 @@ pub struct NodeOptions {
     pub clients_max: Option<u32>,
     /// What one client may have at a time.
     pub quotas: Quotas,
+    /// Most memory of the daemon itself for requests, replies and waits of clients and other nodes.
+    pub buffers_max: Length,
     /// Ends with its last client.
     pub is_private: bool,
     /// Leaves the memory in place at the end, for a later node to adopt.
@@ -165,6 +167,7 @@ impl NodeOptions {
             objects_max: None,
             clients_max: None,
             quotas: Quotas::default(),
+            buffers_max: Length(BUFFERS_BYTES_DEFAULT as u64),
             is_private: false,
             is_keeping: false,
             is_fresh: false,
@@ -329,6 +332,8 @@ pub struct Summary {
     pub adopted: u32,
     /// Objects of an earlier life that could not be adopted, with reasons.
     pub dropped: Vec<String>,
+    /// Objects of an earlier life that were kept without their damaged names, with reasons.
+    pub unnamed: Vec<String>,
     /// Where numbers are asked for.
     pub metrics: Option<String>,
     /// What it is in its cluster.
@@ -367,7 +372,7 @@ impl Node {
         }
         let lock = Lock::take(&options.socket)?;
         // Before there is memory that would be left behind.
-        let start = |config| start_peers(config, true);
+        let start = |config| start_peers(config, options.buffers_max, true);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let found = find_or_make(&options, &region_name)?;
         let listener = bind(&options.socket, &options.users)?;
@@ -397,7 +402,7 @@ impl Node {
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
         // An etcd that is away just now is no reason to end what runs.
-        let start = |config| start_peers(config, false);
+        let start = |config| start_peers(config, options.buffers_max, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let promised = inheritance.promised.clone();
         let mut found = adopt_existing(&options, &name, &unfinished(inheritance))?;
@@ -420,6 +425,7 @@ impl Node {
             memory: found.home.region().fabric().describe(),
             adopted: found.adopted,
             dropped: found.dropped,
+            unnamed: found.unnamed,
             metrics: None,
             cluster: None,
         };
@@ -440,6 +446,8 @@ impl Node {
         let spill = options.spill.as_ref();
         let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
+        let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
+        state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
         state.inherit_promises(&found.promised);
         state.allow_users(&options.users);
         let ruled = state.set_rules(options.rules.clone());
@@ -555,14 +563,20 @@ impl Node {
 }
 
 /// Listens for other nodes, and looks whether there is the etcd that is to say who they are.
-fn start_peers(config: &ClusterConfig, is_probing: bool) -> Result<Peers, NodeError> {
+fn start_peers(
+    config: &ClusterConfig,
+    buffers_max: Length,
+    is_probing: bool,
+) -> Result<Peers, NodeError> {
+    let quarter = usize::try_from(buffers_max.0 / 4).unwrap_or(usize::MAX);
+    let bytes_max = quarter.clamp(PEER_BYTES_MIN, u32::MAX as usize);
     let options = PeersOptions {
         name: config.name.clone(),
         incarnation: 0,
         listen: config.listen,
         tls: config.tls.clone(),
         is_plaintext_allowed: config.is_plaintext_allowed,
-        limits: PeerLimits::default(),
+        limits: PeerLimits { bytes_max, ..PeerLimits::default() },
         times: PeerTimes::for_lease(config.lease),
     };
     let failed = |error: StartError| NodeError::Cluster(error.to_string());

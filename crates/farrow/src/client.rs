@@ -94,6 +94,8 @@ pub struct Listed {
     pub last_use_ns: u64,
     /// True when it is out of memory: a get brings it back.
     pub is_spilled: bool,
+    /// True when its name in memory was overwritten: it has none then, and is found by its id.
+    pub is_name_damaged: bool,
 }
 
 impl Listed {
@@ -110,6 +112,7 @@ impl Listed {
             is_pinned: listed.is_pinned,
             last_use_ns: listed.last_use_ns,
             is_spilled: listed.is_spilled,
+            is_name_damaged: listed.is_name_damaged,
         }
     }
 

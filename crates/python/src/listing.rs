@@ -11,14 +11,34 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
 use farrow::arrow::Kind;
 use farrow::{ArrowObject, BatchData, Listed, SchemaNode};
 use farrow_capi::convert;
+use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
+use std::ffi::CString;
 use std::sync::Arc;
 
 /// Bytes of an id.
 const ID_BYTES: i32 = 16;
 
+/// Says which objects have no name in the list because theirs was overwritten.
+fn warn_of_damage<'a>(
+    py: Python<'_>,
+    objects: impl IntoIterator<Item = &'a Listed>,
+) -> PyResult<()> {
+    for object in objects.into_iter().filter(|object| object.is_name_damaged) {
+        let text = format!(
+            "object {} has lost its name: the memory of the name was overwritten. It is listed \
+             without a name and can be read and deleted by its id.",
+            object.id
+        );
+        let text = CString::new(text).map_err(|error| defect(error.to_string()))?;
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)?;
+    }
+    Ok(())
+}
+
 /// The pyarrow table of the objects.
 pub fn table<'py>(py: Python<'py>, objects: &[Listed]) -> PyResult<Bound<'py, PyAny>> {
+    warn_of_damage(py, objects)?;
     wrap(py, batch(objects))
 }
 
@@ -27,6 +47,7 @@ pub fn table_of_nodes<'py>(
     py: Python<'py>,
     found: Vec<(Option<String>, Listed)>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    warn_of_damage(py, found.iter().map(|(_, object)| object))?;
     let (nodes, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
     wrap(py, batch(&objects).and_then(|batch| with_nodes(&batch, nodes)))
 }

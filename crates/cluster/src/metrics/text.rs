@@ -89,6 +89,8 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         spilled_total,
         restored_total,
         spill_failures_total,
+        buffers,
+        buffers_max,
     } = stats;
     let gauge = |name, help, value: &u64| (name, "gauge", help, *value as f64);
     let counter = |name, help, value: &u64| (name, "counter", help, *value as f64);
@@ -131,6 +133,8 @@ fn singles(stats: &NodeStats) -> Vec<Single> {
         counter("farrow_objects_spilled_total", "Objects written to files.", spilled_total),
         counter("farrow_objects_restored_total", "Objects that came back.", restored_total),
         counter("farrow_spill_failures_total", "Spill files that failed.", spill_failures_total),
+        gauge("farrow_buffers_bytes", "Memory that requests, replies and waits take.", buffers),
+        gauge("farrow_buffers_max_bytes", "Most of it.", buffers_max),
         counter("farrow_requests_total", "Requests answered.", requests),
         counter("farrow_objects_sealed_total", "Objects sealed.", sealed_total),
         counter("farrow_objects_deleted_total", "Objects deleted.", deleted_total),

@@ -14,8 +14,9 @@ use super::link::{Lane, Link, Live};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Frame, Letter, Open, Question};
 use super::queue::{EventQueue, Left};
+use super::seat::{self, SeatRoom};
 use super::tls::Tls;
-use super::{PeerAnswer, PeerEvent, SeatProcess, seat};
+use super::{PeerAnswer, PeerEvent, SeatProcess};
 use crate::certs::NodeName;
 
 /// How long a node may take to say that a seat is taken: it answers when it has read one frame.
@@ -81,7 +82,7 @@ impl Client {
             Ok(result) => result,
         };
         let answered = PeerEvent::Answered { token, result };
-        self.events.push_with(Left::Event(answered), Some(place));
+        self.events.push_with(Left::Event(answered), vec![place]);
     }
 
     pub(super) async fn take_seat(
@@ -98,8 +99,9 @@ impl Client {
         };
         let reason = match tokio::time::timeout(SEAT_TAKEN_MAX, call).await {
             Ok(Ok(frames)) => {
-                let (events, bytes_max) = (Arc::clone(&self.events), self.limits.seat_bytes_max);
-                return seat::pump(seat, frames, outbox, events, bytes_max).await;
+                let events = Arc::clone(&self.events);
+                let room = SeatRoom { bytes_max: self.limits.seat_bytes_max, of_peer: None };
+                return seat::pump(seat, frames, outbox, events, room).await;
             }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} ms", SEAT_TAKEN_MAX.as_millis()),
@@ -107,7 +109,7 @@ impl Client {
         outbox.abort();
         let reason = shorten(&reason);
         let ended = PeerEvent::SeatEnded { seat, is_process_gone: None, reason };
-        self.events.push_with(Left::Event(ended), Some(place));
+        self.events.push_with(Left::Event(ended), vec![place]);
     }
 
     async fn open(

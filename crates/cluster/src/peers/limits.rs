@@ -50,7 +50,13 @@ pub(crate) struct PeerLimits {
     pub(crate) seat_bytes_max: usize,
     /// Letters that wait to be taken by the event loop, of all peers.
     pub(crate) letters_waiting_max: usize,
+    /// Bytes of letters, questions and seats that were read and not taken, of all peers. One may have
+    /// a quarter of them.
+    pub(crate) bytes_max: usize,
 }
+
+/// The least of those bytes: a quarter then is a question and a frame of a seat of full length.
+pub(crate) const PEER_BYTES_MIN: usize = 4 * (ASK_BYTES_MAX + SEAT_FRAME_BYTES_MAX);
 
 impl Default for PeerLimits {
     fn default() -> Self {
@@ -64,6 +70,7 @@ impl Default for PeerLimits {
             calls_per_second: 5_000,
             seat_bytes_max: 1 << 20,
             letters_waiting_max: 1024,
+            bytes_max: PEER_BYTES_MIN,
         }
     }
 }
@@ -110,6 +117,41 @@ impl Default for PeerTimes {
     }
 }
 
+/// Bytes that one peer may have under way here, within those of all.
+#[derive(Debug, Clone)]
+pub(super) struct BytesRoom {
+    own: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+    own_max: usize,
+}
+
+impl BytesRoom {
+    fn new(all: &Arc<Semaphore>, limits: &PeerLimits) -> Self {
+        let own_max = limits.bytes_max / 4;
+        Self { own: Arc::new(Semaphore::new(own_max)), all: Arc::clone(all), own_max }
+    }
+
+    /// Room for a body that was read.
+    pub(super) fn try_take(&self, bytes: usize) -> Result<[Place; 2], Status> {
+        let count = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let take = |of: &Arc<Semaphore>| Place::take_many(of, count);
+        take(&self.own).and_then(|own| Some([own, take(&self.all)?])).ok_or_else(|| {
+            let (own, all) = (self.own.available_permits(), self.all.available_permits());
+            let max = self.own_max;
+            let text =
+                format!("{bytes} B asked, {own} B of {max} B free for this node, {all} B for all");
+            Status::resource_exhausted(text)
+        })
+    }
+
+    /// Room for a piece of a seat, as soon as there is some.
+    pub(super) async fn take(&self, bytes: u32) -> Option<[Place; 2]> {
+        let own = Arc::clone(&self.own).acquire_many_owned(bytes).await.ok()?;
+        let all = Arc::clone(&self.all).acquire_many_owned(bytes).await.ok()?;
+        Some([own, all].map(|permit| Place(Arc::new(permit))))
+    }
+}
+
 /// Fills up with time, is emptied by calls.
 #[derive(Debug)]
 struct Bucket {
@@ -127,10 +169,12 @@ pub(super) struct Account {
     pub(super) asks: Arc<Semaphore>,
     pub(super) seats: Arc<Semaphore>,
     pub(super) connections: Arc<Semaphore>,
+    pub(super) bytes: BytesRoom,
 }
 
 impl Account {
-    pub(super) fn new(limits: &PeerLimits) -> Self {
+    /// One with its part of the bytes of all.
+    pub(super) fn new(limits: &PeerLimits, bytes_of_all: &Arc<Semaphore>) -> Self {
         let calls = f64::from(limits.calls_per_second);
         Self {
             // Not full: to come again must not be worth more than to wait.
@@ -140,6 +184,7 @@ impl Account {
             asks: Arc::new(Semaphore::new(limits.asks_max)),
             seats: Arc::new(Semaphore::new(limits.seats_max)),
             connections: Arc::new(Semaphore::new(limits.connections_per_node_max)),
+            bytes: BytesRoom::new(bytes_of_all, limits),
         }
     }
 
@@ -207,7 +252,12 @@ pub(super) struct Place(
 
 impl Place {
     pub(super) fn take(of: &Arc<Semaphore>) -> Option<Self> {
-        Arc::clone(of).try_acquire_owned().ok().map(|permit| Self(Arc::new(permit)))
+        Self::take_many(of, 1)
+    }
+
+    fn take_many(of: &Arc<Semaphore>, count: u32) -> Option<Self> {
+        let permits = Arc::clone(of).try_acquire_many_owned(count).ok();
+        permits.map(|permits| Self(Arc::new(permits)))
     }
 }
 

@@ -56,12 +56,12 @@ use std::time::Duration;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 pub(crate) use address::{AskedToken, PeerAddress, SeatId};
 pub(crate) use error::{PeerError, StartError};
 pub use etcd::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser};
-pub(crate) use limits::{PeerLimits, PeerTimes};
+pub(crate) use limits::{PEER_BYTES_MIN, PeerLimits, PeerTimes};
 pub(crate) use seat::SeatBytes;
 pub use tls::PeerTls;
 
@@ -156,6 +156,8 @@ pub(crate) struct Peers {
     events: Arc<EventQueue>,
     kept: Mutex<Kept>,
     etcd: Option<Arc<Etcd>>,
+    /// Room for bodies that were read and not taken, and all of it.
+    bytes: (Arc<Semaphore>, usize),
     runtime: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -196,6 +198,7 @@ impl Peers {
             tokio::net::TcpListener::from_std(listener).map_err(failed)?
         };
         let server = serve::Server::new(tls, options.limits, options.times, Arc::clone(&events));
+        let bytes = (Arc::clone(&server.bytes), client.limits.bytes_max);
         let (stop, stopped) = oneshot::channel();
         let work = move || {
             runtime.block_on(async {
@@ -210,7 +213,7 @@ impl Peers {
             std::thread::Builder::new().name("farrow-peers".into()).spawn(work).map_err(failed)?;
         let (kept, stop, thread) = (Mutex::default(), Some(stop), Some(thread));
         let (etcd, runtime) = (None, handle);
-        Ok(Self { wake, local_address, client, events, kept, etcd, runtime, stop, thread })
+        Ok(Self { wake, local_address, client, events, kept, etcd, bytes, runtime, stop, thread })
     }
 
     /// Keeps the membership in etcd: sees that it can be read, within a deadline, and begins to
@@ -244,6 +247,12 @@ impl Peers {
                 self.events.push(Left::Event(PeerEvent::EtcdAnswered { id, reply }));
             }
         }
+    }
+
+    /// Bytes of peers that were read and not taken, and the most of them.
+    pub(crate) fn buffered_bytes(&self) -> (usize, usize) {
+        let (free, all) = &self.bytes;
+        (all.saturating_sub(free.available_permits()), *all)
     }
 
     /// Where this node listens.

@@ -1,7 +1,8 @@
 //! What the transport's thread leaves for the event loop, and the descriptor that tells of it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,7 +27,36 @@ pub(super) enum Left {
     Opened(PeerEvent, SeatId, Arc<Outbox>),
 }
 
-pub(super) type Waiting = VecDeque<(Left, Option<Place>)>;
+/// Letters that the event loop takes in one turn. Each is looked at in some 10 us.
+const LETTERS_PER_TURN: usize = 64;
+
+/// Questions that it takes in one turn: one may have 4 MiB of names.
+const QUESTIONS_PER_TURN: usize = 8;
+
+/// Of everything else that is not of a seat: answers to what this node asked.
+const ANSWERS_PER_TURN: usize = 64;
+
+/// Events of seats that it takes in one turn, of each seat one after the other.
+const SEAT_EVENTS_PER_TURN: usize = 64;
+
+/// Places within limits that an event keeps until it is taken.
+pub(super) type Places = Vec<Place>;
+
+pub(super) type Taken = Vec<(Left, Places)>;
+
+type Lane = VecDeque<(Left, Places)>;
+
+/// What waits, by kind: so a flood of one kind, or of one seat, is never ahead of a sign of life or
+/// of another seat. Within a lane the order is that of arrival.
+#[derive(Debug, Default)]
+struct Waiting {
+    letters: Lane,
+    questions: Lane,
+    answers: Lane,
+    seats: BTreeMap<SeatId, Lane>,
+    /// The last seat of which something was taken.
+    last_seat: Option<SeatId>,
+}
 
 /// Written by tasks, emptied by the event loop. Each kind of event has a limit of its own.
 #[derive(Debug)]
@@ -39,7 +69,7 @@ pub(super) struct EventQueue {
 impl EventQueue {
     pub(super) fn new(letters_max: usize) -> io::Result<Self> {
         Ok(Self {
-            waiting: Mutex::new(Waiting::new()),
+            waiting: Mutex::default(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             letters: Arc::new(Semaphore::new(letters_max)),
         })
@@ -51,25 +81,155 @@ impl EventQueue {
     }
 
     pub(super) fn push(&self, left: Left) {
-        self.push_with(left, None);
+        self.push_with(left, Vec::new());
     }
 
-    /// The place is given back when the event is taken.
-    pub(super) fn push_with(&self, left: Left, place: Option<Place>) {
+    /// The places are given back when the event is taken.
+    pub(super) fn push_with(&self, left: Left, places: Places) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let was_empty = waiting.is_empty();
-        waiting.push_back((left, place));
+        waiting.lane_of(&left).push_back((left, places));
         drop(waiting);
         if was_empty {
-            // Can only fail when it is full, and then it has told already.
-            let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+            self.tell();
         }
     }
 
-    /// Clears the wake first: what comes meanwhile sets it again.
-    pub(super) fn take(&self) -> Waiting {
+    /// As much as one turn has room for. Clears the wake first: what comes meanwhile, or is left,
+    /// sets it again.
+    pub(super) fn take(&self) -> Taken {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *waiting)
+        let taken = waiting.take();
+        if !waiting.is_empty() {
+            self.tell();
+        }
+        taken
+    }
+
+    fn tell(&self) {
+        // Can only fail when it is full, and then it has told already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        let lanes = [&self.letters, &self.questions, &self.answers];
+        lanes.into_iter().all(VecDeque::is_empty) && self.seats.is_empty()
+    }
+
+    fn lane_of(&mut self, left: &Left) -> &mut Lane {
+        match left {
+            Left::Asked(..) | Left::AskGone(_) => &mut self.questions,
+            Left::Opened(_, seat, _) => self.seats.entry(*seat).or_default(),
+            Left::Event(event) => match event {
+                PeerEvent::Told { .. } => &mut self.letters,
+                PeerEvent::Asked { .. } => &mut self.questions,
+                PeerEvent::SeatOpened { seat, .. }
+                | PeerEvent::SeatData { seat, .. }
+                | PeerEvent::SeatWritable { seat }
+                | PeerEvent::SeatEnded { seat, .. } => self.seats.entry(*seat).or_default(),
+                PeerEvent::Answered { .. }
+                | PeerEvent::EtcdAnswered { .. }
+                | PeerEvent::EtcdChanged => &mut self.answers,
+            },
+        }
+    }
+
+    fn take(&mut self) -> Taken {
+        let mut taken = Vec::new();
+        for (lane, count) in [
+            (&mut self.letters, LETTERS_PER_TURN),
+            (&mut self.answers, ANSWERS_PER_TURN),
+            (&mut self.questions, QUESTIONS_PER_TURN),
+        ] {
+            taken.extend(lane.drain(..count.min(lane.len())));
+        }
+        for _ in 0..SEAT_EVENTS_PER_TURN {
+            let Some(seat) = self.next_seat() else {
+                break;
+            };
+            self.last_seat = Some(seat);
+            if let Some(lane) = self.seats.get_mut(&seat) {
+                taken.extend(lane.pop_front());
+                if lane.is_empty() {
+                    self.seats.remove(&seat);
+                }
+            }
+        }
+        taken
+    }
+
+    /// The seat behind the last one that has something, or the first.
+    fn next_seat(&self) -> Option<SeatId> {
+        let after = self.last_seat.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.seats.range((after, Bound::Unbounded)).next();
+        next.or_else(|| self.seats.first_key_value()).map(|(seat, _)| *seat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue() -> EventQueue {
+        EventQueue::new(1).unwrap()
+    }
+
+    fn writable(seat: u64) -> Left {
+        Left::Event(PeerEvent::SeatWritable { seat: SeatId::outgoing(seat) })
+    }
+
+    fn has_wake(queue: &EventQueue) -> bool {
+        let told = rustix::io::read(&queue.wake, &mut [0_u8; 8]).is_ok();
+        if told {
+            queue.tell();
+        }
+        told
+    }
+
+    /// A peer that filled the queue with frames of one seat had all of them looked at before the next
+    /// sign of life, and before another client's first frame.
+    #[test]
+    fn a_flood_of_one_seat_is_ahead_of_no_letter_and_no_other_seat() {
+        let queue = queue();
+        for _ in 0..10_000 {
+            queue.push(writable(1));
+        }
+        queue.push(writable(2));
+        let from = || "a".parse().unwrap();
+        queue.push(Left::Event(PeerEvent::Told {
+            from: from(),
+            incarnation: 1,
+            body: Bytes::new(),
+        }));
+        let taken = queue.take();
+        assert!(taken.len() <= 1 + SEAT_EVENTS_PER_TURN, "{}", taken.len());
+        assert!(matches!(taken[0].0, Left::Event(PeerEvent::Told { .. })));
+        let other = SeatId::outgoing(2);
+        let is_other = |left: &Left| matches!(left, Left::Event(PeerEvent::SeatWritable { seat }) if *seat == other);
+        assert_eq!(taken.iter().filter(|(left, _)| is_other(left)).count(), 1);
+        assert!(has_wake(&queue), "the rest is for the next turn");
+        let mut count = taken.len();
+        while has_wake(&queue) {
+            count += queue.take().len();
+        }
+        assert_eq!(count, 10_002);
+    }
+
+    #[test]
+    fn what_is_of_one_seat_stays_in_order() {
+        let queue = queue();
+        for seat in [7, 8] {
+            queue.push(writable(seat));
+            let seat = SeatId::outgoing(seat);
+            let reason = String::new();
+            queue.push(Left::Event(PeerEvent::SeatEnded { seat, is_process_gone: None, reason }));
+        }
+        let is_end = |left: &Left| matches!(left, Left::Event(PeerEvent::SeatEnded { .. }));
+        let ends: Vec<bool> = queue.take().iter().map(|(left, _)| is_end(left)).collect();
+        assert_eq!(ends, [false, false, true, true]);
+        assert!(!has_wake(&queue));
     }
 }

@@ -10,7 +10,7 @@ use tonic::{Status, Streaming};
 use super::PeerEvent;
 use super::address::SeatId;
 use super::error::shorten;
-use super::limits::SEAT_FRAME_BYTES_MAX;
+use super::limits::{BytesRoom, Place, SEAT_FRAME_BYTES_MAX};
 use super::outbox::Outbox;
 use super::pb::{Frame, frame::Kind};
 use super::queue::{EventQueue, Left};
@@ -27,6 +27,15 @@ const END_GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct SeatBytes {
     pub(crate) bytes: Bytes,
     _room: OwnedSemaphorePermit,
+    _of_peer: Option<[Place; 2]>,
+}
+
+/// How much of a seat may be read and not taken.
+#[derive(Debug)]
+pub(super) struct SeatRoom {
+    pub(super) bytes_max: usize,
+    /// Within what its peer may have; none for a seat that this node took at another one.
+    pub(super) of_peer: Option<BytesRoom>,
 }
 
 /// Why a seat ended, and whether the client's process is dead, if the other side said so.
@@ -44,10 +53,10 @@ pub(super) async fn pump(
     mut frames: Streaming<Frame>,
     outbox: Arc<Outbox>,
     events: Arc<EventQueue>,
-    bytes_max: usize,
+    room: SeatRoom,
 ) {
     let ended = tokio::select! {
-        ended = read(seat, &mut frames, &events, bytes_max) => Some(ended),
+        ended = read(seat, &mut frames, &events, room) => Some(ended),
         () = outbox.is_ended.notified() => None,
     };
     if let Some(Ended(is_process_gone, reason)) = ended {
@@ -67,7 +76,7 @@ async fn read(
     seat: SeatId,
     frames: &mut Streaming<Frame>,
     events: &EventQueue,
-    bytes_max: usize,
+    SeatRoom { bytes_max, of_peer }: SeatRoom,
 ) -> Ended {
     let room = Arc::new(Semaphore::new(bytes_max));
     loop {
@@ -88,7 +97,11 @@ async fn read(
         let Ok(_room) = Arc::clone(&room).acquire_many_owned(cost).await else {
             return Ended::broken("closed");
         };
-        let bytes = SeatBytes { bytes, _room };
+        let _of_peer = match &of_peer {
+            Some(of_peer) => of_peer.take(cost).await,
+            None => None,
+        };
+        let bytes = SeatBytes { bytes, _room, _of_peer };
         events.push(Left::Event(PeerEvent::SeatData { seat, bytes }));
     }
 }

@@ -52,6 +52,8 @@ pub(super) struct Server {
     connections: Arc<Semaphore>,
     strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
     accounts: Mutex<BTreeMap<NodeName, Weak<Account>>>,
+    /// Of bodies that were read and not taken.
+    pub(super) bytes: Arc<Semaphore>,
 }
 
 impl Server {
@@ -70,7 +72,18 @@ impl Server {
             .max_encoding_message_size(SEAT_FRAME_BYTES_MAX + AROUND_BYTES_MAX);
         let connections = Arc::new(Semaphore::new(limits.connections_max));
         let (strangers, accounts) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { tls, limits, times, letters, work, connections, strangers, accounts })
+        let bytes = Arc::new(Semaphore::new(limits.bytes_max));
+        Arc::new(Self {
+            tls,
+            limits,
+            times,
+            letters,
+            work,
+            connections,
+            strangers,
+            accounts,
+            bytes,
+        })
     }
 
     /// Accepts connections for good.
@@ -104,10 +117,10 @@ impl Server {
     fn account_of(&self, name: Option<&NodeName>) -> Arc<Account> {
         match name {
             Some(name) => {
-                let account = || Account::new(&self.limits);
+                let account = || Account::new(&self.limits, &self.bytes);
                 shared(&self.accounts, name.clone(), account, self.limits.connections_max)
             }
-            None => Arc::new(Account::new(&self.limits)),
+            None => Arc::new(Account::new(&self.limits, &self.bytes)),
         }
     }
 

@@ -14,7 +14,8 @@ use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
 use super::queue::{EventQueue, Left};
-use super::{PeerEvent, SeatProcess, seat};
+use super::seat::{self, SeatRoom};
+use super::{PeerEvent, SeatProcess};
 
 /// Longest that a question is kept, whatever its deadline.
 const ASK_MAX: Duration = Duration::from_secs(60);
@@ -48,7 +49,7 @@ impl node_server::Node for Service {
     type SeatStream = Map<Frames, fn(Frame) -> Result<Frame, Status>>;
 
     async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
-        let (caller, _place) = admitted(request.extensions())?;
+        let (caller, of_peer) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
         let from = caller.check(version, &from)?;
         if body.len() > LETTER_BYTES_MAX {
@@ -56,8 +57,11 @@ impl node_server::Node for Service {
         }
         let place = Place::take(&self.events.letters)
             .ok_or_else(|| Status::resource_exhausted("letters wait to be taken"))?;
+        let mut places = vec![place, of_peer];
+        places.extend(caller.account.bytes.try_take(body.len())?);
         let event = PeerEvent::Told { from, incarnation, body };
-        self.events.push_with(Left::Event(event), Some(place));
+        // All are kept until the letter is taken, so that no peer fills the queue of all.
+        self.events.push_with(Left::Event(event), places);
         Ok(Response::new(Receipt {}))
     }
 
@@ -76,10 +80,12 @@ impl node_server::Node for Service {
         if body.len() > ASK_BYTES_MAX {
             return Err(too_long(body.len(), ASK_BYTES_MAX));
         }
+        let mut places = vec![place];
+        places.extend(caller.account.bytes.try_take(body.len())?);
         let token = AskedToken(self.asked.fetch_add(1, Ordering::Relaxed));
         let (reply, answer) = oneshot::channel();
         let event = PeerEvent::Asked { token, from, incarnation, body };
-        self.events.push_with(Left::Asked(event, token, reply), Some(place));
+        self.events.push_with(Left::Asked(event, token, reply), places);
         let _asking = Asking { events: &self.events, token };
         match tokio::time::timeout(deadline.min(ASK_MAX), answer).await {
             Ok(Ok(body)) => Ok(Response::new(Answer { body })),
@@ -110,9 +116,10 @@ impl node_server::Node for Service {
         let outbox = Outbox::new(seat, bytes_max);
         let event = PeerEvent::SeatOpened { seat, from, process };
         let opened = Left::Opened(event, seat, Arc::clone(&outbox));
-        self.events.push_with(opened, Some(place.clone()));
+        self.events.push_with(opened, vec![place.clone()]);
         let events = Arc::clone(&self.events);
-        let pump = seat::pump(seat, frames, Arc::clone(&outbox), events, bytes_max);
+        let room = SeatRoom { bytes_max, of_peer: Some(caller.account.bytes.clone()) };
+        let pump = seat::pump(seat, frames, Arc::clone(&outbox), events, room);
         let out =
             Frames { open: None, outbox, events: Arc::clone(&self.events), _place: place.clone() };
         tokio::spawn(async move {

@@ -87,16 +87,16 @@ impl NodeState {
         self.users = users.iter().copied().collect();
     }
 
-    /// Of a client on another node that node decides: its users are not those of this one.
-    fn may_connect(&self, peer: &PeerIdentity) -> bool {
+    /// Whether this user may connect. Of a client on another node that node decides: its users are
+    /// not those of this one.
+    pub fn may_connect(&self, peer: &PeerIdentity) -> bool {
         peer.guest.is_some() || self.is_owner(peer.uid) || self.users.contains(&peer.uid)
     }
 
-    /// Whether a connection is taken: those of strangers, who are only told that they may not come
-    /// in, must not use up the descriptors of the node.
+    /// Whether a connection is taken: those of strangers, which are only told that they may not
+    /// connect, must not use up the descriptors of the node.
     pub fn has_room_for(&self, peer: &PeerIdentity) -> bool {
-        let strangers = self.sessions.values().filter(|one| !self.may_connect(&one.peer));
-        self.may_connect(peer) || strangers.count() < STRANGERS_MAX
+        self.may_connect(peer) || self.strangers < STRANGERS_MAX
     }
 
     /// Whether this user may connect now, with this version of the protocol.

@@ -4,9 +4,11 @@
 //! fuzzers drive the very same code.
 
 mod admission;
+mod buffers;
 pub mod cluster;
 mod convert;
 mod evict;
+mod fanout;
 mod grants;
 mod handover;
 mod hello;
@@ -27,6 +29,7 @@ mod waits;
 mod watch;
 mod watches;
 
+pub use buffers::{BUFFERS_BYTES_DEFAULT, BUFFERS_BYTES_MIN};
 pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};

@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
 
 use super::admission::{Admission, Ask, Asker, answer, answer_to};
+use super::buffers::Buffers;
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
+use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
 use super::requests::answer_wait;
@@ -90,6 +92,8 @@ pub(super) struct Session {
     pub(super) has_said_goodbye: bool,
     /// A further connection of a client, for events alone.
     pub(super) is_listening: bool,
+    /// Its user may not connect.
+    is_stranger: bool,
     /// That of the client; the default one until there is one.
     pub(super) namespace: NamespaceId,
     /// What it may do there; of a guest, by the rules for its node.
@@ -123,11 +127,15 @@ pub struct NodeState {
     /// Users that may connect besides.
     pub(super) users: BTreeSet<u32>,
     pub(super) sessions: BTreeMap<SessionId, Session>,
+    /// Connections of users that may not connect.
+    pub(super) strangers: usize,
     /// Connections that have not said hello, by when they must.
     pub(super) silent: BTreeSet<(u64, SessionId)>,
     /// Clients without a connection that may still read what they hold.
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
     pub(super) waits: Waits,
+    pub(super) fan_out: FanOut,
+    pub(super) buffers: Buffers,
     pub(super) admission: Admission,
     pub(super) watches: Watches,
     pub(super) eviction: Eviction,
@@ -176,9 +184,12 @@ impl NodeState {
             owner_uid,
             users: BTreeSet::new(),
             sessions: BTreeMap::new(),
+            strangers: 0,
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
             waits: Waits::default(),
+            fan_out: FanOut::default(),
+            buffers: Buffers::default(),
             admission: Admission::default(),
             watches,
             eviction: Eviction::default(),
@@ -218,9 +229,11 @@ impl NodeState {
             hello_by_ms,
             has_said_goodbye: false,
             is_listening: false,
+            is_stranger: !self.may_connect(&peer),
             namespace: NamespaceId::DEFAULT,
             rights: if peer.guest.is_some() { Rights::NONE } else { Rights::ALL },
         };
+        self.strangers += usize::from(session.is_stranger);
         self.sessions.insert(id, session);
         self.silent.insert((hello_by_ms, id));
     }
@@ -230,15 +243,21 @@ impl NodeState {
     /// back or ends. The server then watches the process (`is_alive` says that it can) and
     /// calls [`Self::orphan_died`]; the slot to watch is returned.
     pub fn closed(&mut self, id: SessionId, is_alive: bool, now_ms: u64) -> Option<ClientSlot> {
-        self.waits.forget(id);
-        self.admission.forget(id);
-        self.promises.forget(id);
-        self.spills.forget(id);
-        self.watches.forget(id);
-        self.show_fewer_watched();
-        self.sync_ended(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
+        self.strangers -= usize::from(session.is_stranger);
+        self.forget_buffers(id);
+        if session.slot.is_some() || session.is_listening {
+            // One that was never let in waits for nothing, and comes and goes at little cost.
+            self.waits.forget(id);
+            self.fan_out.forget(id);
+            self.admission.forget(id);
+            self.promises.forget(id);
+            self.spills.forget(id);
+            self.watches.forget(id);
+            self.show_fewer_watched();
+            self.sync_ended(id);
+        }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye {
             self.orphans.insert(slot, session.peer);
@@ -246,6 +265,17 @@ impl NodeState {
         }
         self.leave(slot, now_ms);
         None
+    }
+
+    /// The connection that has been silent for the longest time.
+    pub fn first_silent(&self) -> Option<SessionId> {
+        self.silent.first().map(|(_, session)| *session)
+    }
+
+    /// Whether the first message of a connection was accepted.
+    pub fn is_introduced(&self, session: SessionId) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| session.slot.is_some() || session.is_listening)
     }
 
     /// It said hello, or was carried to another node.
@@ -297,6 +327,9 @@ impl NodeState {
 
     /// When [`Self::tick`] wants to be called, in the milliseconds of `now_ms`.
     pub fn next_deadline_ms(&self) -> Option<u64> {
+        if self.is_behind_with_answers() {
+            return Some(0);
+        }
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
         let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
         let watches = self.watches.next_deadline_ms();
@@ -313,9 +346,9 @@ impl NodeState {
     /// Does what has come due.
     pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         self.spills.set_now(now_ms);
-        for wait in self.waits.expired(now_ms) {
-            out.push(answer_wait(wait));
-        }
+        self.answer_more(out);
+        let expired = self.waits.expired(now_ms, self.fan_out.left());
+        self.fan_out.add(expired.into_iter().map(answer_wait), out);
         while let Some(due) = self.silent.first().copied().filter(|(at, _)| *at <= now_ms) {
             self.silent.remove(&due);
             out.push(Action::Close { session: due.1 });
@@ -341,6 +374,7 @@ impl NodeState {
     pub fn stop(&mut self, out: &mut Vec<Action>) {
         self.is_stopping = true;
         self.stop_watches(out);
+        self.fan_out.drain(out);
         for wait in self.waits.drain() {
             let reply = Reply { seq: wait.seq, body: Err(WireError::Closing) };
             out.push(Action::Send { session: wait.session, reply, has_descriptors: false });
@@ -385,7 +419,8 @@ impl NodeState {
         let (peer, slot, is_listening) = (state.peer, state.slot, state.is_listening);
         if slot.is_some() || is_listening {
             // Before a name is taken for it, or anything else comes of it.
-            if let Err(error) = self.check_granted(session, &request.body) {
+            let allowed = self.check_granted(session, &request.body);
+            if let Err(error) = allowed.and_then(|()| self.check_names(session, &request.body)) {
                 return out.push(answer_to(session, seq, Err(error)));
             }
         }

@@ -56,6 +56,7 @@ impl NodeState {
             spilled,
             ..
         } = self.home.stats()?;
+        let (buffers, buffers_max) = self.buffers();
         let fabric = self.home.region().fabric();
         Ok(NodeStats {
             capacity: capacity.0,
@@ -102,6 +103,8 @@ impl NodeState {
             spilled_total: self.spills.spilled_total,
             restored_total: self.spills.restored_total,
             spill_failures_total: self.spills.failures_total,
+            buffers,
+            buffers_max,
         })
     }
 }

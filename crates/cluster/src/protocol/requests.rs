@@ -5,7 +5,7 @@ use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
 
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::node::NodeState;
-use super::waits::{WAITS_PER_SESSION_MAX, Wait};
+use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
 use crate::wire::{
     BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
@@ -195,7 +195,8 @@ impl NodeState {
             self.note_reservations();
         }
         if let Some(name) = &name {
-            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+            self.waits.sealed(name);
+            self.answer_waits(out);
             self.tell_sealed(name, now_ms, out);
         }
         Ok((id.hi, id.lo))
@@ -264,6 +265,7 @@ impl NodeState {
         }
         let waiting = self.waits.count_of(session);
         limit("waits under way", waiting + 1, WAITS_PER_SESSION_MAX)?;
+        self.check_waiting(session, wait_bytes(&ready, &names))?;
         let deadline_ms = now_ms.saturating_add(timeout_ms.min(WAIT_MS_MAX));
         let awaited: Vec<String> = names.iter().map(|(name, _)| name.clone()).collect();
         self.waits.add(session, seq, ready, count, names, deadline_ms);

@@ -1,11 +1,15 @@
 //! Requests that wait for objects to be sealed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::SessionId;
 
 /// Most waits that one client may have under way.
 pub(super) const WAITS_PER_SESSION_MAX: usize = 1024;
+
+/// What a wait, and each of its names, takes beside the bytes of the names: entries of the tables.
+const WAIT_COST_BYTES: usize = 256;
+const NAME_COST_BYTES: usize = 128;
 
 /// One waiting request.
 #[derive(Debug)]
@@ -27,12 +31,40 @@ pub(super) struct Waits {
     all: BTreeMap<u64, Wait>,
     by_name: BTreeMap<String, BTreeSet<u64>>,
     by_deadline: BTreeSet<(u64, u64)>,
+    by_session: BTreeMap<SessionId, OfSession>,
+    /// Names that were sealed, with the waits for them that were not looked at yet.
+    sealed: VecDeque<(String, BTreeSet<u64>)>,
+}
+
+/// The waits of a session.
+#[derive(Debug, Default)]
+struct OfSession {
+    ids: BTreeSet<u64>,
+    bytes: usize,
+}
+
+impl Wait {
+    /// Memory that it takes, with its places in the tables.
+    fn bytes(&self) -> usize {
+        wait_bytes(&self.ready, &self.names)
+    }
+}
+
+/// Memory that a wait takes for these targets and names.
+pub(super) fn wait_bytes(ready: &[bool], names: &[(String, usize)]) -> usize {
+    let names = names.iter().map(|(name, _)| 2 * name.len() + NAME_COST_BYTES);
+    WAIT_COST_BYTES + ready.len() + names.sum::<usize>()
 }
 
 impl Waits {
     /// Number of waits of a session.
     pub(super) fn count_of(&self, session: SessionId) -> usize {
-        self.all.values().filter(|wait| wait.session == session).count()
+        self.by_session.get(&session).map_or(0, |one| one.ids.len())
+    }
+
+    /// Memory that the waits of a session take.
+    pub(super) fn bytes_of(&self, session: SessionId) -> usize {
+        self.by_session.get(&session).map_or(0, |one| one.bytes)
     }
 
     /// Whether a request waits for this name.
@@ -56,36 +88,69 @@ impl Waits {
             self.by_name.entry(name.clone()).or_default().insert(id);
         }
         self.by_deadline.insert((deadline_ms, id));
-        self.all.insert(id, Wait { session, seq, ready, count, deadline_ms, names });
+        let wait = Wait { session, seq, ready, count, deadline_ms, names };
+        let of_session = self.by_session.entry(session).or_default();
+        of_session.ids.insert(id);
+        of_session.bytes += wait.bytes();
+        self.all.insert(id, wait);
     }
 
-    /// Marks a name as sealed and returns the waits that have enough now.
-    pub(super) fn sealed(&mut self, name: &str) -> Vec<Wait> {
-        let Some(ids) = self.by_name.remove(name) else {
-            return Vec::new();
-        };
+    /// Notes that a name is sealed; [`Self::ready`] tells the waits that have enough then.
+    pub(super) fn sealed(&mut self, name: &str) {
+        if let Some((name, ids)) = self.by_name.remove_entry(name) {
+            self.sealed.push_back((name, ids));
+        }
+    }
+
+    /// Whether waits for sealed names were not looked at yet.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.sealed.is_empty()
+    }
+
+    /// Looks at no more than so many waits for sealed names; returns those that have enough.
+    pub(super) fn ready(&mut self, looks_max: usize) -> Vec<Wait> {
         let mut done = Vec::new();
-        for id in ids {
-            let Some(wait) = self.all.get_mut(&id) else {
-                continue;
+        for _ in 0..looks_max {
+            let Some((name, ids)) = self.sealed.front_mut() else {
+                break;
             };
-            for (_, place) in wait.names.iter().filter(|(waited, _)| waited == name) {
-                if let Some(ready) = wait.ready.get_mut(*place) {
-                    *ready = true;
-                }
+            let (name, id) = match ids.pop_first() {
+                Some(id) if ids.is_empty() => (std::mem::take(name), Some(id)),
+                Some(id) => (name.clone(), Some(id)),
+                None => (String::new(), None),
+            };
+            if ids.is_empty() {
+                self.sealed.pop_front();
             }
-            wait.names.retain(|(waited, _)| waited != name);
-            if wait.ready.iter().filter(|ready| **ready).count() >= wait.count {
-                done.push(id);
+            done.extend(id.and_then(|id| self.mark(id, &name)));
+        }
+        done
+    }
+
+    /// Marks a name of a wait as sealed; the wait, if it has enough now.
+    fn mark(&mut self, id: u64, name: &str) -> Option<Wait> {
+        let wait = self.all.get_mut(&id)?;
+        let before = wait.bytes();
+        for (_, place) in wait.names.iter().filter(|(waited, _)| waited == name) {
+            if let Some(ready) = wait.ready.get_mut(*place) {
+                *ready = true;
             }
         }
-        done.into_iter().filter_map(|id| self.remove(id)).collect()
+        wait.names.retain(|(waited, _)| waited != name);
+        let freed = before.saturating_sub(wait.bytes());
+        let is_done = wait.ready.iter().filter(|ready| **ready).count() >= wait.count;
+        if let Some(of_session) = self.by_session.get_mut(&wait.session) {
+            of_session.bytes = of_session.bytes.saturating_sub(freed);
+        }
+        if is_done { self.remove(id) } else { None }
     }
 
-    /// Takes out the waits whose time is over.
-    pub(super) fn expired(&mut self, now_ms: u64) -> Vec<Wait> {
+    /// Takes out waits whose time is over, at most so many.
+    pub(super) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
         let mut over = Vec::new();
-        while let Some(&(deadline_ms, id)) = self.by_deadline.first() {
+        while over.len() < waits_max
+            && let Some(&(deadline_ms, id)) = self.by_deadline.first()
+        {
             if deadline_ms > now_ms {
                 break;
             }
@@ -97,13 +162,8 @@ impl Waits {
 
     /// Forgets the waits of a session that went.
     pub(super) fn forget(&mut self, session: SessionId) {
-        let gone: Vec<u64> = self
-            .all
-            .iter()
-            .filter(|(_, wait)| wait.session == session)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in gone {
+        let gone = self.by_session.get(&session).map(|one| one.ids.clone());
+        for id in gone.into_iter().flatten() {
             self.remove(id);
         }
     }
@@ -112,6 +172,8 @@ impl Waits {
     pub(super) fn drain(&mut self) -> Vec<Wait> {
         self.by_name.clear();
         self.by_deadline.clear();
+        self.by_session.clear();
+        self.sealed.clear();
         std::mem::take(&mut self.all).into_values().collect()
     }
 
@@ -123,6 +185,13 @@ impl Waits {
     fn remove(&mut self, id: u64) -> Option<Wait> {
         let wait = self.all.remove(&id)?;
         self.by_deadline.remove(&(wait.deadline_ms, id));
+        if let Some(of_session) = self.by_session.get_mut(&wait.session) {
+            of_session.ids.remove(&id);
+            of_session.bytes = of_session.bytes.saturating_sub(wait.bytes());
+            if of_session.ids.is_empty() {
+                self.by_session.remove(&wait.session);
+            }
+        }
         for (name, _) in &wait.names {
             if let Some(ids) = self.by_name.get_mut(name) {
                 ids.remove(&id);

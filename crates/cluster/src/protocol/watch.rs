@@ -5,7 +5,7 @@ use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, Sto
 
 use super::convert::{limit, store_error};
 use super::node::NodeState;
-use super::watches::{WATCHES_PER_SESSION_MAX, Watcher};
+use super::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
@@ -71,6 +71,7 @@ impl NodeState {
         }
         let waiting = self.watches.count_of(session);
         limit("waits for events under way", waiting + 1, WATCHES_PER_SESSION_MAX)?;
+        self.check_waiting(session, WATCHER_BYTES_MAX)?;
         let deadline_ms = now_ms.saturating_add(watch.timeout_ms.min(WAIT_MS_MAX));
         let Watch { prefix, kinds, .. } = watch;
         self.watches.add(Watcher { session, seq, namespace, prefix, kinds, deadline_ms });
@@ -131,13 +132,15 @@ impl NodeState {
         let is_shown = self.show_events(told, out);
         if !is_shown {
             // More at once than the ring holds: everybody is to look.
-            out.extend(self.watches.drain().into_iter().map(|one| answer(one, told)));
+            let all = self.watches.drain();
+            self.fan_out.add(all.into_iter().map(|one| answer(one, told)), out);
         }
     }
 
     /// False if some events could not be read.
     fn show_events(&mut self, told: u64, out: &mut Vec<Action>) -> bool {
-        let Ok(mut events) = self.home.events(told) else {
+        let Self { home, watches, fan_out, .. } = self;
+        let Ok(mut events) = home.events(told) else {
             return false;
         };
         if events.position() != told {
@@ -146,8 +149,8 @@ impl NodeState {
         loop {
             match events.advance() {
                 Ok(Some(Seen::Event(event))) => {
-                    let meant = self.watches.matching(&event);
-                    out.extend(meant.into_iter().map(|one| answer(one, event.number)));
+                    let meant = watches.matching(&event);
+                    fan_out.add(meant.into_iter().map(|one| answer(one, event.number)), out);
                 }
                 Ok(None) => return true,
                 Ok(Some(Seen::Gap { .. })) | Err(_) => return false,
@@ -162,7 +165,8 @@ impl NodeState {
             self.show_fewer_watched();
         }
         let told = self.watches.told();
-        out.extend(self.watches.expired(now_ms).into_iter().map(|one| answer(one, told)));
+        let expired = self.watches.expired(now_ms, self.fan_out.left());
+        self.fan_out.add(expired.into_iter().map(|one| answer(one, told)), out);
     }
 
     /// Tells all who wait that the node ends.

@@ -9,6 +9,9 @@ use super::SessionId;
 /// Most such requests that one connection may have under way.
 pub(super) const WATCHES_PER_SESSION_MAX: usize = 16;
 
+/// Memory of one: two copies of the longest prefix, and entries of the tables.
+pub(super) const WATCHER_BYTES_MAX: usize = 1 << 10;
+
 /// One waiting request.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -32,6 +35,7 @@ pub(super) struct Watches {
     /// How many prefixes there are of each length in bytes.
     lengths: BTreeMap<usize, u32>,
     by_deadline: BTreeSet<(u64, u64)>,
+    by_session: BTreeMap<SessionId, BTreeSet<u64>>,
     /// Sessions that want to hear of all objects that are sealed in a namespace.
     of_all: BTreeMap<SessionId, NamespaceId>,
     /// Namespaces of which somebody wanted to, when a former node ended: they are expected back.
@@ -48,6 +52,7 @@ impl Watches {
             by_prefix: BTreeMap::new(),
             lengths: BTreeMap::new(),
             by_deadline: BTreeSet::new(),
+            by_session: BTreeMap::new(),
             of_all: BTreeMap::new(),
             expected,
         }
@@ -78,7 +83,12 @@ impl Watches {
 
     /// Number of waiting requests of a session.
     pub(super) fn count_of(&self, session: SessionId) -> usize {
-        self.all.values().filter(|watcher| watcher.session == session).count()
+        self.by_session.get(&session).map_or(0, BTreeSet::len)
+    }
+
+    /// Memory that the waiting requests of a session take at most.
+    pub(super) fn bytes_of(&self, session: SessionId) -> usize {
+        self.count_of(session) * WATCHER_BYTES_MAX
     }
 
     pub(super) fn add(&mut self, watcher: Watcher) {
@@ -90,6 +100,7 @@ impl Watches {
         }
         ids.insert(id);
         self.by_deadline.insert((watcher.deadline_ms, id));
+        self.by_session.entry(watcher.session).or_default().insert(id);
         self.all.insert(id, watcher);
     }
 
@@ -111,19 +122,18 @@ impl Watches {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// Takes out those whose time is over.
-    pub(super) fn expired(&mut self, now_ms: u64) -> Vec<Watcher> {
-        let over: Vec<u64> =
-            self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id).collect();
+    /// Takes out some of those whose time is over.
+    pub(super) fn expired(&mut self, now_ms: u64, watchers_max: usize) -> Vec<Watcher> {
+        let over = self.by_deadline.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id);
+        let over: Vec<u64> = over.take(watchers_max).collect();
         over.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Forgets those of a session that went.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.of_all.remove(&session);
-        let of_session = self.all.iter().filter(|(_, watcher)| watcher.session == session);
-        let gone: Vec<u64> = of_session.map(|(id, _)| *id).collect();
-        for id in gone {
+        let gone = self.by_session.get(&session).cloned();
+        for id in gone.into_iter().flatten() {
             self.remove(id);
         }
     }
@@ -138,6 +148,7 @@ impl Watches {
         self.by_prefix.clear();
         self.lengths.clear();
         self.by_deadline.clear();
+        self.by_session.clear();
         std::mem::take(&mut self.all).into_values().collect()
     }
 
@@ -149,6 +160,12 @@ impl Watches {
     fn remove(&mut self, id: u64) -> Option<Watcher> {
         let watcher = self.all.remove(&id)?;
         self.by_deadline.remove(&(watcher.deadline_ms, id));
+        if let Some(ids) = self.by_session.get_mut(&watcher.session) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_session.remove(&watcher.session);
+            }
+        }
         if let Some(ids) = self.by_prefix.get_mut(&watcher.prefix) {
             ids.remove(&id);
             if ids.is_empty() {

@@ -11,7 +11,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::others::Carried;
 use crate::protocol::PeerIdentity;
-use crate::wire::{self, FRAME_BYTES_MAX, FrameError, Reply, Request, RequestBody};
+use crate::wire::{
+    self, FRAME_BYTES_MAX, FrameError, HELLO_BYTES_MAX, Reply, Request, RequestBody,
+};
 
 /// Bytes read at once: most requests are short, and clearing more for each would cost as much as
 /// the read itself (64 KiB: 1.5 us).
@@ -21,14 +23,15 @@ const READ_BYTES: usize = 8 << 10;
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// A client that does not read its replies is not served beyond this many bytes.
-const OUT_BYTES_MAX: usize = 1 << 20;
+pub(super) const OUT_BYTES_MAX: usize = 1 << 20;
 
 /// Replies of another node that a client does not read are kept up to this many bytes: the longest
 /// one, and as much as may be under way.
 const CARRIED_BYTES_MAX: usize = 16 << 20;
 
-/// Frames served in one turn, so that a flood from one client leaves room for others.
-const FRAMES_PER_TURN: usize = 64;
+/// Bytes of requests that one connection has served in a turn, beyond its first request: what
+/// takes the event loop about as long as 64 short ones.
+const SERVED_BYTES_MAX: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -49,6 +52,16 @@ pub(super) struct Connection {
     pub(super) fabric: Option<Arc<dyn Fabric>>,
     /// The epoll interest that is set now: (read, write).
     pub(super) interest: (bool, bool),
+    /// Its first message was accepted. Before that it may not keep more than that message needs.
+    pub(super) is_introduced: bool,
+    /// The other node takes no more of its requests now.
+    pub(super) is_blocked: bool,
+    /// Replies that it may leave unread before it is not served any more.
+    pub(super) replies_max: usize,
+    /// Since when there is no room for more of its input.
+    pub(super) starved_since_ms: Option<u64>,
+    /// Bytes of a request that was refused before it was whole: they are read and dropped.
+    dropped_bytes: usize,
 }
 
 /// What reading brought.
@@ -78,16 +91,72 @@ impl Connection {
             carried: None,
             fabric: None,
             interest: (true, false),
+            is_introduced: false,
+            is_blocked: false,
+            replies_max: OUT_BYTES_MAX,
+            starved_since_ms: None,
+            dropped_bytes: 0,
         }
     }
 
-    /// Reads what is there, at most one buffer full.
+    /// Longest frame that it may send now.
+    fn frame_bytes_max(&self) -> usize {
+        if self.is_introduced { FRAME_BYTES_MAX } else { HELLO_BYTES_MAX }
+    }
+
+    /// Bytes that the next read may add. None while a whole request waits to be served: a client
+    /// that sends faster than it is served waits in its own kernel.
+    pub(super) fn wanted_bytes(&self) -> usize {
+        if self.is_closing || self.is_blocked || self.is_stuffed() || self.has_request() {
+            return 0;
+        }
+        let max = if self.is_introduced { usize::MAX } else { 4 + HELLO_BYTES_MAX };
+        max.saturating_sub(self.input.len()).min(READ_BYTES)
+    }
+
+    /// Room that the next read may take: twice what there is, up to the end of the frame.
+    pub(super) fn growth_bytes(&self) -> usize {
+        match self.wanted_bytes() {
+            0 => 0,
+            wanted if self.input.len() + wanted <= self.input.capacity() => 0,
+            wanted => self.input.len().max(wanted),
+        }
+    }
+
+    /// Drops a request that has begun and is not whole, the rest of it too when that comes. Returns
+    /// its number, as far as it can be read; none if no request has begun.
+    pub(super) fn drop_begun(&mut self) -> Option<u64> {
+        if !matches!(self.next_frame(0), Ok(None)) {
+            return None;
+        }
+        let (head, body) = self.input.split_first_chunk::<4>()?;
+        let rest = (u32::from_le_bytes(*head) as usize).saturating_sub(body.len());
+        // The number comes first in a request.
+        let seq = postcard::take_from_bytes::<u64>(body).map_or(0, |(seq, _)| seq);
+        self.dropped_bytes = rest;
+        self.input = Vec::new();
+        Some(seq)
+    }
+
+    /// Reads what is there and wanted.
     pub(super) fn fill(&mut self) -> io::Result<Input> {
+        match self.wanted_bytes() {
+            0 => Ok(Input::Open),
+            wanted => self.read(wanted),
+        }
+    }
+
+    fn read(&mut self, wanted: usize) -> io::Result<Input> {
         let mut bytes = [0; READ_BYTES];
-        match self.stream.read(&mut bytes) {
+        let room = bytes.get_mut(..wanted).unwrap_or(&mut []);
+        match self.stream.read(room) {
             Ok(0) => Ok(Input::Ended),
             Ok(count) => {
-                self.input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
+                let dropped = count.min(self.dropped_bytes);
+                self.dropped_bytes -= dropped;
+                let read = bytes.get(dropped..count).unwrap_or(&[]);
+                self.reserve(read.len());
+                self.input.extend_from_slice(read);
                 Ok(Input::Open)
             }
             Err(error) if is_transient(&error) => Ok(Input::Open),
@@ -95,43 +164,83 @@ impl Connection {
         }
     }
 
-    /// The next requests that are whole, a limited number of them.
-    pub(super) fn requests(&mut self) -> Result<Vec<Request>, FrameError> {
+    /// Makes room for more input: twice what there is, up to the end of the frame that has begun.
+    fn reserve(&mut self, more: usize) {
+        let length = self.input.len() + more;
+        if length <= self.input.capacity() {
+            return;
+        }
+        let head = self.input.first_chunk::<4>();
+        let frame = head.map_or(READ_BYTES, |head| 4 + u32::from_le_bytes(*head) as usize);
+        let capacity = (2 * self.input.len()).min(frame.min(4 + FRAME_BYTES_MAX)).max(length);
+        self.input.reserve_exact(capacity - self.input.len());
+    }
+
+    /// Drops what was taken from the input, and a large buffer with it.
+    fn used(&mut self, bytes: usize) {
+        self.input.drain(..bytes);
+        if self.input.capacity() > KEPT_BYTES_MAX && self.input.len() < KEPT_BYTES_MAX / 2 {
+            self.input.shrink_to(READ_BYTES);
+        }
+    }
+
+    /// Bytes of the next frame with its head, if it is whole.
+    fn next_frame(&self, at: usize) -> Result<Option<usize>, FrameError> {
+        let rest = self.input.get(at..).unwrap_or(&[]);
+        let Some((head, body)) = rest.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let (bytes, max) = (u32::from_le_bytes(*head) as usize, self.frame_bytes_max());
+        if bytes > max {
+            return Err(FrameError::TooLong { bytes, max });
+        }
+        Ok((body.len() >= bytes).then_some(4 + bytes))
+    }
+
+    /// The next requests that are whole, at most `requests_max` of them.
+    pub(super) fn requests(&mut self, requests_max: usize) -> Result<Vec<Request>, FrameError> {
         let mut requests = Vec::new();
         let mut used = 0;
-        while requests.len() < FRAMES_PER_TURN && !self.is_stuffed() {
-            let Some((request, bytes)) = wire::decode(self.input.get(used..).unwrap_or(&[]))?
-            else {
+        // What follows the first message is for a later turn: that one decides what may follow.
+        let requests_max = if self.is_introduced { requests_max } else { 1 };
+        while requests.len() < requests_max && used < SERVED_BYTES_MAX && !self.is_stuffed() {
+            if self.next_frame(used)?.is_none() {
+                break;
+            }
+            let rest = self.input.get(used..).unwrap_or(&[]);
+            let Some((request, bytes)) = wire::decode::<Request>(rest)? else {
                 break;
             };
             used += bytes;
+            let is_last = has_long_reply(&request.body);
             requests.push(request);
+            if is_last {
+                break;
+            }
         }
-        self.input.drain(..used);
-        if self.input.is_empty() && self.input.capacity() > KEPT_BYTES_MAX {
-            self.input = Vec::new();
-        }
+        self.used(used);
         Ok(requests)
     }
 
-    /// The next frames that are whole, as they are, a limited number of them.
-    pub(super) fn take_frames(&mut self) -> Result<Vec<u8>, FrameError> {
+    /// The next frames that are whole, as they are, at most `frames_max` of them.
+    pub(super) fn take_frames(&mut self, frames_max: usize) -> Result<Vec<u8>, FrameError> {
         let mut used = 0;
-        for _ in 0..FRAMES_PER_TURN {
-            let rest = self.input.get(used..).unwrap_or(&[]);
-            let Some((head, body)) = rest.split_first_chunk::<4>() else {
-                break;
-            };
-            let bytes = u32::from_le_bytes(*head) as usize;
-            if bytes > FRAME_BYTES_MAX {
-                return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+        for _ in 0..frames_max {
+            match self.next_frame(used)? {
+                Some(bytes) if used < SERVED_BYTES_MAX => used += bytes,
+                _ => break,
             }
-            if body.len() < bytes {
-                break;
-            }
-            used += 4 + bytes;
         }
-        Ok(self.input.drain(..used).collect())
+        let frames = self.input.get(..used).unwrap_or(&[]).to_vec();
+        self.used(used);
+        Ok(frames)
+    }
+
+    /// Bytes that it makes the daemon keep: requests that are not whole or not served, and replies
+    /// that it has not read.
+    pub(super) fn kept_bytes(&self) -> usize {
+        let carried = self.carried.as_ref().map_or(0, Carried::kept_bytes);
+        self.input.capacity() + self.output.capacity() + carried
     }
 
     /// Takes frames back that could not be passed on.
@@ -153,9 +262,12 @@ impl Connection {
     /// heard: a reply to somebody who has closed fails before all that he sent is read.
     pub(super) fn has_unheard_goodbye(&mut self) -> bool {
         let mut length = None;
+        if !self.is_introduced {
+            return false;
+        }
         while length != Some(self.input.len()) && self.input.len() <= FRAME_BYTES_MAX {
             length = Some(self.input.len());
-            if !matches!(self.fill(), Ok(Input::Open)) {
+            if !matches!(self.read(READ_BYTES), Ok(Input::Open)) {
                 break;
             }
         }
@@ -171,17 +283,14 @@ impl Connection {
         false
     }
 
-    /// True when a whole request is left from an earlier turn.
+    /// True when a whole request is left from an earlier turn, or one that is too long.
     pub(super) fn has_request(&self) -> bool {
-        match self.input.split_first_chunk::<4>() {
-            Some((head, rest)) => rest.len() >= u32::from_le_bytes(*head) as usize,
-            None => false,
-        }
+        !matches!(self.next_frame(0), Ok(None))
     }
 
     /// True when the client has too many replies to read.
     pub(super) fn is_stuffed(&self) -> bool {
-        self.output.len() - self.sent > OUT_BYTES_MAX
+        self.output.len() - self.sent > self.replies_max
     }
 
     pub(super) fn has_output(&self) -> bool {
@@ -203,13 +312,30 @@ impl Connection {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(bytes) => self.sent += bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.drop_sent();
+                    return Ok(());
+                }
                 Err(error) => return Err(error),
             }
         }
         self.output.clear();
+        if self.output.capacity() > KEPT_BYTES_MAX {
+            self.output = Vec::new();
+        }
         self.sent = 0;
         Ok(())
+    }
+
+    /// Gives back the room of replies that were sent, for a client that never reads all of them.
+    fn drop_sent(&mut self) {
+        if self.sent < KEPT_BYTES_MAX.max(self.output.len() / 2) {
+            return;
+        }
+        self.output.drain(..self.sent);
+        self.output.shrink_to(KEPT_BYTES_MAX);
+        self.descriptors_at = self.descriptors_at.map(|at| at.saturating_sub(self.sent));
+        self.sent = 0;
     }
 
     fn write_some(&mut self, descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
@@ -230,6 +356,12 @@ impl Connection {
         self.descriptors_at = None;
         Ok(sent)
     }
+}
+
+/// A reply may be as long as a thousand others: one of them a turn is enough.
+fn has_long_reply(body: &RequestBody) -> bool {
+    use RequestBody::{Namespaces, Nodes, Overview, Rules};
+    matches!(body, Overview { .. } | Namespaces | Nodes | Rules)
 }
 
 fn is_transient(error: &io::Error) -> bool {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 
 use super::connection::{Connection, Input};
-use super::{Ended, Server};
+use super::{Ended, REQUESTS_PER_CLIENT, Server};
 use crate::protocol::{Action, SessionId};
 use crate::wire::{Inheritance, Reply, ReplyBody, WireError};
 
@@ -57,14 +57,17 @@ impl Server {
             // From here on a write of the client fails as a whole; what it wrote before is in
             // our queue, with an end behind it.
             let mut is_open = connection.stream.shutdown(Shutdown::Read).is_ok();
-            while is_open {
-                is_open = matches!(connection.fill(), Ok(Input::Open));
-            }
             while Instant::now() < until
-                && self.connections.get(&session).is_some_and(|left| left.has_request())
+                && let Some(connection) = self.connections.get_mut(&session)
             {
+                while is_open && connection.wanted_bytes() > 0 {
+                    is_open = matches!(connection.fill(), Ok(Input::Open));
+                }
+                if !connection.has_request() || connection.is_closing {
+                    break;
+                }
                 let mut actions: Vec<Action> = Vec::new();
-                self.serve(session, &mut actions);
+                self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
                 is_stopped |= self.perform(actions);
                 self.flush_waiting(session, until);
             }

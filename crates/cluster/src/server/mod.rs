@@ -1,5 +1,6 @@
 //! The event loop of the daemon: one thread, one epoll, no call that blocks.
 
+mod buffers;
 mod connection;
 mod handover;
 mod others;
@@ -44,6 +45,17 @@ const ORPHANS: u64 = 1 << 63;
 
 /// A connection that has not drained its last replies within this time is cut.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Connections taken in one turn. Each takes about as long as a short request, so clients that are
+/// connected get as much of a turn as those that connect.
+const ACCEPTS_PER_TURN: usize = 8;
+
+/// Requests that all clients together have served in one turn, if each has some: half a ms of short
+/// ones. Every connection has at least one served.
+const REQUESTS_PER_TURN: usize = 128;
+
+/// Requests of one client that are served in one turn.
+const REQUESTS_PER_CLIENT: usize = 32;
 
 /// After a request the loop looks for the next one for so long before it sleeps: waking a core
 /// that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.
@@ -114,6 +126,22 @@ pub(crate) struct Server {
     others: Option<Others>,
     /// How often the loop woke.
     turns: u64,
+    /// Connections whose input gets no room, by since when.
+    starved: BTreeSet<(u64, SessionId)>,
+    /// More spill jobs are done than were looked at.
+    has_spilled: bool,
+}
+
+/// What can be read in this turn.
+#[derive(Debug, Default)]
+struct Ready {
+    sessions: BTreeSet<SessionId>,
+    /// Somebody connects.
+    has_newcomers: bool,
+    /// Somebody connects to read metrics.
+    has_scrapers: bool,
+    has_peers: bool,
+    is_asked_to_stop: bool,
 }
 
 impl Server {
@@ -160,6 +188,8 @@ impl Server {
             spill,
             others,
             turns: 0,
+            starved: BTreeSet::new(),
+            has_spilled: false,
         };
         server.watch_orphans();
         server.perform(first);
@@ -204,7 +234,7 @@ impl Server {
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             ) {
-                Ok(0) if self.pending.is_empty() && spin_until > Instant::now() => continue,
+                Ok(0) if self.is_idle() && spin_until > Instant::now() => continue,
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -222,6 +252,7 @@ impl Server {
                     .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
             }
             let is_stopped = self.perform(actions);
+            self.settle_buffers();
             self.set_interests();
             if is_asked || is_stopped {
                 break Ended::Asked;
@@ -244,13 +275,19 @@ impl Server {
         Ok(Remains { ended, state, listener, wake })
     }
 
+    /// Nothing is left over from the last turn.
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty() && !self.has_spilled
+    }
+
     fn timeout(&self) -> Option<Timespec> {
-        if !self.pending.is_empty() {
+        if !self.is_idle() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let now_ms = self.now_ms();
         let scrape_ms = self.scrapers.as_ref().and_then(Scrapers::next_deadline_ms);
-        let mut at_ms = [self.state.next_deadline_ms(), scrape_ms].into_iter().flatten().min();
+        let deadlines = [self.state.next_deadline_ms(), scrape_ms, self.next_starved_ms()];
+        let mut at_ms = deadlines.into_iter().flatten().min();
         if self.is_private && !self.had_client {
             let desert_ms = u64::try_from(DESERTED_FIRST.as_millis()).unwrap_or(u64::MAX);
             at_ms = Some(at_ms.map_or(desert_ms, |at| at.min(desert_ms)));
@@ -271,82 +308,126 @@ impl Server {
             && (self.had_client || self.started.elapsed() >= DESERTED_FIRST)
     }
 
+    /// Looks at what can be read, then gives each source its part of the turn: first other nodes, so
+    /// that no flood of clients holds up a sign of life, then clients, and newcomers last.
     fn turn(&mut self, events: &mut Vec<epoll::Event>, actions: &mut Vec<Action>) -> bool {
-        let mut is_asked = false;
-        let mut ready: BTreeSet<SessionId> = std::mem::take(&mut self.pending);
+        let mut ready = Ready { sessions: std::mem::take(&mut self.pending), ..Ready::default() };
         for event in events.drain(..) {
-            let token = event.data.u64();
-            match token {
-                LISTENER => self.accept(),
-                WAKE => {
-                    let mut bytes = [0; 64];
-                    is_asked |= self.wake.read(&mut bytes).is_ok();
-                }
-                SCRAPE_LISTENER => {
-                    let now_ms = self.now_ms();
-                    if let Some(scrapers) = &mut self.scrapers {
-                        scrapers.accept(self.poll.as_fd(), now_ms);
-                    }
-                }
-                SPILL => {
-                    let now_ms = self.now_ms();
-                    for done in self.spill.iter().flat_map(Worker::finished) {
-                        self.state.spill_done(done, now_ms, actions);
-                    }
-                }
-                OTHERS => self.take_from_others(actions),
-                token if token & ORPHANS != 0 => {
-                    let slot = ClientSlot((token & !ORPHANS) as u32);
-                    self.orphans.remove(&slot);
-                    self.state.orphan_died(slot, self.now_ms());
-                }
-                token if token & SCRAPERS != 0 => self.scrape(token),
-                token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
-                token => {
-                    let number = token - SESSIONS;
-                    let session = SessionId(number / 2);
-                    if number % 2 == 1 {
-                        self.process_died(session);
-                    } else {
-                        self.ready(session, event.flags, &mut ready);
-                    }
+            self.sort(event, &mut ready);
+        }
+        if ready.has_peers {
+            self.take_from_others(&mut ready.sessions, actions);
+        }
+        if self.has_spilled {
+            self.take_spilled(actions);
+        }
+        self.touched.extend(&ready.sessions);
+        let each = REQUESTS_PER_TURN / ready.sessions.len().max(1);
+        let each = each.clamp(1, REQUESTS_PER_CLIENT);
+        for session in ready.sessions {
+            self.serve(session, each, actions);
+        }
+        if ready.has_newcomers {
+            self.accept();
+        }
+        if ready.has_scrapers {
+            let now_ms = self.now_ms();
+            if let Some(scrapers) = &mut self.scrapers {
+                scrapers.accept(self.poll.as_fd(), now_ms);
+            }
+        }
+        ready.is_asked_to_stop
+    }
+
+    fn sort(&mut self, event: epoll::Event, ready: &mut Ready) {
+        match event.data.u64() {
+            LISTENER => ready.has_newcomers = true,
+            WAKE => {
+                let mut bytes = [0; 64];
+                ready.is_asked_to_stop |= self.wake.read(&mut bytes).is_ok();
+            }
+            SCRAPE_LISTENER => ready.has_scrapers = true,
+            SPILL => self.has_spilled = true,
+            OTHERS => ready.has_peers = true,
+            token if token & ORPHANS != 0 => {
+                let slot = ClientSlot((token & !ORPHANS) as u32);
+                self.orphans.remove(&slot);
+                self.state.orphan_died(slot, self.now_ms());
+            }
+            token if token & SCRAPERS != 0 => self.scrape(token),
+            token if token & WATCHED != 0 => self.watched_gone(token & !WATCHED),
+            token => {
+                let number = token - SESSIONS;
+                let session = SessionId(number / 2);
+                if number % 2 == 1 {
+                    self.process_died(session);
+                } else {
+                    self.ready(session, event.flags, &mut ready.sessions);
                 }
             }
         }
-        self.touched.extend(&ready);
-        for session in ready {
-            self.serve(session, actions);
-        }
-        is_asked
     }
 
+    /// What the spill thread has done, a limited number of jobs in one turn.
+    fn take_spilled(&mut self, actions: &mut Vec<Action>) {
+        let now_ms = self.now_ms();
+        let Some(spill) = &self.spill else {
+            return;
+        };
+        let (done, has_more) = spill.finished();
+        for done in done {
+            self.state.spill_done(done, now_ms, actions);
+        }
+        self.has_spilled = has_more;
+    }
+
+    /// Takes some of those that wait; the others are there in the next turn.
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_PER_TURN {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    // Out of descriptors, most likely: the queue of the socket keeps the
-                    // callers until one of ours is closed.
-                    tracing::warn!(%error, connections = self.connections.len(), "accept");
-                    self.set_accepting(false);
-                    return;
-                }
+                // Out of descriptors, most likely.
+                Err(error) => return self.cannot_accept(&error),
             };
             if let Err(error) = self.admit(stream) {
-                tracing::warn!(%error, "a connection could not be taken");
+                return self.cannot_accept(&error);
+            }
+        }
+    }
+
+    /// Closes the connection that has been silent for the longest time, so that its descriptors
+    /// serve another. Where there is none the queue of the socket keeps the callers until one of
+    /// ours is closed.
+    fn cannot_accept(&mut self, error: &io::Error) {
+        let connections = self.connections.len();
+        match self.state.first_silent() {
+            Some(session) => {
+                tracing::debug!(%error, connections, "a silent connection makes way");
+                self.drop_connection(session);
+            }
+            None => {
+                tracing::warn!(%error, connections, "a connection could not be taken");
+                self.set_accepting(false);
             }
         }
     }
 
     fn admit(&mut self, stream: UnixStream) -> io::Result<()> {
-        stream.set_nonblocking(true)?;
-        let peer = process::peer_of(&stream)?;
-        if !self.state.has_room_for(&peer) {
+        let credentials = process::credentials_of(&stream)?;
+        if !self.state.has_room_for(&credentials) {
             return Ok(());
         }
-        let process = watch(&peer)?;
+        stream.set_nonblocking(true)?;
+        // A stranger is told no and gets no place, so nobody asks what became of its process.
+        let (peer, process) = match self.state.may_connect(&credentials) {
+            false => (credentials, None),
+            true => {
+                let peer = process::with_start_time(credentials)?;
+                (peer, watch(&peer)?)
+            }
+        };
         let session = SessionId(self.next_session);
         let token = SESSIONS + session.0 * 2;
         epoll::add(&self.poll, &stream, EventData::new_u64(token), EventFlags::IN)?;
@@ -381,6 +462,17 @@ impl Server {
             }
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            let is_over = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            if !self.has_room_to_read(session) {
+                match is_over {
+                    true => self.drop_connection(session),
+                    false => drop(ready.insert(session)),
+                }
+                return;
+            }
+            let Some(connection) = self.connections.get_mut(&session) else {
+                return;
+            };
             match connection.fill() {
                 Ok(Input::Open) => {}
                 Ok(Input::Ended) | Err(_) => {
@@ -392,20 +484,25 @@ impl Server {
         ready.insert(session);
     }
 
-    fn serve(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+    /// Serves what a client asked, at most `requests_max` requests.
+    fn serve(&mut self, session: SessionId, requests_max: usize, actions: &mut Vec<Action>) {
         let Some(connection) = self.connections.get_mut(&session) else {
-            return self.serve_guest(session, actions);
+            return self.serve_guest(session, requests_max, actions);
         };
         if connection.is_closing {
             return;
         }
         if connection.carried.is_some() {
-            return self.carry_on(session);
+            return self.carry_on(session, requests_max);
         }
-        let requests = match connection.requests() {
+        let requests = match connection.requests(requests_max) {
             Ok(requests) => requests,
             Err(error) => {
-                tracing::warn!(session = session.0, %error, "a client sent nonsense");
+                match connection.is_introduced {
+                    true => tracing::warn!(session = session.0, %error, "a client sent nonsense"),
+                    // Anybody can connect, and could fill the log.
+                    false => tracing::debug!(session = session.0, %error, "no first message"),
+                }
                 self.drop_connection(session);
                 return;
             }
@@ -431,7 +528,12 @@ impl Server {
             self.state.handle(session, request, now_ms, wall_ns, actions);
             self.latencies.entry(kind).or_default().add(began.elapsed());
         }
-        self.had_client |= self.state.clients() > 0;
+        self.had_client = self.had_client || self.state.clients() > 0;
+        if let Some(connection) = self.connections.get_mut(&session)
+            && !connection.is_introduced
+        {
+            connection.is_introduced = self.state.is_introduced(session);
+        }
     }
 
     fn scrape(&mut self, token: u64) {
@@ -516,7 +618,10 @@ impl Server {
             let Some(connection) = self.connections.get_mut(&session) else {
                 continue;
             };
-            let is_reading = !connection.is_stuffed() && !connection.is_closing;
+            let is_reading = !connection.is_stuffed()
+                && !connection.is_closing
+                && connection.starved_since_ms.is_none()
+                && !(connection.is_blocked && connection.has_request());
             let wish = (is_reading, connection.has_output());
             if wish == connection.interest {
                 continue;
@@ -529,7 +634,7 @@ impl Server {
                 Ok(()) => connection.interest = wish,
                 Err(_) => broken.push(session),
             }
-            if wish.0 && connection.has_request() {
+            if wish.0 && !connection.is_blocked && connection.has_request() {
                 self.pending.insert(session);
             }
         }
@@ -553,6 +658,9 @@ impl Server {
         };
         let _ = epoll::delete(&self.poll, &connection.stream);
         self.pending.remove(&session);
+        if let Some(since_ms) = connection.starved_since_ms {
+            self.starved.remove(&(since_ms, session));
+        }
         self.set_accepting(true);
         let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
         if let Some(carried) = connection.carried.take() {

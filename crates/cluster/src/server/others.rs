@@ -1,7 +1,7 @@
 //! The event loop's dealings with other nodes: their letters and questions, their clients here
 //! (guests), and the clients of this node that use memory there (carried).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::process::watch;
-use super::{ORPHANS, Server};
+use super::{ORPHANS, REQUESTS_PER_CLIENT, Server};
 use crate::metrics::cluster::{Kind, Traffic, Way};
 use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
@@ -36,8 +36,8 @@ const LEAVE_MAX: Duration = Duration::from_secs(2);
 /// Most bytes of replies that wait for a guest's node to take them.
 const GUEST_OUT_BYTES_MAX: usize = 8 << 20;
 
-/// Requests of one guest that are served in one turn.
-const FRAMES_PER_TURN: usize = 64;
+/// Room for the input of a guest that grew beyond this is not kept.
+const GUEST_INPUT_KEPT_BYTES: usize = 64 << 10;
 
 /// What the event loop keeps of other nodes.
 pub(super) struct Others {
@@ -94,6 +94,11 @@ impl Others {
         &self.peers.wake
     }
 
+    /// As [`Peers::buffered_bytes`].
+    pub(super) fn buffered_bytes(&self) -> (usize, usize) {
+        self.peers.buffered_bytes()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.watched.front().map(|first| first.until)
     }
@@ -132,13 +137,32 @@ fn drain(peers: &Peers, guest: &mut GuestSeat, traffic: &mut Traffic) {
     }
 }
 
+impl GuestSeat {
+    /// Bytes of it that are kept: requests that were not served, replies that its node did not take.
+    fn kept_bytes(&self) -> usize {
+        let stuffed: usize = self.is_stuffed.iter().map(|piece| piece.bytes.len()).sum();
+        self.input.capacity() + stuffed + self.output_bytes
+    }
+}
+
 impl Server {
+    /// What a guest makes this node keep; none if it is no guest.
+    pub(super) fn guest_bytes(&self, session: SessionId) -> Option<usize> {
+        let guest = self.others.as_ref()?.guests.get(&session)?;
+        Some(guest.kept_bytes())
+    }
+
     pub(super) fn is_guest(&self, session: SessionId) -> bool {
         self.others.as_ref().is_some_and(|others| others.guests.contains_key(&session))
     }
 
-    /// What came from other nodes.
-    pub(super) fn take_from_others(&mut self, actions: &mut Vec<Action>) {
+    /// Some of what came from other nodes: as much as one turn has room for. Sessions of guests with
+    /// something to serve are put into `ready`.
+    pub(super) fn take_from_others(
+        &mut self,
+        ready: &mut BTreeSet<SessionId>,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(others) = &self.others else {
             return;
         };
@@ -177,8 +201,8 @@ impl Server {
                 PeerEvent::SeatOpened { seat, from, process } => {
                     self.open_guest(seat, from.as_str(), process);
                 }
-                PeerEvent::SeatData { seat, bytes } => self.seat_data(seat, bytes, actions),
-                PeerEvent::SeatWritable { seat } => self.seat_writable(seat),
+                PeerEvent::SeatData { seat, bytes } => ready.extend(self.seat_data(seat, bytes)),
+                PeerEvent::SeatWritable { seat } => ready.extend(self.seat_writable(seat)),
                 PeerEvent::SeatEnded { seat, is_process_gone, reason } => {
                     self.seat_ended(seat, is_process_gone, &reason);
                 }
@@ -222,38 +246,42 @@ impl Server {
         others.guests.insert(session, guest);
     }
 
-    fn seat_data(&mut self, seat: SeatId, bytes: SeatBytes, actions: &mut Vec<Action>) {
-        let Some(others) = &mut self.others else {
-            return;
-        };
-        let Some(session) = others.seats.get(&seat).copied() else {
-            return;
-        };
+    /// The guest that has something to serve now.
+    fn seat_data(&mut self, seat: SeatId, bytes: SeatBytes) -> Option<SessionId> {
+        let others = self.others.as_mut()?;
+        let session = others.seats.get(&seat).copied()?;
         let length = bytes.bytes.len();
         if let Some(guest) = others.guests.get_mut(&session) {
             others.traffic.add(&guest.node, Kind::Seat, Way::In, length);
             guest.is_stuffed.push_back(bytes);
-            self.serve_guest(session, actions);
+            Some(session)
         } else {
             if let Some(carried) = self.connections.get(&session).and_then(|c| c.carried.as_ref()) {
                 others.traffic.add(&carried.node, Kind::Seat, Way::In, length);
             }
             self.carry_back(session, &bytes.bytes);
+            None
         }
     }
 
-    /// Serves what a guest asked, a limited number of requests in one turn.
-    pub(super) fn serve_guest(&mut self, session: SessionId, actions: &mut Vec<Action>) {
+    /// Serves what a guest asked, at most `requests_max` requests.
+    pub(super) fn serve_guest(
+        &mut self,
+        session: SessionId,
+        requests_max: usize,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(guest) = self.others.as_mut().and_then(|others| others.guests.get_mut(&session))
         else {
             return;
         };
         let mut requests = Vec::new();
         let mut nonsense = None;
-        while requests.len() < FRAMES_PER_TURN {
-            match wire::decode::<Request>(&guest.input) {
-                Ok(Some((request, used))) => {
-                    guest.input.drain(..used);
+        let mut used = 0;
+        while requests.len() < requests_max {
+            match wire::decode::<Request>(guest.input.get(used..).unwrap_or(&[])) {
+                Ok(Some((request, bytes))) => {
+                    used += bytes;
                     requests.push(request);
                 }
                 Ok(None) => match guest.is_stuffed.pop_front() {
@@ -266,7 +294,11 @@ impl Server {
                 }
             }
         }
-        if requests.len() == FRAMES_PER_TURN {
+        guest.input.drain(..used);
+        if guest.input.capacity() > GUEST_INPUT_KEPT_BYTES && guest.input.is_empty() {
+            guest.input = Vec::new();
+        }
+        if requests.len() == requests_max {
             self.pending.insert(session);
         }
         self.handle_all(session, requests, actions);
@@ -277,18 +309,16 @@ impl Server {
         }
     }
 
-    fn seat_writable(&mut self, seat: SeatId) {
-        let Some(others) = &mut self.others else {
-            return;
-        };
-        let Some(session) = others.seats.get(&seat).copied() else {
-            return;
-        };
-        match others.guests.get_mut(&session) {
-            Some(guest) => drain(&others.peers, guest, &mut others.traffic),
-            // Its requests were left in its connection.
-            None => drop(self.pending.insert(session)),
+    /// The client of this node whose requests were left in its connection.
+    fn seat_writable(&mut self, seat: SeatId) -> Option<SessionId> {
+        let others = self.others.as_mut()?;
+        let session = others.seats.get(&seat).copied()?;
+        if let Some(guest) = others.guests.get_mut(&session) {
+            drain(&others.peers, guest, &mut others.traffic);
+            return None;
         }
+        self.connections.get_mut(&session)?.is_blocked = false;
+        Some(session)
     }
 
     fn seat_ended(&mut self, seat: SeatId, is_process_gone: Option<bool>, reason: &str) {
@@ -347,6 +377,7 @@ impl Server {
 
     /// A reply for a guest.
     pub(super) fn reply_to_guest(&mut self, session: SessionId, reply: &Reply) {
+        self.touched.insert(session);
         let is_taken = self.others.as_mut().is_none_or(|others| others.send(session, reply));
         if !is_taken {
             tracing::warn!(session = session.0, "a guest takes no replies");
@@ -479,14 +510,15 @@ impl Server {
             return;
         }
         connection.carried = Some(Carried { seat, node, first_seq: Some(seq), input: Vec::new() });
+        connection.is_introduced = true;
         others.seats.insert(seat, session);
         // A seat that was just opened takes its first bytes.
         let _ = others.peers.send(seat, bytes.into());
         self.pending.insert(session);
     }
 
-    /// Carries what a client of this node asked to the other one.
-    pub(super) fn carry_on(&mut self, session: SessionId) {
+    /// Carries what a client of this node asked to the other one, at most `frames_max` requests.
+    pub(super) fn carry_on(&mut self, session: SessionId, frames_max: usize) {
         let (Some(connection), Some(others)) =
             (self.connections.get_mut(&session), &mut self.others)
         else {
@@ -496,7 +528,7 @@ impl Server {
             return;
         };
         let seat = carried.seat;
-        let bytes = match connection.take_frames() {
+        let bytes = match connection.take_frames(frames_max) {
             Ok(bytes) if bytes.is_empty() => return,
             Ok(bytes) => bytes,
             Err(error) => {
@@ -507,7 +539,9 @@ impl Server {
         };
         let length = bytes.len();
         if let Err(bytes) = others.peers.send(seat, Bytes::from(bytes)) {
+            // Nothing more is read from the client until there is room.
             connection.put_back(&bytes);
+            connection.is_blocked = true;
             return;
         }
         if let Some(carried) = &connection.carried {
@@ -641,7 +675,11 @@ impl Server {
             };
             let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
             let _ = poll(&mut [PollFd::new(others.wake(), PollFlags::IN)], Some(&wait));
-            self.take_from_others(&mut actions);
+            let mut ready = BTreeSet::new();
+            self.take_from_others(&mut ready, &mut actions);
+            for session in ready {
+                self.serve(session, REQUESTS_PER_CLIENT, &mut actions);
+            }
             self.state.tick(self.now_ms(), &mut actions);
         }
         self.perform(actions);
@@ -726,6 +764,13 @@ pub(super) struct Carried {
     first_seq: Option<u64>,
     /// The first answer, in pieces.
     input: Vec<u8>,
+}
+
+impl Carried {
+    /// Bytes of it that are kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.input.capacity()
+    }
 }
 
 fn parse(address: &str) -> Option<PeerAddress> {

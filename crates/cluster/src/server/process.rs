@@ -10,12 +10,21 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::protocol::PeerIdentity;
 
-/// Who connected, as the kernel says.
-pub(super) fn peer_of(stream: &UnixStream) -> io::Result<PeerIdentity> {
+/// Who connected, as the kernel says, by one system call: the start time is not known yet.
+pub(super) fn credentials_of(stream: &UnixStream) -> io::Result<PeerIdentity> {
     let credentials = getsockopt(stream, PeerCredentials)?;
     let pid = u32::try_from(credentials.pid()).unwrap_or(0);
-    let start_time = start_time_of(pid)?.unwrap_or(0);
-    Ok(PeerIdentity { pid, start_time, uid: credentials.uid(), guest: None })
+    Ok(PeerIdentity { pid, start_time: 0, uid: credentials.uid(), guest: None })
+}
+
+/// The same with the start time of the process.
+///
+/// # Errors
+///
+/// As [`watch`].
+pub(super) fn with_start_time(peer: PeerIdentity) -> io::Result<PeerIdentity> {
+    let start_time = start_time_of(peer.pid)?.unwrap_or(0);
+    Ok(PeerIdentity { start_time, ..peer })
 }
 
 /// A descriptor that becomes readable when the process ends; `None` when it is not visible

@@ -22,6 +22,9 @@ use crate::protocol::{SpillDone, SpillJob};
 /// How often a job that takes long looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Jobs whose end the event loop looks at in one turn: each may seal, free or move an object.
+const DONE_PER_TURN: usize = 16;
+
 /// How long a bucket may take to answer when a node starts.
 const PROBE_MAX: Duration = Duration::from_secs(20);
 
@@ -111,11 +114,13 @@ impl Worker {
         }
     }
 
-    /// What was done since.
-    pub(crate) fn finished(&self) -> Vec<SpillDone> {
+    /// Some of what was done since, and whether there may be more.
+    pub(crate) fn finished(&self) -> (Vec<SpillDone>, bool) {
         let mut bytes = [0; 64];
         while io::Read::read(&mut &self.wake, &mut bytes).is_ok_and(|count| count > 0) {}
-        self.done.try_iter().collect()
+        let done: Vec<SpillDone> = self.done.try_iter().take(DONE_PER_TURN).collect();
+        let has_more = done.len() == DONE_PER_TURN;
+        (done, has_more)
     }
 }
 

@@ -22,6 +22,10 @@ pub const PROTOCOL_VERSION: u32 = 5;
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
+/// Longest first message of a connection in bytes: a hello with a namespace and a node of 63 bytes
+/// each takes less than 200.
+pub const HELLO_BYTES_MAX: usize = 1 << 10;
+
 /// Most items of one batch message (seal, delete, wait, release).
 pub const BATCH_ITEMS_MAX: usize = 8192;
 

@@ -267,6 +267,10 @@ pub struct NodeStats {
     pub restored_total: u64,
     /// Files that could not be written or read since start.
     pub spill_failures_total: u64,
+    /// Memory of the daemon that requests, replies and waits of clients and other nodes take.
+    pub buffers: u64,
+    /// Most of it.
+    pub buffers_max: u64,
 }
 
 /// What an eviction did, and what stood in the way of more.

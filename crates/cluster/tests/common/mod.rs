@@ -4,6 +4,7 @@
 pub mod asked;
 pub mod books;
 pub mod etcd;
+pub mod flood;
 pub mod ground;
 pub mod netns;
 pub mod nodes;

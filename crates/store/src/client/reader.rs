@@ -59,6 +59,15 @@ pub struct Listed {
     pub last_use_ns: u64,
     /// Whether its bytes lie outside of the region, so that it has to be brought back to be held.
     pub is_spilled: bool,
+    /// Whether its name was overwritten: then none is told. The object is found by its id.
+    pub is_name_damaged: bool,
+}
+
+/// A name as it lies in the region.
+enum Named {
+    Name(String),
+    /// It has another hash than the entry says, or is not UTF-8.
+    Damaged,
 }
 
 /// A block of an object.
@@ -505,7 +514,15 @@ impl Reader {
         let mut all = Vec::new();
         for slot in (0..used).map(Slot) {
             for _ in 0..ROUNDS_MAX {
-                match self.look(&directory, slot)? {
+                let look = match self.look(&directory, slot) {
+                    // It is of no use to anybody, and no reason not to list the others.
+                    Err(StoreError::Corrupt { slot, reason }) => {
+                        tracing::warn!(slot = slot.0, reason, "an entry is not listed");
+                        break;
+                    }
+                    look => look?,
+                };
+                match look {
                     Look::None => break,
                     Look::Changed => continue,
                     Look::Sealed(entry) | Look::Away(entry, _)
@@ -515,13 +532,17 @@ impl Reader {
                     }
                     look @ (Look::Sealed(entry) | Look::Away(entry, _)) => {
                         let is_spilled = matches!(look, Look::Away(_, true));
-                        let Some(name) = self.stable_name(&directory, &entry)? else {
+                        let Some(named) = self.stable_name(&directory, &entry)? else {
                             continue;
                         };
-                        let name = Some(own_name(&name)).filter(|name| !name.is_empty());
-                        let name = name.map(str::to_owned);
-                        if name.as_deref().unwrap_or_default().starts_with(prefix) {
-                            all.push(self.listed(entry, name, is_spilled)?);
+                        let (name, is_damaged) = match named {
+                            Named::Name(name) => (own_name(&name).to_owned(), false),
+                            Named::Damaged => (String::new(), true),
+                        };
+                        if name.starts_with(prefix) {
+                            let name = Some(name).filter(|name| !name.is_empty());
+                            let listed = self.listed(entry, name, is_spilled)?;
+                            all.push(Listed { is_name_damaged: is_damaged, ..listed });
                         }
                         break;
                     }
@@ -568,7 +589,8 @@ impl Reader {
             self.word(pins)? >> (slot.0 % PINS_IN_WORD) & 1 == 1
         };
         let last_use_ns = stamp(&self.region, self.layout(), slot).max(entry.sealed_at_ns);
-        Ok(Listed { entry, name, is_pinned, last_use_ns, is_spilled })
+        let is_name_damaged = false;
+        Ok(Listed { entry, name, is_pinned, last_use_ns, is_spilled, is_name_damaged })
     }
 
     /// The name of an object in its namespace; none if it has none, or is not there any more.
@@ -580,8 +602,10 @@ impl Reader {
             return Ok(None);
         }
         let directory = self.region.words(self.layout().directory)?;
-        let name = self.stable_name(&directory, entry)?;
-        Ok(name.filter(|name| !name.is_empty()).map(|name| own_name(&name).to_owned()))
+        Ok(match self.stable_name(&directory, entry)? {
+            Some(Named::Name(name)) if !name.is_empty() => Some(own_name(&name).to_owned()),
+            _ => None,
+        })
     }
 
     /// A place before event `next`, or before the oldest that is there, or behind the last:
@@ -731,7 +755,10 @@ impl Reader {
         &self,
         directory: &Words<'_>,
         entry: &Entry,
-    ) -> Result<Option<String>, StoreError> {
+    ) -> Result<Option<Named>, StoreError> {
+        if entry.name.is_empty() {
+            return Ok(Some(Named::Name(String::new())));
+        }
         let mut bytes = vec![0; entry.name.length.0 as usize];
         self.region.refresh_if_remote(entry.name)?;
         self.region.copy_out(entry.name.offset, &mut bytes)?;
@@ -741,9 +768,10 @@ impl Reader {
         if !is_there || now.generation() != entry.id.generation() {
             return Ok(None);
         }
-        let corrupt =
-            |_| StoreError::Corrupt { slot: entry.id.slot(), reason: "its name is not UTF-8" };
-        String::from_utf8(bytes).map(Some).map_err(corrupt)
+        if NameHash::of(self.header.key, &bytes).0 != entry.name_hash {
+            return Ok(Some(Named::Damaged));
+        }
+        Ok(Some(String::from_utf8(bytes).map_or(Named::Damaged, Named::Name)))
     }
 
     fn is_still(&self, directory: &Words<'_>, entry: &Entry) -> Result<bool, StoreError> {

@@ -293,6 +293,11 @@ impl Entry {
         Ok(entry)
     }
 
+    /// The same object without its name.
+    pub(crate) fn unnamed(self) -> Self {
+        Self { name: Span::default(), name_hash: 0, ..self }
+    }
+
     /// The same object, of which is not known any more where it lay.
     pub(crate) fn nowhere(self) -> Self {
         let (primary, descriptor) = (Span::default(), Span::default());

@@ -3,15 +3,17 @@
 //! Every store made here leaves a region that can be adopted again, so a home may be killed while
 //! it adopts. Linear in objects, but for one sort: a million take well under a second.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_memory::sync::Ordering;
 use farrow_memory::{Length, Populate, Span};
 
 use super::accounts::Accounts;
 use super::adopt_local;
+use super::adopt_names::NameCheck;
 use super::keep::{self, Kept};
 use super::local::Locals;
+use super::reserved::Reserved;
 use super::settle::{Candidate, Fate, settle_grants};
 use super::{Home, Unfinished};
 use crate::books::blocks::{Account, Blocks};
@@ -59,6 +61,8 @@ pub struct AdoptReport {
     pub unfinished: u32,
     /// What was damaged. Empty unless somebody wrote where he must not.
     pub dropped: Vec<Dropped>,
+    /// Objects that were kept without their names, which were damaged.
+    pub unnamed: Vec<Dropped>,
     /// Clients that have joined, for the daemon to watch or, if they are dead, to let go.
     pub clients: Vec<ClientRecord>,
 }
@@ -122,9 +126,12 @@ impl Home {
         let space = occupy(&layout, &sorted, grants.all())?;
 
         let (void, free) = (std::mem::take(&mut survey.void), std::mem::take(&mut survey.free));
-        let (of_clients, candidates): (Vec<_>, Vec<_>) =
+        let (of_clients, mut candidates): (Vec<_>, Vec<_>) =
             std::mem::take(&mut survey.candidates).into_iter().partition(|c| c.is_local);
         let sealed_last = keep::sealed_last(&candidates);
+        let mut names = NameCheck::new(&control, header.key, &layout);
+        names.check_all(&directory, &mut candidates, &mut survey.spilled)?;
+        let unnamed = names.unnamed;
         let mut staying = store_fates(&mut directory, candidates, void)?;
         stay_spilled(&directory, &survey.spilled, &mut staying)?;
         // Reversed, so that low slots are used first again.
@@ -144,7 +151,7 @@ impl Home {
             now_ns: 0,
             blocks: Blocks::from_sorted(blocks),
             quarantined: BTreeSet::new(),
-            reserved: HashMap::new(),
+            reserved: Reserved::default(),
             control,
             header,
             life,
@@ -181,8 +188,12 @@ impl Home {
             retiring: home.retiring.len() as u32,
             unfinished: survey.unfinished,
             dropped: survey.dropped,
+            unnamed,
             clients: home.clients.records().copied().collect(),
         };
+        for unnamed in &report.unnamed {
+            tracing::warn!(id = ?unnamed.id, reason = unnamed.reason, "kept without its name");
+        }
         for dropped in &report.dropped {
             tracing::warn!(id = ?dropped.id, reason = dropped.reason, "dropped on adoption");
         }

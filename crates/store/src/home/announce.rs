@@ -56,8 +56,10 @@ impl Home {
 
     /// Before a change of an object that has its name by now: write the event.
     pub(super) fn draft_event_of(&self, kind: EventKind, entry: &Entry) -> Result<(), StoreError> {
-        let name = self.name_of(entry)?;
-        self.draft_event(kind, entry, &String::from_utf8_lossy(&name))
+        let name = String::from_utf8(self.name_of(entry)?).unwrap_or_default();
+        // One that was overwritten is no name of anything.
+        let is_right = self.names.hash(&name).0 == entry.name_hash;
+        self.draft_event(kind, entry, if is_right { &name } else { "" })
     }
 
     /// Before a change of an object with this full name: write the event. The one drafted before

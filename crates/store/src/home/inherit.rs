@@ -59,7 +59,7 @@ impl Home {
             kept.push((client, ObjectId::new(self.header.uid, generation, slot)));
         }
         Ok(Unfinished {
-            reserved: reserved.map(|(name, client)| (*client, name.clone())).collect(),
+            reserved: reserved.map(|(name, client)| (client, name.to_owned())).collect(),
             kept,
         })
     }
@@ -88,10 +88,10 @@ impl Home {
     pub fn renew(&mut self, client: ClientSlot, names: &[String], are_all: bool) -> Vec<bool> {
         if are_all {
             let needed: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-            self.reserved.retain(|name, owner| *owner != client || needed.contains(name.as_str()));
+            self.reserved.retain_of(client, |name| needed.contains(name));
         }
         let has = |home: &mut Self, name: &String| {
-            home.reserved.get(name) == Some(&client) || home.reserve(client, name).is_ok()
+            home.reserved.get(name) == Some(client) || home.reserve(client, name).is_ok()
         };
         names.iter().map(|name| has(self, name)).collect()
     }

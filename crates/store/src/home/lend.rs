@@ -1,7 +1,5 @@
 //! What the home lends to clients: a place in the table, hold blocks, ranges of the heap, names.
 
-use std::collections::hash_map::Entry as MapEntry;
-
 use farrow_memory::{Length, Proximity, Span};
 
 use super::{Home, Reclaimed};
@@ -74,7 +72,7 @@ impl Home {
         self.locals.area.set_proximity(client.0, Proximity::Remote);
         let hold_blocks = self.holds.take_all(client.0)?;
         let granted = self.locals_leave(client)?;
-        self.reserved.retain(|_, owner| *owner != client);
+        self.reserved.retain_of(client, |_| false);
         self.forget_kept(client);
         if let Some(account) = self.accounts.close(client) {
             self.blocks.disown(account);
@@ -175,15 +173,16 @@ impl Home {
         if self.reserved.len() >= max as usize {
             return Err(StoreError::TooManyObjects { max });
         }
-        match self.reserved.entry(name.to_owned()) {
-            MapEntry::Occupied(taken) => {
-                Err(StoreError::NameTaken { name: own_name(taken.key()).to_owned() })
-            }
-            MapEntry::Vacant(free) => {
-                free.insert(client);
-                Ok(())
-            }
+        if !self.reserved.insert(name, client) {
+            return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
         }
+        Ok(())
+    }
+
+    /// Memory that the names take that a client has reserved.
+    #[must_use]
+    pub fn reserved_bytes(&self, client: ClientSlot) -> usize {
+        self.reserved.bytes_of(client)
     }
 
     /// Whether an object has this full name, in memory or out of it.
@@ -196,13 +195,13 @@ impl Home {
 
     /// Full names that clients reserved.
     pub fn reserved_names(&self) -> impl Iterator<Item = &str> {
-        self.reserved.keys().map(String::as_str)
+        self.reserved.iter().map(|(name, _)| name)
     }
 
     /// Whether a client reserved this full name.
     #[must_use]
     pub fn is_reserved(&self, name: &str) -> bool {
-        self.reserved.contains_key(name)
+        self.reserved.get(name).is_some()
     }
 
     /// Let go of a name that the client reserved. One that it did not is left alone.
@@ -210,7 +209,7 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`] if this client did not reserve it.
     pub fn unreserve(&mut self, client: ClientSlot, name: &str) -> Result<(), StoreError> {
-        if self.reserved.get(name) != Some(&client) {
+        if self.reserved.get(name) != Some(client) {
             return Err(StoreError::NotFound { what: Target::Name(name).to_string() });
         }
         self.reserved.remove(name);

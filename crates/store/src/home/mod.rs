@@ -3,6 +3,7 @@
 mod accounts;
 mod adopt;
 mod adopt_local;
+mod adopt_names;
 mod announce;
 mod check;
 mod delete;
@@ -14,6 +15,7 @@ mod local;
 mod namespaces;
 mod overview;
 mod quarantine;
+mod reserved;
 mod restore;
 mod seal;
 mod settle;
@@ -21,7 +23,7 @@ mod spill;
 mod stats;
 mod takeover;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use farrow_memory::{FabricKind, Length, Offset, Region};
@@ -61,6 +63,7 @@ use crate::format::options::RegionOptions;
 use crate::tests::poison;
 use keep::Kept;
 use local::Locals;
+use reserved::Reserved;
 use restore::Loading;
 
 /// A region opened by the one process that may change it.
@@ -132,7 +135,7 @@ pub struct Home {
     /// Clients that went, and whose memory waits for their nodes.
     quarantined: BTreeSet<ClientSlot>,
     /// Names of objects in creation.
-    reserved: HashMap<String, ClientSlot>,
+    reserved: Reserved,
 }
 
 impl Home {

@@ -59,7 +59,7 @@ impl Home {
         }
         self.quarantined.insert(client);
         self.holds.silence(client.0);
-        self.reserved.retain(|_, owner| *owner != client);
+        self.reserved.retain_of(client, |_| false);
         self.forget_kept(client);
         let reclaimed = self.reclaim()?;
         let bytes = Length(self.grants.bytes_of(client.0));

@@ -256,7 +256,7 @@ impl Home {
     ) -> Result<(), StoreError> {
         self.check_name_for_client(client, name)?;
         let is_reservation_in_the_way = match self.reserved.get(name) {
-            Some(owner) => *owner != client || !is_reserved,
+            Some(owner) => owner != client || !is_reserved,
             None => false,
         };
         if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {

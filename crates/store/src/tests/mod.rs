@@ -4,6 +4,7 @@ mod accounts;
 mod batch_holds;
 mod cluster;
 mod damage;
+mod damaged_names;
 mod events;
 mod evict;
 mod evict_races;

@@ -206,7 +206,7 @@ impl Etcd {
 
     fn say_changed(&self) {
         if let Some(place) = Place::take(&self.words) {
-            self.events.push_with(Left::Event(PeerEvent::EtcdChanged), Some(place));
+            self.events.push_with(Left::Event(PeerEvent::EtcdChanged), vec![place]);
         }
     }
 }

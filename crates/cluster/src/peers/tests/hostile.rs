@@ -278,3 +278,55 @@ fn a_server_that_talks_nonsense_is_an_error_here() {
     let mut b = Node::new("b");
     a.ask_through(&mut b, 2);
 }
+
+/// Bodies that nobody takes have a total, and one node has a quarter of it: what is beyond is refused
+/// with the numbers, and another node is served.
+#[test]
+fn bodies_of_one_node_take_its_part_of_the_memory_and_come_back() {
+    let mut b = Node::new("b");
+    let (_, all) = b.peers.buffered_bytes();
+    let to = b.peers.local_address();
+    let (sender, refused) = std::sync::mpsc::channel();
+    let greedy = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let raw = Raw::new(to);
+            let calls = raw.calls().await.unwrap();
+            let asks = (0..8).map(|_| {
+                let (mut calls, sender) = (calls.clone(), sender.clone());
+                async move {
+                    let body = vec![7; ASK_BYTES_MAX].into();
+                    let from = "raw".to_owned();
+                    let question = Question { version: VERSION, from, incarnation: 7, body };
+                    let mut request = Request::new(question);
+                    request.set_timeout(Duration::from_secs(5));
+                    if let Err(status) = calls.ask(request).await {
+                        let _ = sender.send(status);
+                    }
+                }
+            });
+            futures_util::future::join_all(asks).await;
+        });
+    });
+    let status = refused.recv_timeout(LIMIT).unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains(&format!("of {} B free for this node", all / 4)), "{status}");
+    assert!(b.peers.buffered_bytes().0 <= all / 4);
+    let mut a = Node::new("a");
+    a.peers.ask(1, &b.address(), Bytes::from_static(b"?"), LIMIT).unwrap();
+    let (_, (token, body)) = b.next(|event| match event {
+        PeerEvent::Asked { token, from, body, .. } if from.as_str() == "a" => {
+            Some((*token, body.clone()))
+        }
+        _ => None,
+    });
+    b.peers.answer(token, body).unwrap();
+    assert_eq!(a.answered(1).unwrap().body, &b"?"[..]);
+    b.waiting.clear();
+    greedy.join().unwrap();
+    let until = Instant::now() + LIMIT;
+    while b.peers.buffered_bytes().0 > 0 {
+        assert!(Instant::now() < until, "{:?}", b.peers.buffered_bytes());
+        b.wait(Instant::now() + Duration::from_millis(10));
+        b.waiting.clear();
+    }
+}

@@ -1,6 +1,6 @@
 //! Names are one in the whole cluster: a request that takes some waits until they are granted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, own_name};
 
@@ -16,6 +16,10 @@ use crate::wire::{ReplyBody, RequestBody, WireError};
 
 /// Most requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
+
+/// What a name that is asked for takes beside its copies: the object that is to have it, and entries
+/// of tables.
+const NAME_COST_BYTES: usize = 512;
 
 /// A request that waits for its names.
 #[derive(Debug)]
@@ -52,12 +56,24 @@ impl Parked {
         self.waiting.len() + self.asleep.len()
     }
 
+    /// Memory that the requests of a session take, with the names that are asked for.
+    fn bytes_of(&self, session: SessionId) -> usize {
+        let waiting = self.waiting.values().chain(&self.asleep);
+        let names = waiting.filter(|one| one.session == session).flat_map(|one| &one.names);
+        names.map(|name| 4 * name.len() + NAME_COST_BYTES).sum()
+    }
+
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
         self.asleep.iter().map(|one| one.deadline_ms).min()
     }
 }
 
 impl NodeState {
+    /// Memory of the requests of a session that wait for names.
+    pub(in crate::protocol) fn parked_bytes(&self, session: SessionId) -> usize {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
+    }
+
     /// Parks a request that takes names, until the cluster grants them. `Err` gives back one that
     /// takes none, or none that is free here.
     pub(in crate::protocol) fn park(
@@ -152,12 +168,12 @@ impl NodeState {
             _ => return None,
         };
         let naming = &self.cluster.as_ref()?.naming;
-        let mut full = Vec::with_capacity(names.len());
+        let (mut full, mut seen) = (Vec::with_capacity(names.len()), BTreeSet::new());
         for name in names {
             let name = self.full_name(slot, name).ok()?;
             // One that was reserved may be held no more: this node was excluded since.
             let is_missing = !naming.holds(&name) && !self.home.has_name(&name).ok()?;
-            if is_missing && !full.contains(&name) {
+            if is_missing && seen.insert(name.clone()) {
                 full.push(name);
             }
         }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::questions::NAMES_MAX;
 use super::{Answer, Asked, NodeState, Question};
 use crate::protocol::Action;
-use crate::protocol::requests::answer_wait;
 use crate::protocol::rights::Rights;
 
 /// Names that one other node may wait for.
@@ -106,7 +105,8 @@ impl NodeState {
             if let Some(cluster) = &mut self.cluster {
                 cluster.awaited.by_own.remove(name);
             }
-            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+            self.waits.sealed(name);
         }
+        self.answer_waits(out);
     }
 }

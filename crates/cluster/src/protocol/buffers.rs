@@ -1,0 +1,285 @@
+//! The daemon's own memory that clients and other nodes make it hold: requests that are not whole,
+//! replies that are not read, requests that wait, names that are reserved. One total, shared fairly.
+//!
+//! Each session may always hold a little. Beyond that it may hold more as long as the total is not
+//! reached; when it is, only up to its share, the total divided by the sessions that hold more than a
+//! little. A session below its share then displaces the one that holds most above it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_store::ClientSlot;
+
+use super::SessionId;
+use super::node::NodeState;
+use crate::wire::{RequestBody, WireError};
+
+/// What a session may hold in any case: the buffer of one read, and short replies and waits. 1,024
+/// clients then hold 16 MiB at most.
+pub const HELD_BYTES_FREE: usize = 16 << 10;
+
+/// The total where none is asked for.
+pub const BUFFERS_BYTES_DEFAULT: usize = 128 << 20;
+
+/// The least total: four of the longest requests.
+pub const BUFFERS_BYTES_MIN: u64 = 16 << 20;
+
+/// What a name takes that a client reserves, beside its bytes.
+const NAME_COST_BYTES: usize = 64;
+
+/// What one session makes the daemon hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Held {
+    /// Requests and replies on its connection: these can be dropped.
+    buffered: usize,
+    /// Requests that wait and names: these stay until they are answered or given back.
+    waiting: usize,
+}
+
+impl Held {
+    fn all(self) -> usize {
+        self.buffered.saturating_add(self.waiting)
+    }
+}
+
+/// Who holds how much.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    max: usize,
+    /// What messages of other nodes take that were read and not looked at, and the most of it.
+    of_peers: (usize, usize),
+    total: usize,
+    waiting: usize,
+    /// Sessions that hold anything.
+    of: BTreeMap<SessionId, Held>,
+    /// Those that hold more than is free to all, by the bytes that can be dropped.
+    large: BTreeSet<(usize, SessionId)>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        let (of, large) = (BTreeMap::new(), BTreeSet::new());
+        Self { max: BUFFERS_BYTES_DEFAULT, of_peers: (0, 0), total: 0, waiting: 0, of, large }
+    }
+}
+
+impl Buffers {
+    fn held(&self, session: SessionId) -> Held {
+        self.of.get(&session).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, session: SessionId, now: Held) {
+        let before = self.held(session);
+        if before == now {
+            return;
+        }
+        self.total = self.total.saturating_sub(before.all()).saturating_add(now.all());
+        self.waiting = self.waiting.saturating_sub(before.waiting).saturating_add(now.waiting);
+        self.large.remove(&(before.buffered, session));
+        if now.all() > HELD_BYTES_FREE {
+            self.large.insert((now.buffered, session));
+        }
+        match now.all() {
+            0 => drop(self.of.remove(&session)),
+            _ => drop(self.of.insert(session, now)),
+        }
+    }
+
+    /// What one of the sessions that hold more than is free to all may hold, when all do.
+    fn share(&self) -> usize {
+        (self.max / self.large.len().max(1)).max(HELD_BYTES_FREE)
+    }
+
+    /// Whether a session may buffer so many bytes more.
+    fn may_buffer(&self, session: SessionId, more: usize) -> bool {
+        let all = self.held(session).all().saturating_add(more);
+        let fits = self.total.saturating_add(more) <= self.max;
+        all <= HELD_BYTES_FREE || fits || all <= self.share()
+    }
+
+    /// Whether so many bytes more may wait. These cannot be displaced, so all of them take no more
+    /// than half, and each session its share of that.
+    fn may_wait(&self, session: SessionId, more: usize) -> bool {
+        let waiting = self.held(session).waiting.saturating_add(more);
+        let fits = self.waiting.saturating_add(more) <= self.max / 2;
+        waiting <= HELD_BYTES_FREE || (fits && waiting <= (self.share() / 2).max(HELD_BYTES_FREE))
+    }
+
+    /// While the total is exceeded: the session to displace.
+    fn over(&self) -> Option<SessionId> {
+        let (buffered, session) = self.large.last()?;
+        (self.total > self.max && *buffered > HELD_BYTES_FREE).then_some(*session)
+    }
+
+    fn refused(&self, session: SessionId, more: usize) -> WireError {
+        WireError::QuotaExceeded {
+            whose: format!("this client in the node's buffers of {} B", self.max),
+            what: "bytes".to_owned(),
+            asked: more as u64,
+            used: self.held(session).all() as u64,
+            limit: self.share() as u64,
+            waiting: 0,
+            waited_ms: 0,
+        }
+    }
+}
+
+impl NodeState {
+    /// How much memory all clients and other nodes together may make the daemon hold.
+    pub fn set_buffers_max(&mut self, bytes: u64) {
+        let bytes = bytes.max(BUFFERS_BYTES_MIN);
+        self.buffers.max = usize::try_from(bytes).unwrap_or(usize::MAX);
+    }
+
+    /// Bytes held now, and the most of them.
+    pub fn buffers(&self) -> (u64, u64) {
+        let (of_peers, of_peers_max) = self.buffers.of_peers;
+        ((self.buffers.total + of_peers) as u64, (self.buffers.max + of_peers_max) as u64)
+    }
+
+    /// What other nodes' messages take that were read and not looked at, and the most of it.
+    pub fn note_peers_buffered(&mut self, of_peers: (usize, usize)) {
+        self.buffers.of_peers = of_peers;
+    }
+
+    /// A session buffers so many bytes now, requests and replies.
+    pub fn note_buffered(&mut self, session: SessionId, buffered: usize) {
+        let waiting = self.waiting_bytes(session);
+        self.buffers.set(session, Held { buffered, waiting });
+    }
+
+    /// Whether a session may buffer so many bytes more.
+    pub fn may_buffer(&self, session: SessionId, more: usize) -> bool {
+        self.buffers.may_buffer(session, more)
+    }
+
+    /// Replies that a session may leave unread before it is not served any more.
+    pub fn replies_max(&self, max: usize) -> usize {
+        let is_scarce = self.buffers.total > self.buffers.max / 2;
+        if is_scarce { max.min(self.buffers.share() / 2) } else { max }
+    }
+
+    /// While more is held than may be: the session to displace, and what it is told.
+    pub fn to_displace(&self) -> Option<(SessionId, WireError)> {
+        let session = self.buffers.over()?;
+        Some((session, self.buffers.refused(session, 0)))
+    }
+
+    /// What a session is told whose request did not get room in time.
+    pub fn no_room_to_buffer(&self, session: SessionId, more: usize) -> WireError {
+        self.buffers.refused(session, more)
+    }
+
+    /// What waits for a session: requests, and the names of its client.
+    fn waiting_bytes(&self, session: SessionId) -> usize {
+        let slot = self.sessions.get(&session).and_then(|one| one.slot);
+        let names = slot.map_or(0, |slot: ClientSlot| self.home.reserved_bytes(slot));
+        let parked = self.parked_bytes(session);
+        names + parked + self.waits.bytes_of(session) + self.watches.bytes_of(session)
+    }
+
+    /// Refuses a request that would keep more names for its client than that may.
+    pub(super) fn check_names(
+        &mut self,
+        session: SessionId,
+        body: &RequestBody,
+    ) -> Result<(), WireError> {
+        match body {
+            RequestBody::Reserve { names } | RequestBody::Renew { names, .. } => {
+                let bytes = names.iter().map(|name| name.len() + NAME_COST_BYTES).sum();
+                self.check_waiting(session, bytes)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a request that would keep more than the session may.
+    pub(super) fn check_waiting(
+        &mut self,
+        session: SessionId,
+        more: usize,
+    ) -> Result<(), WireError> {
+        let buffered = self.buffers.held(session).buffered;
+        self.note_buffered(session, buffered);
+        match self.buffers.may_wait(session, more) {
+            true => Ok(()),
+            false => Err(self.buffers.refused(session, more)),
+        }
+    }
+
+    /// A session ended.
+    pub(super) fn forget_buffers(&mut self, session: SessionId) {
+        self.buffers.set(session, Held::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn buffers(max: usize) -> Buffers {
+        Buffers { max, ..Buffers::default() }
+    }
+
+    fn buffered(buffered: usize) -> Held {
+        Held { buffered, waiting: 0 }
+    }
+
+    #[test]
+    fn one_alone_may_hold_all_and_makes_way_for_another() {
+        let mut all = buffers(16 * MIB);
+        let (greedy, modest) = (SessionId(1), SessionId(2));
+        assert!(all.may_buffer(greedy, 16 * MIB) && !all.may_buffer(greedy, 17 * MIB));
+        all.set(greedy, buffered(16 * MIB));
+        assert_eq!(all.over(), None, "no more than may be");
+        assert!(!all.may_buffer(greedy, 1));
+        // As long as it is alone its share is all there is.
+        assert!(all.may_buffer(modest, MIB));
+        all.set(modest, buffered(MIB));
+        assert_eq!(all.over(), Some(greedy));
+        all.set(greedy, Held::default());
+        assert_eq!((all.over(), all.total), (None, MIB));
+        all.set(modest, Held::default());
+        assert_eq!((all.total, all.of.len(), all.large.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn six_hundred_get_a_share_each_and_never_more_than_the_total_is_left() {
+        let mut all = buffers(64 * MIB);
+        for round in 0..40 {
+            for session in (0..600).map(SessionId) {
+                let more = 64 << 10;
+                if all.may_buffer(session, more) {
+                    let now = all.held(session).buffered + more;
+                    all.set(session, buffered(now));
+                }
+                while let Some(over) = all.over() {
+                    assert_ne!(all.held(over).buffered, 0);
+                    all.set(over, Held::default());
+                }
+                assert!(all.total <= all.max, "round {round}: {}", all.total);
+            }
+        }
+        // One that asks for little is served whatever the others do.
+        assert!(all.may_buffer(SessionId(1000), HELD_BYTES_FREE));
+        assert!(all.may_buffer(SessionId(1000), all.share()));
+    }
+
+    #[test]
+    fn what_waits_takes_half_at_most_and_leaves_a_little_to_all() {
+        let mut all = buffers(16 * MIB);
+        let mut total = 0;
+        for session in (0..100).map(SessionId) {
+            let mut waiting = 0;
+            while all.may_wait(session, 1024) {
+                waiting += 1024;
+                all.set(session, Held { buffered: 0, waiting });
+            }
+            assert!(waiting >= HELD_BYTES_FREE);
+            total += waiting;
+        }
+        assert!(total <= 8 * MIB + 100 * HELD_BYTES_FREE, "{total}");
+        assert_eq!(all.over(), None, "nothing of it can be displaced");
+    }
+}
