@@ -237,6 +237,7 @@ impl NodeState {
         self.watches.forget(id);
         self.show_fewer_watched();
         self.sync_ended(id);
+        self.forget_lookups(id);
         let session = self.sessions.remove(&id)?;
         self.silent.remove(&(session.hello_by_ms, id));
         let slot = session.slot?;
@@ -463,6 +464,14 @@ impl NodeState {
                 match self.restore(session, seq, ObjectId { hi, lo }, now_ms) {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::FindLost { name }, Some(slot)) => {
+                let full = self.full_name(slot, &name);
+                match full.and_then(|full| self.find_lost((session, seq), &full, out)) {
+                    Ok(None) => return,
+                    Ok(Some(found)) => Ok(found),
                     Err(error) => Err(error),
                 }
             }

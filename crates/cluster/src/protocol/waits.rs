@@ -82,6 +82,12 @@ impl Waits {
         done.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
+    /// Takes out the waits for a name that cannot be had here.
+    pub(super) fn failed(&mut self, name: &str) -> Vec<Wait> {
+        let ids = self.by_name.remove(name).unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
     /// Takes out the waits whose time is over.
     pub(super) fn expired(&mut self, now_ms: u64) -> Vec<Wait> {
         let mut over = Vec::new();

@@ -429,8 +429,8 @@ impl Server {
         if let Some(reason) = failed {
             let mut actions = Vec::new();
             self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
-            // Nothing but a later try can come of it.
-            drop(actions);
+            // A client may wait for it; else nothing but a later try comes of it.
+            self.perform(actions);
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod agreement;
 mod guests;
+mod lookups;
 mod names;
 mod neighbours;
 mod numbers;
@@ -35,6 +36,7 @@ use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
+use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
 use waits::Awaited;
@@ -191,6 +193,13 @@ pub(in crate::protocol) enum Asked {
     Clean(ClientSlot),
     /// Names that clients wait for.
     Await(String),
+    /// Whether a node whose memory is not mapped has a name.
+    Has {
+        /// Which lookup.
+        lookup: u64,
+        /// The node that is asked.
+        node: String,
+    },
     /// Something that the other node has to hear of: told again until it has, for a while.
     Told {
         /// Which node.
@@ -231,6 +240,7 @@ pub(in crate::protocol) struct Cluster {
     neighbours: BTreeMap<String, Neighbour>,
     parked: Parked,
     awaited: Awaited,
+    lookups: Lookups,
     asked: BTreeMap<u64, Asked>,
     next_token: u64,
     /// Guests without a connection, each with when its node is asked again.
@@ -281,6 +291,7 @@ impl NodeState {
             neighbours: BTreeMap::new(),
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
+            lookups: Lookups::default(),
             asked: BTreeMap::new(),
             next_token: 0,
             watched: BTreeMap::new(),
@@ -482,6 +493,20 @@ impl NodeState {
         about: Asked,
         out: &mut Vec<Action>,
     ) -> bool {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
+        self.ask_node_within(node, question, about, timeout_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with a time for the answer.
+    fn ask_node_within(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: Asked,
+        timeout_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let Some(cluster) = &mut self.cluster else {
             return false;
         };
@@ -500,7 +525,7 @@ impl NodeState {
             address: neighbour.member.address.clone(),
             incarnation: cluster.incarnation,
             body,
-            timeout_ms: cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX),
+            timeout_ms,
         }));
         true
     }
@@ -537,6 +562,9 @@ impl NodeState {
             (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
+            }
+            (Asked::Has { lookup, node }, answer) => {
+                self.lookup_answered(lookup, &node, answer, out);
             }
             (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
             (Asked::Sync(number), Ok(Answer::No(_))) => self.sync_refused(number, now_ms),
@@ -606,6 +634,7 @@ impl NodeState {
                 self.sealed_elsewhere(from, &names, out);
                 Some(Answer::Done)
             }
+            Question::Has { names } => Some(self.has_names(&names)),
         }
     }
 

@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::questions::NAMES_MAX;
 use super::{Answer, Asked, NodeState, Question};
 use crate::protocol::Action;
+use crate::protocol::admission::answer_to;
 use crate::protocol::requests::answer_wait;
 use crate::protocol::rights::Rights;
+use crate::protocol::waits::Wait;
 
 /// Names that one other node may wait for.
 const AWAITED_MAX: usize = 65_536;
@@ -100,13 +102,23 @@ impl NodeState {
 
     /// Names were sealed in the memory of another node.
     pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
+        let unreachable = self.unread_members().iter().any(|one| one == node);
+        let unreachable = unreachable.then(|| self.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
             // Its word is not taken for it: a client that is woken for nothing waits again.
             tracing::debug!(node, name, "sealed elsewhere");
             if let Some(cluster) = &mut self.cluster {
                 cluster.awaited.by_own.remove(name);
             }
-            out.extend(self.waits.sealed(name).into_iter().map(answer_wait));
+            match &unreachable {
+                None => out.extend(self.waits.sealed(name).into_iter().map(answer_wait)),
+                // To say that it is there would be wrong: nobody here can get it.
+                Some(error) => {
+                    let failed = self.waits.failed(name).into_iter();
+                    let answer = |wait: Wait| answer_to(wait.session, wait.seq, Err(error.clone()));
+                    out.extend(failed.map(answer));
+                }
+            }
         }
     }
 }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::debt::{Debt, batches};
 use super::registrar::Registrar;
+use super::unread::Undecided;
 use super::{
-    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Verdict, hash_of_member,
-    highest, is_name,
+    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
+    hash_of_member, highest, is_name,
 };
 use crate::protocol::membership::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -66,9 +67,25 @@ pub struct Naming {
     /// The last session of each member that is known.
     sessions: BTreeMap<(NodeNumber, Incarnation), u64>,
     pub(super) registrar: Registrar,
-    /// A fault that the tests must notice.
+    /// Whose directories this node cannot read.
+    unread: Unread,
+    /// Faults that the tests must notice.
     #[cfg(test)]
     pub(super) hears_old_epochs: bool,
+    #[cfg(test)]
+    pub(super) unread_fault: Option<UnreadFault>,
+}
+
+/// Faults of a registrar that cannot read all directories.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnreadFault {
+    /// What cannot be read is taken for empty.
+    AsksNobody,
+    /// The first answer decides.
+    AsksOne,
+    /// A name is not kept for its home while others are asked.
+    LetsOthersIn,
 }
 
 impl Naming {
@@ -90,8 +107,11 @@ impl Naming {
             debts: BTreeMap::new(),
             sessions: BTreeMap::new(),
             registrar: Registrar::default(),
+            unread: Unread::default(),
             #[cfg(test)]
             hears_old_epochs: false,
+            #[cfg(test)]
+            unread_fault: None,
         }
     }
 
@@ -105,6 +125,11 @@ impl Naming {
     /// All names that are held, to be handed over to the next process of the same life.
     pub fn held(&self) -> impl Iterator<Item = &str> {
         self.held.iter().map(String::as_str)
+    }
+
+    /// Whose directories cannot be read from now on. To be called before whatever `exists` is given to.
+    pub fn set_unread(&mut self, unread: Unread) {
+        self.unread = unread;
     }
 
     /// A view was installed. One without this node is taken as [`Self::outcast`].
@@ -177,6 +202,7 @@ impl Naming {
     pub fn lease(&mut self, has_lease: bool, out: &mut Vec<Output>) {
         self.has_lease = has_lease;
         if !has_lease {
+            self.registrar.undecided.clear();
             for claim in std::mem::take(&mut self.claims).into_values() {
                 self.owe_settled(claim.names);
             }
@@ -219,7 +245,9 @@ impl Naming {
             } else if self.held.len() + self.pending.len() >= NAMES_MAX {
                 Some(Refusal::TooMany { limit: NAMES_MAX })
             } else {
-                None
+                let refused =
+                    |node| if exists(&name) { Refusal::Taken } else { Refusal::Unread { node } };
+                self.unread.lost.map(refused)
             };
             results.push(refusal.map(Err));
             if refusal.is_none() {
@@ -231,7 +259,8 @@ impl Naming {
         self.asks.insert(id, Ask { ticket, deadline_ms, results, left });
         self.claim(id, asked);
         self.answer_if_whole(id, out);
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         self.pay(now_ms, out);
     }
 
@@ -309,10 +338,20 @@ impl Naming {
             }
             Body::Claim { claim, names } if is_asked => {
                 let may_grant = self.has_lease && self.registrar.is_settled();
-                (may_grant && self.registrar.is_newest(from, session, serial)).then(|| {
-                    let asks = (exists, may_name);
-                    Body::Claimed { claim, verdicts: self.registrar.claim(from, &names, asks) }
-                })
+                if may_grant && self.registrar.is_newest(from, session, serial) {
+                    self.consider((from, session, serial), claim, names, (exists, may_name));
+                }
+                None
+            }
+            Body::Query { question, names } => {
+                let taken = names.iter().map(|name| exists(name)).collect();
+                let answer = Body::Queried { question, taken };
+                self.send(from, (session, registrar), serial, answer, out);
+                None
+            }
+            Body::Queried { question, taken } if is_asked => {
+                self.queried(from, question, &taken);
+                None
             }
             Body::Settle { names } if is_asked => {
                 self.registrar.is_newest(from, session, serial).then(|| {
@@ -337,8 +376,79 @@ impl Naming {
         if let Some(body) = answer {
             self.send(from, (session, self.session), serial, body, out);
         }
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         self.pay(now_ms, out);
+    }
+
+    /// Decides on a claim as far as this node can read, and has the others asked.
+    fn consider(
+        &mut self,
+        (home, session, serial): (NodeNumber, u64, u64),
+        claim: u64,
+        names: Vec<String>,
+        asks: NameChecks<'_>,
+    ) {
+        let undecided = &self.registrar.undecided;
+        if undecided.has(home, claim) || !undecided.has_room(home, names.len()) {
+            return;
+        }
+        let own = self.members.as_ref().map(|members| members.own);
+        // Those that were granted before go on: the answer may have been lost.
+        let is_in_flight = |name: &String| self.registrar.is_in_flight(home, name);
+        let had: Vec<bool> = names.iter().map(is_in_flight).collect();
+        let mut verdicts = self.registrar.claim(home, &names, asks);
+        if let Some(lost) = self.unread.lost {
+            for ((verdict, name), had) in verdicts.iter_mut().zip(&names).zip(had) {
+                if *verdict == Verdict::Granted && !had {
+                    *verdict = Verdict::Unread(lost);
+                    self.registrar.settle(home, std::slice::from_ref(name));
+                }
+            }
+        }
+        // The home looks into its own directory before it asks.
+        let known = [Some(home), own].into_iter().flatten().collect();
+        let waiting = self.registrar.members().and(self.unread.members).without(known);
+        #[cfg(test)]
+        let waiting = match self.unread_fault {
+            Some(UnreadFault::AsksNobody) => Default::default(),
+            Some(UnreadFault::AsksOne) => {
+                NodeNumber::all().find(|one| waiting.has(*one)).into_iter().collect()
+            }
+            Some(UnreadFault::LetsOthersIn) if !waiting.is_empty() => {
+                self.registrar.settle(home, &names);
+                waiting
+            }
+            _ => waiting,
+        };
+        let question = self.next_id();
+        let next_ms = 0;
+        let claim = Undecided { home, claim, session, serial, names, verdicts, waiting, next_ms };
+        self.registrar.undecided.add(question, claim);
+    }
+
+    /// A member says which names it has.
+    fn queried(&mut self, from: NodeNumber, question: u64, taken: &[bool]) {
+        if let Some((home, names)) = self.registrar.undecided.answered(question, from, taken) {
+            self.registrar.settle(home, &names);
+        }
+    }
+
+    /// Answers the claims on which nothing is left to be found out.
+    fn decide(&mut self, out: &mut Vec<Output>) {
+        let own = self.members.as_ref().map(|members| members.own);
+        for decided in self.registrar.undecided.take_decided() {
+            let Undecided { home, claim, session, serial, verdicts, .. } = decided;
+            if !self.has_lease {
+                continue;
+            }
+            if own == Some(home) {
+                self.claimed(home, claim, &verdicts, out);
+            } else {
+                let body = Body::Claimed { claim, verdicts };
+                self.send(home, (session, self.session), serial, body, out);
+            }
+        }
     }
 
     /// A process of a member that was not known yet: as a registrar it knows nothing.
@@ -388,6 +498,7 @@ impl Naming {
                 Verdict::Granted => Ok(()),
                 Verdict::Taken => Err(Refusal::Taken),
                 Verdict::NotAllowed => Err(Refusal::NotAllowed { registrar: from }),
+                Verdict::Unread(node) => Err(Refusal::Unread { node: *node }),
             };
             if result.is_ok() {
                 self.held.insert(name);
@@ -420,7 +531,8 @@ impl Naming {
 
     /// Time went by. Due at [`Self::next_deadline_ms`].
     pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         let late = self.asks.iter().filter(|(_, ask)| ask.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {
@@ -454,22 +566,24 @@ impl Naming {
         let debts = self.debts.values().filter(|debt| !debt.is_paid());
         asks.chain(claims.map(|claim| claim.next_ms))
             .chain(debts.map(|debt| debt.next_ms))
+            .chain(self.registrar.undecided.next_deadline_ms())
             .min()
             .unwrap_or(u64::MAX)
     }
 
-    /// Decides claims of which this node is the registrar itself.
-    fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
+    /// Considers claims of which this node is the registrar itself.
+    fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool) {
         let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
         if !self.has_lease || !self.registrar.is_settled() {
             return;
         }
-        let claims = self.claims.iter().filter(|(_, claim)| claim.to == own);
-        let claims: Vec<u64> = claims.map(|(id, _)| *id).collect();
-        for id in claims {
-            let Some(claim) = self.claims.get(&id) else { continue };
-            let verdicts = self.registrar.claim(own, &claim.names, (exists, &|_| true));
-            self.claimed(own, id, &verdicts, out);
+        let undecided = &self.registrar.undecided;
+        let claims = self.claims.iter();
+        let claims = claims.filter(|(id, claim)| claim.to == own && !undecided.has(own, **id));
+        let claims: Vec<(u64, Vec<String>)> =
+            claims.map(|(id, claim)| (*id, claim.names.clone())).collect();
+        for (id, names) in claims {
+            self.consider((own, self.session, self.serial), id, names, (exists, &|_| true));
         }
     }
 
@@ -498,6 +612,12 @@ impl Naming {
                 claim.is_again |= claim.next_ms > 0;
                 claim.next_ms = now_ms.saturating_add(RETRY_MS);
                 due.push((claim.to, Body::Claim { claim: *id, names: claim.names.clone() }));
+            }
+        }
+        for (question, members, names) in self.registrar.undecided.due(now_ms, RETRY_MS) {
+            for to in NodeNumber::all().filter(|number| members.has(*number)) {
+                let body = Body::Query { question, names: names.clone() };
+                self.send(to, (0, self.session), 0, body, out);
             }
         }
         for (to, body) in due {
