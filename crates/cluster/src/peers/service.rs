@@ -10,10 +10,12 @@ use tokio::sync::oneshot;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::address::{AskedToken, SeatId};
+use super::error::shorten;
 use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
 use super::queue::{EventQueue, Left};
+use super::troubles::Troubles;
 use super::{PeerEvent, SeatProcess, seat};
 
 /// Longest that a question is kept, whatever its deadline.
@@ -26,6 +28,7 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
+    pub(super) troubles: Arc<Troubles>,
     pub(super) limits: PeerLimits,
     pub(super) asked: AtomicU64,
     pub(super) seats: AtomicU64,
@@ -50,7 +53,9 @@ impl node_server::Node for Service {
     async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
         let (caller, _place) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
-        let from = caller.check(version, &from)?;
+        let from = caller.check(version, &from).inspect_err(|status| {
+            self.troubles.refused(&shorten(&from), status.message());
+        })?;
         if body.len() > LETTER_BYTES_MAX {
             return Err(too_long(body.len(), LETTER_BYTES_MAX));
         }

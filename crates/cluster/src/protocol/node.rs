@@ -144,6 +144,8 @@ pub struct NodeState {
     pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
+    /// Why it has to end, if it was not told to.
+    pub(super) failure: Option<String>,
     pub(super) sync: Sync,
     /// The other nodes, if it is one of several.
     pub(super) cluster: Option<Box<Cluster>>,
@@ -194,6 +196,7 @@ impl NodeState {
             turns: 0,
             started_ms: now_ms,
             is_stopping: false,
+            failure: None,
             sync: Sync::default(),
             cluster: None,
         }
@@ -202,6 +205,11 @@ impl NodeState {
     /// The store, for tests and for the server's checks.
     pub fn home(&self) -> &Home {
         &self.home
+    }
+
+    /// Why it ended, if that is an error.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Number of clients, connected or expected back.

@@ -11,6 +11,7 @@ mod neighbours;
 mod numbers;
 mod offer;
 mod questions;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -39,6 +40,8 @@ use agreement::{Agreement, Outcome};
 use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
+use offer::info_of;
+use strangers::Strangers;
 use waits::Awaited;
 
 /// How long a question to another node may take, in leases: what is to be found out does not
@@ -241,6 +244,9 @@ pub(in crate::protocol) struct Cluster {
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
+    strangers: Strangers,
+    /// It was in a view since this daemon began.
+    was_member: bool,
     asked: BTreeMap<u64, Asked>,
     next_token: u64,
     /// Guests without a connection, each with when its node is asked again.
@@ -272,7 +278,7 @@ impl NodeState {
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
-            info: options.offer.encode().unwrap_or_default(),
+            info: info_of(&options.offer, options.lease_ms),
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
             incarnation: Incarnation(options.incarnation),
@@ -292,6 +298,8 @@ impl NodeState {
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
             lookups: Lookups::default(),
+            strangers: Strangers::default(),
+            was_member: false,
             asked: BTreeMap::new(),
             next_token: 0,
             watched: BTreeMap::new(),
@@ -317,9 +325,9 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        if self.cluster.is_none() {
             return;
-        };
+        }
         let Ok(letter) = postcard::from_bytes::<Letter>(body) else {
             tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
             return;
@@ -328,7 +336,13 @@ impl NodeState {
             tracing::warn!(from, name = %letter.from.name, "a letter in another's name");
             return;
         }
-        let outcomes = cluster.membership.handle(letter, now_ms);
+        let outcomes = match self.refuse_lease(&letter, now_ms) {
+            Some(outcomes) => outcomes,
+            None => self
+                .cluster
+                .as_mut()
+                .map_or_else(Vec::new, |cluster| cluster.membership.handle(letter, now_ms)),
+        };
         self.perform_membership(outcomes, now_ms, out);
         self.tell_roster();
     }
@@ -437,7 +451,7 @@ impl NodeState {
                 self.sync_outcast(now_ms, out);
             }
             Output::Left => cluster.has_left = true,
-            Output::Clash(clash) => tracing::error!(%clash, "cluster"),
+            Output::Clash(clash) => self.clashed(&clash, now_ms, out),
         }
     }
 
@@ -719,8 +733,11 @@ impl NodeState {
         }
     }
 
+    /// As [`Self::roster`], with the nodes that are to be joined and are no members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
-        ReplyBody::Nodes(self.roster())
+        let mut roster = self.roster();
+        roster.nodes.extend(self.not_joined());
+        ReplyBody::Nodes(roster)
     }
 
     /// Tells clients of the nodes, if something changed.

@@ -137,6 +137,7 @@ impl NodeState {
         };
         tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
         cluster.has_news = true;
+        cluster.was_member = true;
         let mut lost = Vec::new();
         for (name, neighbour) in &mut cluster.neighbours {
             if !neighbour.is_lost() && view.named(&neighbour.member.name).is_none() {
