@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustls::{AlertDescription, CertificateError};
+use rustls::CertificateError;
 use tonic::Code;
 
 use super::error::{PeerError, shorten};
@@ -76,11 +76,14 @@ impl Fared {
         };
         let now = Instant::now();
         let since = failing.as_ref().map_or(now, |(since, _)| *since);
-        let may_be_starting =
-            matches!(error, PeerError::Unreachable { .. } | PeerError::Deadline { .. })
-                && !cause.contains(CERTIFICATE)
-                && !cause.contains(TLS);
-        if !may_be_starting || now.saturating_duration_since(since) >= STARTING_MAX {
+        let is_certain = is_about_tls(&cause) || matches!(error, PeerError::WrongNode { .. });
+        // That a connection ended says less than why it does, which is known at another time.
+        let is_vague = !is_certain && !cause.contains("os error");
+        if is_vague && failing.as_ref().is_some_and(|(_, known)| is_about_tls(known)) {
+            return None;
+        }
+        let is_refused = cause.starts_with(REFUSED);
+        if is_certain || is_refused || now.saturating_duration_since(since) >= STARTING_MAX {
             troubles.unreached(peer, &cause);
         }
         let is_news = failing.as_ref().is_none_or(|(_, known)| *known != cause);
@@ -89,8 +92,13 @@ impl Fared {
     }
 }
 
-const CERTIFICATE: &str = "certificate";
-const TLS: &str = "TLS";
+/// Begin of what is said where the other node answered.
+const REFUSED: &str = "it refuses this node";
+
+/// Whether a cause tells of certificates, or of plain text.
+fn is_about_tls(cause: &str) -> bool {
+    cause.contains("certificate") || cause.contains("TLS")
+}
 
 /// Why a connection ended, once that is known.
 #[derive(Debug, Default)]
@@ -119,7 +127,7 @@ pub(super) fn cause_of_call(error: &PeerError, ended: Option<String>, is_plain: 
                 | Code::ResourceExhausted
                 | Code::Unimplemented,
             reason,
-        } => format!("it refuses this node: {reason}"),
+        } => format!("{REFUSED}: {reason}"),
         PeerError::Refused { .. } if is_plain => {
             let why = ended.unwrap_or_else(|| error.to_string());
             format!("it does not answer in plain text, so it may speak TLS (--certs): {why}")
@@ -137,6 +145,10 @@ pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
             return shorten(&meaning(tls));
         }
         let text = error.to_string();
+        // HTTP/2 keeps no more than the text of it.
+        if let Some((_, alert)) = text.split_once(ALERT) {
+            return shorten(&format!("{}: {ALERT}{alert}", of_alert(alert)));
+        }
         if words.last().is_some_and(|last| !last.contains(&text)) {
             words.push(text);
         }
@@ -168,21 +180,29 @@ fn meaning(error: &rustls::Error) -> String {
         ) => "its certificate is not for the host or node that was called",
         rustls::Error::InvalidCertificate(_) => "its certificate cannot be used",
         rustls::Error::NoCertificatesPresented => "it shows no certificate (--certs)",
-        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
-            "it says that this node's certificate has expired, or is not valid yet by its clock"
-        }
-        rustls::Error::AlertReceived(
-            AlertDescription::UnknownCA
-            | AlertDescription::DecryptError
-            | AlertDescription::BadCertificate
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRequired,
-        ) => "it does not accept this node's certificate (--certs)",
+        rustls::Error::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
         rustls::Error::InvalidMessage(_) => "it does not speak TLS: it may use --plaintext",
         _ => "TLS failed",
     };
     format!("{meaning}: {error}")
+}
+
+/// What rustls says before the name of an alert that the other side sent.
+const ALERT: &str = "received fatal alert: ";
+
+fn of_alert(alert: &str) -> &'static str {
+    match alert.trim() {
+        "CertificateExpired" => {
+            "it says that this node's certificate has expired, or is not valid yet by its clock"
+        }
+        "UnknownCA"
+        | "DecryptError"
+        | "BadCertificate"
+        | "CertificateUnknown"
+        | "UnsupportedCertificate"
+        | "CertificateRequired" => "it does not accept this node's certificate (--certs)",
+        _ => "TLS failed",
+    }
 }
 
 #[cfg(test)]
