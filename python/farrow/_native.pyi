@@ -155,7 +155,9 @@ class Client:
     def forget_node(self, name: str) -> None:
         """Say that all processes of a lost node have ended: what they held comes back.
 
-        Memory that they still read would be given to others, so be sure.
+        Memory that they still read would be given to others, so be sure.  Where this client's node
+        could not read which names the lost one had, those are free from here on: tell each node
+        that remains.
 
         Raises:
             InvalidArgument: the node is not lost, or not known.

@@ -404,7 +404,8 @@ impl Client {
     }
 
     /// Tells the node that all processes of a lost one have ended: what they held comes back.
-    /// Memory that they still read would be given to others, so be sure.
+    /// Memory that they still read would be given to others, so be sure. Where this node could not read
+    /// which names the lost one had, those are free from here on: tell each node that remains.
     ///
     /// # Errors
     ///

@@ -11,32 +11,53 @@ use tonic::Code;
 
 use super::error::{PeerError, shorten};
 
-/// The same cause of the same peer is told again after this long.
+/// The same cause of the same peer is told again after this long, then after twice as long each time: a
+/// node that left is called for as long as its cluster runs.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Most causes that are remembered; strangers can make up no more.
+/// Longest such pause, in doublings: 17 hours.
+const DOUBLINGS_MAX: u32 = 10;
+
+/// Most causes that are told in one such time; strangers can make up no more.
 const CAUSES_MAX: usize = 256;
 
 /// A node that does not listen may be starting: nodes of a cluster are started one after the other.
 const STARTING_MAX: Duration = Duration::from_secs(2);
 
+/// When a cause was told last, and how often before.
+#[derive(Debug)]
+struct Told {
+    at: Instant,
+    times: u32,
+}
+
 /// What was told of each peer, and when.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
-    told: Mutex<BTreeMap<(String, String), Instant>>,
+    told: Mutex<BTreeMap<(String, String), Told>>,
 }
 
 impl Troubles {
     /// Whether a cause is to be told now.
     fn is_due(&self, peer: &str, cause: &str, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, at| now.saturating_duration_since(*at) < AGAIN);
         // Times and ports differ from one try to the next.
         let cause = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
         let key = (peer.to_owned(), cause);
-        let is_due = !told.contains_key(&key) && told.len() < CAUSES_MAX;
+        if let Some(told) = told.get_mut(&key) {
+            let pause = AGAIN.saturating_mul(1 << told.times.min(DOUBLINGS_MAX));
+            let is_due = now.saturating_duration_since(told.at) >= pause;
+            if is_due {
+                *told = Told { at: now, times: told.times.saturating_add(1) };
+            }
+            return is_due;
+        }
+        if told.len() >= CAUSES_MAX {
+            told.retain(|_, told| now.saturating_duration_since(told.at) < AGAIN);
+        }
+        let is_due = told.len() < CAUSES_MAX;
         if is_due {
-            told.insert(key, now);
+            told.insert(key, Told { at: now, times: 0 });
         }
         is_due
     }
@@ -210,13 +231,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once_a_minute_whatever_numbers_are_in_it() {
+    fn a_cause_is_told_once_a_minute_at_most_whatever_numbers_are_in_it() {
         let (troubles, now) = (Troubles::default(), Instant::now());
         assert!(troubles.is_due("a", "expired at 17", now));
         assert!(!troubles.is_due("a", "expired at 18", now + AGAIN / 2));
         assert!(troubles.is_due("b", "expired at 18", now + AGAIN / 2));
         assert!(troubles.is_due("a", "refused", now + AGAIN / 2));
         assert!(troubles.is_due("a", "expired at 19", now + AGAIN));
+        assert!(!troubles.is_due("a", "expired at 19", now + 2 * AGAIN));
+        assert!(troubles.is_due("a", "expired at 19", now + 3 * AGAIN));
+    }
+
+    #[test]
+    fn what_a_node_says_is_told_before_what_became_of_the_connection() {
+        let refused = |code, reason: &str| PeerError::Refused { code, reason: reason.to_owned() };
+        let version = refused(Code::FailedPrecondition, "version 2 of the protocol");
+        let cause = cause_of_call(&version, Some("closed".to_owned()), true);
+        assert_eq!(cause, "it refuses this node: version 2 of the protocol");
+        let closed = refused(Code::Unknown, "transport error");
+        assert!(cause_of_call(&closed, None, true).contains("--certs"));
+        assert_eq!(cause_of_call(&closed, Some("an alert".to_owned()), false), "an alert");
     }
 
     #[test]
@@ -225,5 +259,6 @@ mod tests {
         let name = |n: usize| char::from_u32(0x4e00 + n as u32).unwrap().to_string();
         let told = (0..2 * CAUSES_MAX).filter(|n| troubles.is_due(&name(*n), "x", now)).count();
         assert_eq!(told, CAUSES_MAX);
+        assert!(troubles.is_due("x", "x", now + AGAIN));
     }
 }

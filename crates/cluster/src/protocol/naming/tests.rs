@@ -133,7 +133,7 @@ impl World {
             world.nodes.push(node);
         }
         // In two of three runs.
-        for node in 0..if seed % 3 > 0 { count } else { 0 } {
+        for node in 0..if seed.is_multiple_of(3) { 0 } else { count } {
             for other in (0..count).filter(|other| *other != node) {
                 world.reads[node][other] = world.below(2) == 0;
             }

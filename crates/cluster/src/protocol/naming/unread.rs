@@ -7,11 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{NAMES_MAX, Verdict};
+use super::{NAMES_MAX, RETRY_MS, Verdict};
 use crate::protocol::membership::{NodeNumber, NodeSet};
 
 /// Most claims of one home that wait at a time: the home sends the others again.
 const CLAIMS_MAX: usize = 1024;
+
+/// The pause between two questions about a claim doubles so often, to 400 ms: a member that is slow is not
+/// asked for megabytes of names twenty times a second.
+const DOUBLINGS_MAX: u32 = 3;
 
 /// A claim that is not decided yet.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(super) struct Undecided {
     /// Members that have not answered.
     pub(super) waiting: NodeSet,
     pub(super) next_ms: u64,
+    /// How often they were asked.
+    pub(super) times: u32,
 }
 
 impl Undecided {
@@ -120,11 +126,12 @@ impl UndecidedClaims {
         decided.into_iter().filter_map(|id| self.all.remove(&id)).collect()
     }
 
-    /// Questions that are due by now; they are due again after `pause_ms`.
-    pub(super) fn due(&mut self, now_ms: u64, pause_ms: u64) -> Vec<(u64, NodeSet, Vec<String>)> {
+    /// Questions that are due by now. They are due again after a pause, which grows.
+    pub(super) fn due(&mut self, now_ms: u64) -> Vec<(u64, NodeSet, Vec<String>)> {
         let due = self.all.iter_mut().filter(|(_, one)| one.next_ms <= now_ms);
         due.map(|(question, one)| {
-            one.next_ms = now_ms.saturating_add(pause_ms);
+            one.next_ms = now_ms.saturating_add(RETRY_MS << one.times.min(DOUBLINGS_MAX));
+            one.times = one.times.saturating_add(1);
             (*question, one.waiting, one.names.clone())
         })
         .collect()
@@ -153,6 +160,7 @@ mod unit {
             verdicts: vec![Verdict::Granted; names.len()],
             waiting: [number(1), number(2)].into_iter().collect(),
             next_ms: 0,
+            times: 0,
         }
     }
 
