@@ -15,9 +15,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import LIMIT_SECONDS, Node, wait_until
 
 import farrow
+from conftest import LIMIT_SECONDS, Node, wait_until
 from farrow.cli import main
 
 if TYPE_CHECKING:
