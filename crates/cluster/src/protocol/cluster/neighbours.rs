@@ -9,7 +9,7 @@ use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
 use super::offer::Offer;
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
-use crate::protocol::membership::{Member, Reach as Heard, View};
+use crate::protocol::membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
 use crate::protocol::naming::Unread;
 use crate::wire::{Reach, RosterNode, WireError, WireTarget};
 
@@ -281,11 +281,14 @@ impl NodeState {
     pub(super) fn lost_unread(&self) -> Option<WireError> {
         let mut others = self.cluster.as_ref()?.neighbours.values();
         let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
-        let reason = format!(
-            "nothing is heard from {address}, and which names its objects have is not known here; if \
-             it will not come back: `farrow nodes forget {name}`"
-        );
-        Some(WireError::NodeLost { node: name.to_string(), reason })
+        Some(unknown_names(name, address))
+    }
+
+    /// The same for a lost node, which another member may know.
+    pub(super) fn lost_member(&self, number: NodeNumber) -> Option<WireError> {
+        let former = &self.cluster.as_ref()?.membership.view()?.former;
+        let lost = former.iter().find(|one| one.number == number)?;
+        Some(unknown_names(&lost.name, &lost.address))
     }
 
     pub(super) fn region_of(&self, node: &str) -> Option<u64> {
@@ -311,9 +314,21 @@ pub(super) fn is_name_known(
     home.has_name(full).unwrap_or(true) || neighbours.values().any(|one| one.has_name(full))
 }
 
-/// Whose names cannot be read here.
-pub(super) fn unread(neighbours: &BTreeMap<String, Neighbour>) -> Unread {
-    let members = neighbours.values().filter(|one| !one.is_lost() && one.mapped().is_none());
+fn unknown_names(name: &NodeName, address: &str) -> WireError {
+    let reason = format!(
+        "nothing is heard from {address}, and which names its objects have is not known; if it will \
+         not come back, tell each other node: `farrow nodes forget {name}`"
+    );
+    WireError::NodeLost { node: name.to_string(), reason }
+}
+
+/// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
+/// they may know what those have.
+pub(super) fn unread(neighbours: &BTreeMap<String, Neighbour>, view: Option<&View>) -> Unread {
+    let mut former = view.into_iter().flat_map(|view| &view.former);
+    let asks_all = former.any(|one| !one.has_left && !neighbours.contains_key(one.name.as_str()));
+    let members = neighbours.values().filter(|one| !one.is_lost());
+    let members = members.filter(|one| asks_all || one.mapped().is_none());
     let lost = neighbours.values().filter(|one| one.is_lost_unread());
     Unread {
         members: members.map(|one| one.member.number).collect(),

@@ -346,12 +346,13 @@ impl Naming {
             }
             Body::Query { question, names } => {
                 let taken = names.iter().map(|name| exists(name)).collect();
-                let answer = Body::Queried { question, taken };
+                let lost = self.unread.lost;
+                let answer = Body::Queried { question, taken, lost };
                 self.send(from, (session, registrar), serial, answer, out);
                 None
             }
-            Body::Queried { question, taken } if is_asked => {
-                self.queried(from, question, &taken);
+            Body::Queried { question, taken, lost } if is_asked => {
+                self.queried(from, question, (&taken, lost));
                 None
             }
             Body::Settle { names } if is_asked => {

@@ -168,6 +168,8 @@ pub enum Body {
         question: u64,
         /// For each name, in the order of the question.
         taken: Vec<bool>,
+        /// A lost node whose names this member could not read: it may have the others.
+        lost: Option<NodeNumber>,
     },
 }
 
@@ -221,7 +223,8 @@ fn is_name(name: &str) -> bool {
 /// Whose directories this node cannot read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unread {
-    /// Members of the view: they are asked.
+    /// Members of the view, which are asked: those, and all if members were lost that this process
+    /// never knew.
     pub members: NodeSet,
     /// Of those that are lost and may come back with their objects, the one with the lowest number.
     pub lost: Option<NodeNumber>,

@@ -53,6 +53,8 @@ struct Node {
     inbox: Vec<((usize, u64), Message)>,
     /// What it said, over all its lives.
     said: Vec<Message>,
+    /// Whom this process has seen in a view.
+    known: Vec<bool>,
     /// Deadlines of what was asked, by ticket.
     asked: BTreeMap<u64, (u64, Vec<String>)>,
 }
@@ -128,6 +130,7 @@ impl World {
                 is_paused: false,
                 inbox: Vec::new(),
                 said: Vec::new(),
+                known: vec![false; count],
                 asked: BTreeMap::new(),
             };
             world.nodes.push(node);
@@ -191,7 +194,9 @@ impl World {
         what: impl FnOnce(&mut Naming, u64, &dyn Fn(&str) -> bool, &mut Vec<Output>),
     ) -> Result<(), String> {
         let (sealed, mut out) = (self.sealed.clone(), Vec::new());
-        let reads = self.reads[node].clone();
+        let known = &self.nodes[node].known;
+        let reads: Vec<bool> =
+            self.reads[node].iter().zip(known).map(|(reads, known)| *reads && *known).collect();
         let exists = move |name: &str| {
             sealed.borrow().get(name).is_some_and(|owner| *owner == node || reads[*owner])
         };
@@ -215,12 +220,16 @@ impl World {
     fn unread_of(&self, node: usize) -> Unread {
         let Some(place) = self.nodes[node].place else { return Unread::default() };
         let view = &self.history[place];
-        let others = (0..self.nodes.len()).filter(|other| !self.reads[node][*other]);
+        let others = (0..self.nodes.len()).filter(|other| *other != node);
         let (members, lost): (Vec<usize>, Vec<usize>) =
             others.partition(|other| view.named(&name_of(*other)).is_some());
+        let is_read = |other: &usize| self.reads[node][*other];
+        let is_known = |other: &usize| self.nodes[node].known[*other];
+        let asks_all = !lost.iter().all(is_known);
+        let asked = members.into_iter().filter(|other| asks_all || !is_read(other));
         Unread {
-            members: members.into_iter().map(number).collect(),
-            lost: lost.first().copied().map(number),
+            members: asked.map(number).collect(),
+            lost: lost.into_iter().find(|other| is_known(other) && !is_read(other)).map(number),
         }
     }
 
@@ -321,6 +330,10 @@ impl World {
             return Ok(());
         }
         self.nodes[node].place = is_in_it.then_some(place);
+        for member in &view.members {
+            self.nodes[node].known[usize::from(member.number.get())] |= is_in_it;
+        }
+        self.forget_unknown(&view);
         // Who is out of the last view has no lease, whichever view it is at.
         let life = Incarnation(self.nodes[node].life);
         let last = self.history.last().unwrap();
@@ -333,6 +346,16 @@ impl World {
                 naming.outcast(out);
             }
         })
+    }
+
+    /// What a lost node has counts for as long as a member of a view without it remembers it.
+    fn forget_unknown(&mut self, view: &View) {
+        let members = || view.members.iter().map(|member| usize::from(member.number.get()));
+        let is_known = |owner: usize| {
+            let mut members = members();
+            members.any(|member| member == owner || self.nodes[member].known[owner])
+        };
+        self.sealed.borrow_mut().retain(|_, owner| is_known(*owner));
     }
 
     /// The next view. Who is excluded has no lease before anybody has the view, as membership
@@ -366,11 +389,7 @@ impl World {
 
     /// Another process; of the same life unless that was changed. It knows the view, nothing else.
     fn restart(&mut self, node: usize) -> Result<(), String> {
-        // A daemon that starts does not know who was lost before, so what those have does not count.
-        let last = self.history.last().unwrap().clone();
-        let is_known =
-            |owner: &usize| last.named(&name_of(*owner)).is_some() || self.reads[node][*owner];
-        self.sealed.borrow_mut().retain(|_, owner| is_known(owner) || *owner == node);
+        self.nodes[node].known.fill(false);
         let process = self.nodes[node].process + 1;
         let naming = self.process(node, process);
         let place = self.nodes[node].place.take();

@@ -5,7 +5,7 @@
 //! view. Until all have answered, the names are in flight for the home that claims them, so no other
 //! home is granted them meanwhile, and a member that has none of them cannot get one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{NAMES_MAX, RETRY_MS, Verdict};
 use crate::protocol::membership::{NodeNumber, NodeSet};
@@ -82,6 +82,10 @@ impl UndecidedClaims {
 
     /// The home gave these names up, or asks for them anew: no late answer may decide on them.
     pub(super) fn void(&mut self, home: NodeNumber, names: &[String]) {
+        if self.all.values().all(|one| one.home != home) {
+            return;
+        }
+        let names: BTreeSet<&String> = names.iter().collect();
         for one in self.all.values_mut().filter(|one| one.home == home) {
             for (name, verdict) in one.names.iter().zip(&mut one.verdicts) {
                 if names.contains(name) {
@@ -96,13 +100,13 @@ impl UndecidedClaims {
         self.all.retain(|_, one| one.home != home);
     }
 
-    /// A member says which names of a question it has. Returns the home, and the names that are taken
-    /// and were to be granted.
+    /// A member says which names of a question it has, and which lost node may have the others. Returns
+    /// the home, and the names that were to be granted and are not.
     pub(super) fn answered(
         &mut self,
         question: u64,
         from: NodeNumber,
-        taken: &[bool],
+        (taken, missing): (&[bool], Option<NodeNumber>),
     ) -> Option<(NodeNumber, Vec<String>)> {
         let one = self.all.get_mut(&question)?;
         if !one.waiting.has(from) || taken.len() != one.names.len() {
@@ -111,8 +115,13 @@ impl UndecidedClaims {
         one.waiting = one.waiting.without([from].into_iter().collect());
         let mut lost = Vec::new();
         for ((name, verdict), is_taken) in one.names.iter().zip(&mut one.verdicts).zip(taken) {
-            if *is_taken && *verdict == Verdict::Granted {
-                *verdict = Verdict::Taken;
+            let refused = match (*is_taken, missing) {
+                (true, _) => Verdict::Taken,
+                (false, Some(node)) => Verdict::Unread(node),
+                (false, None) => continue,
+            };
+            if *verdict == Verdict::Granted {
+                *verdict = refused;
                 lost.push(name.clone());
             }
         }
@@ -168,15 +177,24 @@ mod unit {
     fn a_claim_waits_for_every_member_that_is_asked() {
         let mut claims = UndecidedClaims::default();
         claims.add(7, claim(1, &["x", "y"]));
-        assert_eq!(claims.answered(7, number(3), &[false, false]), None);
-        assert_eq!(claims.answered(7, number(1), &[false]), None);
-        assert_eq!(claims.answered(8, number(1), &[false, false]), None);
+        assert_eq!(claims.answered(7, number(3), (&[false, false], None)), None);
+        assert_eq!(claims.answered(7, number(1), (&[false], None)), None);
+        assert_eq!(claims.answered(8, number(1), (&[false, false], None)), None);
         let y = (number(0), vec!["y".to_owned()]);
-        assert_eq!(claims.answered(7, number(1), &[false, true]), Some(y));
+        assert_eq!(claims.answered(7, number(1), (&[false, true], None)), Some(y));
         assert!(claims.take_decided().is_empty());
-        claims.answered(7, number(2), &[false, true]).unwrap();
+        claims.answered(7, number(2), (&[false, true], None)).unwrap();
         let decided = claims.take_decided();
         assert_eq!(decided[0].verdicts, [Verdict::Granted, Verdict::Taken]);
+    }
+
+    #[test]
+    fn a_lost_node_that_a_member_could_not_read_may_have_a_name() {
+        let mut claims = UndecidedClaims::default();
+        claims.add(7, claim(1, &["x", "y"]));
+        claims.answered(7, number(1), (&[false, true], Some(number(9)))).unwrap();
+        let decided = claims.take_decided();
+        assert_eq!(decided[0].verdicts, [Verdict::Unread(number(9)), Verdict::Taken]);
     }
 
     /// The answer to a question about a claim that was given up must not take the name from a later one.
@@ -185,7 +203,7 @@ mod unit {
         let mut claims = UndecidedClaims::default();
         claims.add(7, claim(1, &["x"]));
         claims.add(8, claim(2, &["x"]));
-        assert_eq!(claims.answered(7, number(1), &[true]), Some((number(0), Vec::new())));
+        assert_eq!(claims.answered(7, number(1), (&[true], None)), Some((number(0), Vec::new())));
         let decided = claims.take_decided();
         assert_eq!((decided.len(), decided[0].claim), (1, 1));
     }

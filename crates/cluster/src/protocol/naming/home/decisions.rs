@@ -26,16 +26,18 @@ impl Naming {
         let had: Vec<bool> = names.iter().map(is_in_flight).collect();
         let mut verdicts = self.registrar.claim(home, &names, asks);
         if let Some(lost) = self.unread.lost {
+            let mut refused = Vec::new();
             for ((verdict, name), had) in verdicts.iter_mut().zip(&names).zip(had) {
                 if *verdict == Verdict::Granted && !had {
                     *verdict = Verdict::Unread(lost);
-                    self.registrar.settle(home, std::slice::from_ref(name));
+                    refused.push(name.clone());
                 }
             }
+            self.registrar.settle(home, &refused);
         }
-        // The home looks into its own directory before it asks.
-        let known = [Some(home), own].into_iter().flatten().collect();
-        let waiting = self.registrar.members().and(self.unread.members).without(known);
+        // The home too: it may know of a lost node what this one does not.
+        let own = own.into_iter().collect();
+        let waiting = self.registrar.members().and(self.unread.members).without(own);
         #[cfg(test)]
         let waiting = match self.unread_fault {
             Some(UnreadFault::AsksNobody) => Default::default(),
@@ -64,8 +66,13 @@ impl Naming {
     }
 
     /// A member says which names it has.
-    pub(super) fn queried(&mut self, from: NodeNumber, question: u64, taken: &[bool]) {
-        if let Some((home, names)) = self.registrar.undecided.answered(question, from, taken) {
+    pub(super) fn queried(
+        &mut self,
+        from: NodeNumber,
+        question: u64,
+        said: (&[bool], Option<NodeNumber>),
+    ) {
+        if let Some((home, names)) = self.registrar.undecided.answered(question, from, said) {
             self.registrar.settle(home, &names);
         }
     }
