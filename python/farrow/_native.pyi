@@ -144,6 +144,7 @@ class Client:
         Raises:
             InvalidArgument: there is no such node; the message names those there are.
             NodeLost: it cannot be reached.
+            NodeUnreachable: it lives, and its memory cannot be mapped by this client's node.
             NotGranted: it lets no client of this client's node in.
         """
     def nodes(self) -> builtins.list[NodeInfo]:
@@ -154,7 +155,9 @@ class Client:
     def forget_node(self, name: str) -> None:
         """Say that all processes of a lost node have ended: what they held comes back.
 
-        Memory that they still read would be given to others, so be sure.
+        Memory that they still read would be given to others, so be sure.  Where this client's node
+        could not read which names the lost one had, those are free from here on: tell each node
+        that remains.
 
         Raises:
             InvalidArgument: the node is not lost, or not known.
@@ -270,7 +273,9 @@ class Client:
             InvalidArgument: the name is too long or has a zero in it.
             UnsupportedType: of the object.
             Disconnected: the node is gone.
-            NodeLost: the node that it is to lie at, or to be named by, cannot be reached.
+            NodeLost: the node that it is to lie at, or to be named by, cannot be reached; or a
+                lost node may have the name.
+            NodeUnreachable: the node that it is to lie at lives, and its memory cannot be mapped.
             CutOff: the node does not reach most of the cluster, and the object has a name.
         """
     def get(self, target: Target, *, timeout: float = 0.0) -> Any:
@@ -289,6 +294,8 @@ class Client:
             Timeout: it was not sealed in time.
             InvalidDescriptor: its description does not hold together.
             NodeLost: it lies, or may lie, on a node that cannot be reached.
+            NodeUnreachable: it lies on a living node whose memory cannot be mapped by this
+                client's node.
         """
     def put_many(
         self,
@@ -328,7 +335,13 @@ class Client:
             NotFound: it is not there.
         """
     def contains(self, target: Target) -> bool:
-        """Whether it is sealed now."""
+        """Whether it is sealed now, on any node.
+
+        Raises:
+            NodeLost: it may lie on a node that is lost.
+            NodeUnreachable: it lies on a living node whose memory cannot be mapped by this
+                client's node.
+        """
     def delete(self, target: Target | Sequence[Target]) -> None:
         """Forget one object, or several.  Its space is free when the last reader let go of it.
 
@@ -374,6 +387,10 @@ class Client:
 
         Returns:
             For each target whether it is sealed; less than ``num`` only when the time ran out.
+
+        Raises:
+            NodeUnreachable: one lies, or is sealed meanwhile, on a living node whose memory cannot
+                be mapped by this client's node.
         """
     def barrier(self, name: str, parties: int, *, timeout: float = 60.0) -> None:
         """Wait until ``parties`` clients, on whatever nodes, have come to the barrier ``name``.
@@ -431,7 +448,7 @@ class Client:
             prefix: first characters of the name.
             where: only objects whose metadata has all these pairs.
             node: name of the node; None: this client's.
-            all_nodes: those of all nodes that can be reached; ``nodes`` says which cannot.
+            all_nodes: those of all nodes that are not lost; ``nodes`` says which are.
 
         Returns:
             Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
@@ -440,6 +457,10 @@ class Client:
             seal, by a clock of some milliseconds) and spilled (bool: in a file, until the next
             get; its metadata is not listed then).  With ``all_nodes`` also node (string; null
             where there is no cluster).
+
+        Raises:
+            NodeUnreachable: with ``all_nodes``, a living node whose objects cannot be listed from
+                here; those of each other node can, with ``node``.
         """
     def subscribe(
         self,

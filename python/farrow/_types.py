@@ -34,10 +34,11 @@ class NodeInfo(NamedTuple):
     number: int  # in the cluster
     address: str  # where other nodes reach it
     incarnation: int  # which life of it
-    # Heard of within a lease; not heard of, and being settled; the others go on without it.
-    reach: Literal["live", "suspect", "lost"]
+    # Heard of within a lease; not heard of, and being settled; the others go on without it; it left
+    # in order; it is to be joined and is no member, and has no name here.
+    reach: Literal["live", "suspect", "lost", "left", "not joined"]
     is_own: bool  # the one that was asked
     fabric: str  # how its memory is reached, "shm" or "device"; "": not at all
     coherence: str  # "coherent" or "node-local"; "" where the memory is not reached
     capacity: int  # bytes of memory for objects
-    why_not: str  # why its memory is not reached; "" where it is
+    why_not: str  # why its memory is not reached, or it is not joined; "" where it is

@@ -20,6 +20,7 @@ __all__ = [
     "LimitReached",
     "NamespaceInUse",
     "NodeLost",
+    "NodeUnreachable",
     "NotFound",
     "NotGranted",
     "NotRestored",
@@ -200,6 +201,22 @@ class NodeLost(FarrowError, ConnectionError):
     """
 
     node: str = ""
+
+
+class NodeUnreachable(NodeLost):
+    """The node lives, but its memory cannot be mapped by this client's node.
+
+    So its objects cannot be read, and nothing can be put there, from here.  Names stay unique: a
+    name that an object of that node has is taken.
+
+    Attributes:
+        node: name of the node.
+        address: where the node listens.
+        reason: why its memory cannot be mapped.
+    """
+
+    address: str = ""
+    reason: str = ""
 
 
 class BarrierBroken(FarrowError, ThreadBarrierBroken):

@@ -28,6 +28,7 @@ def test_families() -> None:
         (farrow.Disconnected, ConnectionError),
         (farrow.BarrierBroken, threading.BrokenBarrierError),
         (farrow.NodeLost, ConnectionError),
+        (farrow.NodeUnreachable, farrow.NodeLost),
         (farrow.CutOff, ConnectionError),
         (farrow.PermissionDenied, PermissionError),
         (farrow.NotGranted, PermissionError),

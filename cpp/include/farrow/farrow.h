@@ -50,7 +50,8 @@ typedef enum FarrowStatus {
   FARROW_SYSTEM = 11, /* an error of the operating system */
   FARROW_PANIC = 12,  /* a defect of Farrow; the message says where */
   FARROW_NODE_LOST = 13, /* the node in whose memory it lies, or is to lie, cannot be reached */
-  FARROW_CUT_OFF = 14    /* the node does not reach most of its cluster: it makes no names */
+  FARROW_CUT_OFF = 14,   /* the node does not reach most of its cluster: it makes no names */
+  FARROW_NODE_UNREACHABLE = 15 /* the node lives; its memory cannot be mapped from here */
 } FarrowStatus;
 
 typedef enum FarrowKind {

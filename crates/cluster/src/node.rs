@@ -528,6 +528,7 @@ impl Node {
             let _ = fs::remove_file(path);
         }
         let uid = state.home().uid();
+        let failure = state.failure().map(str::to_owned);
         drop(state);
         if let (false, Some(place)) = (options.is_keeping, place) {
             if let Some(target) = &options.spill {
@@ -536,7 +537,7 @@ impl Node {
             place.clear(&paths::region_name(&options.socket))?;
         }
         lock.release();
-        Ok(None)
+        failure.map_or(Ok(None), |failure| Err(NodeError::Cluster(failure)))
     }
 
     /// Passes everything on, and takes it back if the next daemon fails before it serves.

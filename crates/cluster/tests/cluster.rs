@@ -440,7 +440,7 @@ fn a_node_that_ends_in_good_order_is_gone_at_once_and_others_go_on() {
     nodes.client(2).shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
     // Long before its lease is over.
-    let roster = wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Lost);
+    let roster = wait_for(&a, |roster| roster.find("c").unwrap().reach == Reach::Left);
     assert!(roster.has_lease);
     a.put(&Value::Bytes(b"on"), Some("on")).unwrap();
     assert!(nodes.client(1).contains(&"on".into()).unwrap());

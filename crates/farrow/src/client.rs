@@ -282,11 +282,12 @@ impl Client {
     }
 
     /// True when a sealed object has this id or name, on any node. Sends no message, but for a
-    /// place at each node that was not looked at before.
+    /// place at each node that was not looked at before, and where nodes are lost or cannot be mapped.
     ///
     /// # Errors
     ///
-    /// The region is damaged; [`Error::NodeLost`] when it may be on a node that cannot be reached.
+    /// The region is damaged; [`Error::NodeLost`] when it may be on a node that is lost;
+    /// [`Error::NodeUnreachable`] when it is on one whose memory cannot be mapped here.
     pub fn contains(&self, target: &Target) -> Result<bool, Error> {
         Ok(self.session.has(target)? || self.home_of(target)?.has(target)?)
     }
@@ -313,7 +314,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The node is gone.
+    /// The node is gone; [`Error::NodeUnreachable`] when one of them is, or is sealed, in memory that
+    /// cannot be mapped here.
     pub fn wait(
         &self,
         targets: &[Target],

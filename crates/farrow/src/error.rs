@@ -168,6 +168,17 @@ pub enum Error {
         /// What is known.
         reason: String,
     },
+    /// The node in whose memory it lies, or is to lie, lives; its memory cannot be mapped by the node of
+    /// this client.
+    #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
+    NodeUnreachable {
+        /// Its name.
+        node: String,
+        /// Where it listens.
+        address: String,
+        /// Why its memory cannot be mapped.
+        reason: String,
+    },
     /// Not all parties of a barrier will come.
     #[error("barrier {name:?} is broken by {who}: {reason}")]
     BarrierBroken {
@@ -249,6 +260,9 @@ impl From<WireError> for Error {
             }
             WireError::NodeLost { node, reason } | WireError::NoSeat { node, reason } => {
                 Self::NodeLost { node, reason }
+            }
+            WireError::NodeUnreachable { node, address, reason } => {
+                Self::NodeUnreachable { node, address, reason }
             }
             WireError::BarrierBroken { name, who, reason } => {
                 Self::BarrierBroken { name, who, reason }

@@ -14,7 +14,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another.
+    /// [`Error::NotFound`] at once with a zero timeout, [`Error::Timeout`] after another;
+    /// [`Error::NodeLost`] and [`Error::NodeUnreachable`] name the node that has it, or may have it.
     pub fn get(&self, target: &Target, timeout: Duration) -> Result<Object, Error> {
         if let Some(object) = self.get_now(target)? {
             return Ok(object);

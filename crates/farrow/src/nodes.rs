@@ -163,13 +163,19 @@ impl Nodes {
         if node.is_own {
             return Ok(Arc::clone(&self.own));
         }
-        let lost =
-            |reason: &str| Error::NodeLost { node: node.name.clone(), reason: reason.to_owned() };
-        if node.reach == Reach::Lost {
-            return Err(lost(&format!("nothing is heard from {}", node.address)));
+        if !node.is_member() {
+            let reason = match node.reach {
+                Reach::Left => "it left the cluster".to_owned(),
+                _ => format!("nothing is heard from {}", node.address),
+            };
+            return Err(Error::NodeLost { node: node.name.clone(), reason });
         }
         if !node.is_usable() {
-            return Err(lost(&format!("its memory is not mapped: {}", node.why_not)));
+            return Err(Error::NodeUnreachable {
+                node: node.name.clone(),
+                address: node.address.clone(),
+                reason: node.why_not.clone(),
+            });
         }
         if let Some(session) = lock(&self.seen).sessions.get(&node.name) {
             return Ok(Arc::clone(session));
@@ -225,15 +231,15 @@ impl Nodes {
         for node in self.roster()?.nodes.iter().filter(|node| !node.is_own) {
             match self.session(node) {
                 Ok(session) => places.push(session),
-                Err(Error::NodeLost { .. } | Error::NotGranted { .. }) => {}
+                Err(error) if is_of_node(&error) => {}
                 Err(error) => return Err(error),
             }
         }
         Ok(places)
     }
 
-    /// The first of the other nodes where `look` finds something. What is in the memory of a lost
-    /// one, or of one that does not let this client in, is an error.
+    /// The first of the other nodes where `look` finds something. What is in the memory of a node that
+    /// is lost, cannot be mapped, or does not let this client in, is an error.
     fn first<T>(
         &self,
         but: &Session,
@@ -244,39 +250,59 @@ impl Nodes {
             return Ok(Found::Nowhere);
         }
         let roster = self.roster()?;
-        let mut trouble = None;
+        let (mut trouble, mut unseen) = (None, Vec::new());
         for node in roster.nodes.iter().filter(|node| is_possible(node, target)) {
             if node.region_uid == but.region_uid() {
                 continue;
             }
             let found = match self.session(node) {
-                Ok(session) => look(&session).map(|found| found.map(Found::Here)),
-                Err(Error::NodeLost { .. } | Error::NotGranted { .. })
-                    if !self.is_at_lost(node, target)? =>
-                {
-                    Ok(None)
+                Ok(session) => look(&session),
+                Err(error) if is_of_node(&error) => {
+                    unseen.push((node.name.as_str(), error));
+                    continue;
                 }
                 Err(error) => Err(error),
             };
             match found {
-                Ok(Some(found)) => return Ok(found),
+                Ok(Some(found)) => return Ok(Found::Here(found)),
                 Ok(None) => {}
                 Err(error) => drop(trouble.get_or_insert(error)),
             }
         }
+        if trouble.is_none() && !unseen.is_empty() {
+            trouble = self.at_unseen(unseen, target)?;
+        }
         Ok(trouble.map_or(Found::Nowhere, Found::Unknown))
     }
 
-    /// Whether an object is in the memory of a node that is lost, or lets this client not in.
-    fn is_at_lost(&self, node: &RosterNode, target: &Target) -> Result<bool, Error> {
+    /// What is wrong with the node that has an object, of those into whose memory this client could not
+    /// look. `None`: the object is nowhere. Asks the client's own daemon.
+    fn at_unseen(
+        &self,
+        unseen: Vec<(&str, Error)>,
+        target: &Target,
+    ) -> Result<Option<Error>, Error> {
+        let mut unseen = unseen.into_iter();
         let Target::Name(name) = target else {
-            return Ok(true);
+            // An id says where its object is.
+            return Ok(unseen.next().map(|(_, error)| error));
         };
         match self.own.call(RequestBody::FindLost { name: name.clone() })? {
-            ReplyBody::FoundLost(found) => Ok(found.as_ref() == Some(&node.name)),
+            ReplyBody::FoundLost(found) => {
+                let is_it = |(node, _): &(&str, Error)| found.as_deref() == Some(*node);
+                Ok(unseen.find(is_it).map(|(_, error)| error))
+            }
             other => Err(confused(&other).into()),
         }
     }
+}
+
+/// Whether an error is about one other node alone.
+fn is_of_node(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NodeLost { .. } | Error::NodeUnreachable { .. } | Error::NotGranted { .. }
+    )
 }
 
 /// A place, and the numbers of the targets that are there.
@@ -296,8 +322,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`], [`Error::InvalidArgument`] for a node that there is not,
-    /// [`Error::NotGranted`] for one that lets nobody of this client's node in.
+    /// [`Error::NodeLost`], [`Error::NodeUnreachable`] for one whose memory cannot be mapped here,
+    /// [`Error::InvalidArgument`] for a node that there is not, [`Error::NotGranted`] for one that lets nobody of this client's node in.
     pub fn at(&self, node: &str) -> Result<Self, Error> {
         let roster = self.nodes().roster()?;
         let found = roster.find(node).ok_or_else(|| {
@@ -327,13 +353,13 @@ impl Client {
         self.session().region_uid()
     }
 
-    /// As [`Self::list_where`], on all nodes that can be reached, each object with its node;
-    /// `None` where there is no cluster. What lies on lost nodes, and on those that do not let this
-    /// client in, is not listed.
+    /// As [`Self::list_where`], on all nodes, each object with its node; `None` where there is no
+    /// cluster. What lies on lost nodes, and on those that do not let this client in, is not listed.
     ///
     /// # Errors
     ///
-    /// A region is damaged.
+    /// [`Error::NodeUnreachable`] names a live node whose objects cannot be listed from here; those of
+    /// each other node can, by [`Self::at`]. A region is damaged.
     pub fn list_all(
         &self,
         prefix: &str,
@@ -378,7 +404,8 @@ impl Client {
     }
 
     /// Tells the node that all processes of a lost one have ended: what they held comes back.
-    /// Memory that they still read would be given to others, so be sure.
+    /// Memory that they still read would be given to others, so be sure. Where this node could not read
+    /// which names the lost one had, those are free from here on: tell each node that remains.
     ///
     /// # Errors
     ///

@@ -18,6 +18,7 @@ struct Classes {
     limit_reached: Py<PyType>,
     namespace_in_use: Py<PyType>,
     node_lost: Py<PyType>,
+    node_unreachable: Py<PyType>,
     not_granted: Py<PyType>,
     not_found: Py<PyType>,
     not_restored: Py<PyType>,
@@ -51,6 +52,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             limit_reached: class("LimitReached")?,
             namespace_in_use: class("NamespaceInUse")?,
             node_lost: class("NodeLost")?,
+            node_unreachable: class("NodeUnreachable")?,
             not_granted: class("NotGranted")?,
             not_found: class("NotFound")?,
             not_restored: class("NotRestored")?,
@@ -130,6 +132,12 @@ pub fn raise(error: Error) -> PyErr {
             Error::NodeLost { ref node, .. } | Error::CutOff { ref node, .. } => {
                 made.value(py).setattr("node", node)
             }
+            Error::NodeUnreachable { ref node, ref address, ref reason } => {
+                let value = made.value(py);
+                (value.setattr("node", node))
+                    .and(value.setattr("address", address))
+                    .and(value.setattr("reason", reason))
+            }
             Error::NotGranted { ref node, ref namespace, ref right } => {
                 let value = made.value(py);
                 (value.setattr("node", node))
@@ -166,6 +174,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::Disconnected { .. } => &classes.disconnected,
         Error::BarrierBroken { .. } => &classes.barrier_broken,
         Error::NodeLost { .. } => &classes.node_lost,
+        Error::NodeUnreachable { .. } => &classes.node_unreachable,
         Error::CutOff { .. } => &classes.cut_off,
         Error::PermissionDenied(_) => &classes.permission_denied,
         Error::NotGranted { .. } => &classes.not_granted,

@@ -248,9 +248,11 @@ def _preview(name: str, value: Any) -> None:
 
 def _ls(options: argparse.Namespace) -> int:
     client = _connect(options)
-    listed = client.list(options.prefix, node=options.node, all_nodes=options.all)
     if options.all:
+        listed = _list_all(client, options.prefix)
         _tell_missing(client)
+    else:
+        listed = client.list(options.prefix, node=options.node)
     rows = _printable(_printable(listed, "sealed_at"), "last_use").to_pylist()
     rows.sort(key=lambda row: (row["name"] or "", bytes(row["id"])))
     if options.json:
@@ -276,9 +278,26 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
+def _list_all(client: Any, prefix: str) -> pa.Table:
+    """The objects of all nodes that can be reached, with a column for the node."""
+    try:
+        return client.list(prefix, all_nodes=True)
+    except farrow.NodeUnreachable:
+        parts = []
+        for node in (row.name for row in client.nodes() if row.fabric):
+            try:
+                part = client.list(prefix, node=node)
+            except (farrow.NodeLost, farrow.NotGranted):
+                continue
+            parts.append(part.append_column("node", pa.array([node] * len(part), pa.string())))
+        return pa.concat_tables(parts)
+
+
 def _tell_missing(client: Any) -> None:
     """Say on standard error whose objects are not listed."""
-    lost = [node.name for node in client.nodes() if node.reach == "lost" or not node.fabric]
+    gone = ("left", "not joined")
+    away = [row for row in client.nodes() if row.reach not in gone]
+    lost = [row.name for row in away if row.reach == "lost" or not row.fabric]
     if lost:
         names = visible(", ".join(lost))
         print(f"farrow: not listed, since they cannot be reached: {names}", file=sys.stderr)

@@ -28,8 +28,8 @@ def nodes(client: Any, options: argparse.Namespace) -> int:
         return 0
     cells = [
         (
-            visible(row.name) + (" (asked)" if row.is_own else ""),
-            str(row.number),
+            visible(row.name or "-") + (" (asked)" if row.is_own else ""),
+            str(row.number) if row.name else "-",
             visible(row.address),
             row.reach,
             row.fabric or "-",

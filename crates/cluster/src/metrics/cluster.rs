@@ -104,7 +104,7 @@ pub(crate) fn write(out: &mut String, numbers: &ClusterNumbers, traffic: &Traffi
     single("farrow_cluster_lease_left_seconds", "How long its lease lasts from now on.", left);
     let others = || roster.nodes.iter().filter(|node| !node.is_own);
     head(out, "farrow_cluster_nodes", "gauge", "Other nodes, by how they are heard of.");
-    for reach in [Reach::Live, Reach::Suspect, Reach::Lost] {
+    for reach in [Reach::Live, Reach::Suspect, Reach::Lost, Reach::Left] {
         let count = others().filter(|node| node.reach == reach).count();
         let labels = format!("{{reach=\"{}\"}}", reach.as_str());
         line(out, "farrow_cluster_nodes", &labels, count as f64);

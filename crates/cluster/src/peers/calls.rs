@@ -16,11 +16,16 @@ use super::pb::{Frame, Letter, Open, Question};
 use super::queue::{EventQueue, Left};
 use super::seat::{self, SeatRoom};
 use super::tls::Tls;
+use super::troubles::{Troubles, cause_of_call};
 use super::{PeerAnswer, PeerEvent, SeatProcess};
 use crate::certs::NodeName;
 
 /// How long a node may take to say that a seat is taken: it answers when it has read one frame.
 const SEAT_TAKEN_MAX: Duration = Duration::from_secs(2);
+
+/// A connection that ended says why within some steps of the thread.
+const ENDED_LOOKS: u32 = 5;
+const ENDED_PAUSE: Duration = Duration::from_millis(10);
 
 /// This node, as the caller of others.
 #[derive(Debug)]
@@ -31,6 +36,7 @@ pub(super) struct Client {
     pub(super) times: PeerTimes,
     pub(super) tls: Option<Tls>,
     pub(super) events: Arc<EventQueue>,
+    pub(super) troubles: Arc<Troubles>,
 }
 
 impl Client {
@@ -43,17 +49,28 @@ impl Client {
     }
 
     pub(super) async fn tell(self: Arc<Self>, link: Arc<Link>, body: Bytes, _place: Place) {
+        let mut used = None;
         let call = async {
             let live = link.connection(&self, Lane::Letters).await?;
+            used = Some(live.clone());
             let (from, incarnation) = (self.from(), self.incarnation());
             let letter = Letter { version: VERSION, from, incarnation, body };
             live.client().tell(letter).await?;
             Ok::<(), PeerError>(())
         };
-        match tokio::time::timeout(self.times.tell, call).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(address = %link.address, %error, "a letter is lost"),
-            Err(_) => tracing::debug!(address = %link.address, "a letter was not taken in time"),
+        let tell_ms = u64::try_from(self.times.tell.as_millis()).unwrap_or(u64::MAX);
+        let told = tokio::time::timeout(self.times.tell, call).await;
+        let told = told.unwrap_or(Err(PeerError::Deadline { deadline_ms: tell_ms }));
+        let address = link.address.to_string();
+        let result = match &told {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::debug!(address, %error, "a letter is lost");
+                Err((error, cause_of_call(error, ended(used).await, self.tls.is_none())))
+            }
+        };
+        if let Some(why_not) = link.fared.note(&address, result, &self.troubles) {
+            self.events.push(Left::Event(PeerEvent::Fared { address, why_not }));
         }
     }
 
@@ -129,4 +146,16 @@ impl Client {
         };
         Ok(live.client().seat(frames).await?.into_inner())
     }
+}
+
+/// Why a connection ended. What it says comes to a task of its own, which may be behind the call.
+async fn ended(used: Option<Live>) -> Option<String> {
+    let live = used?;
+    for _ in 0..ENDED_LOOKS {
+        match live.ended.get() {
+            None if live.sender.is_closed() => tokio::time::sleep(ENDED_PAUSE).await,
+            known => return known,
+        }
+    }
+    None
 }

@@ -17,15 +17,15 @@ const REASON_CHARS_MAX: usize = 200;
 pub(crate) enum StartError {
     /// No TLS, and plain text was not asked for.
     #[error(
-        "nodes speak TLS: give the certificates of `farrow certs` (option `tls`), or allow plain \
-         text on loopback (option `is_plaintext_allowed`)"
+        "nodes speak TLS: give the certificates of `farrow certs` (`--certs`), or allow plain text \
+         on loopback (`--plaintext`)"
     )]
     NoCertificates,
     /// Plain text would leave the machine.
-    #[error("{address} is not a loopback address: it needs certificates (option `tls`)")]
+    #[error("{address} is not a loopback address: it needs certificates (`--certs`)")]
     PlaintextOffLoopback { address: SocketAddr },
     /// Certificates and plain text at once.
-    #[error("both the options `tls` and `is_plaintext_allowed` are given: choose one")]
+    #[error("both `--certs` and `--plaintext` are given: choose one")]
     Both,
     /// A file of the certificates cannot be used.
     #[error("{}: {reason}", path.display())]
@@ -38,8 +38,8 @@ pub(crate) enum StartError {
     Tls(String),
     /// Plain text to etcd would leave the machine.
     #[error(
-        "etcd at {address} is not on loopback: use etcds://, or allow plain text (option \
-         `etcd_plaintext`)"
+        "etcd at {address} is not on loopback: use etcds://, or allow plain text \
+         (`--etcd-plaintext`)"
     )]
     EtcdPlaintext { address: String },
     /// Options for etcd that do not go together.
@@ -61,7 +61,7 @@ pub(crate) enum PeerError {
     #[error("{address} cannot be reached: {reason}")]
     Unreachable { address: String, reason: String },
     /// The address is not on loopback, and there are no certificates.
-    #[error("{address} is not on loopback: it needs certificates (option `tls`)")]
+    #[error("{address} is not on loopback: it needs certificates (`--certs`)")]
     NotSecured { address: String },
     /// Somebody else answers at the address.
     #[error("{address} is not the expected node: {reason}")]

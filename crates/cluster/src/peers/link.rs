@@ -20,6 +20,7 @@ use super::error::{PeerError, shorten};
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, SEAT_FRAME_BYTES_MAX};
 use super::pb::node_client::NodeClient;
 use super::tls::Wire;
+use super::troubles::{Ended, Fared, cause_of};
 use crate::certs::NodeName;
 
 /// Calls under way on one connection: all that the default limits allow one node, and some.
@@ -51,6 +52,8 @@ pub(super) struct Live {
     pub(super) sender: SendRequest<Body>,
     /// Who answers, by its certificate.
     pub(super) peer: Option<NodeName>,
+    /// Why it ended.
+    pub(super) ended: Arc<Ended>,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +72,8 @@ pub(super) struct Link {
     pub(super) letters: Arc<Semaphore>,
     pub(super) asks: Arc<Semaphore>,
     pub(super) seats: Arc<Semaphore>,
+    /// Whether letters arrive.
+    pub(super) fared: Fared,
     lanes: [Mutex<LaneState>; 2],
 }
 
@@ -79,6 +84,7 @@ impl Link {
             letters: Arc::new(Semaphore::new(limits.letters_max)),
             asks: Arc::new(Semaphore::new(limits.asks_max)),
             seats: Arc::new(Semaphore::new(limits.seats_max)),
+            fared: Fared::default(),
             lanes: Default::default(),
         }
     }
@@ -150,9 +156,11 @@ impl Link {
             }
             None => (Box::new(stream), None),
         };
-        let sender = handshake(wire, &client.times, self.address.to_string()).await;
-        let sender = sender.map_err(|error| self.unreachable(error))?;
-        Ok(Live { sender, peer })
+        let ended = Arc::new(Ended::default());
+        let address = self.address.to_string();
+        let sender = handshake(wire, &client.times, address, Arc::clone(&ended)).await;
+        let sender = sender.map_err(|error| self.unreachable(cause_of(&error)))?;
+        Ok(Live { sender, peer, ended })
     }
 
     pub(super) fn unreachable(&self, reason: impl fmt::Display) -> PeerError {
@@ -166,6 +174,7 @@ pub(super) async fn handshake(
     wire: Box<dyn Wire>,
     times: &PeerTimes,
     address: String,
+    ended: Arc<Ended>,
 ) -> Result<SendRequest<Body>, hyper::Error> {
     let (sender, connection) = Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -179,6 +188,7 @@ pub(super) async fn handshake(
         .await?;
     tokio::spawn(async move {
         if let Err(error) = connection.await {
+            ended.set(&error);
             tracing::debug!(%address, %error, "a connection ended");
         }
     });
@@ -193,7 +203,9 @@ impl LaneState {
         }
         // A node that refuses a certificate says so only after the handshake, by closing.
         if self.made.is_some_and(|made| made.elapsed() < REST_MIN) {
-            return Some(Err(link.unreachable("the connection ended as soon as it was made")));
+            let why = self.live.as_ref().and_then(|live| live.ended.get());
+            let why = why.unwrap_or_else(|| "the connection ended as soon as it was made".into());
+            return Some(Err(link.unreachable(why)));
         }
         let (at, error) = self.failed.as_ref()?;
         let rest = REST_MIN.saturating_mul(1 << self.failures.min(10)).min(REST_MAX);

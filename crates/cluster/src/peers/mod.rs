@@ -16,6 +16,7 @@ mod seat;
 mod serve;
 mod service;
 mod tls;
+mod troubles;
 
 #[cfg(test)]
 mod tests;
@@ -73,6 +74,7 @@ use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Place};
 use link::Link;
 use outbox::Outbox;
 use queue::{EventQueue, Left};
+use troubles::Troubles;
 
 /// Most addresses that are remembered; those with nothing under way are forgotten beyond.
 const LINKS_MAX: usize = 1024;
@@ -132,6 +134,8 @@ pub(crate) enum PeerEvent {
     /// The last event of a seat, unless this side ended it. `is_process_gone` is none when the
     /// stream broke: the client may live and read.
     SeatEnded { seat: SeatId, is_process_gone: Option<bool>, reason: String },
+    /// Whether letters to an address arrive, when that changed: `None`, they do; else why not.
+    Fared { address: String, why_not: Option<String> },
     /// What became of [`Peers::ask_etcd`]; exactly one for each.
     EtcdAnswered { id: u64, reply: membership::Reply },
     /// Something changed in etcd, or may have.
@@ -185,6 +189,7 @@ impl Peers {
         let events = Arc::new(EventQueue::new(options.limits.letters_waiting_max).map_err(failed)?);
         let wake = events.wake().map_err(failed)?;
         let handle = runtime.handle().clone();
+        let troubles = Arc::new(Troubles::default());
         let client = Arc::new(Client {
             name: options.name,
             incarnation: AtomicU64::new(options.incarnation),
@@ -192,12 +197,14 @@ impl Peers {
             times: options.times.clone(),
             tls: tls.clone(),
             events: Arc::clone(&events),
+            troubles: Arc::clone(&troubles),
         });
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(failed)?
         };
-        let server = serve::Server::new(tls, options.limits, options.times, Arc::clone(&events));
+        let server =
+            serve::Server::new(tls, options.limits, options.times, (events.clone(), troubles));
         let bytes = (Arc::clone(&server.bytes), client.limits.bytes_max);
         let (stop, stopped) = oneshot::channel();
         let work = move || {

@@ -132,7 +132,8 @@ impl Waiting {
                 | PeerEvent::SeatEnded { seat, .. } => self.seats.entry(*seat).or_default(),
                 PeerEvent::Answered { .. }
                 | PeerEvent::EtcdAnswered { .. }
-                | PeerEvent::EtcdChanged => &mut self.answers,
+                | PeerEvent::EtcdChanged
+                | PeerEvent::Fared { .. } => &mut self.answers,
             },
         }
     }

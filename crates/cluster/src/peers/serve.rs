@@ -27,6 +27,7 @@ use super::pb::node_server::NodeServer;
 use super::queue::EventQueue;
 use super::service::Service;
 use super::tls::{Tls, Wire};
+use super::troubles::{Troubles, cause_of};
 use crate::certs::NodeName;
 
 /// How long a connection may take until its first call is let in.
@@ -50,6 +51,7 @@ pub(super) struct Server {
     letters: NodeServer<Service>,
     work: NodeServer<Service>,
     connections: Arc<Semaphore>,
+    troubles: Arc<Troubles>,
     strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
     accounts: Mutex<BTreeMap<NodeName, Weak<Account>>>,
     /// Of bodies that were read and not taken.
@@ -61,10 +63,13 @@ impl Server {
         tls: Option<Tls>,
         limits: PeerLimits,
         times: PeerTimes,
-        events: Arc<EventQueue>,
+        (events, troubles): (Arc<EventQueue>, Arc<Troubles>),
     ) -> Arc<Self> {
         let (asked, seats) = (AtomicU64::new(0), AtomicU64::new(0));
-        let service = Arc::new(Service { events, limits: limits.clone(), asked, seats });
+        let service = {
+            let (limits, troubles) = (limits.clone(), Arc::clone(&troubles));
+            Arc::new(Service { events, troubles, limits, asked, seats })
+        };
         let letters = NodeServer::from_arc(Arc::clone(&service))
             .max_decoding_message_size(LETTER_BYTES_MAX + AROUND_BYTES_MAX);
         let work = NodeServer::from_arc(service)
@@ -80,6 +85,7 @@ impl Server {
             letters,
             work,
             connections,
+            troubles,
             strangers,
             accounts,
             bytes,
@@ -135,7 +141,9 @@ impl Server {
         let _ = stream.set_nodelay(true);
         let (wire, name) = match tokio::time::timeout_at(until, self.shake(stream)).await {
             Ok(Ok(shaken)) => shaken,
-            Ok(Err(error)) => return tracing::info!(%from, %error, "a node is not let in"),
+            Ok(Err(error)) => {
+                return self.troubles.refused(&from.ip().to_string(), &cause_of(&error));
+            }
             Err(_) => return tracing::debug!(%from, "a connection said nothing"),
         };
         let account = self.account_of(name.as_ref());
@@ -153,6 +161,11 @@ impl Server {
             Err(_) => return tracing::debug!(%from, "a connection asked for nothing"),
         };
         if let Err(error) = ended {
+            if !caller.is_known() && self.tls.is_none() {
+                let cause = cause_of(&error);
+                let cause = format!("it does not speak plain text, so it may use --certs: {cause}");
+                self.troubles.refused(&from.ip().to_string(), &cause);
+            }
             tracing::debug!(%from, %error, "a connection ended");
         }
         drop(place);

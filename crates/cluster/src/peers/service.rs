@@ -10,11 +10,13 @@ use tokio::sync::oneshot;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::address::{AskedToken, SeatId};
+use super::error::shorten;
 use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
 use super::queue::{EventQueue, Left};
 use super::seat::{self, SeatRoom};
+use super::troubles::Troubles;
 use super::{PeerEvent, SeatProcess};
 
 /// Longest that a question is kept, whatever its deadline.
@@ -27,6 +29,7 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
+    pub(super) troubles: Arc<Troubles>,
     pub(super) limits: PeerLimits,
     pub(super) asked: AtomicU64,
     pub(super) seats: AtomicU64,
@@ -51,7 +54,9 @@ impl node_server::Node for Service {
     async fn tell(&self, request: Request<Letter>) -> Result<Response<Receipt>, Status> {
         let (caller, of_peer) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
-        let from = caller.check(version, &from)?;
+        let from = caller.check(version, &from).inspect_err(|status| {
+            self.troubles.refused(&shorten(&from), status.message());
+        })?;
         if body.len() > LETTER_BYTES_MAX {
             return Err(too_long(body.len(), LETTER_BYTES_MAX));
         }

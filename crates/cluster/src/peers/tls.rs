@@ -20,7 +20,8 @@ use webpki::EndEntityCert;
 
 use super::PeersOptions;
 use super::address::PeerAddress;
-use super::error::{PeerError, StartError, shorten};
+use super::error::{PeerError, StartError};
+use super::troubles::cause_of;
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2): both sides insist on it.
@@ -114,10 +115,10 @@ impl Tls {
             .map_err(|error| wrong(error.to_string()))?;
         let stream = self.connector.connect(server, stream).await.map_err(|error| {
             match is_other_node(&error) {
-                true => wrong(shorten(&error.to_string())),
+                true => wrong(cause_of(&error)),
                 false => PeerError::Unreachable {
                     address: address.to_string(),
-                    reason: shorten(&error.to_string()),
+                    reason: cause_of(&error),
                 },
             }
         })?;

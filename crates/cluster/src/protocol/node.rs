@@ -152,6 +152,8 @@ pub struct NodeState {
     pub(super) turns: u64,
     pub(super) started_ms: u64,
     pub(super) is_stopping: bool,
+    /// Why it has to end, if it was not told to.
+    pub(super) failure: Option<String>,
     pub(super) sync: Sync,
     /// The other nodes, if it is one of several.
     pub(super) cluster: Option<Box<Cluster>>,
@@ -205,6 +207,7 @@ impl NodeState {
             turns: 0,
             started_ms: now_ms,
             is_stopping: false,
+            failure: None,
             sync: Sync::default(),
             cluster: None,
         }
@@ -213,6 +216,11 @@ impl NodeState {
     /// The store, for tests and for the server's checks.
     pub fn home(&self) -> &Home {
         &self.home
+    }
+
+    /// Why it ended, if that is an error.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Number of clients, connected or expected back.
@@ -257,6 +265,7 @@ impl NodeState {
             self.watches.forget(id);
             self.show_fewer_watched();
             self.sync_ended(id);
+            self.forget_lookups(id);
         }
         let slot = session.slot?;
         if is_alive && !session.has_said_goodbye {
@@ -498,6 +507,14 @@ impl NodeState {
                 match self.restore(session, seq, ObjectId { hi, lo }, now_ms) {
                     Ok(None) => return,
                     Ok(Some(done)) => Ok(done),
+                    Err(error) => Err(error),
+                }
+            }
+            (RequestBody::FindLost { name }, Some(slot)) => {
+                let full = self.full_name(slot, &name);
+                match full.and_then(|full| self.find_lost((session, seq), &full, out)) {
+                    Ok(None) => return,
+                    Ok(Some(found)) => Ok(found),
                     Err(error) => Err(error),
                 }
             }

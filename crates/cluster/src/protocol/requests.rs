@@ -108,10 +108,6 @@ impl NodeState {
             RequestBody::SetRule(rule) => self.set_rule(rule),
             RequestBody::RemoveRule { namespace, node } => self.remove_rule(&namespace, &node),
             RequestBody::Rules => Ok(self.rules()),
-            RequestBody::FindLost { name } => {
-                let name = self.full_name(slot, &name)?;
-                Ok(ReplyBody::FoundLost(self.lost_with(&name)))
-            }
             RequestBody::Nodes => Ok(self.nodes()),
             RequestBody::Forget { node } => self.forget_node(&node, now_ms),
             RequestBody::Shutdown => {
@@ -125,6 +121,7 @@ impl NodeState {
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
+            | RequestBody::FindLost { .. }
             | RequestBody::Sync { .. }
             | RequestBody::Goodbye
             | RequestBody::Listen(_)

@@ -145,6 +145,12 @@ impl Waits {
         if is_done { self.remove(id) } else { None }
     }
 
+    /// Takes out the waits for a name that cannot be had here.
+    pub(super) fn failed(&mut self, name: &str) -> Vec<Wait> {
+        let ids = self.by_name.remove(name).unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
     /// Takes out waits whose time is over, at most so many.
     pub(super) fn expired(&mut self, now_ms: u64, waits_max: usize) -> Vec<Wait> {
         let mut over = Vec::new();

@@ -194,6 +194,7 @@ impl Server {
                     let answer = answer.map_err(|error| error.to_string());
                     self.state.answered(token, answer, now_ms, actions);
                 }
+                PeerEvent::Fared { address, why_not } => self.state.fared(address, why_not),
                 PeerEvent::EtcdAnswered { id, reply } => {
                     self.state.etcd_answered(id, reply, now_ms, actions);
                 }
@@ -460,8 +461,8 @@ impl Server {
         if let Some(reason) = failed {
             let mut actions = Vec::new();
             self.state.answered(token, Err(reason), self.now_ms(), &mut actions);
-            // Nothing but a later try can come of it.
-            drop(actions);
+            // A client may wait for it; else nothing but a later try comes of it.
+            self.perform(actions);
         }
     }
 

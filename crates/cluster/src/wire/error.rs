@@ -183,6 +183,16 @@ pub enum WireError {
         /// What is wrong with the file.
         reason: String,
     },
+    /// The node lives, and its memory cannot be mapped by the one that says so.
+    #[error("the memory of node {node:?} at {address} cannot be reached from here: {reason}")]
+    NodeUnreachable {
+        /// Its name.
+        node: String,
+        /// Where it listens.
+        address: String,
+        /// Why its memory cannot be mapped.
+        reason: String,
+    },
 }
 
 /// What an error says of those who come first.

@@ -12,15 +12,21 @@ pub enum Reach {
     Suspect,
     /// The others go on without it.
     Lost,
+    /// It left in order.
+    Left,
+    /// It was to be joined, and never was a member as far as this node knows.
+    NotJoined,
 }
 
 impl Reach {
-    /// `"live"`, `"suspect"` or `"lost"`.
+    /// `"live"`, `"suspect"`, `"lost"`, `"left"` or `"not joined"`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Live => "live",
             Self::Suspect => "suspect",
             Self::Lost => "lost",
+            Self::Left => "left",
+            Self::NotJoined => "not joined",
         }
     }
 }
@@ -53,9 +59,14 @@ pub struct RosterNode {
 }
 
 impl RosterNode {
+    /// True when it is in the cluster.
+    pub fn is_member(&self) -> bool {
+        matches!(self.reach, Reach::Live | Reach::Suspect)
+    }
+
     /// True when objects in its memory can be used from here.
     pub fn is_usable(&self) -> bool {
-        self.reach != Reach::Lost && !self.fabric.is_empty()
+        self.is_member() && !self.fabric.is_empty()
     }
 }
 

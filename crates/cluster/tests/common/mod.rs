@@ -1,6 +1,7 @@
 //! A real daemon in a process of its own, for the tests to talk to, to kill and to restart.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod apart;
 pub mod asked;
 pub mod books;
 pub mod etcd;
@@ -134,10 +135,15 @@ impl Daemon {
 
     /// How often it said something, over all its lives.
     pub fn said(&self, what: &str) -> usize {
+        self.log().matches(what).count()
+    }
+
+    /// All that it said, over all its lives.
+    pub fn log(&self) -> String {
         // Its own writes go on from where the file's place is, so that is left where it is.
         let mut log = vec![0; self.log.metadata().unwrap().len() as usize];
         let read = self.log.read_at(&mut log, 0).unwrap();
-        String::from_utf8_lossy(&log[..read]).matches(what).count()
+        String::from_utf8_lossy(&log[..read]).into_owned()
     }
 
     /// For the next start.

@@ -202,8 +202,11 @@ impl Channel {
             }
             None => Box::new(stream),
         };
-        let sender = handshake(wire, &self.times, to.to_string()).await.map_err(unreachable)?;
-        let live = Live { sender, peer: None };
+        let ended = Arc::default();
+        let sender = handshake(wire, &self.times, to.to_string(), Arc::clone(&ended))
+            .await
+            .map_err(unreachable)?;
+        let live = Live { sender, peer: None, ended };
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         let authority = PeerAddress { name: None, ..to.clone() };
         let origin: Uri = format!("{scheme}://{authority}").parse().map_err(unreachable)?;

@@ -186,7 +186,9 @@ impl Raw {
         let link = Arc::new(Link::new(to.parse().unwrap(), &options.limits));
         let PeersOptions { name, limits, times, .. } = options;
         let incarnation = AtomicU64::new(0);
-        Self { client: Arc::new(Client { name, incarnation, limits, times, tls, events }), link }
+        let troubles = Arc::default();
+        let client = Client { name, incarnation, limits, times, tls, events, troubles };
+        Self { client: Arc::new(client), link }
     }
 
     async fn calls(&self) -> Result<NodeClient<Live>, PeerError> {

@@ -4,7 +4,9 @@
 use super::{Cluster, JoinError, PeerAction};
 use crate::protocol::Action;
 use crate::protocol::membership::etcd::{EtcdMembership, Output as EtcdOutput, Reply};
-use crate::protocol::membership::{Incarnation, Kept, Letter, Membership, Options, Output, View};
+use crate::protocol::membership::{
+    Incarnation, Kept, Letter, Membership, Options, Output, Sender, View,
+};
 use crate::protocol::node::NodeState;
 
 /// How the nodes of a cluster agree on who they are.
@@ -85,6 +87,11 @@ impl Agreement {
             Self::Embedded(one) => one.rejoin(incarnation, now_ms),
             Self::Etcd(one) => one.rejoin(incarnation, now_ms),
         }
+    }
+
+    /// Tells who asks to be let in that its lease is another one.
+    pub(super) fn refuse_lease(&mut self, from: &Sender) -> Vec<Outcome> {
+        self.with_embedded(|one, out| one.refuse_lease(from, out))
     }
 
     pub(super) fn next_deadline_ms(&self) -> u64 {

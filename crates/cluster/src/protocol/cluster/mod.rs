@@ -5,11 +5,13 @@
 
 mod agreement;
 mod guests;
+mod lookups;
 mod names;
 mod neighbours;
 mod numbers;
 mod offer;
 mod questions;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -35,8 +37,11 @@ use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
 use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
+use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
+use offer::info_of;
+use strangers::Strangers;
 use waits::Awaited;
 
 /// How long a question to another node may take, in leases: what is to be found out does not
@@ -191,6 +196,13 @@ pub(in crate::protocol) enum Asked {
     Clean(ClientSlot),
     /// Names that clients wait for.
     Await(String),
+    /// Whether a node whose memory is not mapped has a name.
+    Has {
+        /// Which lookup.
+        lookup: u64,
+        /// The node that is asked.
+        node: String,
+    },
     /// Something that the other node has to hear of: told again until it has, for a while.
     Told {
         /// Which node.
@@ -231,6 +243,10 @@ pub(in crate::protocol) struct Cluster {
     neighbours: BTreeMap<String, Neighbour>,
     parked: Parked,
     awaited: Awaited,
+    lookups: Lookups,
+    strangers: Strangers,
+    /// It was in a view since this daemon began.
+    was_member: bool,
     asked: BTreeMap<u64, Asked>,
     next_token: u64,
     /// Guests without a connection, each with when its node is asked again.
@@ -262,7 +278,7 @@ impl NodeState {
         let membership = MembershipOptions {
             name: options.name.clone(),
             address: options.address.clone(),
-            info: options.offer.encode().unwrap_or_default(),
+            info: info_of(&options.offer, options.lease_ms),
             seeds: options.seeds.clone(),
             lease_ms: options.lease_ms,
             incarnation: Incarnation(options.incarnation),
@@ -281,6 +297,9 @@ impl NodeState {
             neighbours: BTreeMap::new(),
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
+            lookups: Lookups::default(),
+            strangers: Strangers::default(),
+            was_member: false,
             asked: BTreeMap::new(),
             next_token: 0,
             watched: BTreeMap::new(),
@@ -306,9 +325,9 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) {
-        let Some(cluster) = &mut self.cluster else {
+        if self.cluster.is_none() {
             return;
-        };
+        }
         let Ok(letter) = postcard::from_bytes::<Letter>(body) else {
             tracing::warn!(from, bytes = body.len(), "a letter that cannot be read");
             return;
@@ -317,7 +336,13 @@ impl NodeState {
             tracing::warn!(from, name = %letter.from.name, "a letter in another's name");
             return;
         }
-        let outcomes = cluster.membership.handle(letter, now_ms);
+        let outcomes = match self.refuse_lease(&letter, now_ms) {
+            Some(outcomes) => outcomes,
+            None => self
+                .cluster
+                .as_mut()
+                .map_or_else(Vec::new, |cluster| cluster.membership.handle(letter, now_ms)),
+        };
         self.perform_membership(outcomes, now_ms, out);
         self.tell_roster();
     }
@@ -426,7 +451,7 @@ impl NodeState {
                 self.sync_outcast(now_ms, out);
             }
             Output::Left => cluster.has_left = true,
-            Output::Clash(clash) => tracing::error!(%clash, "cluster"),
+            Output::Clash(clash) => self.clashed(&clash, now_ms, out),
         }
     }
 
@@ -482,6 +507,20 @@ impl NodeState {
         about: Asked,
         out: &mut Vec<Action>,
     ) -> bool {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        let timeout_ms = lease_ms.saturating_mul(ASK_LEASES_MAX);
+        self.ask_node_within(node, question, about, timeout_ms, out)
+    }
+
+    /// As [`Self::ask_node`], with a time for the answer.
+    fn ask_node_within(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: Asked,
+        timeout_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
         let Some(cluster) = &mut self.cluster else {
             return false;
         };
@@ -500,7 +539,7 @@ impl NodeState {
             address: neighbour.member.address.clone(),
             incarnation: cluster.incarnation,
             body,
-            timeout_ms: cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX),
+            timeout_ms,
         }));
         true
     }
@@ -537,6 +576,9 @@ impl NodeState {
             (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
                 self.sealed_elsewhere(&node, &names, out);
+            }
+            (Asked::Has { lookup, node }, answer) => {
+                self.lookup_answered(lookup, &node, answer, out);
             }
             (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
             (Asked::Sync(number), Ok(Answer::No(_))) => self.sync_refused(number, now_ms),
@@ -606,6 +648,7 @@ impl NodeState {
                 self.sealed_elsewhere(from, &names, out);
                 Some(Answer::Done)
             }
+            Question::Has { names } => Some(self.has_names(&names)),
         }
     }
 
@@ -690,8 +733,11 @@ impl NodeState {
         }
     }
 
+    /// As [`Self::roster`], with the nodes that are to be joined and are no members.
     pub(in crate::protocol) fn nodes(&self) -> ReplyBody {
-        ReplyBody::Nodes(self.roster())
+        let mut roster = self.roster();
+        roster.nodes.extend(self.not_joined());
+        ReplyBody::Nodes(roster)
     }
 
     /// Tells clients of the nodes, if something changed.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientSlot, own_name};
 
-use super::neighbours::is_name_known;
+use super::neighbours::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
@@ -120,9 +120,10 @@ impl NodeState {
         cluster.parked.next_ticket += 1;
         let (names, deadline_ms) = (waiting.names.clone(), waiting.deadline_ms);
         cluster.parked.waiting.insert(ticket, waiting);
-        let Cluster { naming, neighbours, .. } = &mut **cluster;
+        let Cluster { naming, neighbours, membership, .. } = &mut **cluster;
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
         let mut outputs = Vec::new();
+        naming.set_unread(unread(neighbours, membership.view()));
         naming.ask(ticket, names, deadline_ms, now_ms, &exists, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
@@ -141,17 +142,19 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Cluster { naming, neighbours, parked, options, .. } = &mut **cluster;
+        let Cluster { naming, neighbours, parked, membership, .. } = &mut **cluster;
         let asleep = std::mem::take(&mut parked.asleep);
-        let (late, asleep) = asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
+        let (late, asleep): (Vec<Waiting>, _) =
+            asleep.into_iter().partition(|one| one.deadline_ms <= now_ms);
         parked.asleep = asleep;
-        for Waiting { session, seq, .. } in late {
-            let error = refusal_error(options.name.as_str(), "", &Refusal::NoLease);
-            out.push(answer_to(session, seq, Err(error)));
-        }
+        naming.set_unread(unread(neighbours, membership.view()));
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
         let mut outputs = Vec::new();
         naming.tick(now_ms, &exists, &mut outputs);
+        for Waiting { session, seq, .. } in late {
+            let error = self.refusal_error("", &Refusal::NoLease);
+            out.push(answer_to(session, seq, Err(error)));
+        }
         self.perform_naming(outputs, now_ms, out);
     }
 
@@ -229,9 +232,9 @@ impl NodeState {
         now_ms: u64,
         out: &mut Vec<Action>,
     ) -> Result<ReplyBody, WireError> {
-        let node = self.cluster.as_ref().map(|one| one.options.name.to_string());
-        let node = node.unwrap_or_default();
-        let refusal = |name: &str| refused.get(name).map(|why| refusal_error(&node, name, why));
+        let errors = refused.iter().map(|(name, why)| (*name, self.refusal_error(name, why)));
+        let errors: BTreeMap<&str, WireError> = errors.collect();
+        let refusal = |name: &str| errors.get(name).cloned();
         let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
         match &waiting.body {
             RequestBody::Seal { items } => {
@@ -273,8 +276,8 @@ impl NodeState {
                 Ok(ReplyBody::Ready(results.collect()))
             }
             body => {
-                if let Some((name, why)) = refused.iter().next() {
-                    return Err(refusal_error(&node, name, why));
+                if let Some(error) = errors.into_values().next() {
+                    return Err(error);
                 }
                 self.serve(slot, body.clone(), now_ms, wall_ns, out)
             }
@@ -328,29 +331,34 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        let Cluster { naming, neighbours, .. } = &mut **cluster;
+        let Cluster { naming, neighbours, membership, .. } = &mut **cluster;
         let exists = |name: &str| is_name_known(&self.home, neighbours, name);
         let (rules, key) = (&self.rules, node_key(from.name.as_str()));
         let may_name = |name: &str| rules.of(namespace_in(name), key).has(Rights::WRITE);
         let (asks, life) = ((&exists as _, &may_name as _), (from.number, from.incarnation));
         let mut outputs = Vec::new();
+        naming.set_unread(unread(neighbours, membership.view()));
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
     }
-}
 
-fn refusal_error(node: &str, full: &str, why: &Refusal) -> WireError {
-    match why {
-        Refusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
-        Refusal::TooMany { limit } => {
-            WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
+    fn refusal_error(&self, full: &str, why: &Refusal) -> WireError {
+        let node = self.own_name();
+        match why {
+            Refusal::Taken => WireError::NameTaken { name: own_name(full).to_owned() },
+            Refusal::TooMany { limit } => {
+                WireError::TooMany { what: "names in flight".to_owned(), max: *limit as u64 }
+            }
+            Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
+            Refusal::NotAllowed { .. } => WireError::NotGranted {
+                node,
+                namespace: namespace_in(full).to_owned(),
+                right: Rights::WRITE.to_string(),
+            },
+            Refusal::Unread { node: lost } => self
+                .lost_member(*lost)
+                .unwrap_or_else(|| WireError::CutOff { node, reason: why.to_string() }),
+            why => WireError::CutOff { node, reason: why.to_string() },
         }
-        Refusal::Invalid { .. } => WireError::Invalid(why.to_string()),
-        Refusal::NotAllowed { .. } => WireError::NotGranted {
-            node: node.to_owned(),
-            namespace: namespace_in(full).to_owned(),
-            right: Rights::WRITE.to_string(),
-        },
-        why => WireError::CutOff { node: node.to_owned(), reason: why.to_string() },
     }
 }

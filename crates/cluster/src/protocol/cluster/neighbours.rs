@@ -9,7 +9,8 @@ use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
 use super::offer::Offer;
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
-use crate::protocol::membership::{Member, Reach as Heard, View};
+use crate::protocol::membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
+use crate::protocol::naming::Unread;
 use crate::wire::{Reach, RosterNode, WireError, WireTarget};
 
 /// Most nodes that are remembered after they were lost.
@@ -36,6 +37,8 @@ pub(super) struct Neighbour {
     pub(super) member: Member,
     pub(super) offer: Option<Offer>,
     reach: Reach,
+    /// It left in order, so nobody waits for what it had.
+    has_left: bool,
     memory: Memory,
 }
 
@@ -43,7 +46,8 @@ impl Neighbour {
     fn new(member: Member) -> Self {
         let offer = Offer::decode(&member.info);
         let why = if offer.is_some() { "it is being mapped" } else { "it offers no memory" };
-        Self { member, offer, reach: Reach::Live, memory: Memory::Missing(why.to_owned()) }
+        let memory = Memory::Missing(why.to_owned());
+        Self { member, offer, reach: Reach::Live, has_left: false, memory }
     }
 
     pub(super) fn set_reach(&mut self, state: Heard) {
@@ -81,13 +85,25 @@ impl Neighbour {
             let reason = format!("nothing is heard from {}", self.member.address);
             return Err(WireError::NodeLost { node, reason });
         }
-        match &self.memory {
-            Memory::Mapped(_) => Ok(()),
-            Memory::Missing(why) => Err(WireError::NodeLost {
-                node,
-                reason: format!("its memory is not mapped here: {why}"),
-            }),
+        match self.mapped() {
+            Some(_) => Ok(()),
+            None => Err(self.unreachable()),
         }
+    }
+
+    /// The error for an object in its memory, which cannot be mapped here.
+    fn unreachable(&self) -> WireError {
+        let reason = match &self.memory {
+            Memory::Missing(why) => why.clone(),
+            Memory::Mapped(_) => "it was not mapped when it was looked for".to_owned(),
+        };
+        let Member { name, address, .. } = &self.member;
+        WireError::NodeUnreachable { node: name.to_string(), address: address.clone(), reason }
+    }
+
+    /// Whether it is lost and may come back with objects whose names cannot be read here.
+    fn is_lost_unread(&self) -> bool {
+        self.is_lost() && !self.has_left && self.mapped().is_none()
     }
 
     pub(super) fn report(&self) -> RosterNode {
@@ -97,7 +113,7 @@ impl Neighbour {
             name: name.to_string(),
             address: address.clone(),
             incarnation: incarnation.0,
-            reach: self.reach,
+            reach: if self.is_lost() && self.has_left { Reach::Left } else { self.reach },
             region_uid: self.offer.as_ref().map_or(0, |offer| offer.region_uid),
             capacity: self.offer.as_ref().map_or(0, |offer| offer.capacity),
             ..RosterNode::default()
@@ -121,6 +137,7 @@ impl NodeState {
         };
         tracing::info!(epoch = view.epoch.0, members = view.members.len(), "view");
         cluster.has_news = true;
+        cluster.was_member = true;
         let mut lost = Vec::new();
         for (name, neighbour) in &mut cluster.neighbours {
             if !neighbour.is_lost() && view.named(&neighbour.member.name).is_none() {
@@ -129,6 +146,9 @@ impl NodeState {
                 let (node, address) = (name.clone(), neighbour.member.address.clone());
                 out.push(Action::Peer(PeerAction::CutOff { node, address }));
             }
+            let mut former = view.former.iter();
+            neighbour.has_left =
+                former.any(|one| one.name == neighbour.member.name && one.has_left);
         }
         for member in &view.members {
             if member.name == cluster.options.name {
@@ -241,6 +261,36 @@ impl NodeState {
         others.find(|(_, one)| one.has_name(full)).map(|(name, _)| name.clone())
     }
 
+    /// Names of the members whose memory is not mapped here.
+    pub(super) fn unread_members(&self) -> Vec<String> {
+        let others = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        let unread = others.filter(|(_, one)| !one.is_lost() && one.mapped().is_none());
+        unread.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The error for an object in the memory of a node, which cannot be mapped here.
+    pub(super) fn unreachable(&self, node: &str) -> WireError {
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.neighbours.get(node));
+        known.map_or_else(
+            || WireError::NodeLost { node: node.to_owned(), reason: "it is no member".to_owned() },
+            Neighbour::unreachable,
+        )
+    }
+
+    /// The error for a name that a lost node may have, which nobody here could look for.
+    pub(super) fn lost_unread(&self) -> Option<WireError> {
+        let mut others = self.cluster.as_ref()?.neighbours.values();
+        let Member { name, address, .. } = &others.find(|one| one.is_lost_unread())?.member;
+        Some(unknown_names(name, address))
+    }
+
+    /// The same for a lost node, which another member may know.
+    pub(super) fn lost_member(&self, number: NodeNumber) -> Option<WireError> {
+        let former = &self.cluster.as_ref()?.membership.view()?.former;
+        let lost = former.iter().find(|one| one.number == number)?;
+        Some(unknown_names(&lost.name, &lost.address))
+    }
+
     pub(super) fn region_of(&self, node: &str) -> Option<u64> {
         self.memory_of(node).map(|memory| memory.reader.uid().0)
     }
@@ -262,6 +312,28 @@ pub(super) fn is_name_known(
 ) -> bool {
     // What cannot be read might be there.
     home.has_name(full).unwrap_or(true) || neighbours.values().any(|one| one.has_name(full))
+}
+
+fn unknown_names(name: &NodeName, address: &str) -> WireError {
+    let reason = format!(
+        "nothing is heard from {address}, and which names its objects have is not known; if it will \
+         not come back, tell each other node: `farrow nodes forget {name}`"
+    );
+    WireError::NodeLost { node: name.to_string(), reason }
+}
+
+/// Whose names cannot be read here. If members were lost before this daemon began, all others are asked:
+/// they may know what those have.
+pub(super) fn unread(neighbours: &BTreeMap<String, Neighbour>, view: Option<&View>) -> Unread {
+    let mut former = view.into_iter().flat_map(|view| &view.former);
+    let asks_all = former.any(|one| !one.has_left && !neighbours.contains_key(one.name.as_str()));
+    let members = neighbours.values().filter(|one| !one.is_lost());
+    let members = members.filter(|one| asks_all || one.mapped().is_none());
+    let lost = neighbours.values().filter(|one| one.is_lost_unread());
+    Unread {
+        members: members.map(|one| one.member.number).collect(),
+        lost: lost.map(|one| one.member.number).min(),
+    }
 }
 
 fn has_name(reader: &Reader, full: &str) -> bool {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Most bytes of an encoded offer: it is part of each view.
-pub const OFFER_BYTES_MAX: usize = 1024;
+/// Most bytes of an encoded offer: with a lease behind it, it is part of each view, which takes 1,024.
+pub const OFFER_BYTES_MAX: usize = 1024 - 10;
 
 /// One way to the memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +60,18 @@ impl Offer {
     }
 }
 
+/// What a member says of itself: its offer, and behind it its lease.
+pub(super) fn info_of(offer: &Offer, lease_ms: u64) -> Vec<u8> {
+    let lease = postcard::to_allocvec(&lease_ms).unwrap_or_default();
+    offer.encode().map_or_else(Vec::new, |bytes| [bytes, lease].concat())
+}
+
+/// The lease in what a member says of itself; `None` where it says none.
+pub(super) fn lease_ms_in(info: &[u8]) -> Option<u64> {
+    let (_, rest) = postcard::take_from_bytes::<Offer>(info).ok()?;
+    postcard::from_bytes(rest).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +90,10 @@ mod tests {
         };
         assert_eq!(Offer::decode(&offer.encode().unwrap()), Some(offer.clone()));
         assert_eq!(Offer::decode(b"\xff\xff"), None);
+        let info = info_of(&offer, 5000);
+        assert_eq!((Offer::decode(&info), lease_ms_in(&info)), (Some(offer.clone()), Some(5000)));
+        assert_eq!(lease_ms_in(&offer.encode().unwrap()), None);
+        assert_eq!(lease_ms_in(b"\xff\xff"), None);
         let long = Offer { host: "x".repeat(2000), ..offer };
         assert_eq!(long.encode(), None);
     }

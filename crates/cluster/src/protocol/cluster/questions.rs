@@ -41,6 +41,11 @@ pub enum Question {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
+    /// I cannot map your memory: which of these names, in full, do your objects have?
+    Has {
+        /// At most `NAMES_MAX`.
+        names: Vec<String>,
+    },
 }
 
 /// The answer to a question.
@@ -54,4 +59,6 @@ pub enum Answer {
     Sealed(Vec<String>),
     /// The question could not be read, or breaks a limit.
     No(String),
+    /// To `Has`: for each name whether an object has it.
+    Has(Vec<bool>),
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::questions::NAMES_MAX;
 use super::{Answer, Asked, NodeState, Question};
 use crate::protocol::Action;
+use crate::protocol::admission::answer_to;
 use crate::protocol::rights::Rights;
+use crate::protocol::waits::Wait;
 
 /// Names that one other node may wait for.
 const AWAITED_MAX: usize = 65_536;
@@ -99,13 +101,23 @@ impl NodeState {
 
     /// Names were sealed in the memory of another node.
     pub(super) fn sealed_elsewhere(&mut self, node: &str, names: &[String], out: &mut Vec<Action>) {
+        let unreachable = self.unread_members().iter().any(|one| one == node);
+        let unreachable = unreachable.then(|| self.unreachable(node));
         for name in names.iter().take(NAMES_MAX) {
             // Its word is not taken for it: a client that is woken for nothing waits again.
             tracing::debug!(node, name, "sealed elsewhere");
             if let Some(cluster) = &mut self.cluster {
                 cluster.awaited.by_own.remove(name);
             }
-            self.waits.sealed(name);
+            match &unreachable {
+                None => self.waits.sealed(name),
+                // To say that it is there would be wrong: nobody here can get it.
+                Some(error) => {
+                    let failed = self.waits.failed(name).into_iter();
+                    let answer = |wait: Wait| answer_to(wait.session, wait.seq, Err(error.clone()));
+                    out.extend(failed.map(answer));
+                }
+            }
         }
         self.answer_waits(out);
     }

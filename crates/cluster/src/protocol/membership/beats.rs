@@ -208,6 +208,13 @@ impl Membership {
     pub(super) fn mark_gone(&mut self, from: &Sender, cluster: Option<ClusterId>) -> bool {
         let Some(view) = &self.kept.view else { return false };
         let Some(member) = view.named(&from.name) else { return false };
+        let mut peers = self.peers.values();
+        // A life that is heard is not over: another node took its name, or will be refused.
+        if peers.any(|peer| {
+            peer.name == from.name && peer.reach == Reach::Live && peer.address != from.address
+        }) {
+            return false;
+        }
         let is_elsewhere = cluster.is_some() && cluster != Some(view.cluster);
         let is_gone = member.incarnation < from.incarnation
             || member.incarnation == from.incarnation && is_elsewhere;

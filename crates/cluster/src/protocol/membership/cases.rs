@@ -126,7 +126,7 @@ fn a_name_that_is_used_elsewhere_is_a_clash() {
     (twin.address, twin.incarnation) = ("10.0.9.9:1".to_owned(), Incarnation(1 << 40));
     let mut twin = Membership::new(twin, None, 0).unwrap();
     let mut clashes = Vec::new();
-    for now_ms in (0..3 * LEASE_MS).step_by(50) {
+    for now_ms in (0..6 * LEASE_MS).step_by(50) {
         world.run_until(world.now_ms + 50).unwrap();
         let mut out = Vec::new();
         twin.tick(now_ms, &mut out);

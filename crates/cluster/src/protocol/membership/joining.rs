@@ -12,6 +12,10 @@ use super::view::{Candidate, View};
 /// Most newcomers at a time: a full cluster that starts again.
 const CANDIDATES_MAX: usize = 2 * MEMBERS_MAX;
 
+/// How long, in leases, a node asks before it believes that its name is another's: a life of its own that
+/// was killed counts as living for a lease, or two on a slow machine.
+const IN_USE_LEASES: u64 = 4;
+
 /// How long, in leases, a node that knows of a cluster asks before it founds another: the members
 /// must first notice that its old life is over, and agree. Twice that.
 const PATIENCE_LEASES: u64 = 4;
@@ -137,7 +141,7 @@ impl Membership {
         if self.kept.view.is_some() {
             return;
         }
-        let is_long = self.now_ms - self.joining.since_ms >= 2 * self.options.lease_ms;
+        let is_long = self.now_ms - self.joining.since_ms >= IN_USE_LEASES * self.options.lease_ms;
         match reason {
             Refusal::Stale { known } => {
                 if let Some(next) =
@@ -152,6 +156,11 @@ impl Membership {
                 self.clash(ClashError::NameInUse { name: self.options.name.clone(), address });
             }
             Refusal::NameInUse { .. } => {}
+            Refusal::Lease { lease_ms } => self.clash(ClashError::Lease {
+                address: from.address,
+                own_ms: self.options.lease_ms,
+                theirs_ms: lease_ms,
+            }),
             Refusal::Full => self.clash(ClashError::Full { members: MEMBERS_MAX }),
         }
     }
@@ -183,6 +192,7 @@ impl Membership {
         {
             let address = old.address.clone();
             self.send(&from.address, Body::Refused(Refusal::NameInUse { address }));
+            self.clash(ClashError::NameInUse { name: from.name, address: from.address });
             return;
         }
         let secret = self.joining.nonce ^ from.incarnation.0;

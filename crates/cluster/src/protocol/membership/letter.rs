@@ -166,6 +166,11 @@ pub enum Refusal {
     },
     /// There are 64 members.
     Full,
+    /// Its lease is another one than that of the node that refuses it.
+    Lease {
+        /// That of the node that refuses, in milliseconds.
+        lease_ms: u64,
+    },
 }
 
 /// What must outlive the process, so that it can go on with the same life. It has no more than
@@ -229,6 +234,19 @@ pub enum ClashError {
         /// The other's.
         theirs: ClusterId,
     },
+    /// Nodes of one cluster have one lease.
+    #[error(
+        "the node at {address} does not let this one in: its lease is {theirs_ms} ms, that of this \
+         node {own_ms} ms (--lease-ms)"
+    )]
+    Lease {
+        /// Where the other listens.
+        address: String,
+        /// This node's.
+        own_ms: u64,
+        /// The other's.
+        theirs_ms: u64,
+    },
     /// Etcd does not answer, or what it answers cannot be used.
     #[error("etcd: {reason}")]
     Etcd {
@@ -241,6 +259,19 @@ pub enum ClashError {
         /// How many.
         members: usize,
     },
+}
+
+impl ClashError {
+    /// Where the other node listens, if there is one.
+    #[must_use]
+    pub fn address(&self) -> Option<&str> {
+        match self {
+            Self::NameInUse { address, .. }
+            | Self::OtherCluster { address, .. }
+            | Self::Lease { address, .. } => Some(address),
+            Self::Etcd { .. } | Self::Full { .. } => None,
+        }
+    }
 }
 
 /// What comes out of the state machine, to be done in this order.

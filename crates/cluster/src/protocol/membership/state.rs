@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::joining::Joining;
-use super::letter::{Body, ClashError, Kept, Letter, Output, Reach, Sender};
+use super::letter::{Body, ClashError, Kept, Letter, Output, Reach, Refusal, Sender};
 use super::options::{Options, OptionsError};
 use super::proposal::Proposal;
 use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
@@ -453,6 +453,13 @@ impl Membership {
         let epoch = view.map_or(Epoch(0), |view| view.epoch);
         let letter = Letter { from, cluster, epoch, body };
         self.out.push(Output::Send { address: address.to_owned(), letter });
+    }
+
+    /// Tells who asks to be let in that its lease is another one.
+    pub fn refuse_lease(&mut self, from: &Sender, out: &mut Vec<Output>) {
+        let lease_ms = self.options.lease_ms;
+        self.send(&from.address, Body::Refused(Refusal::Lease { lease_ms }));
+        out.append(&mut self.out);
     }
 
     /// Says what it missed to somebody, at most four times in a lease.

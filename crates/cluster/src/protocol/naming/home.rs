@@ -1,12 +1,14 @@
 //! A node's names: those that it asks for, those that it holds, those that it lets go.
 
+mod decisions;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::debt::{Debt, batches};
 use super::registrar::Registrar;
 use super::{
-    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Verdict, hash_of_member,
-    highest, is_name,
+    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
+    hash_of_member, highest, is_name,
 };
 use crate::protocol::membership::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
@@ -66,9 +68,25 @@ pub struct Naming {
     /// The last session of each member that is known.
     sessions: BTreeMap<(NodeNumber, Incarnation), u64>,
     pub(super) registrar: Registrar,
-    /// A fault that the tests must notice.
+    /// Whose directories this node cannot read.
+    unread: Unread,
+    /// Faults that the tests must notice.
     #[cfg(test)]
     pub(super) hears_old_epochs: bool,
+    #[cfg(test)]
+    pub(super) unread_fault: Option<UnreadFault>,
+}
+
+/// Faults of a registrar that cannot read all directories.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnreadFault {
+    /// What cannot be read is taken for empty.
+    AsksNobody,
+    /// The first answer decides.
+    AsksOne,
+    /// A name is not kept for its home while others are asked.
+    LetsOthersIn,
 }
 
 impl Naming {
@@ -90,8 +108,11 @@ impl Naming {
             debts: BTreeMap::new(),
             sessions: BTreeMap::new(),
             registrar: Registrar::default(),
+            unread: Unread::default(),
             #[cfg(test)]
             hears_old_epochs: false,
+            #[cfg(test)]
+            unread_fault: None,
         }
     }
 
@@ -105,6 +126,11 @@ impl Naming {
     /// All names that are held, to be handed over to the next process of the same life.
     pub fn held(&self) -> impl Iterator<Item = &str> {
         self.held.iter().map(String::as_str)
+    }
+
+    /// Whose directories cannot be read from now on. To be called before whatever `exists` is given to.
+    pub fn set_unread(&mut self, unread: Unread) {
+        self.unread = unread;
     }
 
     /// A view was installed. One without this node is taken as [`Self::outcast`].
@@ -177,6 +203,7 @@ impl Naming {
     pub fn lease(&mut self, has_lease: bool, out: &mut Vec<Output>) {
         self.has_lease = has_lease;
         if !has_lease {
+            self.registrar.undecided.clear();
             for claim in std::mem::take(&mut self.claims).into_values() {
                 self.owe_settled(claim.names);
             }
@@ -219,7 +246,9 @@ impl Naming {
             } else if self.held.len() + self.pending.len() >= NAMES_MAX {
                 Some(Refusal::TooMany { limit: NAMES_MAX })
             } else {
-                None
+                let refused =
+                    |node| if exists(&name) { Refusal::Taken } else { Refusal::Unread { node } };
+                self.unread.lost.map(refused)
             };
             results.push(refusal.map(Err));
             if refusal.is_none() {
@@ -231,7 +260,8 @@ impl Naming {
         self.asks.insert(id, Ask { ticket, deadline_ms, results, left });
         self.claim(id, asked);
         self.answer_if_whole(id, out);
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         self.pay(now_ms, out);
     }
 
@@ -309,10 +339,21 @@ impl Naming {
             }
             Body::Claim { claim, names } if is_asked => {
                 let may_grant = self.has_lease && self.registrar.is_settled();
-                (may_grant && self.registrar.is_newest(from, session, serial)).then(|| {
-                    let asks = (exists, may_name);
-                    Body::Claimed { claim, verdicts: self.registrar.claim(from, &names, asks) }
-                })
+                if may_grant && self.registrar.is_newest(from, session, serial) {
+                    self.consider((from, session, serial), claim, names, (exists, may_name));
+                }
+                None
+            }
+            Body::Query { question, names } => {
+                let taken = names.iter().map(|name| exists(name)).collect();
+                let lost = self.unread.lost;
+                let answer = Body::Queried { question, taken, lost };
+                self.send(from, (session, registrar), serial, answer, out);
+                None
+            }
+            Body::Queried { question, taken, lost } if is_asked => {
+                self.queried(from, question, (&taken, lost));
+                None
             }
             Body::Settle { names } if is_asked => {
                 self.registrar.is_newest(from, session, serial).then(|| {
@@ -337,7 +378,8 @@ impl Naming {
         if let Some(body) = answer {
             self.send(from, (session, self.session), serial, body, out);
         }
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         self.pay(now_ms, out);
     }
 
@@ -388,6 +430,7 @@ impl Naming {
                 Verdict::Granted => Ok(()),
                 Verdict::Taken => Err(Refusal::Taken),
                 Verdict::NotAllowed => Err(Refusal::NotAllowed { registrar: from }),
+                Verdict::Unread(node) => Err(Refusal::Unread { node: *node }),
             };
             if result.is_ok() {
                 self.held.insert(name);
@@ -420,7 +463,8 @@ impl Naming {
 
     /// Time went by. Due at [`Self::next_deadline_ms`].
     pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
-        self.claim_own(exists, out);
+        self.claim_own(exists);
+        self.decide(out);
         let late = self.asks.iter().filter(|(_, ask)| ask.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {
@@ -454,23 +498,9 @@ impl Naming {
         let debts = self.debts.values().filter(|debt| !debt.is_paid());
         asks.chain(claims.map(|claim| claim.next_ms))
             .chain(debts.map(|debt| debt.next_ms))
+            .chain(self.registrar.undecided.next_deadline_ms())
             .min()
             .unwrap_or(u64::MAX)
-    }
-
-    /// Decides claims of which this node is the registrar itself.
-    fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
-        let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
-        if !self.has_lease || !self.registrar.is_settled() {
-            return;
-        }
-        let claims = self.claims.iter().filter(|(_, claim)| claim.to == own);
-        let claims: Vec<u64> = claims.map(|(id, _)| *id).collect();
-        for id in claims {
-            let Some(claim) = self.claims.get(&id) else { continue };
-            let verdicts = self.registrar.claim(own, &claim.names, (exists, &|_| true));
-            self.claimed(own, id, &verdicts, out);
-        }
     }
 
     /// Sends all that is due, or due again.
@@ -498,6 +528,12 @@ impl Naming {
                 claim.is_again |= claim.next_ms > 0;
                 claim.next_ms = now_ms.saturating_add(RETRY_MS);
                 due.push((claim.to, Body::Claim { claim: *id, names: claim.names.clone() }));
+            }
+        }
+        for (question, members, names) in self.registrar.undecided.due(now_ms) {
+            for to in NodeNumber::all().filter(|number| members.has(*number)) {
+                let body = Body::Query { question, names: names.clone() };
+                self.send(to, (0, self.session), 0, body, out);
             }
         }
         for (to, body) in due {

@@ -18,12 +18,17 @@
 //! up. A daemon that was killed and goes on with the same life has a higher session: its list
 //! replaces all that registrars had of it, and it gets the lists of all others anew.
 //!
+//! **Members whose directories this registrar cannot read** are asked whether they have a claimed name,
+//! which is in flight for its home meanwhile: see [`unread`]. While one of them is lost, nobody can
+//! know its names, so none is granted ([`Refusal::Unread`]) until it is back or is forgotten.
+//!
 //! Without the lease nothing is granted and nothing asked. Names are at most 512 bytes here; an
 //! answer that does not come is asked for again each 50 ms, until the deadline of who asks.
 
 mod debt;
 mod home;
 mod registrar;
+mod unread;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +38,7 @@ use thiserror::Error;
 
 use crate::fnv::{BASIS, fnv};
 
-use super::membership::{ClusterId, Epoch, Incarnation, Member, NodeNumber, View};
+use super::membership::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
 
 pub use home::Naming;
 
@@ -73,6 +78,12 @@ pub enum Refusal {
     NotAllowed {
         /// Who says so.
         registrar: NodeNumber,
+    },
+    /// A node is lost, and the one that says so could not read which names its objects have.
+    #[error("which names node {} has is not known: it is lost", node.get())]
+    Unread {
+        /// The lost node.
+        node: NodeNumber,
     },
     /// Too many names are in flight on this node.
     #[error("more than {limit} names in flight")]
@@ -144,6 +155,22 @@ pub enum Body {
     },
     /// Registrar: I know.
     Settled,
+    /// Registrar: I cannot read your directory. Which of these names have your objects?
+    Query {
+        /// Which question; the same when it is sent again.
+        question: u64,
+        /// The names.
+        names: Vec<String>,
+    },
+    /// A member that was asked: these.
+    Queried {
+        /// Which question.
+        question: u64,
+        /// For each name, in the order of the question.
+        taken: Vec<bool>,
+        /// A lost node whose names this member could not read: it may have the others.
+        lost: Option<NodeNumber>,
+    },
 }
 
 /// What is asked of a name: whether an object has it, and whether a home may have it.
@@ -158,6 +185,8 @@ pub enum Verdict {
     Taken,
     /// The home may have no names in its namespace.
     NotAllowed,
+    /// This lost node may have it: its directory could not be read.
+    Unread(NodeNumber),
 }
 
 impl Body {
@@ -167,7 +196,10 @@ impl Body {
             Self::List { part, parts, names, .. } => {
                 part < parts && *parts as usize <= LIST_PARTS_MAX && are_sound(names)
             }
-            Self::Claim { names, .. } | Self::Settle { names } => are_sound(names),
+            Self::Claim { names, .. } | Self::Settle { names } | Self::Query { names, .. } => {
+                are_sound(names)
+            }
+            Self::Queried { taken, .. } => taken.len() <= MESSAGE_NAMES_MAX,
             Self::Claimed { verdicts, .. } => verdicts.len() <= MESSAGE_NAMES_MAX,
             Self::Listed { .. } | Self::Settled => true,
         }
@@ -186,6 +218,16 @@ fn are_sound(names: &[String]) -> bool {
 
 fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= NAME_BYTES_MAX
+}
+
+/// Whose directories this node cannot read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Unread {
+    /// Members of the view, which are asked: those, and all if members were lost that this process
+    /// never knew.
+    pub members: NodeSet,
+    /// Of those that are lost and may come back with their objects, the one with the lowest number.
+    pub lost: Option<NodeNumber>,
 }
 
 /// What comes out, to be done in this order.

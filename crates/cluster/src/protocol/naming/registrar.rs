@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::unread::UndecidedClaims;
 use super::{NAMES_MAX, NameChecks, Verdict};
 use crate::protocol::membership::{NodeNumber, NodeSet};
 
@@ -22,6 +23,8 @@ pub(super) struct Registrar {
     /// Whose lists are whole.
     told: NodeSet,
     members: NodeSet,
+    /// Claims that wait for members whose directories cannot be read.
+    pub(super) undecided: UndecidedClaims,
     /// Grants before all lists have come: a fault that the tests must notice.
     #[cfg(test)]
     pub(super) is_hasty: bool,
@@ -32,8 +35,19 @@ impl Registrar {
     pub(super) fn begin(&mut self, members: NodeSet) {
         self.flights.clear();
         self.homes.clear();
+        self.undecided.clear();
         self.told = NodeSet::default();
         self.members = members;
+    }
+
+    /// The members of this epoch.
+    pub(super) fn members(&self) -> NodeSet {
+        self.members
+    }
+
+    /// Whether a name is in flight for this home.
+    pub(super) fn is_in_flight(&self, home: NodeNumber, name: &str) -> bool {
+        self.flights.get(name) == Some(&home)
     }
 
     /// Whether the lists of all members have come.
@@ -60,6 +74,7 @@ impl Registrar {
         if session > home.session {
             // Another process of the same life: what the one before held is not held any more.
             self.flights.retain(|_, holder| *holder != from);
+            self.undecided.forget(from);
             self.told = self.told.without([from].into_iter().collect());
             *home = Home { session, ..Home::default() };
         }
@@ -125,7 +140,9 @@ impl Registrar {
         names.iter().map(&mut grant).collect()
     }
 
+    /// Names of a home are not in flight any more.
     pub(super) fn settle(&mut self, from: NodeNumber, names: &[String]) {
+        self.undecided.void(from, names);
         for name in names {
             if self.flights.get(name) == Some(&from) {
                 self.flights.remove(name);

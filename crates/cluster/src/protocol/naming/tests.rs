@@ -1,11 +1,13 @@
 //! All nodes create the same names at once, on a network that loses, doubles, delays and cuts,
-//! while views change and daemons are killed: a name has one holder at a time.
+//! while views change and daemons are killed, and some cannot read the directories of others: a name
+//! has one holder at a time.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::rc::Rc;
 
+use super::home::UnreadFault;
 use super::*;
 use crate::protocol::membership::NodeName;
 
@@ -37,7 +39,7 @@ enum Event {
     },
 }
 
-/// What is sealed, and where: all nodes can read it.
+/// What is sealed, and where.
 type Sealed = Rc<RefCell<BTreeMap<String, usize>>>;
 
 struct Node {
@@ -51,6 +53,8 @@ struct Node {
     inbox: Vec<((usize, u64), Message)>,
     /// What it said, over all its lives.
     said: Vec<Message>,
+    /// Whom this process has seen in a view.
+    known: Vec<bool>,
     /// Deadlines of what was asked, by ticket.
     asked: BTreeMap<u64, (u64, Vec<String>)>,
 }
@@ -61,6 +65,8 @@ struct World {
     nodes: Vec<Node>,
     history: Vec<View>,
     sealed: Sealed,
+    /// Which nodes' directories each node can read.
+    reads: Vec<Vec<bool>>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
     waiting: BTreeMap<u64, Event>,
     next: u64,
@@ -82,6 +88,8 @@ enum Mutant {
     IsHasty,
     /// What was said in another epoch counts.
     HearsOldEpochs,
+    /// A registrar is wrong about directories that it cannot read.
+    Unread(UnreadFault),
 }
 
 fn name_of(node: usize) -> NodeName {
@@ -100,6 +108,7 @@ impl World {
             nodes: Vec::new(),
             history: Vec::new(),
             sealed: Sealed::default(),
+            reads: vec![vec![true; count]; count],
             events: BinaryHeap::new(),
             waiting: BTreeMap::new(),
             next: 0,
@@ -121,9 +130,16 @@ impl World {
                 is_paused: false,
                 inbox: Vec::new(),
                 said: Vec::new(),
+                known: vec![false; count],
                 asked: BTreeMap::new(),
             };
             world.nodes.push(node);
+        }
+        // In two of three runs.
+        for node in 0..if seed.is_multiple_of(3) { 0 } else { count } {
+            for other in (0..count).filter(|other| *other != node) {
+                world.reads[node][other] = world.below(2) == 0;
+            }
         }
         let everybody: Vec<usize> = (0..count).collect();
         world.history.push(world.view(&everybody));
@@ -137,6 +153,10 @@ impl World {
         let mut naming = Naming::new(name_of(node), session, []);
         naming.registrar.is_hasty = self.mutant == Some(Mutant::IsHasty);
         naming.hears_old_epochs = self.mutant == Some(Mutant::HearsOldEpochs);
+        naming.unread_fault = match self.mutant {
+            Some(Mutant::Unread(fault)) => Some(fault),
+            _ => None,
+        };
         naming
     }
 
@@ -174,7 +194,14 @@ impl World {
         what: impl FnOnce(&mut Naming, u64, &dyn Fn(&str) -> bool, &mut Vec<Output>),
     ) -> Result<(), String> {
         let (sealed, mut out) = (self.sealed.clone(), Vec::new());
-        let exists = move |name: &str| sealed.borrow().contains_key(name);
+        let known = &self.nodes[node].known;
+        let reads: Vec<bool> =
+            self.reads[node].iter().zip(known).map(|(reads, known)| *reads && *known).collect();
+        let exists = move |name: &str| {
+            sealed.borrow().get(name).is_some_and(|owner| *owner == node || reads[*owner])
+        };
+        let unread = self.unread_of(node);
+        self.nodes[node].naming.set_unread(unread);
         what(&mut self.nodes[node].naming, self.now_ms, &exists, &mut out);
         for output in out {
             match output {
@@ -187,6 +214,23 @@ impl World {
             self.at(due_ms.saturating_sub(self.now_ms).max(1), Event::Tick { node });
         }
         Ok(())
+    }
+
+    /// Whose directories a node cannot read, by the view that it is in.
+    fn unread_of(&self, node: usize) -> Unread {
+        let Some(place) = self.nodes[node].place else { return Unread::default() };
+        let view = &self.history[place];
+        let others = (0..self.nodes.len()).filter(|other| *other != node);
+        let (members, lost): (Vec<usize>, Vec<usize>) =
+            others.partition(|other| view.named(&name_of(*other)).is_some());
+        let is_read = |other: &usize| self.reads[node][*other];
+        let is_known = |other: &usize| self.nodes[node].known[*other];
+        let asks_all = !lost.iter().all(is_known);
+        let asked = members.into_iter().filter(|other| asks_all || !is_read(other));
+        Unread {
+            members: asked.map(number).collect(),
+            lost: lost.into_iter().find(|other| is_known(other) && !is_read(other)).map(number),
+        }
     }
 
     fn send(&mut self, from: usize, to: NodeNumber, message: Message) {
@@ -268,6 +312,9 @@ impl World {
     }
 
     fn ask(&mut self, node: usize, names: Vec<String>) -> Result<(), String> {
+        // A home looks into its own directory before it asks.
+        let is_new = |name: &String| self.sealed.borrow().get(name) != Some(&node);
+        let names: Vec<String> = names.into_iter().filter(is_new).collect();
         self.next += 1;
         let (ticket, deadline_ms) = (self.next, self.now_ms + ASK_MS);
         self.nodes[node].asked.insert(ticket, (deadline_ms, names.clone()));
@@ -283,6 +330,10 @@ impl World {
             return Ok(());
         }
         self.nodes[node].place = is_in_it.then_some(place);
+        for member in &view.members {
+            self.nodes[node].known[usize::from(member.number.get())] |= is_in_it;
+        }
+        self.forget_unknown(&view);
         // Who is out of the last view has no lease, whichever view it is at.
         let life = Incarnation(self.nodes[node].life);
         let last = self.history.last().unwrap();
@@ -295,6 +346,16 @@ impl World {
                 naming.outcast(out);
             }
         })
+    }
+
+    /// What a lost node has counts for as long as a member of a view without it remembers it.
+    fn forget_unknown(&mut self, view: &View) {
+        let members = || view.members.iter().map(|member| usize::from(member.number.get()));
+        let is_known = |owner: usize| {
+            let mut members = members();
+            members.any(|member| member == owner || self.nodes[member].known[owner])
+        };
+        self.sealed.borrow_mut().retain(|_, owner| is_known(*owner));
     }
 
     /// The next view. Who is excluded has no lease before anybody has the view, as membership
@@ -328,6 +389,7 @@ impl World {
 
     /// Another process; of the same life unless that was changed. It knows the view, nothing else.
     fn restart(&mut self, node: usize) -> Result<(), String> {
+        self.nodes[node].known.fill(false);
         let process = self.nodes[node].process + 1;
         let naming = self.process(node, process);
         let place = self.nodes[node].place.take();
@@ -400,7 +462,10 @@ impl World {
     fn some_fault(&mut self) -> Result<(), String> {
         let count = self.nodes.len() as u64;
         let (node, to) = (self.below(count) as usize, self.below(count) as usize);
-        match self.below(10) {
+        match self.below(11) {
+            10 if self.reads.iter().flatten().any(|reads| !reads) => {
+                self.reads[node][to] = node == to || self.below(2) == 0;
+            }
             0 => self.loss_percent = self.below(40),
             1 => self.delay_ms_max = [2, 10, 60, 300][self.below(4) as usize],
             2 => self.cuts.push((node, to)),
@@ -454,6 +519,10 @@ fn run(count: usize, seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
         return Err(format!("{open} asks outlived their deadlines"));
     }
     let members = world.history.last().unwrap().members.clone();
+    for lost in (0..count).filter(|n| members.iter().all(|one| one.name != name_of(*n))) {
+        // Nobody is granted a name that it may have.
+        world.reads.iter_mut().for_each(|of| of[lost] = true);
+    }
     for n in 0..NAMES {
         world.sealed.borrow_mut().clear();
         let name = format!("name{n}");
@@ -496,6 +565,31 @@ fn canary_a_message_of_another_epoch() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
     let run = |seed| run(3, seed, Some(Mutant::HearsOldEpochs)).err().filter(is_seen);
     assert!((0..300).find_map(run).is_some());
+}
+
+/// A name is granted that an object has where the registrar cannot read; one answer of two is taken for
+/// both; another home is granted a name while members are asked about it.
+#[test]
+fn canary_a_registrar_that_does_not_ask_all_whom_it_cannot_read() {
+    let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
+    for fault in [UnreadFault::AsksNobody, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
+        let run = |seed| run(4, seed, Some(Mutant::Unread(fault))).err().filter(is_seen);
+        assert!((0..300).find_map(run).is_some(), "{fault:?}");
+    }
+}
+
+/// While a node is lost whose names could not be read nobody can say that a name is free.
+#[test]
+fn names_that_a_lost_node_may_have_are_not_granted() {
+    let (mut naming, _) = alone();
+    let lost = number(3);
+    naming.set_unread(Unread { lost: Some(lost), ..Unread::default() });
+    let results = vec![Err(Refusal::Unread { node: lost }), Err(Refusal::Taken)];
+    let names = ["new", "old"].map(str::to_owned).to_vec();
+    assert_eq!(ask(&mut naming, names), [Output::Answer { ticket: 7, results }]);
+    naming.set_unread(Unread::default());
+    let out = ask(&mut naming, vec!["new".to_owned()]);
+    assert_eq!(out, [Output::Answer { ticket: 7, results: vec![Ok(())] }]);
 }
 
 fn alone() -> (Naming, View) {

@@ -1,0 +1,264 @@
+//! What goes wrong with other nodes, in words for whoever runs them, and told once.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::CertificateError;
+use tonic::Code;
+
+use super::error::{PeerError, shorten};
+
+/// The same cause of the same peer is told again after this long, then after twice as long each time: a
+/// node that left is called for as long as its cluster runs.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Longest such pause, in doublings: 17 hours.
+const DOUBLINGS_MAX: u32 = 10;
+
+/// Most causes that are told in one such time; strangers can make up no more.
+const CAUSES_MAX: usize = 256;
+
+/// A node that does not listen may be starting: nodes of a cluster are started one after the other.
+const STARTING_MAX: Duration = Duration::from_secs(2);
+
+/// When a cause was told last, and how often before.
+#[derive(Debug)]
+struct Told {
+    at: Instant,
+    times: u32,
+}
+
+/// What was told of each peer, and when.
+#[derive(Debug, Default)]
+pub(super) struct Troubles {
+    told: Mutex<BTreeMap<(String, String), Told>>,
+}
+
+impl Troubles {
+    /// Whether a cause is to be told now.
+    fn is_due(&self, peer: &str, cause: &str, now: Instant) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        // Times and ports differ from one try to the next.
+        let cause = cause.chars().filter(|c| !c.is_ascii_digit()).collect();
+        let key = (peer.to_owned(), cause);
+        if let Some(told) = told.get_mut(&key) {
+            let pause = AGAIN.saturating_mul(1 << told.times.min(DOUBLINGS_MAX));
+            let is_due = now.saturating_duration_since(told.at) >= pause;
+            if is_due {
+                *told = Told { at: now, times: told.times.saturating_add(1) };
+            }
+            return is_due;
+        }
+        if told.len() >= CAUSES_MAX {
+            told.retain(|_, told| now.saturating_duration_since(told.at) < AGAIN);
+        }
+        let is_due = told.len() < CAUSES_MAX;
+        if is_due {
+            told.insert(key, Told { at: now, times: 0 });
+        }
+        is_due
+    }
+
+    /// A peer that called is not let in.
+    pub(super) fn refused(&self, peer: &str, cause: &str) {
+        if self.is_due(peer, cause, Instant::now()) {
+            tracing::warn!(peer, cause, "a node is not let in");
+        }
+    }
+
+    /// A peer that was called is not reached.
+    fn unreached(&self, peer: &str, cause: &str) {
+        if self.is_due(peer, cause, Instant::now()) {
+            tracing::warn!(peer, cause, "a node is not reached");
+        }
+    }
+}
+
+/// How the last letters to one address fared.
+#[derive(Debug, Default)]
+pub(super) struct Fared {
+    failing: Mutex<Option<(Instant, String)>>,
+}
+
+impl Fared {
+    /// Notes what became of a letter. `Some`: what is to be known of the address has changed.
+    pub(super) fn note(
+        &self,
+        peer: &str,
+        result: Result<(), (&PeerError, String)>,
+        troubles: &Troubles,
+    ) -> Option<Option<String>> {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err((error, cause)) = result else {
+            return failing.take().map(|_| None);
+        };
+        let now = Instant::now();
+        let since = failing.as_ref().map_or(now, |(since, _)| *since);
+        let is_certain = is_about_tls(&cause) || matches!(error, PeerError::WrongNode { .. });
+        // That a connection ended says less than why it does, which is known at another time.
+        let is_vague = !is_certain && !cause.contains("os error");
+        if is_vague && failing.as_ref().is_some_and(|(_, known)| is_about_tls(known)) {
+            return None;
+        }
+        let is_refused = cause.starts_with(REFUSED);
+        if is_certain || is_refused || now.saturating_duration_since(since) >= STARTING_MAX {
+            troubles.unreached(peer, &cause);
+        }
+        let is_news = failing.as_ref().is_none_or(|(_, known)| *known != cause);
+        *failing = Some((since, cause.clone()));
+        is_news.then_some(Some(cause))
+    }
+}
+
+/// Begin of what is said where the other node answered.
+const REFUSED: &str = "it refuses this node";
+
+/// Whether a cause tells of certificates, or of plain text.
+fn is_about_tls(cause: &str) -> bool {
+    cause.contains("certificate") || cause.contains("TLS")
+}
+
+/// Why a connection ended, once that is known.
+#[derive(Debug, Default)]
+pub(super) struct Ended(Mutex<Option<String>>);
+
+impl Ended {
+    pub(super) fn set(&self, error: &(dyn Error + 'static)) {
+        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.get_or_insert_with(|| cause_of(error));
+    }
+
+    pub(super) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Why a call to a peer failed, for whoever runs the nodes.
+pub(super) fn cause_of_call(error: &PeerError, ended: Option<String>, is_plain: bool) -> String {
+    match error {
+        // The peer answered, so the connection is good.
+        PeerError::Refused {
+            code:
+                Code::FailedPrecondition
+                | Code::PermissionDenied
+                | Code::InvalidArgument
+                | Code::ResourceExhausted
+                | Code::Unimplemented,
+            reason,
+        } => format!("{REFUSED}: {reason}"),
+        PeerError::Refused { .. } if is_plain => {
+            let why = ended.unwrap_or_else(|| error.to_string());
+            format!("it does not answer in plain text, so it may speak TLS (--certs): {why}")
+        }
+        _ => ended.unwrap_or_else(|| error.to_string()),
+    }
+}
+
+/// What an error of a connection means.
+pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
+    let mut words = vec![error.to_string()];
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(tls) = of_tls(error) {
+            return shorten(&meaning(tls));
+        }
+        let text = error.to_string();
+        // HTTP/2 keeps no more than the text of it.
+        if let Some((_, alert)) = text.split_once(ALERT) {
+            return shorten(&format!("{}: {ALERT}{alert}", of_alert(alert)));
+        }
+        if words.last().is_some_and(|last| !last.contains(&text)) {
+            words.push(text);
+        }
+        next = error.source();
+    }
+    shorten(&words.join(": "))
+}
+
+fn of_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    inner.or_else(|| error.downcast_ref())
+}
+
+fn meaning(error: &rustls::Error) -> String {
+    use CertificateError as Bad;
+    let meaning = match error {
+        rustls::Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
+            "its certificate is not of this node's authority (ca.pem in --certs)"
+        }
+        rustls::Error::InvalidCertificate(Bad::Expired | Bad::ExpiredContext { .. }) => {
+            "its certificate has expired, if the clocks are right"
+        }
+        rustls::Error::InvalidCertificate(Bad::NotValidYet | Bad::NotValidYetContext { .. }) => {
+            "its certificate is not valid yet: compare the clocks"
+        }
+        rustls::Error::InvalidCertificate(
+            Bad::NotValidForName | Bad::NotValidForNameContext { .. },
+        ) => "its certificate is not for the host or node that was called",
+        rustls::Error::InvalidCertificate(_) => "its certificate cannot be used",
+        rustls::Error::NoCertificatesPresented => "it shows no certificate (--certs)",
+        rustls::Error::AlertReceived(alert) => of_alert(&format!("{alert:?}")),
+        rustls::Error::InvalidMessage(_) => "it does not speak TLS: it may use --plaintext",
+        _ => "TLS failed",
+    };
+    format!("{meaning}: {error}")
+}
+
+/// What rustls says before the name of an alert that the other side sent.
+const ALERT: &str = "received fatal alert: ";
+
+fn of_alert(alert: &str) -> &'static str {
+    match alert.trim() {
+        "CertificateExpired" => {
+            "it says that this node's certificate has expired, or is not valid yet by its clock"
+        }
+        "UnknownCA"
+        | "DecryptError"
+        | "BadCertificate"
+        | "CertificateUnknown"
+        | "UnsupportedCertificate"
+        | "CertificateRequired" => "it does not accept this node's certificate (--certs)",
+        _ => "TLS failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once_a_minute_at_most_whatever_numbers_are_in_it() {
+        let (troubles, now) = (Troubles::default(), Instant::now());
+        assert!(troubles.is_due("a", "expired at 17", now));
+        assert!(!troubles.is_due("a", "expired at 18", now + AGAIN / 2));
+        assert!(troubles.is_due("b", "expired at 18", now + AGAIN / 2));
+        assert!(troubles.is_due("a", "refused", now + AGAIN / 2));
+        assert!(troubles.is_due("a", "expired at 19", now + AGAIN));
+        assert!(!troubles.is_due("a", "expired at 19", now + 2 * AGAIN));
+        assert!(troubles.is_due("a", "expired at 19", now + 3 * AGAIN));
+    }
+
+    #[test]
+    fn what_a_node_says_is_told_before_what_became_of_the_connection() {
+        let refused = |code, reason: &str| PeerError::Refused { code, reason: reason.to_owned() };
+        let version = refused(Code::FailedPrecondition, "version 2 of the protocol");
+        let cause = cause_of_call(&version, Some("closed".to_owned()), true);
+        assert_eq!(cause, "it refuses this node: version 2 of the protocol");
+        let closed = refused(Code::Unknown, "transport error");
+        assert!(cause_of_call(&closed, None, true).contains("--certs"));
+        assert_eq!(cause_of_call(&closed, Some("an alert".to_owned()), false), "an alert");
+    }
+
+    #[test]
+    fn strangers_cannot_fill_the_log() {
+        let (troubles, now) = (Troubles::default(), Instant::now());
+        let name = |n: usize| char::from_u32(0x4e00 + n as u32).unwrap().to_string();
+        let told = (0..2 * CAUSES_MAX).filter(|n| troubles.is_due(&name(*n), "x", now)).count();
+        assert_eq!(told, CAUSES_MAX);
+        assert!(troubles.is_due("x", "x", now + AGAIN));
+    }
+}

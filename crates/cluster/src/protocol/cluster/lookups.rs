@@ -1,0 +1,151 @@
+//! Whether an object has a name in memory that this node cannot map: its home is asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::questions::NAMES_MAX;
+use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
+use crate::protocol::admission::answer_to;
+use crate::protocol::{Action, SessionId};
+use crate::wire::{ReplyBody, WireError};
+
+/// Most lookups under way at a time.
+const LOOKUPS_MAX: usize = 4096;
+
+/// How long a node may take to say whether it has a name: less than a client's patience of 10 s.
+const LOOKUP_MS_MAX: u64 = 3_000;
+
+/// A client waits to hear whether an object has a name.
+#[derive(Debug)]
+struct Lookup {
+    session: SessionId,
+    seq: u64,
+    /// Nodes that have not answered.
+    waiting: BTreeSet<String>,
+    /// A node that did not say whether it has the name.
+    silent: Option<WireError>,
+}
+
+/// Lookups under way.
+#[derive(Debug, Default)]
+pub(super) struct Lookups {
+    next: u64,
+    all: BTreeMap<u64, Lookup>,
+}
+
+impl NodeState {
+    /// Which other node has an object of this full name: one that a client could not look into.
+    /// `None`: nodes were asked, and the answer comes later.
+    pub(in crate::protocol) fn find_lost(
+        &mut self,
+        (session, seq): (SessionId, u64),
+        full: &str,
+        out: &mut Vec<Action>,
+    ) -> Result<Option<ReplyBody>, WireError> {
+        let found = self.lost_with(full);
+        let unread = self.unread_members();
+        if found.is_some() || unread.is_empty() {
+            return self.found_lost(found).map(Some);
+        }
+        let Some(cluster) = &mut self.cluster else {
+            return Ok(Some(ReplyBody::FoundLost(None)));
+        };
+        if cluster.lookups.all.len() >= LOOKUPS_MAX {
+            let what = "lookups on other nodes under way".to_owned();
+            return Err(WireError::TooMany { what, max: LOOKUPS_MAX as u64 });
+        }
+        let lookup = cluster.lookups.next;
+        cluster.lookups.next += 1;
+        let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
+        let timeout_ms = patience_ms.min(LOOKUP_MS_MAX);
+        let waiting = unread.iter().cloned().collect();
+        cluster.lookups.all.insert(lookup, Lookup { session, seq, waiting, silent: None });
+        for node in unread {
+            let question = Question::Has { names: vec![full.to_owned()] };
+            let about = Asked::Has { lookup, node: node.clone() };
+            if !self.ask_node_within(&node, &question, about, timeout_ms, out) {
+                self.lookup_answered(lookup, &node, Err("it is no member now".to_owned()), out);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Nobody waits for the lookups of a session that ended.
+    pub(in crate::protocol) fn forget_lookups(&mut self, session: SessionId) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.lookups.all.retain(|_, one| one.session != session);
+        }
+    }
+
+    /// What is said of a name that is in no memory that can be looked into: a node whose names were
+    /// never known here may have it.
+    fn found_lost(&self, found: Option<String>) -> Result<ReplyBody, WireError> {
+        match (&found, self.lost_unread()) {
+            (None, Some(error)) => Err(error),
+            _ => Ok(ReplyBody::FoundLost(found)),
+        }
+    }
+
+    /// Another node asks which of these full names its objects have.
+    pub(super) fn has_names(&self, names: &[String]) -> Answer {
+        if names.len() > NAMES_MAX {
+            return Answer::No(format!("{} names, {NAMES_MAX} are taken", names.len()));
+        }
+        // What cannot be read might be there.
+        Answer::Has(names.iter().map(|name| self.home.has_name(name).unwrap_or(true)).collect())
+    }
+
+    /// A node says whether it has the name of a lookup, or does not say.
+    pub(super) fn lookup_answered(
+        &mut self,
+        lookup: u64,
+        node: &str,
+        answer: Result<Answer, String>,
+        out: &mut Vec<Action>,
+    ) {
+        let unreachable = self.unreachable(node);
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let Some(one) = cluster.lookups.all.get_mut(&lookup) else {
+            return;
+        };
+        one.waiting.remove(node);
+        let mut found = None;
+        match answer {
+            // Its memory may have been mapped meanwhile: the client looks there next time.
+            Ok(Answer::Has(has)) if has.contains(&true) => found = Some(unreachable),
+            Ok(Answer::Has(_)) => {}
+            Ok(Answer::No(reason)) | Err(reason) => {
+                one.silent.get_or_insert_with(|| unreachable.because(&reason));
+            }
+            Ok(_) => {
+                one.silent.get_or_insert_with(|| unreachable.because("it answered something else"));
+            }
+        }
+        if found.is_none() && !one.waiting.is_empty() {
+            return;
+        }
+        let Some(Lookup { session, seq, silent, .. }) = cluster.lookups.all.remove(&lookup) else {
+            return;
+        };
+        let body = match found.or(silent) {
+            Some(error) => Err(error),
+            None => self.found_lost(None),
+        };
+        out.push(answer_to(session, seq, body));
+    }
+}
+
+impl WireError {
+    /// The same, of a node that did not even say whether it has the object.
+    fn because(&self, why: &str) -> Self {
+        match self {
+            Self::NodeUnreachable { node, address, reason } => Self::NodeUnreachable {
+                node: node.clone(),
+                address: address.clone(),
+                reason: format!("{reason}; it did not say which names it has: {why}"),
+            },
+            other => other.clone(),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Nodes that are to be members and are not: why, for whoever runs them.
+
+use std::collections::BTreeMap;
+
+use super::offer::lease_ms_in;
+use super::{NodeState, Outcome};
+use crate::protocol::Action;
+use crate::protocol::membership::{Body, ClashError, Letter};
+use crate::wire::{Reach, RosterNode};
+
+/// The same words are said again after so long.
+const AGAIN_MS: u64 = 60_000;
+
+/// Most addresses, and most words, that are remembered.
+const REMEMBERED_MAX: usize = 128;
+
+/// What is known of nodes that are no members.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    /// Why nodes at these addresses are not reached, or not joined.
+    why_not: BTreeMap<String, String>,
+    /// What was said, and when.
+    said: BTreeMap<String, u64>,
+}
+
+impl Strangers {
+    fn note(&mut self, address: &str, why: String) {
+        if self.why_not.len() < REMEMBERED_MAX || self.why_not.contains_key(address) {
+            self.why_not.insert(address.to_owned(), why);
+        }
+    }
+
+    /// Whether words are to be said now.
+    fn is_due(&mut self, words: &str, now_ms: u64) -> bool {
+        self.said.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < AGAIN_MS);
+        let is_due = !self.said.contains_key(words) && self.said.len() < REMEMBERED_MAX;
+        if is_due {
+            self.said.insert(words.to_owned(), now_ms);
+        }
+        is_due
+    }
+}
+
+impl NodeState {
+    /// Letters to an address arrive, or why they do not.
+    pub fn fared(&mut self, address: String, why_not: Option<String>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        match why_not {
+            Some(why) => cluster.strangers.note(&address, why),
+            None => drop(cluster.strangers.why_not.remove(&address)),
+        }
+    }
+
+    /// Something that only whoever runs the nodes can mend.
+    pub(super) fn clashed(&mut self, clash: &ClashError, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(cluster) = &mut self.cluster else {
+            return;
+        };
+        let words = clash.to_string();
+        if let Some(address) = clash.address() {
+            cluster.strangers.note(address, words.clone());
+        }
+        let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
+        if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
+            let own = &cluster.options.address;
+            self.failure = Some(format!(
+                "the name {name} is in use: by the node at {address}, and by this one at {own}; \
+                 start this one with another --name"
+            ));
+            out.push(Action::Stop);
+        } else if cluster.strangers.is_due(&words, now_ms) {
+            tracing::error!(%clash, "cluster");
+        }
+    }
+
+    /// A node with another lease may not join: each counts on the lease of all others.
+    pub(super) fn refuse_lease(&mut self, letter: &Letter, now_ms: u64) -> Option<Vec<Outcome>> {
+        let Body::Ask { info, .. } = &letter.body else {
+            return None;
+        };
+        let cluster = self.cluster.as_mut()?;
+        let (own_ms, theirs_ms) = (cluster.options.lease_ms, lease_ms_in(info)?);
+        if own_ms == theirs_ms {
+            return None;
+        }
+        let (name, address) = (&letter.from.name, &letter.from.address);
+        let words = format!(
+            "node {name} at {address} is not let in: its lease is {theirs_ms} ms, that of this \
+             node {own_ms} ms (--lease-ms)"
+        );
+        if cluster.strangers.is_due(&words, now_ms) {
+            tracing::error!("{words}");
+        }
+        cluster.strangers.note(address, words);
+        Some(cluster.membership.refuse_lease(&letter.from))
+    }
+
+    /// Nodes that this one is to join and that are no members, each with why not.
+    pub(super) fn not_joined(&self) -> Vec<RosterNode> {
+        let Some(cluster) = &self.cluster else {
+            return Vec::new();
+        };
+        let is_known = |address: &String| {
+            *address == cluster.options.address
+                || cluster.neighbours.values().any(|one| one.member.address == *address)
+        };
+        let absent = cluster.options.seeds.iter().filter(|address| !is_known(address));
+        let absent =
+            absent.filter_map(|address| Some((address, cluster.strangers.why_not.get(address)?)));
+        absent
+            .map(|(address, why)| RosterNode {
+                address: address.clone(),
+                reach: Reach::NotJoined,
+                why_not: why.clone(),
+                ..RosterNode::default()
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_said_once_a_minute() {
+        let mut strangers = Strangers::default();
+        assert!(strangers.is_due("x", 5) && strangers.is_due("y", 5));
+        assert!(!strangers.is_due("x", 5 + AGAIN_MS - 1));
+        assert!(strangers.is_due("x", 5 + AGAIN_MS));
+    }
+
+    #[test]
+    fn what_is_remembered_has_a_limit() {
+        let mut strangers = Strangers::default();
+        for n in 0..2 * REMEMBERED_MAX {
+            strangers.note(&n.to_string(), String::new());
+            strangers.is_due(&n.to_string(), 0);
+        }
+        assert_eq!(strangers.why_not.len(), REMEMBERED_MAX);
+        assert_eq!(strangers.said.len(), REMEMBERED_MAX);
+    }
+}
