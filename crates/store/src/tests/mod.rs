@@ -20,5 +20,6 @@ pub(crate) mod poison;
 mod quarantine;
 mod races;
 mod requests;
+mod room;
 mod spill;
 mod support;
