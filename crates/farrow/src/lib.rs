@@ -40,6 +40,7 @@ mod pool;
 mod promises;
 mod put;
 mod reservations;
+mod room;
 mod residency;
 mod seal;
 mod session;

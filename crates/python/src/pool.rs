@@ -1,10 +1,18 @@
 //! `client.memory_pool()`: a `pyarrow.MemoryPool` over the client's memory.
 
+use crate::errors::raise;
 use crate::shim;
 use farrow::Pool;
 use farrow_capi::FarrowPool;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
+use std::time::Duration;
+
+/// As [`new`], with room for so many bytes from the start.
+pub fn expecting(py: Python<'_>, pool: Pool, is_strict: bool, bytes: u64) -> PyResult<Py<PyAny>> {
+    py.detach(|| pool.expect(bytes, Duration::ZERO)).map_err(raise)?;
+    new(py, pool, is_strict)
+}
 
 /// A new pyarrow pool over `pool`.
 ///

@@ -4,11 +4,13 @@
 //! are sealed where they are, and its address stays good for as long as the buffer lives.
 //! Smaller ones share pages and are copied at `put`; a page is the grain of protection.
 
+mod expected;
 mod slab;
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes, sync};
 use farrow_store::Held;
@@ -16,6 +18,7 @@ use farrow_store::Held;
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::session::{Session, lock};
+use expected::Expected;
 use slab::Slabs;
 
 /// Buffers from this size on have pages of their own.
@@ -46,9 +49,14 @@ pub struct PoolStats {
 
 /// The pool of a client. Threads may share it; memory from it keeps the client's place alive
 /// only as long as the pool lives, so whoever hands buffers on keeps the pool.
+///
+/// A pool takes what is free. It does not know how much will be asked of it, nor whether an object
+/// comes of it, so no object is evicted or spilled for it; when memory is full it has no room. A load
+/// that knows how much it takes says so with [`Self::expect`], and then others make room for it.
 #[derive(Debug)]
 pub struct Pool {
     session: Arc<Session>,
+    expected: Mutex<Option<Expected>>,
 }
 
 /// The pool's books, which belong to the session.
@@ -86,7 +94,36 @@ enum LargeState {
 
 impl Pool {
     pub(crate) fn new(session: Arc<Session>) -> Self {
-        Self { session }
+        Self { session, expected: Mutex::default() }
+    }
+
+    /// Takes room for so many bytes of buffers now, all of it or none, in place of what was
+    /// expected before: objects that nobody uses are evicted or spilled for it, but none if that
+    /// would not be enough. What of it is not used goes back with [`Self::expect_no_more`], or
+    /// with the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] and what else [`Client::create`](crate::Client::create) says about
+    /// room.
+    pub fn expect(&self, bytes: u64, wait: Duration) -> Result<(), Error> {
+        self.session.check_process()?;
+        self.expect_no_more();
+        if bytes > 0 {
+            let expected = Expected::take(&self.session, bytes, wait)?;
+            *lock(&self.expected) = Some(expected);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was expected and is not used.
+    pub fn expect_no_more(&self) {
+        let expected = lock(&self.expected).take();
+        if let Some(expected) = expected
+            && self.session.is_own_process()
+        {
+            expected.end(&self.session);
+        }
     }
 
     /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a
@@ -148,8 +185,7 @@ impl Pool {
         };
         match freed {
             Freed::Large(Large { pages, state: LargeState::Live }) => {
-                let span = Span { offset, length: Length(pages) };
-                session.pool.extents.give(session, span);
+                self.give(Span { offset, length: Length(pages) });
             }
             Freed::Large(Large { state: LargeState::Sealed(held), .. }) => session.release(held),
             Freed::Large(Large { pages, state: LargeState::Sealing }) => {
@@ -157,7 +193,7 @@ impl Pool {
                 session.pool.extents.in_limbo(Span { offset, length: Length(pages) });
             }
             Freed::Slab(None) => {}
-            Freed::Slab(Some(slab)) => session.pool.extents.give(session, slab),
+            Freed::Slab(Some(slab)) => self.give(slab),
         }
     }
 
@@ -190,7 +226,7 @@ impl Pool {
         if size < OWN_PAGES_BYTES_MIN && alignment <= slab::SLOT_BYTES_MIN {
             return self.take_slot(size);
         }
-        let span = logged(session.pool.extents.take(session, size))?;
+        let span = self.pages(size)?;
         if span.length.0 >= POPULATE_BYTES_MIN {
             let _ = session.region.populate(span, farrow_memory::Populate::Write);
         }
@@ -205,7 +241,7 @@ impl Pool {
             return Some(Offset(offset));
         }
         let bytes = Slabs::slab_bytes();
-        let span = logged(core.extents.take(&self.session, bytes))?;
+        let span = self.pages(bytes)?;
         let mut state = lock(&core.state);
         state.slabs.add(span, size);
         state.slabs.take(size).map(Offset)
@@ -228,16 +264,31 @@ impl Pool {
                 let tail = Span { offset, length: Length(large.pages - needed) };
                 large.pages = needed;
                 drop(state);
-                core.extents.give(&self.session, tail);
+                self.give(tail);
             }
             return true;
         }
         let end = Offset(offset.0 + large.pages);
-        let grown = core.extents.extend(end, new - large.pages);
+        let more = new.next_multiple_of(page_bytes()) - large.pages;
+        let of_expected = lock(&self.expected).as_mut().is_some_and(|room| room.extend(end, more));
+        let grown = of_expected || core.extents.extend(end, more);
         if grown {
             large.pages = new.next_multiple_of(page_bytes());
         }
         grown
+    }
+
+    /// Whole pages: of what was expected, or else of what is free.
+    fn pages(&self, bytes: u64) -> Option<Span> {
+        let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
+        expected.or_else(|| logged(self.session.pool.extents.take(&self.session, bytes)))
+    }
+
+    fn give(&self, span: Span) {
+        let is_expected = lock(&self.expected).as_mut().is_some_and(|room| room.give(span));
+        if !is_expected {
+            self.session.pool.extents.give(&self.session, span);
+        }
     }
 
     /// Copies within the region, from memory that nobody changes now to memory that is ours.
@@ -255,6 +306,12 @@ impl Pool {
     fn pointer(&self, offset: Offset) -> Option<NonNull<u8>> {
         let address = self.session.region.address_of(Span { offset, length: Length(1) }).ok()?;
         NonNull::new(std::ptr::with_exposed_provenance_mut(address.0))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.expect_no_more();
     }
 }
 

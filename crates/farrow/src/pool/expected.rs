@@ -1,0 +1,81 @@
+//! Memory that a pool has before anything is built in it: for a load that knows how much it takes.
+//!
+//! The node finds all of it or nothing, and others leave for it at once. So a load that cannot fit is
+//! refused before it has cost anybody anything, and one that was let in needs no more room later.
+
+use std::time::Duration;
+
+use farrow_memory::{Offset, Span, page_bytes};
+use farrow_store::{Run, SpaceAllocator};
+
+use crate::error::Error;
+use crate::extents::{run_span, span_run};
+use crate::room::{Demand, is_short};
+use crate::session::Session;
+
+/// Where there is no range as long as all of it, so many parts are tried for, and twice as many
+/// until these.
+const PARTS_MIN: u64 = 2;
+const PARTS_MAX: u64 = 32;
+
+/// What is left of it.
+#[derive(Debug)]
+pub(super) struct Expected {
+    ranges: Vec<Run>,
+    free: SpaceAllocator,
+}
+
+impl Expected {
+    /// All of it or none.
+    pub(super) fn take(session: &Session, bytes: u64, wait: Duration) -> Result<Self, Error> {
+        let demand = Demand::new(1, std::iter::empty(), wait);
+        let at_once = Demand { wait: Duration::ZERO, ..demand.clone() };
+        let extents = session.pool.extents();
+        let mut found = extents.take_or_make(session, &[bytes], &at_once);
+        let mut parts = PARTS_MIN;
+        while found.as_ref().is_err_and(is_short) && parts <= PARTS_MAX {
+            found = extents.make(session, &vec![bytes.div_ceil(parts); parts as usize], &at_once);
+            parts *= 2;
+        }
+        if found.as_ref().is_err_and(is_short) && !wait.is_zero() {
+            found = extents.make(session, &[bytes], &demand);
+        }
+        let mut ranges: Vec<Run> = found?.into_iter().map(span_run).collect();
+        ranges.sort_unstable();
+        let page = page_bytes();
+        let start = ranges.first().map_or(0, |run| run.start);
+        let end = ranges.last().map_or(0, |run| run.end);
+        let gaps = ranges.windows(2).filter_map(|pair| match *pair {
+            [one, next] if one.end < next.start => Some(Run { start: one.end, end: next.start }),
+            _ => None,
+        });
+        let gaps: Vec<Run> = gaps.collect();
+        let free = SpaceAllocator::with_occupied(Run { start, end }, page, page, gaps)
+            .map_err(|error| Error::Protocol(format!("what the node granted: {error}")))?;
+        Ok(Self { ranges, free })
+    }
+
+    /// Pages of it.
+    pub(super) fn allocate(&mut self, bytes: u64) -> Option<Span> {
+        self.free.allocate(bytes, 1).map(run_span)
+    }
+
+    /// Takes the pages right behind `end`, if they are free here.
+    pub(super) fn extend(&mut self, end: Offset, bytes: u64) -> bool {
+        let stop = end.0.checked_add(bytes);
+        stop.is_some_and(|stop| self.free.claim(Run { start: end.0, end: stop }))
+    }
+
+    /// Takes pages back that are of it. False: they are not.
+    pub(super) fn give(&mut self, span: Span) -> bool {
+        let run = span_run(span);
+        let is_in = |all: &Run| all.start <= run.start && run.end <= all.end;
+        self.ranges.iter().any(is_in) && self.free.free(run).is_ok()
+    }
+
+    /// What nothing lies in goes to whoever asks next.
+    pub(super) fn end(self, session: &Session) {
+        let extents = session.pool.extents();
+        self.free.runs().for_each(|run| extents.give(session, run_span(run)));
+    }
+}
