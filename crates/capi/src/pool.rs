@@ -12,7 +12,6 @@ use farrow_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock, TryLockError};
-use std::time::Duration;
 
 /// How often a retired pool tries to be let go of; readers hold the lock for microseconds.
 const LOCK_TRIES: u32 = 10_000;
@@ -62,8 +61,8 @@ impl FarrowPool {
     /// # Errors
     ///
     /// As there.
-    pub fn expect(&self, bytes: u64, wait: Duration) -> Result<(), farrow::Error> {
-        self.with(|pool| pool.expect(bytes, wait)).unwrap_or(Ok(()))
+    pub fn expect(&self, sizes: &[u64]) -> Result<(), farrow::Error> {
+        self.with(|pool| pool.expect(sizes)).unwrap_or(Ok(()))
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&Pool) -> T) -> Option<T> {
@@ -154,7 +153,7 @@ pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) 
     guard(|| {
         // SAFETY: the caller's promise.
         let pool = unsafe { handle(pool) }.ok_or_else(|| Failure::null("pool"))?;
-        Ok(pool.expect(size, Duration::ZERO)?)
+        Ok(pool.expect(&[size])?)
     })
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use farrow_cluster::wire::WireSpan;
 use farrow_memory::{Length, Offset, Span, page_bytes};
@@ -165,23 +164,12 @@ impl Extents {
         demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
         let sizes = all_whole_pages(sizes)?;
-        let all = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
         if !demand.wait.is_zero() {
             // In the node's queue it would wait for what it keeps itself.
             trim_all(session);
         }
         let groups = room::groups(&sizes, GROUPS_MAX);
-        // In one piece, if that is to be had at once; else piece by piece.
-        let at_once = Demand { wait: Duration::ZERO, ..demand.clone() };
-        let is_one = groups.len() == 1;
-        let in_one = room::ask(session, vec![all], 0, Some(if is_one { demand } else { &at_once }));
-        let ranges = match in_one {
-            Err(error) if room::is_short(&error) && !is_one => {
-                room::ask(session, group_sizes(&sizes, &groups), 0, Some(demand))?
-            }
-            ranges => ranges?,
-        };
-        let groups = if ranges.len() == 1 { vec![sizes.len()] } else { groups };
+        let ranges = room::ask(session, group_sizes(&sizes, &groups), 0, Some(demand))?;
         for range in &ranges {
             self.make_ready(session, *range)?;
             lock(&self.state).insert_granted(*range);
@@ -387,7 +375,7 @@ impl State {
 /// Gives all that this client keeps for later back to the node. False: there is nothing.
 fn trim_all(session: &Session) -> bool {
     let own = session.extents.trim(session);
-    let pool = session.pool.extents().trim(session);
+    let pool = session.pool.trim(session);
     own || pool
 }
 

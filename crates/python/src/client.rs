@@ -469,13 +469,13 @@ impl Client {
         py: Python<'_>,
         strict: bool,
         node: Option<&str>,
-        expect: Option<u64>,
+        expect: Option<pool::Expect>,
     ) -> PyResult<Py<PyAny>> {
         if let Some(node) = node {
             return self.at(py, node)?.memory_pool(py, strict, None, expect);
         }
-        if let Some(bytes) = expect {
-            return pool::expecting(py, self.client.pool(), strict, bytes);
+        if let Some(expect) = expect {
+            return pool::expecting(py, self.client.pool(), strict, &expect);
         }
         let [spilling, strict_one] = &*self.pools;
         let place = if strict { strict_one } else { spilling };

@@ -42,6 +42,9 @@ pub enum SpillJob {
         head: SpillHead,
         /// Where the parts lie that follow.
         parts: Vec<Span>,
+        /// Bytes that are to be left in a folder, so that what is in it can come back: another
+        /// object has to leave memory for it first.
+        spare_bytes: u64,
     },
     /// Read the head of a file.
     Look {
@@ -138,6 +141,8 @@ struct Eviction {
 struct Failure {
     fault: WriteFault,
     bytes: u64,
+    /// Less would have been left than is to be.
+    is_of_spare: bool,
 }
 
 /// What is on its way out and back.
@@ -148,8 +153,8 @@ pub(super) struct Spills {
     now_ms: u64,
     /// Chosen to go.
     queue: VecDeque<ObjectId>,
-    /// Being written, with their bytes.
-    writing: BTreeMap<ObjectId, u64>,
+    /// Being written, with their bytes, and those that are to be left.
+    writing: BTreeMap<ObjectId, (u64, u64)>,
     /// In memory, with a file that still has the same bytes: these need not be written to leave.
     copied: BTreeSet<ObjectId>,
     restores: BTreeMap<ObjectId, Restore>,
@@ -198,7 +203,7 @@ impl Spills {
         (free, largest): (u64, u64),
         waited_ms: u64,
     ) -> Option<WireError> {
-        let Failure { fault, bytes } = self.failure.as_ref().filter(|_| self.is_blocked)?;
+        let Failure { fault, bytes, .. } = self.failure.as_ref().filter(|_| self.is_blocked)?;
         let folder = self.label.clone().unwrap_or_default();
         let (bytes, reason) = (*bytes, fault.reason.clone());
         Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
@@ -239,14 +244,26 @@ impl Spills {
         }
     }
 
+    /// Whether some object waits for room to come back to.
+    fn is_restoring(&self) -> bool {
+        self.restores.values().any(|restore| matches!(restore.stage, Stage::Waiting(_)))
+    }
+
+    /// Whether nothing is to be tried yet. What is left in the folder is for those that come back.
+    fn is_paused(&self) -> bool {
+        let has_spare = self.failure.as_ref().is_some_and(|failure| failure.is_of_spare);
+        self.now_ms < self.paused_until_ms && !(has_spare && self.is_restoring())
+    }
+
     /// A file could not be written: nothing more is tried for a while.
-    fn failed(&mut self, id: ObjectId, bytes: u64, fault: WriteFault) {
+    fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
         for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
             eviction.has_failed = true;
         }
         self.failures_total += 1;
         self.paused_until_ms = self.now_ms.saturating_add(PAUSE_MS);
-        self.failure = Some(Failure { fault, bytes });
+        let is_of_spare = fault.is_full && spare > 0;
+        self.failure = Some(Failure { fault, bytes, is_of_spare });
         self.is_blocked = true;
         for id in std::mem::take(&mut self.queue) {
             self.settled(id, None);
@@ -278,7 +295,7 @@ impl NodeState {
         let room = Room { runs: room.runs.clone(), ..Room::default() };
         let policy = self.eviction.policy.as_ref();
         let mut victims = self.home.victims_for(policy, &room)?;
-        let is_paused = self.spills.now_ms < self.spills.paused_until_ms;
+        let is_paused = self.spills.is_paused();
         self.spills.is_blocked = is_paused && victims.is_some();
         if self.spills.is_blocked {
             let copied = Copied { policy, ids: &self.spills.copied };
@@ -328,7 +345,7 @@ impl NodeState {
     fn begin_spills(&mut self) {
         let is_full = |spills: &Spills| {
             spills.writing.len() >= WRITES_MAX
-                || spills.writing.values().sum::<u64>() >= WRITE_BYTES_MAX
+                || spills.writing.values().map(|(bytes, _)| bytes).sum::<u64>() >= WRITE_BYTES_MAX
         };
         while !is_full(&self.spills)
             && let Some(id) = self.spills.queue.pop_front()
@@ -340,8 +357,11 @@ impl NodeState {
                         self.leave_memory(head.id);
                         continue;
                     }
-                    self.spills.writing.insert(head.id, head.file_bytes());
-                    self.spills.jobs.push(SpillJob::Write { head, parts });
+                    let bytes = head.file_bytes();
+                    let largest = self.home.largest_spilled().max(bytes);
+                    let spare_bytes = if self.spills.is_restoring() { 0 } else { largest };
+                    self.spills.writing.insert(head.id, (bytes, spare_bytes));
+                    self.spills.jobs.push(SpillJob::Write { head, parts, spare_bytes });
                 }
                 Ok(None) | Err(StoreError::NotFound { .. }) => self.spills.settled(id, None),
                 Err(error) => {
@@ -391,7 +411,7 @@ impl NodeState {
     }
 
     fn written(&mut self, id: ObjectId, result: Result<(), WriteFault>) {
-        let bytes = self.spills.writing.remove(&id).unwrap_or_default();
+        let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
         match result {
             Ok(()) => {
                 self.spills.failure = None;
@@ -402,7 +422,7 @@ impl NodeState {
                 let (file, reason) = (self.spills.file_of(id), &fault.reason);
                 tracing::error!(file, bytes, reason, "an object is not spilled");
                 self.home.cancel_spill(id);
-                self.spills.failed(id, bytes, fault);
+                self.spills.failed(id, (bytes, spare_bytes), fault);
                 self.spills.forget_file(id);
                 self.spills.settled(id, None);
             }

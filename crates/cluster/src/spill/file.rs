@@ -19,6 +19,23 @@ pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
 type Result<T> = std::result::Result<T, WriteFault>;
 
 impl SpillStore {
+    /// Whether a folder has room for a file and something besides. Of a bucket nobody knows.
+    pub(super) fn check_space(&self, bytes: u64, spare_bytes: u64) -> Result<()> {
+        let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
+        let Some(space) = space else {
+            return Ok(());
+        };
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free >= bytes.saturating_add(spare_bytes) {
+            return Ok(());
+        }
+        let what = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        let reason = format!(
+            "{what}: {free} B are left, of which {spare_bytes} B are for objects that come back"
+        );
+        Err(WriteFault { is_full: true, reason })
+    }
+
     /// Writes an object. There is no file, or a whole one, whatever happens.
     pub(super) async fn write(
         &self,

@@ -192,8 +192,11 @@ impl SpillStore {
 
 async fn run(store: &SpillStore, region: &Region, job: SpillJob, stop: &Stop) -> Option<SpillDone> {
     Some(match job {
-        SpillJob::Write { head, parts } => {
-            let result = store.write(region, &head, &parts, stop).await;
+        SpillJob::Write { head, parts, spare_bytes } => {
+            let result = match store.check_space(head.file_bytes(), spare_bytes) {
+                Ok(()) => store.write(region, &head, &parts, stop).await,
+                full => full,
+            };
             SpillDone::Written { id: head.id, result }
         }
         SpillJob::Look { id } => {

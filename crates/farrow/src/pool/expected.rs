@@ -26,19 +26,22 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// All of it or none.
-    pub(super) fn take(session: &Session, bytes: u64, wait: Duration) -> Result<Self, Error> {
-        let demand = Demand::new(1, std::iter::empty(), wait);
-        let at_once = Demand { wait: Duration::ZERO, ..demand.clone() };
+    /// Room for buffers of these sizes, or for one size in whatever parts there are: all of it or
+    /// none.
+    pub(super) fn take(session: &Session, sizes: &[u64]) -> Result<Self, Error> {
+        let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
         let extents = session.pool.extents();
-        let mut found = extents.take_or_make(session, &[bytes], &at_once);
+        let is_short = |found: &Result<Vec<Span>, Error>| found.as_ref().err().is_some_and(is_short);
+        let mut found = extents.take_or_make(session, sizes, &demand);
         let mut parts = PARTS_MIN;
-        while found.as_ref().is_err_and(is_short) && parts <= PARTS_MAX {
-            found = extents.make(session, &vec![bytes.div_ceil(parts); parts as usize], &at_once);
+        while let [bytes] = *sizes
+            && is_short(&found)
+            && parts <= PARTS_MAX
+        {
+            let halves = vec![bytes.div_ceil(parts); parts as usize];
+            // What is told at the end is that there is not all of it.
+            found = extents.make(session, &halves, &demand).or(found);
             parts *= 2;
-        }
-        if found.as_ref().is_err_and(is_short) && !wait.is_zero() {
-            found = extents.make(session, &[bytes], &demand);
         }
         let mut ranges: Vec<Run> = found?.into_iter().map(span_run).collect();
         ranges.sort_unstable();

@@ -10,7 +10,6 @@ mod slab;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes, sync};
 use farrow_store::Held;
@@ -97,20 +96,21 @@ impl Pool {
         Self { session, expected: Mutex::default() }
     }
 
-    /// Takes room for so many bytes of buffers now, all of it or none, in place of what was
-    /// expected before: objects that nobody uses are evicted or spilled for it, but none if that
-    /// would not be enough. What of it is not used goes back with [`Self::expect_no_more`], or
-    /// with the pool.
+    /// Takes room for buffers of these sizes now, all of it or none, in place of what was expected
+    /// before: objects that nobody uses are evicted or spilled for it, but none if that would not be
+    /// enough. A single size may be the sum of all buffers. What is not used goes back with
+    /// [`Self::expect_no_more`], or with the pool.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfMemory`] and what else [`Client::create`](crate::Client::create) says about
     /// room.
-    pub fn expect(&self, bytes: u64, wait: Duration) -> Result<(), Error> {
+    pub fn expect(&self, sizes: &[u64]) -> Result<(), Error> {
         self.session.check_process()?;
         self.expect_no_more();
-        if bytes > 0 {
-            let expected = Expected::take(&self.session, bytes, wait)?;
+        let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
+        if !sizes.is_empty() {
+            let expected = Expected::take(&self.session, &sizes)?;
             *lock(&self.expected) = Some(expected);
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Pool {
 
     /// Gives memory that holds nothing back to the node.
     pub fn trim(&self) {
-        self.session.pool.extents.trim(&self.session);
+        self.session.pool.trim(&self.session);
     }
 
     fn take(&self, size: usize, alignment: usize) -> Option<Offset> {
@@ -332,6 +332,13 @@ impl PoolCore {
             refused: sync::AtomicU64::new(0),
             refused_bytes: sync::AtomicU64::new(0),
         })
+    }
+
+    /// Gives memory that holds nothing back to the node. False: there is none.
+    pub(crate) fn trim(&self, session: &Session) -> bool {
+        let empty = lock(&self.state).slabs.take_empty();
+        empty.iter().for_each(|slab| self.extents.give(session, *slab));
+        self.extents.trim(session) || !empty.is_empty()
     }
 
     pub(crate) fn extents(&self) -> &Extents {
