@@ -1,4 +1,4 @@
-"""An operation that fails costs nobody else anything: 100 failures of all kinds, in random order, beside
+"""An operation that fails costs nobody else anything: 300 failures of all kinds, in random order, beside
 the objects of other clients, and none of these is evicted or moved.
 
 ``FARROW_FAILURES=1000`` makes it 1,000, ``FARROW_FAILURES_SEED`` repeats a run.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from conftest import Node
 
 MB = 1 << 20
-FAILURES = int(os.environ.get("FARROW_FAILURES", "100"))
+FAILURES = int(os.environ.get("FARROW_FAILURES", "300"))
 SEED = int(os.environ.get("FARROW_FAILURES_SEED", "26"))
 OTHERS = 24
 # What nobody can evict: so what fails does so for want of room, not for a size beyond any room.
@@ -195,7 +195,7 @@ def test_what_fails_costs_nobody_else_anything(
 ) -> None:
     flags = ["--spill", str(tmp_path / "spill")] if spills else ["--evict", "lru"]
     node = make_node("--memory", "64M", *flags)
-    farrow.connect(node.socket).create_namespace("limited", bytes=8 * MB, objects=3)
+    farrow.connect(node.socket).create_namespace("limited", nbytes=8 * MB, objects=3)
     dice = random.Random(SEED)
     failures = Failures(node, tmp_path, dice)
     failures.client.huge_table("huge", pa.schema({"a": pa.float64()}))
@@ -213,6 +213,7 @@ def test_what_fails_costs_nobody_else_anything(
     others.held.abort()
     others.check_bytes()
     # And what can succeed does, at their cost.
-    failures.client.put(bytes(60 * MB), "mine")
+    for number in range(3):
+        failures.client.put(bytes(15 * MB), f"mine {number}")
     stats = failures.client.stats()
     assert (stats["spilled_total"] if spills else stats["evicted_total"]) > others.seen[spills]

@@ -55,9 +55,7 @@ impl Arena {
         bytes: u64,
         demand: &Demand,
     ) -> Result<Span, Error> {
-        self.take_from(session, bytes, |bytes| {
-            session.extents.make_to_cut(session, bytes, demand)
-        })
+        self.take_from(session, bytes, |bytes| session.extents.make_to_cut(session, bytes, demand))
     }
 
     fn take_from(

@@ -188,8 +188,7 @@ impl NodeState {
         }
         let refused = refused.unwrap_or_else(|| self.out_of_memory(bytes));
         let is_memory = matches!(refused, WireError::OutOfMemory { .. });
-        let is_for_spills =
-            !may_wait && ask.may_evict && is_memory && self.spills.is_making_room();
+        let is_for_spills = !may_wait && ask.may_evict && is_memory && self.spills.is_making_room();
         if !may_wait && !is_for_spills {
             return Err(self.with_wait(refused, &ask, (self.admission.waiting(), 0)));
         }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    Candidate, Evicted, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room, SpillHead, SpillPlan, StoreError,
-    Target, Within,
+    Candidate, Evicted, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room, SpillHead,
+    SpillPlan, StoreError, Target, Within,
 };
 
 use super::admission::answer_to;
@@ -213,6 +213,10 @@ impl Spills {
         if self.is_on() {
             self.jobs.push(SpillJob::Forget { id });
         }
+        if self.failure.as_ref().is_some_and(|failure| failure.fault.is_full) {
+            // There is space again, or may be.
+            self.paused_until_ms = 0;
+        }
     }
 
     /// Forgets the requests of a session that went.
@@ -414,16 +418,20 @@ impl NodeState {
         let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
         match result {
             Ok(()) => {
-                self.spills.failure = None;
-                self.spills.is_blocked = false;
+                // One that was smaller than what failed just now says nothing.
+                if self.spills.now_ms >= self.spills.paused_until_ms {
+                    self.spills.failure = None;
+                    self.spills.is_blocked = false;
+                }
                 self.leave_memory(id);
             }
             Err(fault) => {
                 let (file, reason) = (self.spills.file_of(id), &fault.reason);
                 tracing::error!(file, bytes, reason, "an object is not spilled");
                 self.home.cancel_spill(id);
-                self.spills.failed(id, (bytes, spare_bytes), fault);
+                // What of it was written.
                 self.spills.forget_file(id);
+                self.spills.failed(id, (bytes, spare_bytes), fault);
                 self.spills.settled(id, None);
             }
         }

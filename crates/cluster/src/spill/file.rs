@@ -54,7 +54,9 @@ impl SpillStore {
                 let start = buffer.len();
                 buffer.resize(start + piece.length.0 as usize, 0);
                 let bytes = buffer.get_mut(start..).unwrap_or_default();
-                region.read_by_call(piece.offset, bytes).map_err(|error| fault(error.to_string()))?;
+                region
+                    .read_by_call(piece.offset, bytes)
+                    .map_err(|error| fault(error.to_string()))?;
                 checksum = crc32c::crc32c_append(checksum, bytes);
                 if buffer.len() as u64 >= PIECE_BYTES {
                     if upload.is_none() {

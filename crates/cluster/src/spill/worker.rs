@@ -45,10 +45,12 @@ impl Stop {
                 return Err(fault("the node is shutting down".to_owned()));
             }
             match tokio::time::timeout(LOOK, step.as_mut()).await {
-                Ok(done) => return done.map_err(|error| WriteFault {
-                    is_full: is_full(&error),
-                    reason: error.to_string(),
-                }),
+                Ok(done) => {
+                    return done.map_err(|error| WriteFault {
+                        is_full: is_full(&error),
+                        reason: error.to_string(),
+                    });
+                }
                 Err(_) if Instant::now() >= until => {
                     return Err(fault(format!("nothing within {} s", STEP_MAX.as_secs())));
                 }

@@ -31,7 +31,8 @@ impl Expected {
     pub(super) fn take(session: &Session, sizes: &[u64]) -> Result<Self, Error> {
         let demand = Demand::new(1, std::iter::empty(), Duration::ZERO);
         let extents = session.pool.extents();
-        let is_short = |found: &Result<Vec<Span>, Error>| found.as_ref().err().is_some_and(is_short);
+        let is_short =
+            |found: &Result<Vec<Span>, Error>| found.as_ref().err().is_some_and(is_short);
         let mut found = extents.take_or_make(session, sizes, &demand);
         let mut parts = PARTS_MIN;
         while let [bytes] = *sizes

@@ -207,7 +207,8 @@ impl Names {
         let asked = Length(name.len() as u64);
         self.check_room(asked)?;
         let run = self.heap.allocate(asked.0, NAME_GRAIN_BYTES);
-        let run = run.ok_or_else(|| StoreError::Inconsistent("the name heap is full".to_owned()))?;
+        let run =
+            run.ok_or_else(|| StoreError::Inconsistent("the name heap is full".to_owned()))?;
         let span = Span::new(Offset(run.start), asked);
         if let Err(error) = self.control.write_bytes(span.offset, name.as_bytes()) {
             self.erase(span)?;

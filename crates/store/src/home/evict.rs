@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use farrow_memory::{Length, Span};
 use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Length, Span};
 
 use super::{Home, Room};
 use crate::books::blocks::Block;

@@ -281,7 +281,8 @@ impl Home {
     /// A range for each size, in their order; those of huge pages at such, if they all fit then.
     fn take_all_space(&mut self, sizes: &[Length]) -> Option<Vec<Run>> {
         let aligned = |size: u64| if size >= HUGE_GRANT_BYTES { HUGE_GRANT_BYTES } else { 1 };
-        take_all(&mut self.space, sizes, aligned).or_else(|| take_all(&mut self.space, sizes, |_| 1))
+        take_all(&mut self.space, sizes, aligned)
+            .or_else(|| take_all(&mut self.space, sizes, |_| 1))
     }
 }
 

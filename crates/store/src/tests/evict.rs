@@ -7,8 +7,8 @@ use crate::books::control::{Control, word_of};
 use crate::format::entry::{Sequence, State};
 use crate::format::layout::ENTRY_BYTES;
 use crate::{
-    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target, UseStamps,
-    Whereabouts,
+    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target,
+    UseStamps, Whereabouts,
 };
 
 const PAGE: u64 = 4096;
