@@ -1,5 +1,5 @@
-"""An operation that fails costs nobody else anything: 300 failures of all kinds, in random order, beside
-the objects of other clients, and none of these is evicted or moved.
+"""An operation that fails costs nobody else anything: 300 failures of all kinds, in random order,
+beside the objects of other clients, and none of these is evicted or moved.
 
 ``FARROW_FAILURES=1000`` makes it 1,000, ``FARROW_FAILURES_SEED`` repeats a run.
 """

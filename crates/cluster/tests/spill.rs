@@ -166,7 +166,7 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
         fs::remove_dir_all(region.unwrap().path()).unwrap();
     }
     let uid = format!("{:016x}", client.stats().unwrap().node.region_uid);
-    fs::write(world.spill.path().join(uid), b"in the way").unwrap();
+    fs::write(world.spill.path().join(&uid), b"in the way").unwrap();
     let refused = client.put(&Value::Bytes(&bytes_of(2, 10 * MIB)), Some("second"));
     let Err(Error::NotSpilled { asked, folder, bytes, reason, .. }) = refused else {
         panic!("{refused:?}");

@@ -140,7 +140,7 @@ def _width(kind: pa.DataType) -> int | None:
     if isinstance(kind, (pa.BaseExtensionType, pa.DictionaryType)) or pa.types.is_nested(kind):
         return None
     try:
-        return kind.bit_width
+        return int(kind.bit_width)
     except ValueError:
         return None
 

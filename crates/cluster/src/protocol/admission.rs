@@ -28,6 +28,9 @@ const WAITING_MAX: usize = 1024;
 /// Most requests that one client may have waiting: room for sixteen such clients.
 const WAITING_PER_SESSION_MAX: usize = 64;
 
+/// Most names that all requests which wait are for: half a megabyte.
+const NAMES_WAITING_MAX: usize = 65_536;
+
 /// Who asks, and which of its requests this is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asker {
@@ -136,6 +139,9 @@ impl Admission {
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
         limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
         limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        let names = |waiting: &Waiting| waiting.ask.room.names.len();
+        let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
+        limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
         if self.queue.is_empty() {
             self.passed_bytes = 0;
         }
