@@ -509,15 +509,31 @@ class Client:
 
         At least capacity, used, free, objects, holds and clients, and the fabric's counters.
         """
-    def memory_pool(self, *, strict: bool = False, node: str | None = None) -> pa.MemoryPool:
+    def memory_pool(
+        self,
+        *,
+        strict: bool = False,
+        node: str | None = None,
+        expect: int | Sequence[int] | None = None,
+    ) -> pa.MemoryPool:
         """A pool whose memory lies in the region: what is built with it, ``put`` does not copy.
 
         With ``node`` in the region of that node: what is built with it, ``put`` with the same
         ``node`` does not copy.
 
-        When the region is full it spills to ordinary memory, since parts of Arrow (its CSV reader)
-        abort the process when a pool fails; a later ``put`` copies or says what is missing.  With
-        ``strict`` it raises ``pyarrow.ArrowMemoryError`` instead.
+        The pool takes memory that is free.  No object is evicted or spilled for it, since nobody
+        knows yet whether anything comes of what it builds.  When the region is full, buffers lie
+        in ordinary memory, since parts of Arrow (its CSV reader) abort the process when a pool
+        fails; a later ``put`` copies them, and makes room for all of them or raises.  With
+        ``strict`` an allocation raises ``pyarrow.ArrowMemoryError`` instead.
+
+        With ``expect`` it is a pool of its own, which has room for so many bytes of buffers, or for
+        buffers of these sizes, from the start: objects that nobody uses make room for it, and none
+        of them goes if that would not be enough.  What is left of it goes back when the pool is
+        collected.
+
+        Raises:
+            OutOfMemory: there is no room for ``expect`` bytes.
         """
     def _overview(self, cells: int) -> dict[str, Any]: ...
     def _offset(self, address: int, size: int) -> int | None: ...

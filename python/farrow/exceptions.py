@@ -24,6 +24,7 @@ __all__ = [
     "NotFound",
     "NotGranted",
     "NotRestored",
+    "NotSpilled",
     "OutOfMemory",
     "PermissionDenied",
     "ProtocolError",
@@ -69,18 +70,36 @@ class OutOfMemory(FarrowError, MemoryError):
     """The region has no room.
 
     Attributes:
+        what: what there is no room for: ``"objects"``, or ``"names"``, whose bytes lie apart.
         asked: bytes that were asked for.
-        free: bytes free in the region, in all.
+        free: bytes free for it, in all.
         largest: bytes of the largest free piece.
+        used: bytes that names take, where there is no room for names.
         waiting: requests that wait for memory and come first.
         waited_seconds: how long the node waited for room, when it was asked to.
     """
 
+    what: str = "objects"
     asked: int = 0
     free: int = 0
     largest: int = 0
+    used: int = 0
     waiting: int = 0
     waited_seconds: float = 0.0
+
+
+class NotSpilled(OutOfMemory):
+    """The region has no room, and what might leave it cannot be written to the spill folder.
+
+    Attributes:
+        folder: the folder, or the bucket.
+        nbytes: bytes of the file that could not be written.
+        reason: what the system says.
+    """
+
+    folder: str = ""
+    nbytes: int = 0
+    reason: str = ""
 
 
 class TooLarge(OutOfMemory):

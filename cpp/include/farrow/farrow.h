@@ -151,6 +151,10 @@ void farrow_object_release(FarrowObject *object);
 /* A pool of this client. `strict` says what farrow_pool_is_strict() answers; the functions here
  * never spill: that is up to the allocator built on them. */
 FarrowStatus farrow_pool_open(FarrowClient *client, int strict, FarrowPool **pool);
+/* Takes room for `size` bytes of buffers now, all of it or none. A pool takes what is free, and no
+ * object is evicted for it; a load that knows how much it takes says so here, and then objects make
+ * room for it. What is not used goes back when the pool is closed or retired, or with size 0. */
+FarrowStatus farrow_pool_expect(const FarrowPool *pool, uint64_t size);
 /* Give the handle back; nothing of it may be in use any more. */
 void farrow_pool_close(FarrowPool *pool);
 /* Give out no more memory, and let go of the client when the last allocation is freed. The

@@ -61,6 +61,16 @@ class MemoryPool final : public arrow::MemoryPool {
     return std::make_unique<MemoryPool>(handle);
   }
 
+  // Takes room for `size` bytes of buffers now, all of it or none; without it the pool takes what is
+  // free, and no object is evicted for it.
+  arrow::Status Expect(int64_t size) {
+    if (size < 0) return arrow::Status::Invalid("expected ", size, " bytes");
+    if (auto status = farrow_pool_expect(handle_, U(size)); status != FARROW_OK) {
+      return ToArrowStatus(status);
+    }
+    return arrow::Status::OK();
+  }
+
   ~MemoryPool() override { farrow_pool_close(handle_); }
 
   MemoryPool(const MemoryPool&) = delete;

@@ -47,12 +47,22 @@ impl FarrowPool {
     /// Give out nothing more, and let go of the pool with the last allocation.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
+        self.with(Pool::expect_no_more);
         self.let_go_when_unused();
     }
 
     /// Whether the client was let go of.
     pub fn is_let_go(&self) -> bool {
         self.with(|_| ()).is_none()
+    }
+
+    /// See [`Pool::expect`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn expect(&self, sizes: &[u64]) -> Result<(), farrow::Error> {
+        self.with(|pool| pool.expect(sizes)).unwrap_or(Ok(()))
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&Pool) -> T) -> Option<T> {
@@ -131,6 +141,19 @@ pub unsafe extern "C" fn farrow_pool_open(
         let place = unsafe { pool.as_mut() }.ok_or_else(|| Failure::null("pool"))?;
         *place = Box::into_raw(Box::new(FarrowPool::new(client.get().pool(), strict != 0)));
         Ok(())
+    })
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `pool` is NULL or a pool handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_pool_expect(pool: *const FarrowPool, size: u64) -> FarrowStatus {
+    guard(|| {
+        // SAFETY: the caller's promise.
+        let pool = unsafe { handle(pool) }.ok_or_else(|| Failure::null("pool"))?;
+        Ok(pool.expect(&[size])?)
     })
 }
 

@@ -30,7 +30,10 @@ impl From<&Error> for FarrowStatus {
         match error {
             Error::NotFound { .. } => FarrowStatus::NotFound,
             Error::AlreadyExists { .. } => FarrowStatus::AlreadyExists,
-            Error::OutOfMemory { .. } | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
+            Error::OutOfMemory { .. }
+            | Error::NoRoom { .. }
+            | Error::NotSpilled { .. }
+            | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
             Error::TooMany { .. } | Error::QuotaExceeded { .. } => FarrowStatus::TooMany,
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,

@@ -166,9 +166,15 @@ fn what_cannot_be_written_stays_and_the_put_says_so() {
         fs::remove_dir_all(region.unwrap().path()).unwrap();
     }
     let uid = format!("{:016x}", client.stats().unwrap().node.region_uid);
-    fs::write(world.spill.path().join(uid), b"in the way").unwrap();
+    fs::write(world.spill.path().join(&uid), b"in the way").unwrap();
     let refused = client.put(&Value::Bytes(&bytes_of(2, 10 * MIB)), Some("second"));
-    assert!(matches!(refused, Err(Error::OutOfMemory { .. })), "{refused:?}");
+    let Err(Error::NotSpilled { asked, folder, bytes, reason, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(asked >= 10 * MIB as u64 && bytes >= 10 * MIB as u64, "{asked} {bytes}");
+    assert!(folder.ends_with(&uid) && reason.contains("Not a directory"), "{folder}: {reason}");
+    // What needs nobody to leave goes on.
+    client.put(&Value::Bytes(&bytes_of(4, MIB)), Some("small")).unwrap();
     assert_eq!(get(&client, "first").unwrap(), first);
     let stats = client.stats().unwrap();
     assert_balanced(&stats);
@@ -188,7 +194,10 @@ fn spilled_objects_outlive_a_killed_daemon_and_no_other_file_does() {
     wait_for("the next daemon", || client.stats().ok()).unwrap();
     assert!(is_spilled(&client, "x"));
     assert_eq!(get(&client, "x").unwrap(), bytes);
-    wait_for("the sweep", || world.files().is_empty().then_some(())).unwrap();
+    // Its file stays, as a copy, as long as it is there.
+    wait_for("the sweep", || (world.files() == [file.clone()]).then_some(())).unwrap();
+    client.delete(&["x".into()]).unwrap();
+    wait_for("its end", || world.files().is_empty().then_some(())).unwrap();
 }
 
 #[test]

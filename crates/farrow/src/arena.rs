@@ -10,6 +10,7 @@ use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
 use crate::error::Error;
+use crate::room::Demand;
 use crate::session::{Session, lock};
 
 /// Objects up to this size share pages; larger ones have pages of their own, which wastes less
@@ -42,13 +43,32 @@ struct State {
 }
 
 impl Arena {
-    /// Room for `bytes`, rounded up to whole lines.
+    /// Room for `bytes`, rounded up to whole lines, of what is free.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
-        let length = bytes.max(1).next_multiple_of(BLOCK_BYTES);
+        self.take_from(session, bytes, |bytes| session.extents.take_to_cut(session, bytes))
+    }
+
+    /// As [`Self::take`], after that found nothing: the node makes room.
+    pub(crate) fn make(
+        &self,
+        session: &Session,
+        bytes: u64,
+        demand: &Demand,
+    ) -> Result<Span, Error> {
+        self.take_from(session, bytes, |bytes| session.extents.make_to_cut(session, bytes, demand))
+    }
+
+    fn take_from(
+        &self,
+        session: &Session,
+        bytes: u64,
+        fresh: impl FnOnce(u64) -> Result<Span, Error>,
+    ) -> Result<Span, Error> {
+        let length = lines(bytes);
         let mut state = lock(&self.state);
         if state.end - state.next < length {
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
-            let fresh = session.extents.take_to_cut(session, chunk.max(length))?;
+            let fresh = fresh(chunk.max(length))?;
             state.chunk_bytes = chunk;
             // Behind the old chunk, the new one may go on with it: nothing is left over then.
             if fresh.offset.0 != state.end {
@@ -122,6 +142,11 @@ impl State {
             let _ = alias.populate_part(part);
         }
     }
+}
+
+/// Bytes of the lines that so many bytes take.
+pub(crate) fn lines(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(BLOCK_BYTES)
 }
 
 /// The remains of a chunk: its whole pages are of use to others here, the rest to the node only.

@@ -1,5 +1,6 @@
 //! Many objects for one message at most.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,6 +8,7 @@ use farrow_cluster::wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 use farrow_memory::{Length, Span};
 use farrow_store::ObjectId;
 
+use crate::arena::{SMALL_BYTES_MAX, lines};
 use crate::background;
 use crate::client::Target;
 use crate::error::Error;
@@ -14,7 +16,10 @@ use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::{Promise, rest_of};
-use crate::put::{Value, Written, abandon, settle, write, write_plain};
+use crate::put::{
+    Place, Prepared, Value, Written, abandon, block_bytes, give_back, settle, write, write_plain,
+};
+use crate::room::{self, Claim, Demand};
 use crate::seal;
 use crate::session::Session;
 use crate::writer::Writer;
@@ -86,35 +91,89 @@ fn put_batch(
     seal_left(session, own, left)
 }
 
-/// Puts all bytes in their places.
+/// Puts all bytes in their places: in what is free, or, if that is too little, in room that is made
+/// for all of them at once.
 fn write_batch(
     session: &Arc<Session>,
     values: &[(Value<'_>, ObjectOptions<'_>)],
 ) -> Result<Vec<Made>, Error> {
-    let mut made: Vec<Made> = Vec::with_capacity(values.len());
     let wait = longest_wait(values.iter().map(|(_, options)| options));
-    let (mut promise, _) = Promise::take_to_wait(session, values.len(), wait)?;
+    let (mut promise, wait) = Promise::take_to_wait(session, values.len(), wait)?;
     let mut small = Gather::neighbours(session);
-    let done = values
-        .iter()
-        .try_for_each(|(value, options)| {
-            made.push(match write_plain(session, value, options, &mut small)? {
-                Some((primary, size)) => Made::Plain(primary, size),
-                None => {
-                    let one = promise.split_one();
-                    Made::Whole(Box::new(write(session, value, options, one, &mut small)?))
-                }
-            });
-            Ok(())
-        })
-        .and_then(|()| small.flush());
-    match done {
-        Ok(()) => Ok(made),
-        Err(error) => {
-            made.into_iter().for_each(|one| abandon(session, &mut one.written(), false));
-            Err(error)
-        }
+    let mut made: Vec<Made> = Vec::with_capacity(values.len());
+    let done = values.iter().try_for_each(|(value, options)| {
+        made.push(match write_plain(session, value, options, &mut small)? {
+            Some((primary, size)) => Made::Plain(primary, size),
+            None => {
+                let own = Prepared { place: Place::Free, ..promise.split_one().into() };
+                Made::Whole(Box::new(write(session, value, options, own, &mut small)?))
+            }
+        });
+        Ok(())
+    });
+    let error = match done.and_then(|()| small.flush()) {
+        Ok(()) => return Ok(made),
+        Err(error) => error,
+    };
+    drop(small);
+    for one in made {
+        let mut written = one.written();
+        abandon(session, &mut written, false);
+        promise.join(written.take_promise());
     }
+    if !room::is_short(&error) {
+        return Err(error);
+    }
+    let (mut places, mut claim) = places_for(session, values, wait)?;
+    let mut small = Gather::neighbours(session);
+    let mut made: Vec<Made> = Vec::with_capacity(values.len());
+    let done = values.iter().try_for_each(|(value, options)| {
+        let place = places.pop_front().unwrap_or(Place::Free);
+        let claim = claim.split(options.name);
+        let own = Prepared { promise: promise.split_one(), claim, place };
+        made.push(Made::Whole(Box::new(write(session, value, options, own, &mut small)?)));
+        Ok(())
+    });
+    let done = done.and_then(|()| small.flush());
+    drop(small);
+    places.into_iter().for_each(|place| give_back(session, place));
+    if done.is_err() {
+        made.drain(..).for_each(|one| abandon(session, &mut one.written(), false));
+    }
+    done.map(|()| made)
+}
+
+/// Room for each value, and their names: what is not free others leave for, if there is then room
+/// for all of them.
+fn places_for(
+    session: &Arc<Session>,
+    values: &[(Value<'_>, ObjectOptions<'_>)],
+    wait: Duration,
+) -> Result<(VecDeque<Place>, Claim), Error> {
+    let sizes = values.iter().map(|(value, options)| block_bytes(session, value, options));
+    let sizes: Vec<u64> = sizes.collect::<Result<_, _>>()?;
+    let names = || values.iter().filter_map(|(_, options)| options.name);
+    let claim = Claim::take(session, names().map(str::to_owned).collect())?;
+    let is_small = |size: &u64| *size <= SMALL_BYTES_MAX;
+    let small: u64 = sizes.iter().filter(|size| is_small(size)).map(|size| lines(*size)).sum();
+    let large = sizes.iter().copied().filter(|size| !is_small(size));
+    let ranges: Vec<u64> = large.chain((small > 0).then_some(small)).collect();
+    let demand = Demand::new(values.len(), names(), wait);
+    let mut made = VecDeque::from(session.extents.make(session, &ranges, &demand)?);
+    // Small ones share the last range.
+    let mut shared = if small > 0 { made.pop_back().unwrap_or_default() } else { Span::default() };
+    let place = |size: &u64| match is_small(size) {
+        true => {
+            let span = Span { offset: shared.offset, length: Length(lines(*size)) };
+            shared.offset.0 += span.length.0;
+            shared.length.0 = shared.length.0.saturating_sub(span.length.0);
+            Place::At { span, is_small: true }
+        }
+        false => Place::At { span: made.pop_front().unwrap_or_default(), is_small: false },
+    };
+    let places = sizes.iter().map(place).collect();
+    session.extents.give_lines(session, shared);
+    Ok((places, claim))
 }
 
 /// Seals by one message what this client cannot seal by itself: where `own` has no id, in order.
@@ -187,7 +246,9 @@ pub(crate) fn create_many(
     let made = Promise::take(session, objects.len(), wait).and_then(|mut promise| {
         let sizes = objects.iter().map(|(bytes, options)| Writer::block_bytes(*bytes, options));
         let wait = rest_of(wait, since.elapsed());
-        let spans = session.pool.extents().take_many(session, sizes, wait)?;
+        let sizes: Vec<u64> = sizes.collect();
+        let demand = Demand::new(objects.len(), names.iter().map(String::as_str), wait);
+        let spans = session.pool.extents().take_or_make(session, &sizes, &demand)?;
         let made: Vec<_> = spans
             .into_iter()
             .zip(objects)

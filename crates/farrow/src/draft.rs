@@ -43,7 +43,7 @@ impl Draft {
         let (promise, wait) = Promise::take_to_wait(session, 1, wait)?;
         let options = ObjectOptions { name: None, metadata: Some(metadata), wait };
         let small = &mut Gather::nothing(session);
-        let mut written = put::write(session, value, &options, promise, small)?;
+        let mut written = put::write(session, value, &options, promise.into(), small)?;
         written.item.is_held_by_creator = true;
         Ok(Self { session: Arc::clone(session), written: Some(written) })
     }

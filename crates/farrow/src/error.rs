@@ -42,6 +42,51 @@ pub enum Error {
         /// How long the request waited for room, in milliseconds.
         waited_ms: u64,
     },
+    /// There is memory, and something else of which there is only so much is taken.
+    #[error(
+        "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
+         {used} B in use{}{}",
+        before(*waiting),
+        after(*waited_ms)
+    )]
+    NoRoom {
+        /// For what.
+        what: String,
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Longest free run in bytes.
+        largest: u64,
+        /// Bytes taken.
+        used: u64,
+        /// Requests that wait for memory and come first.
+        waiting: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
+    },
+    /// Memory is full, and objects cannot leave it for files.
+    #[error(
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
+         object of {bytes} B cannot be spilled to {folder}: {reason}",
+        after(*waited_ms)
+    )]
+    NotSpilled {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Longest free run in bytes.
+        largest: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
+        /// Where files go.
+        folder: String,
+        /// Bytes of the file that could not be written.
+        bytes: u64,
+        /// What the system says.
+        reason: String,
+    },
     /// More than the region could ever hold.
     #[error("{asked} B asked of a region of {capacity} B")]
     TooLarge {
@@ -246,6 +291,12 @@ impl From<WireError> for Error {
         match error {
             WireError::OutOfMemory { asked, free, largest, waiting, waited_ms } => {
                 Self::OutOfMemory { asked, free, largest, waiting, waited_ms }
+            }
+            WireError::NoRoom { what, asked, free, largest, used, waiting, waited_ms } => {
+                Self::NoRoom { what, asked, free, largest, used, waiting, waited_ms }
+            }
+            WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason } => {
+                Self::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason }
             }
             WireError::TooLarge { asked, capacity } => Self::TooLarge { asked, capacity },
             WireError::QuotaExceeded { whose, what, asked, used, limit, waiting, waited_ms } => {

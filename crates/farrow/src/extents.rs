@@ -5,16 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::time::Duration;
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, WAIT_MS_MAX, WireSpan};
+use farrow_cluster::wire::WireSpan;
 use farrow_memory::{Length, Offset, Span, page_bytes};
 use farrow_store::{Run, SpaceAllocator};
 
-use crate::client::{deadline_after, millis};
 use crate::error::Error;
-use crate::session::{Session, lock, span};
+use crate::room::{self, Demand, GROUPS_MAX};
+use crate::session::{Session, lock};
 
 /// First grant; later ones double up to the greatest, so that a client that writes little takes
 /// little and one that writes much asks seldom.
@@ -73,32 +71,36 @@ impl Extents {
         Ok(Self { is_writable, ahead_bytes, state: Mutex::new(state) })
     }
 
-    /// Whole pages of at least `bytes`, which is not 0.
+    /// Whole pages of at least `bytes`, which is not 0: of what is free, here or at the node. No
+    /// object goes for it.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
-        self.take_within(session, bytes, Duration::ZERO)
-    }
-
-    /// As [`Self::take`]; when there is no room, the node may take so long to find some.
-    pub(crate) fn take_within(
-        &self,
-        session: &Session,
-        bytes: u64,
-        wait: Duration,
-    ) -> Result<Span, Error> {
-        let whole = bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(|| {
-            Error::InvalidArgument(format!("{bytes} B are more than memory can hold"))
-        })?;
-        self.take_or_ask(session, whole, wait, |state| state.want(whole, self.ahead_bytes))
+        let whole = whole_pages(bytes)?;
+        self.take_or_ask(session, whole, |state| state.want(whole, self.ahead_bytes))
     }
 
     /// As [`Self::take`], for what many small objects are cut from: more is granted ahead however
     /// much is taken.
     pub(crate) fn take_to_cut(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
-        let whole = bytes.max(1).next_multiple_of(page_bytes());
+        let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
-        self.take_or_ask(session, whole, Duration::ZERO, |state| {
-            state.want_ahead(whole, ahead_bytes)
-        })
+        self.take_or_ask(session, whole, |state| state.want_ahead(whole, ahead_bytes))
+    }
+
+    /// As [`Self::take_to_cut`], after that found nothing: the node makes room for it if there is
+    /// room for what it is for.
+    pub(crate) fn make_to_cut(
+        &self,
+        session: &Session,
+        bytes: u64,
+        demand: &Demand,
+    ) -> Result<Span, Error> {
+        let whole = whole_pages(bytes)?;
+        let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
+        let want = lock(&self.state).want_ahead(whole, ahead_bytes);
+        let granted = room::ask(session, vec![whole], want, Some(demand))?;
+        let granted = granted.first().copied().unwrap_or_default();
+        self.make_ready(session, granted)?;
+        Ok(lock(&self.state).admit(granted, whole))
     }
 
     /// Takes `whole` bytes of what is free here, or else has the node grant what is wanted.
@@ -106,7 +108,6 @@ impl Extents {
         &self,
         session: &Session,
         whole: u64,
-        wait: Duration,
         want: impl FnOnce(&mut State) -> u64,
     ) -> Result<Span, Error> {
         let want = {
@@ -116,71 +117,79 @@ impl Extents {
                 None => want(&mut state),
             }
         };
-        if !wait.is_zero() {
-            // In the node's queue it would wait for what it keeps itself.
-            trim_all(session);
-        }
-        let granted = match grant(session, whole, want, wait) {
-            Err(Error::OutOfMemory { .. } | Error::QuotaExceeded { .. }) if wait.is_zero() => {
+        let granted = match room::ask(session, vec![whole], want, None) {
+            Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
                 // What this client keeps for later may be just what is missing.
-                trim_all(session);
-                grant(session, whole, whole, wait)?
+                if !trim_all(session) {
+                    return Err(error);
+                }
+                room::ask(session, vec![whole], whole, None)?
             }
             granted => granted?,
         };
-        session.region.check(granted)?;
-        if granted.length.0 < whole || granted.offset.0 % page_bytes() != 0 {
-            return Err(Error::Protocol(format!("{granted} granted, {whole} B were asked")));
-        }
-        if self.is_writable {
-            session.region.make_writable(granted)?;
-        }
+        let granted = granted.first().copied().unwrap_or_default();
+        self.make_ready(session, granted)?;
         Ok(lock(&self.state).admit(granted, whole))
     }
 
-    /// Whole pages for each of `sizes`, none of which is 0, with one grant at most. All or none.
-    pub(crate) fn take_many(
+    /// As [`Self::make`], unless all is free: then it is taken in one piece, with no other
+    /// message.
+    pub(crate) fn take_or_make(
         &self,
         session: &Session,
-        sizes: impl IntoIterator<Item = u64>,
-        wait: Duration,
+        sizes: &[u64],
+        demand: &Demand,
     ) -> Result<Vec<Span>, Error> {
-        let page = page_bytes();
-        let sizes: Vec<u64> = sizes.into_iter().map(|size| size.max(1)).collect();
-        let total = sizes
-            .iter()
-            .try_fold(0u64, |sum, size| sum.checked_add(size.checked_next_multiple_of(page)?))
-            .ok_or_else(|| Error::InvalidArgument("more bytes than memory can hold".into()))?;
-        if total == 0 {
+        if sizes.is_empty() {
             return Ok(Vec::new());
         }
-        let mut left = match self.take_within(session, total, wait) {
-            Ok(all) => all,
-            // Not in one piece: piece by piece then.
-            Err(Error::OutOfMemory { .. }) => return self.take_each(session, &sizes),
-            Err(error) => return Err(error),
-        };
+        if demand.wait.is_zero() {
+            let whole = all_whole_pages(sizes)?;
+            let all = whole.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+            match self.take(session, all) {
+                Ok(span) => return Ok(cut(span, &whole)),
+                Err(error) if !room::is_short(&error) => return Err(error),
+                Err(_) => {}
+            }
+        }
+        self.make(session, sizes, demand)
+    }
+
+    /// Whole pages for each of `sizes`, none of which is 0: all of them or none. Others make room for
+    /// them if all of what they are for can be had.
+    pub(crate) fn make(
+        &self,
+        session: &Session,
+        sizes: &[u64],
+        demand: &Demand,
+    ) -> Result<Vec<Span>, Error> {
+        let sizes = all_whole_pages(sizes)?;
+        if !demand.wait.is_zero() {
+            // In the node's queue it would wait for what it keeps itself.
+            trim_all(session);
+        }
+        let groups = room::groups(&sizes, GROUPS_MAX);
+        let ranges = room::ask(session, group_sizes(&sizes, &groups), 0, Some(demand))?;
+        for range in &ranges {
+            self.make_ready(session, *range)?;
+            lock(&self.state).insert_granted(*range);
+        }
         let mut spans = Vec::with_capacity(sizes.len());
-        for size in sizes {
-            let (head, rest) = split(left, size.next_multiple_of(page));
-            spans.push(head);
-            left = rest.unwrap_or_default();
+        let mut left = &sizes[..];
+        for (range, count) in ranges.into_iter().zip(groups) {
+            let (group, rest) = left.split_at(count.min(left.len()));
+            spans.extend(cut(range, group));
+            left = rest;
         }
         Ok(spans)
     }
 
-    fn take_each(&self, session: &Session, sizes: &[u64]) -> Result<Vec<Span>, Error> {
-        let mut spans = Vec::with_capacity(sizes.len());
-        for size in sizes {
-            match self.take(session, *size) {
-                Ok(span) => spans.push(span),
-                Err(error) => {
-                    spans.into_iter().for_each(|span| self.give(session, span));
-                    return Err(error);
-                }
-            }
+    /// Granted ranges are written in place where they are the pool's.
+    fn make_ready(&self, session: &Session, granted: Span) -> Result<(), Error> {
+        if self.is_writable {
+            session.region.make_writable(granted)?;
         }
-        Ok(spans)
+        Ok(())
     }
 
     /// Takes the pages right behind `end`, if they are free here.
@@ -225,14 +234,15 @@ impl Extents {
         lock(&self.state).limbo.push(span);
     }
 
-    /// Gives all free ranges back to the node.
-    pub(crate) fn trim(&self, session: &Session) {
+    /// Gives all free ranges back to the node. False: there are none.
+    pub(crate) fn trim(&self, session: &Session) -> bool {
         let free = {
             let mut state = lock(&self.state);
             let runs: Vec<Span> = state.free.runs().map(run_span).collect();
             runs.into_iter().filter(|run| state.take_back(*run)).collect::<Vec<_>>()
         };
         self.release(session, &free);
+        !free.is_empty()
     }
 
     fn release(&self, session: &Session, spans: &[Span]) {
@@ -362,19 +372,43 @@ impl State {
     }
 }
 
-/// Gives all that this client keeps for later back to the node.
-fn trim_all(session: &Session) {
-    session.extents.trim(session);
-    session.pool.extents().trim(session);
+/// Gives all that this client keeps for later back to the node. False: there is nothing.
+fn trim_all(session: &Session) -> bool {
+    let own = session.extents.trim(session);
+    let pool = session.pool.trim(session);
+    own || pool
 }
 
-fn grant(session: &Session, min: u64, want: u64, wait: Duration) -> Result<Span, Error> {
-    let body = RequestBody::Grant { min, want, wait_ms: millis(wait).min(WAIT_MS_MAX) };
-    // The node keeps the time; its answer may take a little longer.
-    match session.call_until(body, deadline_after(wait.saturating_add(session.timeout)))? {
-        ReplyBody::Granted(granted) => Ok(span(granted)),
-        other => Err(confused(&other).into()),
+fn whole_pages(bytes: u64) -> Result<u64, Error> {
+    let too_much = || Error::InvalidArgument(format!("{bytes} B are more than memory can hold"));
+    bytes.max(1).checked_next_multiple_of(page_bytes()).ok_or_else(too_much)
+}
+
+fn all_whole_pages(sizes: &[u64]) -> Result<Vec<u64>, Error> {
+    let whole: Vec<u64> = sizes.iter().map(|size| whole_pages(*size)).collect::<Result<_, _>>()?;
+    let all = whole.iter().try_fold(0u64, |sum, size| sum.checked_add(*size));
+    whole_pages(all.unwrap_or(u64::MAX)).map(|_| whole)
+}
+
+/// The sizes in a range, one after the other; the last has what is left.
+fn cut(range: Span, sizes: &[u64]) -> Vec<Span> {
+    let mut left = range;
+    let mut spans: Vec<Span> = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let (head, rest) = split(left, *size);
+        spans.push(head);
+        left = rest.unwrap_or(Span { length: Length(0), ..left });
     }
+    if let Some(last) = spans.last_mut() {
+        last.length.0 += left.length.0;
+    }
+    spans
+}
+
+/// How much each group needs.
+fn group_sizes(sizes: &[u64], groups: &[usize]) -> Vec<u64> {
+    let mut left = sizes.iter();
+    groups.iter().map(|count| left.by_ref().take(*count).sum()).collect()
 }
 
 /// Ranges of a huge page or more begin at one where that costs nothing.

@@ -41,6 +41,7 @@ mod promises;
 mod put;
 mod reservations;
 mod residency;
+mod room;
 mod seal;
 mod session;
 mod subscription;

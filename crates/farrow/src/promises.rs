@@ -99,6 +99,12 @@ impl Promise {
         Self { session: self.session.clone(), objects }
     }
 
+    /// Takes in what another one of this client has.
+    pub(crate) fn join(&mut self, mut other: Self) {
+        self.objects = self.objects.saturating_add(std::mem::take(&mut other.objects));
+        self.session = self.session.take().or_else(|| other.session.take());
+    }
+
     /// So many were sealed, or nobody knows whether they were: then what is too much at the node goes
     /// when it hears of this client's promises the next time.
     pub(crate) fn used(&mut self, objects: usize) {

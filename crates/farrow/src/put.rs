@@ -5,7 +5,7 @@
 //! every other one by one message to the node.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
@@ -16,11 +16,13 @@ use farrow_store::{ObjectId, encode_extra};
 
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
+use crate::client::deadline_after;
 use crate::error::Error;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::Promise;
+use crate::room::{self, Claim, Demand};
 use crate::seal;
 use crate::session::{Session, wire_span};
 
@@ -77,19 +79,93 @@ pub(crate) struct Written {
     /// Their old page tables.
     pub(crate) retired: Retired,
     promise: Promise,
+    claim: Claim,
 }
 
 impl Written {
-    fn new(mut item: SealItem, primary: Span, is_small: bool, promise: Promise) -> Self {
+    fn new(mut item: SealItem, primary: Span, is_small: bool, prepared: Prepared) -> Self {
+        let Prepared { promise, claim, .. } = prepared;
         item.is_promised = promise.is_there();
+        item.is_reserved = claim.is_there();
         let retired = Retired::default();
-        Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise }
+        Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise, claim }
+    }
+
+    /// What was promised, for another try.
+    pub(crate) fn take_promise(&mut self) -> Promise {
+        std::mem::take(&mut self.promise)
     }
 
     /// What [`write_plain`] wrote.
     pub(crate) fn small_bytes(primary: Span, size: Length) -> Self {
-        Self::new(SealItem::bytes(wire_span(primary), size.0), primary, true, Promise::default())
+        let item = SealItem::bytes(wire_span(primary), size.0);
+        Self::new(item, primary, true, Prepared::default())
     }
+}
+
+/// What was got for an object before it is written.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    pub(crate) promise: Promise,
+    pub(crate) claim: Claim,
+    pub(crate) place: Place,
+}
+
+/// Where an object is to lie.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Place {
+    /// Anywhere; where nothing is free, others leave for it.
+    #[default]
+    Any,
+    /// In what is free.
+    Free,
+    /// In this range; if it is small, other objects share its pages.
+    At { span: Span, is_small: bool },
+}
+
+impl From<Promise> for Prepared {
+    fn from(promise: Promise) -> Self {
+        Self { promise, ..Self::default() }
+    }
+}
+
+/// A value that has a descriptor, and what its block needs.
+struct Measured {
+    plan: Plan,
+    /// Buffers of the pool that become part of it.
+    pool_pages: Vec<Span>,
+    extra: Vec<Span>,
+    list: Vec<u8>,
+    descriptor_at: u64,
+    list_at: u64,
+    total: u64,
+}
+
+impl Measured {
+    fn new(session: &Session, value: &Value<'_>) -> Result<Self, Error> {
+        let (plan, in_place) = plan_of(session, value)?;
+        let pool_pages = sorted(in_place.pool);
+        let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
+        let list = encode_extra(&extra);
+        // Copies first, at the block's start, then the descriptor, then the list of blocks.
+        let descriptor_at = plan.copy_bytes().next_multiple_of(8);
+        let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
+        let total = list_at + list.len() as u64;
+        Ok(Self { plan, pool_pages, extra, list, descriptor_at, list_at, total })
+    }
+}
+
+/// Bytes of the block that a value would have.
+pub(crate) fn block_bytes(
+    session: &Session,
+    value: &Value<'_>,
+    options: &ObjectOptions<'_>,
+) -> Result<u64, Error> {
+    let total = match value {
+        Value::Bytes(bytes) => bytes.len() as u64,
+        value => Measured::new(session, value)?.total,
+    };
+    Ok(with_metadata(total, &options.encoded_metadata()))
 }
 
 /// Blocks that an object refers to in place, found while its buffers are walked.
@@ -139,17 +215,37 @@ pub(crate) fn put(
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
+    let since = Instant::now();
     let (promise, wait) = Promise::take_to_wait(session, 1, options.wait)?;
-    let options = ObjectOptions { wait, ..*options };
-    let mut written = write(session, value, &options, promise, &mut Gather::nothing(session))?;
+    let own = ObjectOptions { wait, ..*options };
+    let small = &mut Gather::nothing(session);
+    let mut written = write(session, value, &own, promise.into(), small)?;
     if let Some(id) = local::seal(session, &written.item) {
         return Ok(id);
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
-    let result = seal::one(session, written.item.clone());
+    let deadline = deadline_after(options.wait.saturating_sub(since.elapsed()));
+    let result = seal_until(session, &written.item, deadline);
     settle(session, &mut written, &result);
     background::take_down(written.retired);
     result
+}
+
+/// Seals what is written. Where the directory has no room for it, until then waits for some.
+fn seal_until(
+    session: &Arc<Session>,
+    item: &SealItem,
+    deadline: Instant,
+) -> Result<ObjectId, Error> {
+    loop {
+        let result = seal::one(session, item.clone());
+        let wait = deadline.saturating_duration_since(Instant::now());
+        if wait.is_zero() || !result.as_ref().err().is_some_and(room::is_entry_short) {
+            return result;
+        }
+        let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
+        room::ask(session, Vec::new(), 0, Some(&demand))?;
+    }
 }
 
 /// Puts the bytes in their place, at the latest when the small writes are flushed; what is missing
@@ -158,22 +254,18 @@ pub(crate) fn write(
     session: &Arc<Session>,
     value: &Value<'_>,
     options: &ObjectOptions<'_>,
-    promise: Promise,
+    mut prepared: Prepared,
     small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
     let metadata = options.encoded_metadata();
     if let Value::Bytes(bytes) = value {
-        return write_bytes(session, bytes, options, &metadata, promise, small);
+        return write_bytes(session, bytes, options, prepared, small);
     }
-    let (plan, in_place) = plan_of(session, value)?;
-    let pool_pages = sorted(in_place.pool);
-    let extra = sorted(in_place.sealed.into_iter().chain(pool_pages.iter().copied()).collect());
-    let list = encode_extra(&extra);
-    // Copies first, at the block's start, then the descriptor, then the list of blocks.
-    let descriptor_at = plan.copy_bytes().next_multiple_of(8);
-    let list_at = (descriptor_at + plan.descriptor_bytes()).next_multiple_of(8);
-    let total = list_at + list.len() as u64;
-    let (primary, is_small) = take(session, total, &metadata, options.wait)?;
+    let measured = Measured::new(session, value);
+    let measured = measured.inspect_err(|_| give_back(session, prepared.place))?;
+    let Measured { plan, pool_pages, extra, list, descriptor_at, list_at, total } = measured;
+    let total_bytes = with_metadata(total, &metadata);
+    let (primary, is_small) = take(session, total_bytes, options, &mut prepared)?;
     let base = primary.offset.0;
     let uid = session.region_uid();
     let descriptor = plan.descriptor(Stamp { region: uid, epoch: 0 }, base);
@@ -200,7 +292,7 @@ pub(crate) fn write(
     if let Some(place) = tail.get_mut((list_at - descriptor_at) as usize..) {
         place.copy_from_slice(&list);
     }
-    let mut written = Written::new(item, primary, is_small, promise);
+    let mut written = Written::new(item, primary, is_small, prepared);
     let filled = fill(session, &written, &plan, descriptor_at, &tail, small)
         .and_then(|()| write_metadata(small, primary, &metadata))
         .and_then(|()| session.pool.begin_seal(session, &pool_pages, &mut written.retired));
@@ -268,19 +360,20 @@ fn write_bytes(
     session: &Arc<Session>,
     bytes: &[u8],
     options: &ObjectOptions<'_>,
-    metadata: &[u8],
-    promise: Promise,
+    mut prepared: Prepared,
     small: &mut Gather<'_>,
 ) -> Result<Written, Error> {
+    let metadata = options.encoded_metadata();
     let total = bytes.len() as u64;
-    let (primary, is_small) = take(session, total, metadata, options.wait)?;
+    let with_metadata = with_metadata(total, &metadata);
+    let (primary, is_small) = take(session, with_metadata, options, &mut prepared)?;
     let item = SealItem {
         name: options.name.map(str::to_owned),
         metadata_bytes: metadata.len() as u32,
-        metadata_crc: crc32c::crc32c(metadata),
+        metadata_crc: crc32c::crc32c(&metadata),
         ..SealItem::bytes(wire_span(primary), total)
     };
-    let mut written = Written::new(item, primary, is_small, promise);
+    let mut written = Written::new(item, primary, is_small, prepared);
     let copied = if is_small {
         small.write(primary.offset, bytes)
     } else {
@@ -290,7 +383,7 @@ fn write_bytes(
             Ok(())
         })
     };
-    match copied.and_then(|()| write_metadata(small, primary, metadata)) {
+    match copied.and_then(|()| write_metadata(small, primary, &metadata)) {
         Ok(()) => Ok(written),
         Err(error) => {
             abandon(session, &mut written, false);
@@ -299,22 +392,50 @@ fn write_bytes(
     }
 }
 
-/// Room for so many bytes and the metadata behind them, and whether it shares its pages.
+/// Room for so many bytes, and whether it shares its pages.
 fn take(
-    session: &Session,
+    session: &Arc<Session>,
     total: u64,
-    metadata: &[u8],
-    wait: Duration,
+    options: &ObjectOptions<'_>,
+    prepared: &mut Prepared,
 ) -> Result<(Span, bool), Error> {
-    let total = with_metadata(total, metadata);
-    if total <= SMALL_BYTES_MAX {
-        match session.arena.take(session, total) {
-            // Pages of its own instead: who waits there keeps no other thread from the arena.
-            Err(Error::OutOfMemory { .. }) if !wait.is_zero() => {}
-            taken => return taken.map(|primary| (primary, true)),
+    if let Place::At { span, is_small } = prepared.place {
+        if span.length.0 < total {
+            let had = span.length;
+            give_back(session, prepared.place);
+            let text = format!("a value that needed {had} needs {total} B by now");
+            return Err(Error::InvalidArgument(text));
         }
+        return Ok((span, is_small));
     }
-    Ok((session.extents.take_within(session, total, wait)?, false))
+    let is_small = total <= SMALL_BYTES_MAX;
+    let taken = match is_small {
+        true => session.arena.take(session, total),
+        false => session.extents.take(session, total),
+    };
+    match taken {
+        Err(error) if room::is_short(&error) && matches!(prepared.place, Place::Any) => {}
+        taken => return Ok((taken?, is_small)),
+    }
+    // Nobody leaves for an object whose name is not to be had.
+    let name = options.name.map(str::to_owned).into_iter().collect();
+    prepared.claim = Claim::take(session, name)?;
+    let demand = Demand::new(1, options.name.into_iter(), options.wait);
+    if is_small && options.wait.is_zero() {
+        return session.arena.make(session, total, &demand).map(|span| (span, true));
+    }
+    // Pages of its own: who waits there keeps no other thread from the arena.
+    let made = session.extents.make(session, &[total], &demand)?;
+    Ok((made.first().copied().unwrap_or_default(), false))
+}
+
+/// Room that nothing was written to.
+pub(crate) fn give_back(session: &Session, place: Place) {
+    match place {
+        Place::At { span, is_small: true } => session.extents.give_lines(session, span),
+        Place::At { span, is_small: false } => session.extents.give(session, span),
+        Place::Any | Place::Free => {}
+    }
 }
 
 /// Bytes of a block for so many bytes of content with metadata at its end.
@@ -401,6 +522,7 @@ pub(crate) fn settle(
         Err(error) => return abandon(session, written, seal::is_unknown(session, error)),
     };
     written.promise.used(1);
+    written.claim.sealed();
     session.extents.sealed(written.primary);
     if written.pool_pages.is_empty() {
         return;

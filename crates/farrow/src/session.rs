@@ -476,6 +476,7 @@ fn may_repeat(body: &RequestBody) -> bool {
     matches!(
         body,
         RequestBody::Grant { .. }
+            | RequestBody::Room(_)
             | RequestBody::Promise { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Confirm { .. }

@@ -19,6 +19,7 @@ use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::{Promise, rest_of};
 use crate::put;
+use crate::room::Demand;
 use crate::seal;
 use crate::session::{Session, lock, span, wire_span};
 
@@ -191,7 +192,9 @@ impl Writer {
         let made = promise.and_then(|promise| {
             let wait = rest_of(options.wait, since.elapsed());
             let bytes_all = Self::block_bytes(bytes, options);
-            let pages = session.pool.extents().take_within(session, bytes_all, wait)?;
+            let demand = Demand::new(1, options.name.into_iter(), wait);
+            let pages = session.pool.extents().take_or_make(session, &[bytes_all], &demand)?;
+            let pages = pages.first().copied().unwrap_or_default();
             Self::over(session, pages, bytes, options, promise)
         });
         made.inspect_err(|_| session.reservations.give(session, name()))

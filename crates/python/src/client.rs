@@ -463,10 +463,19 @@ impl Client {
     }
 
     /// A pool whose memory lies in the region.
-    #[pyo3(signature = (*, strict=false, node=None))]
-    fn memory_pool(&self, py: Python<'_>, strict: bool, node: Option<&str>) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (*, strict=false, node=None, expect=None))]
+    fn memory_pool(
+        &self,
+        py: Python<'_>,
+        strict: bool,
+        node: Option<&str>,
+        expect: Option<pool::Expect>,
+    ) -> PyResult<Py<PyAny>> {
         if let Some(node) = node {
-            return self.at(py, node)?.memory_pool(py, strict, None);
+            return self.at(py, node)?.memory_pool(py, strict, None, expect);
+        }
+        if let Some(expect) = expect {
+            return pool::expecting(py, self.client.pool(), strict, &expect);
         }
         let [spilling, strict_one] = &*self.pools;
         let place = if strict { strict_one } else { spilling };

@@ -22,6 +22,7 @@ struct Classes {
     not_granted: Py<PyType>,
     not_found: Py<PyType>,
     not_restored: Py<PyType>,
+    not_spilled: Py<PyType>,
     out_of_memory: Py<PyType>,
     permission_denied: Py<PyType>,
     protocol_error: Py<PyType>,
@@ -56,6 +57,7 @@ fn classes(py: Python<'_>) -> PyResult<&'static Classes> {
             not_granted: class("NotGranted")?,
             not_found: class("NotFound")?,
             not_restored: class("NotRestored")?,
+            not_spilled: class("NotSpilled")?,
             out_of_memory: class("OutOfMemory")?,
             permission_denied: class("PermissionDenied")?,
             protocol_error: class("ProtocolError")?,
@@ -106,6 +108,30 @@ pub fn raise(error: Error) -> PyErr {
                 .and(set("largest", largest))
                 .and(set("waiting", waiting))
                 .and(set_seconds(waited_ms)),
+            Error::NoRoom { ref what, asked, free, largest, used, waiting, waited_ms } => {
+                set("asked", asked)
+                    .and(set("free", free))
+                    .and(set("largest", largest))
+                    .and(set("used", used))
+                    .and(set("waiting", waiting))
+                    .and(set_seconds(waited_ms))
+                    .and(made.value(py).setattr("what", what))
+            }
+            Error::NotSpilled {
+                asked,
+                free,
+                largest,
+                waited_ms,
+                ref folder,
+                bytes,
+                ref reason,
+            } => set("asked", asked)
+                .and(set("free", free))
+                .and(set("largest", largest))
+                .and(set_seconds(waited_ms))
+                .and(set("nbytes", bytes))
+                .and(made.value(py).setattr("folder", folder))
+                .and(made.value(py).setattr("reason", reason)),
             Error::TooLarge { asked, capacity } => {
                 set("asked", asked).and(set("capacity", capacity))
             }
@@ -164,7 +190,8 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
         Error::AlreadyExists { .. } => &classes.already_exists,
         Error::RowsMissing { .. } => &classes.rows_missing,
         Error::RowsTaken { .. } => &classes.rows_taken,
-        Error::OutOfMemory { .. } => &classes.out_of_memory,
+        Error::OutOfMemory { .. } | Error::NoRoom { .. } => &classes.out_of_memory,
+        Error::NotSpilled { .. } => &classes.not_spilled,
         Error::TooLarge { .. } => &classes.too_large,
         Error::QuotaExceeded { .. } => &classes.quota_exceeded,
         Error::TooMany { what, .. } if what == "objects" => &classes.too_many_objects,

@@ -1,10 +1,35 @@
 //! `client.memory_pool()`: a `pyarrow.MemoryPool` over the client's memory.
 
+use crate::errors::raise;
 use crate::shim;
 use farrow::Pool;
 use farrow_capi::FarrowPool;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
+
+/// What a pool is to have room for.
+#[derive(FromPyObject)]
+pub enum Expect {
+    /// Bytes in all.
+    Bytes(u64),
+    /// Bytes of each buffer.
+    Sizes(Vec<u64>),
+}
+
+/// As [`new`], with room from the start.
+pub fn expecting(
+    py: Python<'_>,
+    pool: Pool,
+    is_strict: bool,
+    expect: &Expect,
+) -> PyResult<Py<PyAny>> {
+    let sizes = match expect {
+        Expect::Bytes(bytes) => std::slice::from_ref(bytes),
+        Expect::Sizes(sizes) => sizes,
+    };
+    py.detach(|| pool.expect(sizes)).map_err(raise)?;
+    new(py, pool, is_strict)
+}
 
 /// A new pyarrow pool over `pool`.
 ///

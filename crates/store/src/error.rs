@@ -142,12 +142,19 @@ pub enum StoreError {
         slots: u64,
     },
     /// No room for the bytes of one more name.
-    #[error("name space is full: name of {asked}, {free} free")]
+    #[error(
+        "out of memory for names: asked {asked}, {free} free, longest free run {largest}, \
+         {used} in use"
+    )]
     NameSpaceFull {
         /// Bytes of the name.
         asked: Length,
         /// Free bytes in the name heap.
         free: Length,
+        /// The longest free piece of it.
+        largest: Length,
+        /// Bytes that names take.
+        used: Length,
     },
     /// Another object, or an object in creation, has this name.
     #[error("name {name:?} is taken")]

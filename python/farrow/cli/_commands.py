@@ -16,6 +16,7 @@ import farrow
 from farrow import _native
 from farrow.cli import _graph, _lab
 from farrow.cli import _nodes as _about_nodes
+from farrow.cli._estimate import check_room, estimate, pool_for
 from farrow.cli._output import (
     CommandError,
     console,
@@ -86,18 +87,17 @@ def _put(options: argparse.Namespace) -> int:
         raise CommandError(f"{options.file}: {'not a file' if path.exists() else 'no such file'}")
     name = object_name(path) if options.name is None else options.name
     client = _connect(options)
-    if options.replace:
-        with contextlib.suppress(farrow.NotFound):
-            client.delete(name)
-    elif client.contains(name):
+    if client.contains(name) and not options.replace:
         raise CommandError(f"{name!r} exists already (--replace deletes it first)")
     if options.bytes:
         return _put_bytes(client, path, name, options)
     began = time.perf_counter()
+    besides = _bytes_of(client, name) if options.replace else 0
+    expected = estimate(path, delimiter=options.delimiter, has_header=options.header)
     with progress_bar(path.name, quiet=options.quiet) as report:
         table = read_table(
             path,
-            pool=client.memory_pool(),
+            pool=pool_for(client, expected, besides=besides),
             progress=report,
             delimiter=options.delimiter,
             has_header=options.header,
@@ -107,7 +107,16 @@ def _put(options: argparse.Namespace) -> int:
     in_place = sum(int(buffer["bytes"]) for buffer in buffers if buffer["in_region"])
     total = sum(int(buffer["bytes"]) for buffer in buffers)
     looked = time.perf_counter()
-    ref = client.put(table, name)
+    if options.replace:
+        # Only now that there is another to take its place.
+        _delete_if_there(client, name)
+    try:
+        ref = client.put(table, name)
+    except farrow.OutOfMemory:
+        # What lies in place may be in the way: outside, all of it asks for room as one.
+        table = _outside(table)
+        in_place = 0
+        ref = client.put(table, name)
     sealed = time.perf_counter()
     facts = {
         "name": ref.name,
@@ -136,9 +145,32 @@ def _put(options: argparse.Namespace) -> int:
     return 0
 
 
+def _outside(table: pa.Table) -> pa.Table:
+    """The same table in private memory."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
+def _bytes_of(client: Any, name: str) -> int:
+    """Bytes of the object of this name, which is going to be replaced."""
+    listed = client.list(name)
+    sizes = zip(listed["name"].to_pylist(), listed["bytes"].to_pylist(), strict=True)
+    return sum(int(size) for found, size in sizes if found == name)
+
+
+def _delete_if_there(client: Any, name: str) -> None:
+    with contextlib.suppress(farrow.NotFound):
+        client.delete(name)
+
+
 def _put_bytes(client: Any, path: Path, name: str, options: argparse.Namespace) -> int:
     """Store a file's bytes as they are, read straight into the region."""
     size = path.stat().st_size
+    check_room(client, size, besides=_bytes_of(client, name) if options.replace else 0)
+    if options.replace:
+        _delete_if_there(client, name)
     began = time.perf_counter()
     with (
         progress_bar(path.name, quiet=options.quiet) as report,

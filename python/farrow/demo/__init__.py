@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import farrow
+from farrow.cli._estimate import estimate, pool_for
 from farrow.cli._output import console, human_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, compression_of, kind_of
@@ -155,7 +156,7 @@ class _Demo:
 
     def _load(self, path: Path) -> None:
         began = time.perf_counter()
-        self._table = read_table(path, pool=self._client.memory_pool())
+        self._table = read_table(path, pool=pool_for(self._client, estimate(path)))
         seconds = time.perf_counter() - began
         size = table_bytes(self._table)
         label = f"load {path.name} into shared memory"

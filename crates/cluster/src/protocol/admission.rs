@@ -10,13 +10,16 @@
 use std::collections::VecDeque;
 
 use farrow_memory::{Length, Span};
-use farrow_store::ClientSlot;
+use farrow_store::{ClientSlot, Freed, NAME_BYTES_MAX, Room};
 
 use super::convert::{limit, store_error, wire_span};
 use super::node::NodeState;
 use super::spill::SPILL_MS_MAX;
 use super::{Action, SessionId};
-use crate::wire::{Reply, ReplyBody, WAIT_MS_MAX, WireError};
+use crate::wire::{
+    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, Reply, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
+    WireError,
+};
 
 /// Most requests that wait at a time, of all clients: each look at the queue stays a matter of
 /// microseconds.
@@ -24,6 +27,9 @@ const WAITING_MAX: usize = 1024;
 
 /// Most requests that one client may have waiting: room for sixteen such clients.
 const WAITING_PER_SESSION_MAX: usize = 64;
+
+/// Most names that all requests which wait are for: half a megabyte.
+const NAMES_WAITING_MAX: usize = 65_536;
 
 /// Who asks, and which of its requests this is.
 #[derive(Debug, Clone, Copy)]
@@ -33,18 +39,38 @@ pub(super) struct Asker {
     pub(super) slot: ClientSlot,
 }
 
-/// How much memory, and how long it may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ask {
-    pub(super) min: u64,
-    pub(super) want: u64,
-    pub(super) wait_ms: u64,
+/// How much room, what for, and how long it may take.
+#[derive(Debug, Clone)]
+struct Ask {
+    room: Room,
+    /// Objects that are to be sealed.
+    objects: u32,
+    want: u64,
+    wait_ms: u64,
+    /// Others may go for it.
+    may_evict: bool,
+    /// Answered with one range instead of a list.
+    is_single: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+impl Ask {
+    /// Bytes of all ranges.
+    fn bytes(&self) -> u64 {
+        self.room.runs.iter().fold(0, |sum, run| sum.saturating_add(run.0))
+    }
+
+    fn answer(&self, granted: &[Span]) -> ReplyBody {
+        match granted {
+            [one] if self.is_single => ReplyBody::Granted(wire_span(*one)),
+            all => ReplyBody::Room(all.iter().copied().map(wire_span).collect()),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
 struct Waiting {
     asker: Asker,
-    min: u64,
+    ask: Ask,
     since_ms: u64,
     deadline_ms: u64,
     /// Only as long as objects are on their way out of memory.
@@ -58,7 +84,7 @@ pub(super) struct Admission {
     /// Bytes that others got since the first of the queue became the first.
     passed_bytes: u64,
     /// What the store had freed when the queue was last looked at; none: it is to be looked at.
-    seen_freed_bytes: Option<u64>,
+    seen: Option<Freed>,
 }
 
 impl Admission {
@@ -69,7 +95,7 @@ impl Admission {
 
     /// Bytes that they wait for.
     pub(super) fn waiting_bytes(&self) -> u64 {
-        self.queue.iter().fold(0, |sum, waiting| sum.saturating_add(waiting.min))
+        self.queue.iter().fold(0, |sum, waiting| sum.saturating_add(waiting.ask.bytes()))
     }
 
     /// Forgets the requests of a session that went.
@@ -78,7 +104,7 @@ impl Admission {
         self.queue.retain(|waiting| waiting.asker.session != session);
         if first == Some(session) {
             self.passed_bytes = 0;
-            self.seen_freed_bytes = None;
+            self.seen = None;
         }
     }
 
@@ -88,10 +114,10 @@ impl Admission {
         self.queue.drain(..).map(|waiting| waiting.asker)
     }
 
-    /// When the queue is to be looked at: at once when memory came free, else at its next
+    /// When the queue is to be looked at: at once when something came free, else at its next
     /// deadline.
-    pub(super) fn next_deadline_ms(&self, freed_bytes: u64) -> Option<u64> {
-        if !self.queue.is_empty() && self.seen_freed_bytes != Some(freed_bytes) {
+    pub(super) fn next_deadline_ms(&self, freed: Freed) -> Option<u64> {
+        if !self.queue.is_empty() && self.seen != Some(freed) {
             return Some(0);
         }
         self.queue.iter().map(|waiting| waiting.deadline_ms).min()
@@ -99,13 +125,13 @@ impl Admission {
 
     /// Something else than free memory has changed.
     pub(super) fn look_again(&mut self) {
-        self.seen_freed_bytes = None;
+        self.seen = None;
     }
 
     /// Whether so many bytes may go to somebody who is not the first of the queue.
     fn may_pass(&self, bytes: u64) -> bool {
         let first = self.queue.front();
-        first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.min)
+        first.is_none_or(|first| self.passed_bytes.saturating_add(bytes) <= first.ask.bytes())
     }
 
     fn push(&mut self, waiting: Waiting) -> Result<(), WireError> {
@@ -113,6 +139,9 @@ impl Admission {
         let of_session = self.queue.iter().filter(|other| other.asker.session == session).count();
         limit("requests that wait for memory", self.queue.len() + 1, WAITING_MAX)?;
         limit("requests of a client that wait", of_session + 1, WAITING_PER_SESSION_MAX)?;
+        let names = |waiting: &Waiting| waiting.ask.room.names.len();
+        let all_names = self.queue.iter().chain([&waiting]).map(names).sum();
+        limit("names that wait for room", all_names, NAMES_WAITING_MAX)?;
         if self.queue.is_empty() {
             self.passed_bytes = 0;
         }
@@ -132,121 +161,190 @@ impl NodeState {
     pub(super) fn grant(
         &mut self,
         asker: Asker,
-        ask: Ask,
+        body: RequestBody,
         now_ms: u64,
     ) -> Result<Option<ReplyBody>, WireError> {
-        let Ask { min, want, wait_ms } = ask;
-        if min == 0 || want < min {
-            return Err(WireError::Invalid(format!("a grant of {min} to {want} B makes no sense")));
-        }
+        self.check_writer(asker.slot)?;
+        let ask = self.ask_of(asker.slot, body)?;
+        let bytes = ask.bytes();
         let capacity = self.home.layout().heap.length.0;
-        if min > capacity {
-            return Err(WireError::TooLarge { asked: min, capacity });
+        if bytes > capacity {
+            return Err(WireError::TooLarge { asked: bytes, capacity });
         }
         if self.promises.of(asker.slot) == 0 {
             // Who could not seal it is told before it writes.
-            self.check_objects(asker.slot, 1)?;
+            self.check_objects(asker.slot, ask.objects.max(1))?;
         }
-        self.allowance(asker.slot, Length(min), Length(want))?;
+        self.check_allowance(asker.slot, &ask)?;
         let is_behind = self.admission.waiting() > 0;
-        let may_wait = wait_ms > 0;
-        if self.admission.may_pass(min) {
+        let may_wait = ask.wait_ms > 0;
+        let mut refused = None;
+        if self.admission.may_pass(bytes) {
             // Nothing ahead of need while others wait.
-            let want = if is_behind { min } else { want };
-            match self.make_room(asker.slot, Length(min), Length(want)) {
+            let want = if is_behind { 0 } else { ask.want };
+            match self.take_room(asker.slot, &Ask { want, ..ask.clone() }, ask.may_evict) {
                 Ok(granted) => {
-                    self.admission.passed_bytes =
-                        self.admission.passed_bytes.saturating_add(granted.length.0);
-                    return Ok(Some(ReplyBody::Granted(wire_span(granted))));
+                    let bytes = granted.iter().map(|span| span.length.0).sum();
+                    self.admission.passed_bytes = self.admission.passed_bytes.saturating_add(bytes);
+                    return Ok(Some(ask.answer(&granted)));
                 }
-                Err(WireError::OutOfMemory { .. }) => {}
+                Err(error) if is_want_of_room(&error) => refused = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        if !may_wait && !self.spills.is_making_room() {
-            return Err(self.out_of_memory(min, self.admission.waiting(), 0));
+        let refused = refused.unwrap_or_else(|| self.out_of_memory(bytes));
+        let is_memory = matches!(refused, WireError::OutOfMemory { .. });
+        let is_for_spills = !may_wait && ask.may_evict && is_memory && self.spills.is_making_room();
+        if !may_wait && !is_for_spills {
+            return Err(self.with_wait(refused, &ask, (self.admission.waiting(), 0)));
         }
-        let wait_ms = if may_wait { wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
+        let wait_ms = if may_wait { ask.wait_ms.min(WAIT_MS_MAX) } else { SPILL_MS_MAX };
         let deadline_ms = now_ms.saturating_add(wait_ms);
-        let (since_ms, is_for_spills) = (now_ms, !may_wait);
-        self.admission.push(Waiting { asker, min, since_ms, deadline_ms, is_for_spills })?;
+        let since_ms = now_ms;
+        self.admission.push(Waiting { asker, ask, since_ms, deadline_ms, is_for_spills })?;
         Ok(None)
     }
 
-    /// As [`Self::find_room`], as far as the client's quota goes.
-    fn make_room(
-        &mut self,
-        slot: ClientSlot,
-        min: Length,
-        want: Length,
-    ) -> Result<Span, WireError> {
-        let want = self.allowance(slot, min, want)?;
-        self.find_room(slot, min, want).map_err(store_error)
+    /// What a request asks for, if it makes sense.
+    fn ask_of(&self, slot: ClientSlot, body: RequestBody) -> Result<Ask, WireError> {
+        let (ask, is_single) = match body {
+            RequestBody::Grant { min, want, wait_ms } => {
+                let purpose = Some(Purpose { objects: 0, names: Vec::new() });
+                (RoomAsk { sizes: vec![min], want, wait_ms, purpose }, true)
+            }
+            RequestBody::Room(ask) => (ask, false),
+            _ => return Err(WireError::Invalid("no request for memory".into())),
+        };
+        let RoomAsk { sizes, want, wait_ms, purpose } = ask;
+        limit("ranges in one message", sizes.len(), ROOM_RANGES_MAX)?;
+        let least = if is_single { sizes.first().copied().unwrap_or_default() } else { 0 };
+        if sizes.contains(&0) || want < least || (sizes.is_empty() && purpose.is_none()) {
+            return Err(WireError::Invalid(format!(
+                "a grant of {sizes:?} to {want} B makes no sense"
+            )));
+        }
+        let may_evict = purpose.is_some();
+        let Purpose { objects, names } = purpose.unwrap_or_default();
+        limit("objects in one message", objects as usize, BATCH_ITEMS_MAX)?;
+        limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
+        let before = self.full_name(slot, "x")?.len() as u64 - 1;
+        let full = |name: &u32| Length((before + u64::from(*name)).min(NAME_BYTES_MAX));
+        let room = Room {
+            runs: sizes.into_iter().map(Length).collect(),
+            slots: objects,
+            names: names.iter().map(full).collect(),
+        };
+        Ok(Ask { room, objects, want, wait_ms, may_evict, is_single })
     }
 
-    /// As [`Self::make_room`], of what is free.
-    fn take_free(
+    /// Whether the quotas have room for all ranges.
+    fn check_allowance(&self, slot: ClientSlot, ask: &Ask) -> Result<Length, WireError> {
+        let page = self.home.layout().page.0;
+        let whole = |run: &Length| run.0.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+        let bytes = match ask.room.runs[..] {
+            [] => return Ok(Length(0)),
+            [one] => one.0,
+            _ => ask.room.runs.iter().map(whole).fold(0, u64::saturating_add),
+        };
+        self.allowance(slot, Length(bytes), Length(ask.want.max(bytes)))
+    }
+
+    /// As [`Self::find_room`], as far as the client's quota goes.
+    fn take_room(
         &mut self,
         slot: ClientSlot,
-        min: Length,
-        want: Length,
-    ) -> Result<Span, WireError> {
-        let want = self.allowance(slot, min, want)?;
-        self.home.grant(slot, min, want).map_err(store_error)
+        ask: &Ask,
+        may_evict: bool,
+    ) -> Result<Vec<Span>, WireError> {
+        let want = self.check_allowance(slot, ask)?;
+        self.find_room(slot, &ask.room, want, may_evict).map_err(store_error)
     }
 
     /// Refuses those whose time is over; gives to those for whom there is room now.
     pub(super) fn serve_waiting(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let mut place = 0;
-        while let Some(waiting) = self.admission.queue.get(place).copied() {
+        while let Some(waiting) = self.admission.queue.get(place) {
             if waiting.deadline_ms > now_ms {
                 place += 1;
                 continue;
             }
+            let Waiting { asker, ask, since_ms, .. } = waiting.clone();
             self.admission.remove(place, 0);
-            self.admission.seen_freed_bytes = None;
-            let waited_ms = now_ms.saturating_sub(waiting.since_ms);
-            let error = self.out_of_memory(waiting.min, place, waited_ms);
-            out.push(answer(waiting.asker, Err(error)));
+            self.admission.seen = None;
+            let waited_ms = now_ms.saturating_sub(since_ms);
+            let short = self.home.check_room(&ask.room).map_err(store_error).err();
+            let short = short.unwrap_or_else(|| self.out_of_memory(ask.bytes()));
+            let error = self.with_wait(short, &ask, (place, waited_ms));
+            out.push(answer(asker, Err(error)));
         }
-        if self.admission.seen_freed_bytes == Some(self.home.freed_bytes()) {
+        if self.admission.seen == Some(self.home.freed()) {
             return;
         }
         let mut place = 0;
-        while let Some(waiting) = self.admission.queue.get(place).copied() {
-            let Waiting { asker, min, .. } = waiting;
+        while let Some(waiting) = self.admission.queue.get(place).cloned() {
+            let Waiting { asker, ask, is_for_spills, .. } = waiting;
+            let ask = Ask { want: 0, ..ask };
             let found = match place {
-                0 => self.make_room(asker.slot, Length(min), Length(min)),
                 // Nobody makes room for one that is not the first.
-                _ if self.admission.may_pass(min) => {
-                    self.take_free(asker.slot, Length(min), Length(min))
+                0 => self.take_room(asker.slot, &ask, ask.may_evict),
+                _ if self.admission.may_pass(ask.bytes()) => {
+                    self.take_room(asker.slot, &ask, false)
                 }
-                _ => Err(self.out_of_memory(min, place, 0)),
+                _ => Err(self.out_of_memory(ask.bytes())),
             };
             match found {
                 Ok(granted) => {
-                    self.admission.remove(place, granted.length.0);
-                    out.push(answer(asker, Ok(ReplyBody::Granted(wire_span(granted)))));
+                    let bytes = granted.iter().map(|span| span.length.0).sum();
+                    self.admission.remove(place, bytes);
+                    out.push(answer(asker, Ok(ask.answer(&granted))));
                 }
-                Err(WireError::OutOfMemory { .. })
-                    if !waiting.is_for_spills || self.spills.is_making_room() =>
+                Err(error)
+                    if is_want_of_room(&error)
+                        && (!is_for_spills || self.spills.is_making_room()) =>
                 {
                     place += 1;
                 }
                 Err(error) => {
                     self.admission.remove(place, 0);
+                    let error = self.with_wait(error, &ask, (place, 0));
                     out.push(answer(asker, Err(error)));
                 }
             }
         }
-        self.admission.seen_freed_bytes = Some(self.home.freed_bytes());
+        self.admission.seen = Some(self.home.freed());
     }
 
-    /// What there is, for a request behind so many others.
-    fn out_of_memory(&self, asked: u64, before: usize, waited_ms: u64) -> WireError {
+    /// What there is.
+    fn out_of_memory(&self, asked: u64) -> WireError {
         let (free, largest) = self.home.free_bytes();
-        let (free, largest, waiting) = (free.0, largest.0, before as u64);
-        WireError::OutOfMemory { asked, free, largest, waiting, waited_ms }
+        let (free, largest) = (free.0, largest.0);
+        WireError::OutOfMemory { asked, free, largest, waiting: 0, waited_ms: 0 }
+    }
+
+    /// The same error for a request behind so many others that waited so long. Where objects could
+    /// not leave memory it says why.
+    fn with_wait(&self, error: WireError, ask: &Ask, (before, after): (usize, u64)) -> WireError {
+        let (waiting, waited_ms) = (before as u64, after);
+        match error {
+            WireError::OutOfMemory { asked, free, largest, .. } => {
+                let blocked = self.spills.failure(asked, (free, largest), waited_ms);
+                let plain = WireError::OutOfMemory { asked, free, largest, waiting, waited_ms };
+                blocked.filter(|_| ask.may_evict).unwrap_or(plain)
+            }
+            WireError::NoRoom { what, asked, free, largest, used, .. } => {
+                WireError::NoRoom { what, asked, free, largest, used, waiting, waited_ms }
+            }
+            error => error,
+        }
+    }
+}
+
+/// Whether a request may find later what there is not now.
+fn is_want_of_room(error: &WireError) -> bool {
+    match error {
+        WireError::OutOfMemory { .. } | WireError::NoRoom { .. } => true,
+        WireError::TooMany { what, .. } => what == "objects" || what == "grants",
+        _ => false,
     }
 }
 

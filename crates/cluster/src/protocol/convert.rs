@@ -37,6 +37,15 @@ pub(super) fn store_error(error: StoreError) -> WireError {
             waiting: 0,
             waited_ms: 0,
         },
+        StoreError::NameSpaceFull { asked, free, largest, used } => WireError::NoRoom {
+            what: "names".to_owned(),
+            asked: asked.0,
+            free: free.0,
+            largest: largest.0,
+            used: used.0,
+            waiting: 0,
+            waited_ms: 0,
+        },
         StoreError::TooManyObjects { max } => too_many("objects", max),
         StoreError::TooManyClients { max } => too_many("clients", max),
         StoreError::TooManyGrants { max } => too_many("grants", max),
@@ -58,8 +67,7 @@ pub(super) fn store_error(error: StoreError) -> WireError {
         | StoreError::BadRequest { .. }
         | StoreError::NameInvalid { .. }
         | StoreError::NamespaceNameInvalid { .. }
-        | StoreError::TooManyWriters { .. }
-        | StoreError::NameSpaceFull { .. }) => WireError::Invalid(error.to_string()),
+        | StoreError::TooManyWriters { .. }) => WireError::Invalid(error.to_string()),
         error => WireError::Damaged(error.to_string()),
     }
 }

@@ -1,7 +1,7 @@
 //! Room for what is to come: pins, eviction, and grants that need it.
 
 use farrow_memory::{Length, Span};
-use farrow_store::{ByHand, ClientSlot, Evicted, EvictionPolicy, Need, StoreError, Within};
+use farrow_store::{ByHand, ClientSlot, Evicted, EvictionPolicy, Need, Room, StoreError, Within};
 
 use super::admission::Asker;
 use super::convert::{limit, store_error, store_target};
@@ -14,6 +14,9 @@ const AHEAD_PART: u64 = 16;
 
 /// Where the directory is full, this part of it is made free.
 const SLOTS_AHEAD_PART: u32 = 64;
+
+/// And room for so many names at most.
+const NAMES_AHEAD_MAX: u32 = 64;
 
 /// How objects are evicted, and how many were since the start.
 #[derive(Debug)]
@@ -35,44 +38,76 @@ impl NodeState {
         self.eviction.policy = policy;
     }
 
-    /// Memory for a client: `want` bytes, or the longest run there is of at least `min`. Where there
-    /// is no room, deleted objects that nobody holds any more are freed; if that is not enough and
-    /// the policy evicts by itself, objects are evicted, or begin to leave for files: then there is
-    /// no room yet.
+    /// Memory for a client, with the slots and names that it is for. Where there is no room, deleted
+    /// objects that nobody holds any more are freed; if that is not enough, it is known what it is
+    /// for, and the policy evicts by itself, objects are evicted, or begin to leave for files: then
+    /// there is no room yet. None goes if all of them would not be enough.
     pub(super) fn find_room(
         &mut self,
         slot: ClientSlot,
-        min: Length,
+        room: &Room,
         want: Length,
-    ) -> Result<Span, StoreError> {
-        let mut granted = self.home.grant(slot, min, want);
-        if is_full(&granted) && self.home.has_retiring() {
+        may_evict: bool,
+    ) -> Result<Vec<Span>, StoreError> {
+        let mut checked = self.home.check_room(room);
+        if checked.is_err() && self.home.has_retiring() {
             self.reclaim();
-            granted = self.home.grant(slot, min, want);
+            checked = self.home.check_room(room);
         }
-        if is_full(&granted) && self.spills.is_on() {
-            self.spill_for(Need::Run(min))?;
-        } else if is_full(&granted) && self.eviction.policy.is_automatic() {
-            let ahead = Length(self.home.layout().heap.length.0 / AHEAD_PART);
-            if want <= ahead {
-                self.evict_for(Need::Run(want))?;
-            }
-            // Nothing more goes if that was possible.
-            self.evict_for(Need::Run(min))?;
-            granted = self.home.grant(slot, min, want);
+        if checked.is_err() && may_evict {
+            self.have_others_go(room, want)?;
+            checked = self.home.check_room(room);
         }
-        granted
+        checked?;
+        match room.runs.is_empty() {
+            true => Ok(Vec::new()),
+            false => self.home.grant_all(slot, &room.runs, want),
+        }
     }
 
-    /// A slot for an object of whatever size, where all are taken; more than one, since to choose
-    /// takes a look at all objects. False: there is none, or nothing may go.
-    pub(super) fn find_slot(&mut self) -> Result<bool, StoreError> {
-        let reclaimed = self.home.reclaim()?.objects > 0;
-        if reclaimed || self.spills.is_on() || !self.eviction.policy.is_automatic() {
-            return Ok(reclaimed);
+    fn have_others_go(&mut self, room: &Room, want: Length) -> Result<(), StoreError> {
+        if self.spills.is_on() {
+            // What is spilled keeps its slot and its name.
+            let entries = Room { runs: Vec::new(), ..room.clone() };
+            return match self.home.has_room(&entries) {
+                true => self.spill_for(room),
+                false => Ok(()),
+            };
         }
-        let ahead = (self.home.layout().objects_max / SLOTS_AHEAD_PART).max(1);
-        Ok(self.evict_for(Need::Slots(ahead))?.objects > 0)
+        if !self.eviction.policy.is_automatic() {
+            return Ok(());
+        }
+        let ahead = Length(self.home.layout().heap.length.0 / AHEAD_PART);
+        if let [run] = room.runs[..]
+            && want > run
+            && want <= ahead
+        {
+            self.make_room(&Room { runs: vec![want], ..room.clone() })?;
+        }
+        // Nothing more goes if that was possible.
+        self.make_room(room)
+    }
+
+    /// Room for an entry of the directory and its full name, where there is none; for more than
+    /// one, since to choose takes a look at all objects. False: there is none, or nothing may go.
+    pub(super) fn find_entry(&mut self, name: Option<&str>) -> Result<bool, StoreError> {
+        let names = |count: u32| {
+            let bytes = name.map(|name| Length(name.len() as u64));
+            bytes.into_iter().flat_map(|bytes| vec![bytes; count as usize]).collect()
+        };
+        let one = Room { slots: 1, names: names(1), ..Room::default() };
+        self.home.reclaim()?;
+        if self.home.has_room(&one) {
+            return Ok(true);
+        }
+        if self.spills.is_on() || !self.eviction.policy.is_automatic() {
+            return Ok(false);
+        }
+        let slots = (self.home.layout().objects_max / SLOTS_AHEAD_PART).max(1);
+        let names = names(slots.min(NAMES_AHEAD_MAX));
+        self.make_room(&Room { slots, names, ..Room::default() })?;
+        self.make_room(&one)?;
+        Ok(self.home.has_room(&one))
     }
 
     /// Evicts so many bytes or more, if there are so many that may go. Of the client's namespace
@@ -106,10 +141,10 @@ impl NodeState {
         }))
     }
 
-    fn evict_for(&mut self, need: Need) -> Result<Evicted, StoreError> {
-        let evicted = self.home.evict_for(self.eviction.policy.as_ref(), need)?;
+    fn make_room(&mut self, room: &Room) -> Result<(), StoreError> {
+        let evicted = self.home.make_room(self.eviction.policy.as_ref(), room)?;
         self.note_evicted(evicted);
-        Ok(evicted)
+        Ok(())
     }
 
     fn note_evicted(&mut self, evicted: Evicted) {
@@ -134,8 +169,4 @@ impl NodeState {
         let pinned = targets.iter().map(pin);
         Ok(ReplyBody::Pinned(pinned.collect()))
     }
-}
-
-fn is_full(granted: &Result<Span, StoreError>) -> bool {
-    matches!(granted, Err(StoreError::OutOfMemory { .. }))
 }

@@ -25,6 +25,7 @@ enum Need {
 fn need(body: &RequestBody) -> Need {
     match body {
         RequestBody::Grant { .. }
+        | RequestBody::Room(_)
         | RequestBody::EntryPages { .. }
         | RequestBody::Reserve { .. }
         | RequestBody::Promise { .. }

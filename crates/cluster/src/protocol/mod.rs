@@ -34,4 +34,4 @@ pub(crate) use convert::span;
 pub(crate) use handover::unfinished;
 pub use node::{Action, NodeState, PeerIdentity, SessionId};
 pub use quota::Quotas;
-pub use spill::{SpillDone, SpillJob};
+pub use spill::{SpillDone, SpillJob, WriteFault};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
 
-use super::admission::{Admission, Ask, Asker, answer, answer_to};
+use super::admission::{Admission, Asker, answer, answer_to};
 use super::buffers::Buffers;
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
@@ -340,7 +340,7 @@ impl NodeState {
             return Some(0);
         }
         let hello = self.silent.first().map(|(at_ms, _)| *at_ms);
-        let admission = self.admission.next_deadline_ms(self.home.freed_bytes());
+        let admission = self.admission.next_deadline_ms(self.home.freed());
         let watches = self.watches.next_deadline_ms();
         let timers = [hello, self.waits.next_deadline_ms(), watches, admission, self.reclaim_at_ms];
         let more = [
@@ -475,11 +475,8 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
-            (RequestBody::Grant { min, want, wait_ms }, Some(slot)) => {
-                let asker = Asker { session, seq, slot };
-                let ask = Ask { min, want, wait_ms };
-                let checked = self.check_writer(slot);
-                match checked.and_then(|()| self.grant(asker, ask, now_ms)) {
+            (body @ (RequestBody::Grant { .. } | RequestBody::Room(_)), Some(slot)) => {
+                match self.grant(Asker { session, seq, slot }, body, now_ms) {
                     Ok(None) => return,
                     Ok(Some(granted)) => Ok(granted),
                     Err(error) => Err(error),

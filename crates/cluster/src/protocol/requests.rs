@@ -117,6 +117,7 @@ impl NodeState {
             RequestBody::Hello(_)
             | RequestBody::Handover { .. }
             | RequestBody::Grant { .. }
+            | RequestBody::Room(_)
             | RequestBody::Promise { .. }
             | RequestBody::Wait { .. }
             | RequestBody::Evict { .. }
@@ -175,9 +176,12 @@ impl NodeState {
             is_reserved: item.is_reserved,
         };
         let mut sealed = self.home.seal(slot, &request, wall_ns);
-        if matches!(sealed, Err(StoreError::TooManyObjects { .. }))
-            && self.find_slot().map_err(store_error)?
-        {
+        let is_full = matches!(
+            sealed,
+            Err(StoreError::TooManyObjects { .. } | StoreError::NameSpaceFull { .. })
+        );
+        // Room is what is looked for last: all else is right.
+        if is_full && self.find_entry(name.as_deref()).map_err(store_error)? {
             sealed = self.home.seal(slot, &request, wall_ns);
         }
         let id = sealed.map_err(store_error)?;
@@ -218,9 +222,7 @@ impl NodeState {
         for result in results.iter_mut().filter(|result| result.is_ok()) {
             match deleted.next() {
                 Some(Ok(deleted)) => {
-                    if deleted.was_spilled {
-                        self.spills.forget_file(deleted.id);
-                    }
+                    self.spills.deleted(deleted.id, deleted.was_spilled);
                     self.counts.deleted += 1;
                 }
                 Some(Err(error)) => *result = Err(store_error(error)),

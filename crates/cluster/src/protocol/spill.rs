@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_memory::{Length, Span};
 use farrow_store::{
-    Evicted, Home, NamespaceId, Need, ObjectId, SpillHead, SpillPlan, StoreError, Target, Within,
+    Candidate, Evicted, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room, SpillHead,
+    SpillPlan, StoreError, Target, Within,
 };
 
 use super::admission::answer_to;
@@ -41,6 +42,9 @@ pub enum SpillJob {
         head: SpillHead,
         /// Where the parts lie that follow.
         parts: Vec<Span>,
+        /// Bytes that are to be left in a folder, so that what is in it can come back: another
+        /// object has to leave memory for it first.
+        spare_bytes: u64,
     },
     /// Read the head of a file.
     Look {
@@ -61,6 +65,15 @@ pub enum SpillJob {
     },
 }
 
+/// Why a file could not be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteFault {
+    /// There is no space left where it was to be.
+    pub is_full: bool,
+    /// What the system says.
+    pub reason: String,
+}
+
 /// What became of a job; an error is in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SpillDone {
@@ -69,7 +82,7 @@ pub enum SpillDone {
         /// The object.
         id: ObjectId,
         /// Whether it is.
-        result: Result<(), String>,
+        result: Result<(), WriteFault>,
     },
     /// The head of a file was read.
     Looked {
@@ -119,6 +132,17 @@ struct Eviction {
     seq: u64,
     left: BTreeSet<ObjectId>,
     evicted: Evicted,
+    /// A file could not be written for it.
+    has_failed: bool,
+}
+
+/// The last file that could not be written, until one can.
+#[derive(Debug)]
+struct Failure {
+    fault: WriteFault,
+    bytes: u64,
+    /// Less would have been left than is to be.
+    is_of_spare: bool,
 }
 
 /// What is on its way out and back.
@@ -129,14 +153,19 @@ pub(super) struct Spills {
     now_ms: u64,
     /// Chosen to go.
     queue: VecDeque<ObjectId>,
-    /// Being written, with their bytes.
-    writing: BTreeMap<ObjectId, u64>,
+    /// Being written, with their bytes, and those that are to be left.
+    writing: BTreeMap<ObjectId, (u64, u64)>,
+    /// In memory, with a file that still has the same bytes: these need not be written to leave.
+    copied: BTreeSet<ObjectId>,
     restores: BTreeMap<ObjectId, Restore>,
     evictions: Vec<Eviction>,
     jobs: Vec<SpillJob>,
     paused_until_ms: u64,
+    failure: Option<Failure>,
+    /// Objects might leave if their files could be written.
+    is_blocked: bool,
     /// What the store had freed when restores last looked for room.
-    seen_freed_bytes: u64,
+    seen_freed: Freed,
     pub(super) spilled_total: u64,
     pub(super) restored_total: u64,
     pub(super) failures_total: u64,
@@ -160,9 +189,33 @@ impl Spills {
         format!("{}/{id}", self.label.as_deref().unwrap_or_default())
     }
 
-    pub(super) fn forget_file(&mut self, id: ObjectId) {
+    /// An object was deleted: its file goes, if it has one.
+    pub(super) fn deleted(&mut self, id: ObjectId, was_spilled: bool) {
+        if self.copied.remove(&id) || was_spilled {
+            self.forget_file(id);
+        }
+    }
+
+    /// Why there is no memory, if that is because files cannot be written.
+    pub(super) fn failure(
+        &self,
+        asked: u64,
+        (free, largest): (u64, u64),
+        waited_ms: u64,
+    ) -> Option<WireError> {
+        let Failure { fault, bytes, .. } = self.failure.as_ref().filter(|_| self.is_blocked)?;
+        let folder = self.label.clone().unwrap_or_default();
+        let (bytes, reason) = (*bytes, fault.reason.clone());
+        Some(WireError::NotSpilled { asked, free, largest, waited_ms, folder, bytes, reason })
+    }
+
+    fn forget_file(&mut self, id: ObjectId) {
         if self.is_on() {
             self.jobs.push(SpillJob::Forget { id });
+        }
+        if self.failure.as_ref().is_some_and(|failure| failure.fault.is_full) {
+            // There is space again, or may be.
+            self.paused_until_ms = 0;
         }
     }
 
@@ -195,6 +248,32 @@ impl Spills {
         }
     }
 
+    /// Whether some object waits for room to come back to.
+    fn is_restoring(&self) -> bool {
+        self.restores.values().any(|restore| matches!(restore.stage, Stage::Waiting(_)))
+    }
+
+    /// Whether nothing is to be tried yet. What is left in the folder is for those that come back.
+    fn is_paused(&self) -> bool {
+        let has_spare = self.failure.as_ref().is_some_and(|failure| failure.is_of_spare);
+        self.now_ms < self.paused_until_ms && !(has_spare && self.is_restoring())
+    }
+
+    /// A file could not be written: nothing more is tried for a while.
+    fn failed(&mut self, id: ObjectId, (bytes, spare): (u64, u64), fault: WriteFault) {
+        for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
+            eviction.has_failed = true;
+        }
+        self.failures_total += 1;
+        self.paused_until_ms = self.now_ms.saturating_add(PAUSE_MS);
+        let is_of_spare = fault.is_full && spare > 0;
+        self.failure = Some(Failure { fault, bytes, is_of_spare });
+        self.is_blocked = true;
+        for id in std::mem::take(&mut self.queue) {
+            self.settled(id, None);
+        }
+    }
+
     /// An object has gone, or stays: so many bytes are free.
     fn settled(&mut self, id: ObjectId, freed: Option<Length>) {
         for eviction in self.evictions.iter_mut().filter(|one| one.left.contains(&id)) {
@@ -211,16 +290,41 @@ impl NodeState {
         self.spills.label = Some(label);
     }
 
-    /// Starts to make room, unless that is under way. Nothing is lost by it.
-    pub(super) fn spill_for(&mut self, need: Need) -> Result<(), StoreError> {
-        let spills = &self.spills;
-        if spills.is_making_room() || spills.now_ms < spills.paused_until_ms {
+    /// Starts to make room, unless that is under way. Nothing is lost by it, and nothing leaves
+    /// memory where all of it would not be enough.
+    pub(super) fn spill_for(&mut self, room: &Room) -> Result<(), StoreError> {
+        if self.spills.is_making_room() {
             return Ok(());
         }
-        let victims = self.home.victims(self.eviction.policy.as_ref(), need)?;
-        self.spills.queue.extend(victims);
+        let room = Room { runs: room.runs.clone(), ..Room::default() };
+        let policy = self.eviction.policy.as_ref();
+        let mut victims = self.home.victims_for(policy, &room)?;
+        let is_paused = self.spills.is_paused();
+        self.spills.is_blocked = is_paused && victims.is_some();
+        if self.spills.is_blocked {
+            let copied = Copied { policy, ids: &self.spills.copied };
+            let without_writing = self.home.victims_for(&copied, &room)?;
+            if without_writing.is_none() && !self.make_space() {
+                return Ok(());
+            }
+            victims = without_writing.or(victims);
+        }
+        self.spills.queue.extend(victims.unwrap_or_default());
         self.begin_spills();
         Ok(())
+    }
+
+    /// Where files find no space, those that are only copies go. False: there are none.
+    fn make_space(&mut self) -> bool {
+        let spills = &mut self.spills;
+        let is_full = spills.failure.as_ref().is_some_and(|failure| failure.fault.is_full);
+        if !is_full || spills.copied.is_empty() {
+            return false;
+        }
+        for id in std::mem::take(&mut spills.copied) {
+            spills.forget_file(id);
+        }
+        true
     }
 
     /// An eviction by hand; answered when all that goes for it is gone.
@@ -234,8 +338,8 @@ impl NodeState {
         let within = Within { policy: self.eviction.policy.as_ref(), namespace };
         let victims = self.home.victims(&within, Need::Bytes(Length(bytes)))?;
         let left = victims.iter().copied().collect();
-        let evicted = Evicted::default();
-        self.spills.evictions.push(Eviction { session, seq, left, evicted });
+        let (evicted, has_failed) = (Evicted::default(), false);
+        self.spills.evictions.push(Eviction { session, seq, left, evicted, has_failed });
         let queued: BTreeSet<ObjectId> = self.spills.queue.iter().copied().collect();
         self.spills.queue.extend(victims.into_iter().filter(|id| !queued.contains(id)));
         self.begin_spills();
@@ -245,7 +349,7 @@ impl NodeState {
     fn begin_spills(&mut self) {
         let is_full = |spills: &Spills| {
             spills.writing.len() >= WRITES_MAX
-                || spills.writing.values().sum::<u64>() >= WRITE_BYTES_MAX
+                || spills.writing.values().map(|(bytes, _)| bytes).sum::<u64>() >= WRITE_BYTES_MAX
         };
         while !is_full(&self.spills)
             && let Some(id) = self.spills.queue.pop_front()
@@ -253,8 +357,15 @@ impl NodeState {
             match self.home.begin_spill(id) {
                 Ok(Some(SpillPlan { head, parts })) => {
                     self.spills.renamed(id, head.id);
-                    self.spills.writing.insert(head.id, head.file_bytes());
-                    self.spills.jobs.push(SpillJob::Write { head, parts });
+                    if self.spills.copied.contains(&head.id) {
+                        self.leave_memory(head.id);
+                        continue;
+                    }
+                    let bytes = head.file_bytes();
+                    let largest = self.home.largest_spilled().max(bytes);
+                    let spare_bytes = if self.spills.is_restoring() { 0 } else { largest };
+                    self.spills.writing.insert(head.id, (bytes, spare_bytes));
+                    self.spills.jobs.push(SpillJob::Write { head, parts, spare_bytes });
                 }
                 Ok(None) | Err(StoreError::NotFound { .. }) => self.spills.settled(id, None),
                 Err(error) => {
@@ -280,7 +391,7 @@ impl NodeState {
                 let result = self.home.finish_restore(id, &descriptor, &metadata);
                 if result.is_ok() {
                     self.spills.restored_total += 1;
-                    self.spills.forget_file(id);
+                    self.spills.copied.insert(id);
                 }
                 let result = result.map_err(|error| self.not_restored(id, error));
                 self.restored(id, result, out);
@@ -303,29 +414,43 @@ impl NodeState {
         self.reclaim_soon(now_ms);
     }
 
-    fn written(&mut self, id: ObjectId, result: Result<(), String>) {
-        self.spills.writing.remove(&id);
-        let freed = match result {
-            Ok(()) => self.home.finish_spill(id).unwrap_or_else(|error| {
-                tracing::error!(%id, %error, "an object cannot leave memory");
-                None
-            }),
-            Err(reason) => {
-                tracing::error!(file = self.spills.file_of(id), reason, "an object is not spilled");
-                self.home.cancel_spill(id);
-                self.spills.failures_total += 1;
-                self.spills.paused_until_ms = self.spills.now_ms.saturating_add(PAUSE_MS);
-                for id in std::mem::take(&mut self.spills.queue) {
-                    self.spills.settled(id, None);
+    fn written(&mut self, id: ObjectId, result: Result<(), WriteFault>) {
+        let (bytes, spare_bytes) = self.spills.writing.remove(&id).unwrap_or_default();
+        match result {
+            Ok(()) => {
+                // One that was smaller than what failed just now says nothing.
+                if self.spills.now_ms >= self.spills.paused_until_ms {
+                    self.spills.failure = None;
+                    self.spills.is_blocked = false;
                 }
-                None
+                self.leave_memory(id);
             }
-        };
+            Err(fault) => {
+                let (file, reason) = (self.spills.file_of(id), &fault.reason);
+                tracing::error!(file, bytes, reason, "an object is not spilled");
+                self.home.cancel_spill(id);
+                // What of it was written.
+                self.spills.forget_file(id);
+                self.spills.failed(id, (bytes, spare_bytes), fault);
+                self.spills.settled(id, None);
+            }
+        }
+    }
+
+    /// An object that has a file leaves memory, unless somebody holds it.
+    fn leave_memory(&mut self, id: ObjectId) {
+        let freed = self.home.finish_spill(id).unwrap_or_else(|error| {
+            tracing::error!(%id, %error, "an object cannot leave memory");
+            None
+        });
         match freed {
             Some(bytes) => {
                 self.spills.spilled_total += 1;
+                self.spills.copied.remove(&id);
                 tracing::debug!(%id, bytes = bytes.0, "spilled");
             }
+            // A copy that was there before is as good as it was.
+            None if self.spills.copied.contains(&id) => {}
             None => self.spills.forget_file(id),
         }
         self.spills.settled(id, freed);
@@ -375,6 +500,10 @@ impl NodeState {
         let mut begun = self.home.begin_restore(&head);
         if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
             self.reclaim();
+            let bytes = Home::restored_bytes(&head).unwrap_or_default();
+            if let Err(error) = self.spill_for(&Room::of_run(bytes)) {
+                tracing::error!(%error, "no room can be made");
+            }
             begun = self.home.begin_restore(&head);
         }
         match begun {
@@ -384,14 +513,11 @@ impl NodeState {
                 }
                 self.spills.jobs.push(SpillJob::Load { head, blocks });
             }
-            Err(error @ StoreError::OutOfMemory { .. }) => {
-                let bytes = Home::restored_bytes(&head).unwrap_or_default();
-                if let Err(error) = self.spill_for(Need::Run(bytes)) {
-                    tracing::error!(%error, "no room can be made");
-                }
-                if !self.spills.is_making_room() {
-                    self.restored(id, Err(store_error(error)), out);
-                }
+            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => {}
+            Err(StoreError::OutOfMemory { asked, free, largest }) => {
+                let blocked = self.spills.failure(asked.0, (free.0, largest.0), 0);
+                let error = StoreError::OutOfMemory { asked, free, largest };
+                self.restored(id, Err(blocked.unwrap_or_else(|| store_error(error))), out);
             }
             Err(error) => {
                 let error = self.not_restored(id, error);
@@ -402,10 +528,10 @@ impl NodeState {
 
     /// Does what has come due: room for those that come back, answers, jobs.
     pub(super) fn tick_spills(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        let freed_bytes = self.home.freed_bytes();
+        let freed = self.home.freed();
         let is_waiting = |restore: &Restore| matches!(restore.stage, Stage::Waiting(_));
-        if self.spills.seen_freed_bytes != freed_bytes || !self.spills.is_making_room() {
-            self.spills.seen_freed_bytes = freed_bytes;
+        if self.spills.seen_freed != freed || !self.spills.is_making_room() {
+            self.spills.seen_freed = freed;
             let all = self.spills.restores.iter().filter(|(_, one)| is_waiting(one));
             for id in all.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.load(id, out);
@@ -435,9 +561,14 @@ impl NodeState {
 
     fn answer_evictions(&mut self, out: &mut Vec<Action>) {
         let is_over = |eviction: &mut Eviction| eviction.left.is_empty();
+        let (free, largest) = self.home.free_bytes();
         for over in self.spills.evictions.extract_if(.., is_over).collect::<Vec<_>>() {
-            let report = self.evicted_report(over.evicted);
-            out.push(answer_to(over.session, over.seq, report.map_err(store_error)));
+            let failure = match over.has_failed && over.evicted.objects == 0 {
+                true => self.spills.failure(0, (free.0, largest.0), 0),
+                false => None,
+            };
+            let report = self.evicted_report(over.evicted).map_err(store_error);
+            out.push(answer_to(over.session, over.seq, failure.map_or(report, Err)));
         }
     }
 
@@ -459,5 +590,26 @@ impl NodeState {
 
     fn not_restored_because(&self, id: ObjectId, reason: String) -> WireError {
         WireError::NotRestored { what: id.to_string(), file: self.spills.file_of(id), reason }
+    }
+}
+
+/// Another policy's order, of the objects that have a file already.
+#[derive(Debug)]
+struct Copied<'a> {
+    policy: &'a dyn EvictionPolicy,
+    ids: &'a BTreeSet<ObjectId>,
+}
+
+impl EvictionPolicy for Copied<'_> {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.policy.is_automatic()
+    }
+
+    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+        if self.ids.contains(&candidate.id) { self.policy.rank(candidate) } else { None }
     }
 }

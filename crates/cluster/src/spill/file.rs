@@ -7,7 +7,8 @@ use farrow_store::{ObjectId, SPILL_HEAD_BYTES_MIN, SpillFault, SpillHead};
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::SpillStore;
-use super::worker::Stop;
+use super::worker::{Stop, fault};
+use crate::protocol::WriteFault;
 
 /// Bytes that are written or read at once; the private memory of the worker is some of these.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -15,9 +16,26 @@ const PIECE_BYTES: u64 = 8 << 20;
 /// One step, of a piece at most, takes so long or has failed.
 pub(super) const STEP_MAX: Duration = Duration::from_secs(30);
 
-type Result<T> = std::result::Result<T, String>;
+type Result<T> = std::result::Result<T, WriteFault>;
 
 impl SpillStore {
+    /// Whether a folder has room for a file and something besides. Of a bucket nobody knows.
+    pub(super) fn check_space(&self, bytes: u64, spare_bytes: u64) -> Result<()> {
+        let space = self.folder.as_ref().and_then(|folder| rustix::fs::statvfs(folder).ok());
+        let Some(space) = space else {
+            return Ok(());
+        };
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free >= bytes.saturating_add(spare_bytes) {
+            return Ok(());
+        }
+        let what = std::io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        let reason = format!(
+            "{what}: {free} B are left, of which {spare_bytes} B are for objects that come back"
+        );
+        Err(WriteFault { is_full: true, reason })
+    }
+
     /// Writes an object. There is no file, or a whole one, whatever happens.
     pub(super) async fn write(
         &self,
@@ -36,7 +54,9 @@ impl SpillStore {
                 let start = buffer.len();
                 buffer.resize(start + piece.length.0 as usize, 0);
                 let bytes = buffer.get_mut(start..).unwrap_or_default();
-                region.read_by_call(piece.offset, bytes).map_err(|error| error.to_string())?;
+                region
+                    .read_by_call(piece.offset, bytes)
+                    .map_err(|error| fault(error.to_string()))?;
                 checksum = crc32c::crc32c_append(checksum, bytes);
                 if buffer.len() as u64 >= PIECE_BYTES {
                     if upload.is_none() {
@@ -67,14 +87,14 @@ impl SpillStore {
             return Err(short(found, SPILL_HEAD_BYTES_MIN));
         }
         let start = self.read(id, 0, SPILL_HEAD_BYTES_MIN, stop).await?;
-        let length = SpillHead::length_of(&start).map_err(|fault| fault.to_string())?;
+        let length = SpillHead::length_of(&start).map_err(|wrong| fault(wrong.to_string()))?;
         if found < length {
             return Err(short(found, length));
         }
         let bytes = self.read(id, 0, length, stop).await?;
-        let head = SpillHead::decode(&bytes).map_err(|fault| fault.to_string())?;
+        let head = SpillHead::decode(&bytes).map_err(|wrong| fault(wrong.to_string()))?;
         if head.id != id {
-            return Err(format!("it is of object {}", head.id));
+            return Err(fault(format!("it is of object {}", head.id)));
         }
         if found != head.file_bytes() {
             return Err(short(found, head.file_bytes()));
@@ -93,7 +113,7 @@ impl SpillStore {
         let id = head.id;
         let trailer_at = head.file_bytes() - head.trailer_bytes();
         let trailer = self.read(id, trailer_at, head.trailer_bytes(), stop).await?;
-        let stored = head.decode_trailer(&trailer).map_err(|fault| fault.to_string())?;
+        let stored = head.decode_trailer(&trailer).map_err(|wrong| fault(wrong.to_string()))?;
         let mut at = head.length();
         let (mut own, mut found) = (Vec::new(), Vec::new());
         let before = head.part_bytes().map(|bytes| Span::new(Offset(0), Length(bytes))).take(2);
@@ -107,7 +127,7 @@ impl SpillStore {
                     collected.extend_from_slice(&bytes);
                 } else {
                     let written = region.write_by_call(piece.offset, &bytes);
-                    written.map_err(|error| error.to_string())?;
+                    written.map_err(|error| fault(error.to_string()))?;
                 }
             }
             if number < 2 {
@@ -118,7 +138,8 @@ impl SpillStore {
         for (stored, computed) in stored.into_iter().zip(found) {
             if stored != computed {
                 let what = "its bytes";
-                return Err(SpillFault::Checksum { what, stored, computed }.to_string());
+                let wrong = SpillFault::Checksum { what, stored, computed };
+                return Err(fault(wrong.to_string()));
             }
         }
         let metadata = own.pop().unwrap_or_default();
@@ -139,8 +160,8 @@ impl SpillStore {
     }
 }
 
-fn short(found: u64, needed: u64) -> String {
-    SpillFault::Short { found, needed }.to_string()
+fn short(found: u64, needed: u64) -> WriteFault {
+    fault(SpillFault::Short { found, needed }.to_string())
 }
 
 /// A span in parts of [`PIECE_BYTES`] at most.

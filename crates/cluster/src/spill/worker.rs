@@ -2,7 +2,7 @@
 //! before the job ahead of it has used it.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
+use std::error::Error;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 
 use super::file::STEP_MAX;
 use super::{SpillStore, SpillTarget, make_folder, open_url};
-use crate::protocol::{SpillDone, SpillJob};
+use crate::protocol::{SpillDone, SpillJob, WriteFault};
 
 /// How often a job that takes long looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(50);
@@ -37,25 +37,48 @@ pub(super) struct Stop(Arc<sync::AtomicBool>);
 
 impl Stop {
     /// Waits for one step of a job, no longer than [`STEP_MAX`] and no longer than is wanted.
-    pub(super) async fn step<T, E: Display>(
+    pub(super) async fn step<T, E: Error + 'static>(
         &self,
         step: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, String> {
+    ) -> Result<T, WriteFault> {
         let until = Instant::now() + STEP_MAX;
         let mut step = std::pin::pin!(step);
         loop {
             if self.0.load(sync::Ordering::Relaxed) {
-                return Err("the node is shutting down".to_owned());
+                return Err(fault("the node is shutting down".to_owned()));
             }
             match tokio::time::timeout(LOOK, step.as_mut()).await {
-                Ok(done) => return done.map_err(|error| error.to_string()),
+                Ok(done) => {
+                    return done.map_err(|error| WriteFault {
+                        is_full: is_full(&error),
+                        reason: error.to_string(),
+                    });
+                }
                 Err(_) if Instant::now() >= until => {
-                    return Err(format!("nothing within {} s", STEP_MAX.as_secs()));
+                    return Err(fault(format!("nothing within {} s", STEP_MAX.as_secs())));
                 }
                 Err(_) => {}
             }
         }
     }
+}
+
+/// Something that has nothing to do with space.
+pub(super) fn fault(reason: String) -> WriteFault {
+    WriteFault { is_full: false, reason }
+}
+
+/// Whether the system had no space left.
+fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+            return matches!(io.kind(), StorageFull | QuotaExceeded | FileTooLarge);
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// The event loop's end of the thread.
@@ -176,18 +199,25 @@ impl SpillStore {
 
 async fn run(store: &SpillStore, region: &Region, job: SpillJob, stop: &Stop) -> Option<SpillDone> {
     Some(match job {
-        SpillJob::Write { head, parts } => {
-            let result = store.write(region, &head, &parts, stop).await;
+        SpillJob::Write { head, parts, spare_bytes } => {
+            let result = match store.check_space(head.file_bytes(), spare_bytes) {
+                Ok(()) => store.write(region, &head, &parts, stop).await,
+                full => full,
+            };
             SpillDone::Written { id: head.id, result }
         }
-        SpillJob::Look { id } => SpillDone::Looked { id, result: store.look(id, stop).await },
+        SpillJob::Look { id } => {
+            let result = store.look(id, stop).await.map_err(|fault| fault.reason);
+            SpillDone::Looked { id, result }
+        }
         SpillJob::Load { head, blocks } => {
-            let result = store.load(region, &head, &blocks, stop).await;
+            let loaded = store.load(region, &head, &blocks, stop).await;
+            let result = loaded.map_err(|fault| fault.reason);
             SpillDone::Loaded { id: head.id, result }
         }
         SpillJob::Forget { id } => {
             if let Err(error) = store.forget(id, stop).await {
-                tracing::debug!(%id, error, "a spill file is not removed");
+                tracing::debug!(%id, error.reason, "a spill file is not removed");
             }
             return None;
         }

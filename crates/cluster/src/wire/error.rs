@@ -193,6 +193,51 @@ pub enum WireError {
         /// Why its memory cannot be mapped.
         reason: String,
     },
+    /// There is memory, and something else of which there is only so much is taken.
+    #[error(
+        "out of memory for {what}: asked {asked} B, {free} B free, longest free run {largest} B, \
+         {used} B in use{}{}",
+        before(*waiting),
+        after(*waited_ms)
+    )]
+    NoRoom {
+        /// For what.
+        what: String,
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Longest run.
+        largest: u64,
+        /// Bytes taken.
+        used: u64,
+        /// Requests that wait for memory and come first.
+        waiting: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
+    },
+    /// Memory is full, and objects cannot leave it for files.
+    #[error(
+        "out of memory: asked {asked} B, {free} B free, longest free run {largest} B{}, and an \
+         object of {bytes} B cannot be spilled to {folder}: {reason}",
+        after(*waited_ms)
+    )]
+    NotSpilled {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes free.
+        free: u64,
+        /// Longest run.
+        largest: u64,
+        /// How long the request waited for room, in milliseconds.
+        waited_ms: u64,
+        /// Where files go.
+        folder: String,
+        /// Bytes of the file that could not be written.
+        bytes: u64,
+        /// What the system says.
+        reason: String,
+    },
 }
 
 /// What an error says of those who come first.

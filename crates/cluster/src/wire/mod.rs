@@ -32,6 +32,9 @@ pub const BATCH_ITEMS_MAX: usize = 8192;
 /// Most extra blocks of one object: its list of 16 bytes each then takes 1 MiB.
 pub const EXTRA_BLOCKS_MAX: usize = 65_536;
 
+/// Most ranges of one request for memory: whether they fit beside each other is tried out.
+pub const ROOM_RANGES_MAX: usize = 64;
+
 /// Longest wait in milliseconds that one message may ask for; a client asks again.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
 

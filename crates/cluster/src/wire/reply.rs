@@ -62,6 +62,8 @@ pub enum ReplyBody {
     Nodes(Roster),
     /// To `Rules`.
     Rules(Vec<Rule>),
+    /// To `Room`: one range a size.
+    Room(Vec<WireSpan>),
 }
 
 /// What a daemon knows that is not in its region. At most [`BATCH_ITEMS_MAX`](super::BATCH_ITEMS_MAX) of each.

@@ -186,6 +186,32 @@ pub enum RequestBody {
         /// Its name.
         node: String,
     },
+    /// Memory to write in, all of it or none.
+    Room(RoomAsk),
+}
+
+/// Memory for an operation that knows how much it needs. The node decides about all of it at once,
+/// so an operation that cannot have it costs no other object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomAsk {
+    /// A range of so many bytes each, at most [`ROOM_RANGES_MAX`]; none: slots and names alone.
+    pub sizes: Vec<u64>,
+    /// Bytes wished for, where there is one range; 0: no more than needed.
+    pub want: u64,
+    /// How long to wait for room, in milliseconds; 0: not at all.
+    pub wait_ms: u64,
+    /// What it is for. `None`: nobody knows yet whether anything comes of it, so it is taken from
+    /// what is free and no object goes for it.
+    pub purpose: Option<Purpose>,
+}
+
+/// What memory is for: where there is no room for this, no object goes for the memory either.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Purpose {
+    /// Objects that are to be sealed.
+    pub objects: u32,
+    /// Bytes of each of their names, as the client calls them.
+    pub names: Vec<u32>,
 }
 
 /// Who speaks.

@@ -30,10 +30,15 @@ impl Asked {
     pub fn new() -> Self {
         let mut options = RegionOptions::for_capacity(Length(4 << 20));
         options.clients_max = 8;
-        let geometry = Layout::new(&options).unwrap().geometry;
+        Self::over(&options)
+    }
+
+    /// A node of such a region.
+    pub fn over(options: &RegionOptions) -> Self {
+        let geometry = Layout::new(options).unwrap().geometry;
         let fabric = Arc::new(ShmFabric::memfd("denials-test", geometry).unwrap());
         let region = Arc::new(Region::map(fabric, Access::Home, None).unwrap());
-        let home = Home::create(region, &options, 0).unwrap();
+        let home = Home::create(region, options, 0).unwrap();
         let state = NodeState::new(home, 0, 1, OWNER, Vec::new(), 0, 0);
         Self { state, sessions: 0, now_ms: 0 }
     }

@@ -1,7 +1,9 @@
 //! First inputs for the fuzzers: what real nodes say to each other.
 
 use farrow_cluster::protocol::cluster::{Answer, Question};
-use farrow_cluster::wire::{RequestBody, Roster, RosterNode, SealItem, SyncAsk, Watch, WireTarget};
+use farrow_cluster::wire::{
+    Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch, WireTarget,
+};
 
 use super::nodes::World;
 use super::{Kind, step};
@@ -114,6 +116,12 @@ fn seat(world: &mut World) {
     let watch = Watch { after: 0, prefix: "n".into(), kinds: u8::MAX, timeout_ms: 10 };
     for body in [
         RequestBody::Grant { min: 4096, want: 8192, wait_ms: 5 },
+        RequestBody::Room(RoomAsk {
+            sizes: vec![4096, 128],
+            want: 0,
+            wait_ms: 5,
+            purpose: Some(Purpose { objects: 1, names: vec![9] }),
+        }),
         RequestBody::EntryPages { count: 1 },
         RequestBody::HoldBlock,
         RequestBody::Reserve { names: vec![named(9)] },

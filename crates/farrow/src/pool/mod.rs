@@ -4,6 +4,7 @@
 //! are sealed where they are, and its address stays good for as long as the buffer lives.
 //! Smaller ones share pages and are copied at `put`; a page is the grain of protection.
 
+mod expected;
 mod slab;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use farrow_store::Held;
 use crate::error::Error;
 use crate::extents::Extents;
 use crate::session::{Session, lock};
+use expected::Expected;
 use slab::Slabs;
 
 /// Buffers from this size on have pages of their own.
@@ -46,9 +48,14 @@ pub struct PoolStats {
 
 /// The pool of a client. Threads may share it; memory from it keeps the client's place alive
 /// only as long as the pool lives, so whoever hands buffers on keeps the pool.
+///
+/// A pool takes what is free. It does not know how much will be asked of it, nor whether an object
+/// comes of it, so no object is evicted or spilled for it; when memory is full it has no room. A load
+/// that knows how much it takes says so with [`Self::expect`], and then others make room for it.
 #[derive(Debug)]
 pub struct Pool {
     session: Arc<Session>,
+    expected: Mutex<Option<Expected>>,
 }
 
 /// The pool's books, which belong to the session.
@@ -86,7 +93,37 @@ enum LargeState {
 
 impl Pool {
     pub(crate) fn new(session: Arc<Session>) -> Self {
-        Self { session }
+        Self { session, expected: Mutex::default() }
+    }
+
+    /// Takes room for buffers of these sizes now, all of it or none, in place of what was expected
+    /// before: objects that nobody uses are evicted or spilled for it, but none if that would not be
+    /// enough. A single size may be the sum of all buffers. What is not used goes back with
+    /// [`Self::expect_no_more`], or with the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`] and what else [`Client::create`](crate::Client::create) says about
+    /// room.
+    pub fn expect(&self, sizes: &[u64]) -> Result<(), Error> {
+        self.session.check_process()?;
+        self.expect_no_more();
+        let sizes: Vec<u64> = sizes.iter().copied().filter(|size| *size > 0).collect();
+        if !sizes.is_empty() {
+            let expected = Expected::take(&self.session, &sizes)?;
+            *lock(&self.expected) = Some(expected);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was expected and is not used.
+    pub fn expect_no_more(&self) {
+        let expected = lock(&self.expected).take();
+        if let Some(expected) = expected
+            && self.session.is_own_process()
+        {
+            expected.end(&self.session);
+        }
     }
 
     /// Memory of at least `size` bytes at a multiple of `alignment` (a power of two up to a
@@ -148,8 +185,7 @@ impl Pool {
         };
         match freed {
             Freed::Large(Large { pages, state: LargeState::Live }) => {
-                let span = Span { offset, length: Length(pages) };
-                session.pool.extents.give(session, span);
+                self.give(Span { offset, length: Length(pages) });
             }
             Freed::Large(Large { state: LargeState::Sealed(held), .. }) => session.release(held),
             Freed::Large(Large { pages, state: LargeState::Sealing }) => {
@@ -157,7 +193,7 @@ impl Pool {
                 session.pool.extents.in_limbo(Span { offset, length: Length(pages) });
             }
             Freed::Slab(None) => {}
-            Freed::Slab(Some(slab)) => session.pool.extents.give(session, slab),
+            Freed::Slab(Some(slab)) => self.give(slab),
         }
     }
 
@@ -177,7 +213,7 @@ impl Pool {
 
     /// Gives memory that holds nothing back to the node.
     pub fn trim(&self) {
-        self.session.pool.extents.trim(&self.session);
+        self.session.pool.trim(&self.session);
     }
 
     fn take(&self, size: usize, alignment: usize) -> Option<Offset> {
@@ -190,7 +226,7 @@ impl Pool {
         if size < OWN_PAGES_BYTES_MIN && alignment <= slab::SLOT_BYTES_MIN {
             return self.take_slot(size);
         }
-        let span = logged(session.pool.extents.take(session, size))?;
+        let span = self.pages(size)?;
         if span.length.0 >= POPULATE_BYTES_MIN {
             let _ = session.region.populate(span, farrow_memory::Populate::Write);
         }
@@ -205,7 +241,7 @@ impl Pool {
             return Some(Offset(offset));
         }
         let bytes = Slabs::slab_bytes();
-        let span = logged(core.extents.take(&self.session, bytes))?;
+        let span = self.pages(bytes)?;
         let mut state = lock(&core.state);
         state.slabs.add(span, size);
         state.slabs.take(size).map(Offset)
@@ -228,16 +264,31 @@ impl Pool {
                 let tail = Span { offset, length: Length(large.pages - needed) };
                 large.pages = needed;
                 drop(state);
-                core.extents.give(&self.session, tail);
+                self.give(tail);
             }
             return true;
         }
         let end = Offset(offset.0 + large.pages);
-        let grown = core.extents.extend(end, new - large.pages);
+        let more = new.next_multiple_of(page_bytes()) - large.pages;
+        let of_expected = lock(&self.expected).as_mut().is_some_and(|room| room.extend(end, more));
+        let grown = of_expected || core.extents.extend(end, more);
         if grown {
             large.pages = new.next_multiple_of(page_bytes());
         }
         grown
+    }
+
+    /// Whole pages: of what was expected, or else of what is free.
+    fn pages(&self, bytes: u64) -> Option<Span> {
+        let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
+        expected.or_else(|| logged(self.session.pool.extents.take(&self.session, bytes)))
+    }
+
+    fn give(&self, span: Span) {
+        let is_expected = lock(&self.expected).as_mut().is_some_and(|room| room.give(span));
+        if !is_expected {
+            self.session.pool.extents.give(&self.session, span);
+        }
     }
 
     /// Copies within the region, from memory that nobody changes now to memory that is ours.
@@ -258,6 +309,12 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.expect_no_more();
+    }
+}
+
 enum Freed {
     Large(Large),
     Slab(Option<Span>),
@@ -275,6 +332,13 @@ impl PoolCore {
             refused: sync::AtomicU64::new(0),
             refused_bytes: sync::AtomicU64::new(0),
         })
+    }
+
+    /// Gives memory that holds nothing back to the node. False: there is none.
+    pub(crate) fn trim(&self, session: &Session) -> bool {
+        let empty = lock(&self.state).slabs.take_empty();
+        empty.iter().for_each(|slab| self.extents.give(session, *slab));
+        self.extents.trim(session) || !empty.is_empty()
     }
 
     pub(crate) fn extents(&self) -> &Extents {

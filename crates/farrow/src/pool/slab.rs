@@ -93,6 +93,19 @@ impl Slabs {
         None
     }
 
+    /// Takes out the slabs that hold nothing.
+    pub(super) fn take_empty(&mut self) -> Vec<Span> {
+        let is_empty = |slab: &Slab| slab.free.len() == slab.slots;
+        let empty: Vec<u64> =
+            self.slabs.iter().filter(|(_, slab)| is_empty(slab)).map(|(start, _)| *start).collect();
+        let slabs = empty.iter().filter_map(|start| self.slabs.remove(start));
+        let slabs = slabs.map(|slab| slab.span).collect();
+        for open in &mut self.open {
+            open.retain(|start| self.slabs.contains_key(start));
+        }
+        slabs
+    }
+
     /// True when `size` bytes fit into the slot at `offset`, and not into one of half its size.
     pub(super) fn fits(&self, offset: u64, size: u64) -> bool {
         let Some((start, slab)) = self.slabs.range(..=offset).next_back() else {
@@ -128,6 +141,11 @@ mod tests {
         }
         assert!(slabs.take(128).is_some());
         assert!(slabs.take(129).is_none(), "another class");
+        assert_eq!(slabs.take_empty(), []);
+        slabs.add(span(9 << 20), 1000);
+        assert_eq!(slabs.take_empty(), [span(9 << 20)]);
+        assert!(slabs.take(1000).is_none(), "it is gone");
+        assert!(slabs.take(128).is_some());
     }
 
     #[test]

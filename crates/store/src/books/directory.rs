@@ -20,6 +20,8 @@ pub(crate) struct Directory {
     free: Vec<u32>,
     /// Slots from this one on were never used.
     used: u32,
+    /// Slots that became free since this directory was opened.
+    vacated: u64,
 }
 
 /// A free slot, and the sequence word it has.
@@ -31,7 +33,7 @@ pub(crate) struct Vacancy {
 
 impl Directory {
     pub(crate) fn new(control: Control, layout: Layout, uid: RegionUid, used: u32) -> Self {
-        Self { control, layout, uid, free: Vec::new(), used }
+        Self { control, layout, uid, free: Vec::new(), used, vacated: 0 }
     }
 
     /// Slots that were ever used: those below this one.
@@ -105,6 +107,7 @@ impl Directory {
     /// Make a slot free, in its next life; one that has none is never used again.
     pub(crate) fn vacate(&mut self, slot: Slot) -> Result<(), StoreError> {
         let sequence = self.sequence(slot)?;
+        self.vacated += 1;
         match sequence.next_life() {
             Some(next) => {
                 self.set_sequence(slot, next)?;
@@ -134,6 +137,11 @@ impl Directory {
         let words = self.words(slot)?;
         Entry::decode(&words, self.uid, slot, &self.layout)
             .map_err(|reason| StoreError::Corrupt { slot, reason })
+    }
+
+    /// How many slots became free since this directory was opened.
+    pub(crate) fn vacated(&self) -> u64 {
+        self.vacated
     }
 
     /// How many slots an object can have.

@@ -99,8 +99,6 @@ pub enum Need {
     Bytes(Length),
     /// One range of whole pages that is so long, what is free already included.
     Run(Length),
-    /// So many slots of the directory, what is free already included.
-    Slots(u32),
 }
 
 /// What [`crate::Home::evict_for`] did.

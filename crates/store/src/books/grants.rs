@@ -46,6 +46,8 @@ pub(crate) struct Grants {
     control: Control,
     layout: Layout,
     free: Vec<u32>,
+    /// Records that became free since this table was opened.
+    freed: u64,
     /// Grants of each client by their start.
     by_client: BTreeMap<u32, BTreeMap<u64, Grant>>,
     bytes: u64,
@@ -65,7 +67,8 @@ impl Grants {
         let mut free: Vec<u32> = free.collect();
         free.reverse();
         let (by_client, bytes_by_client) = Default::default();
-        let mut grants = Self { control, layout, free, by_client, bytes: 0, bytes_by_client };
+        let mut grants =
+            Self { control, layout, free, freed: 0, by_client, bytes: 0, bytes_by_client };
         for found in in_use {
             grants.insert(found.client, found.run, found.record);
         }
@@ -101,8 +104,20 @@ impl Grants {
         Ok(())
     }
 
-    pub(crate) fn has_free_record(&self) -> bool {
-        !self.free.is_empty()
+    /// How many records became free since this table was opened.
+    pub(crate) fn freed_records(&self) -> u64 {
+        self.freed
+    }
+
+    /// Whether so many more ranges can be granted.
+    ///
+    /// # Errors
+    /// [`StoreError::TooManyGrants`] with the limit.
+    pub(crate) fn check_records(&self, ranges: usize) -> Result<(), StoreError> {
+        if ranges > self.free.len() {
+            return Err(StoreError::TooManyGrants { max: self.layout.grants_max });
+        }
+        Ok(())
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -200,6 +215,7 @@ impl Grants {
                 self.control.store(word(OWNER_WORD), 0)?;
                 failpoint!("carve.drop");
                 self.free.push(record);
+                self.freed += 1;
             }
             (false, true) => {
                 self.control.store(word(START_WORD), piece.end)?;
@@ -241,6 +257,7 @@ impl Grants {
             let run = Run { start, end: grant.end };
             self.bytes -= run.len();
             self.free.push(grant.record);
+            self.freed += 1;
             runs.push(run);
         }
         self.bytes_by_client.remove(&client);

@@ -121,6 +121,8 @@ pub(crate) struct Names {
     count: u64,
     /// Places of the index that are not 0.
     filled: u64,
+    /// Names whose room became free since these were opened.
+    erased: u64,
 }
 
 impl Names {
@@ -132,7 +134,7 @@ impl Names {
         heap: SpaceAllocator,
         turn: u64,
     ) -> Self {
-        Self { control, layout, key, heap, turn, count: 0, filled: 0 }
+        Self { control, layout, key, heap, turn, count: 0, filled: 0, erased: 0 }
     }
 
     /// A name heap with `taken` (sorted) in use.
@@ -158,6 +160,38 @@ impl Names {
         self.heap.free_bytes()
     }
 
+    /// How many names left room since these were opened.
+    pub(crate) fn erased(&self) -> u64 {
+        self.erased
+    }
+
+    /// Which bytes of the name heap are free. Whoever takes some in thought gives them back.
+    pub(crate) fn heap_mut(&mut self) -> &mut SpaceAllocator {
+        &mut self.heap
+    }
+
+    /// Whether there is room for a name of so many bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::NameSpaceFull`] with what is free.
+    pub(crate) fn check_room(&self, asked: Length) -> Result<(), StoreError> {
+        if self.heap.largest() >= asked.0.next_multiple_of(NAME_GRAIN_BYTES) {
+            return Ok(());
+        }
+        Err(self.full(asked))
+    }
+
+    /// What there is, for names that find no room.
+    pub(crate) fn full(&self, asked: Length) -> StoreError {
+        let free = self.heap.free_bytes();
+        StoreError::NameSpaceFull {
+            asked,
+            free: Length(free),
+            largest: Length(self.heap.largest()),
+            used: Length(self.layout.names.length.0.saturating_sub(free)),
+        }
+    }
+
     /// Find the place and the slot for which `is_it` says yes.
     pub(crate) fn find(
         &self,
@@ -171,9 +205,10 @@ impl Names {
     /// Take room for a name and write it there. Nobody knows of it yet.
     pub(crate) fn write(&mut self, name: &str) -> Result<Span, StoreError> {
         let asked = Length(name.len() as u64);
-        let run = self.heap.allocate(asked.0, NAME_GRAIN_BYTES).ok_or_else(|| {
-            StoreError::NameSpaceFull { asked, free: Length(self.heap.free_bytes()) }
-        })?;
+        self.check_room(asked)?;
+        let run = self.heap.allocate(asked.0, NAME_GRAIN_BYTES);
+        let run =
+            run.ok_or_else(|| StoreError::Inconsistent("the name heap is full".to_owned()))?;
         let span = Span::new(Offset(run.start), asked);
         if let Err(error) = self.control.write_bytes(span.offset, name.as_bytes()) {
             self.erase(span)?;
@@ -185,6 +220,7 @@ impl Names {
     /// Give the room of a name back.
     pub(crate) fn erase(&mut self, span: Span) -> Result<(), StoreError> {
         let run = name_run(span);
+        self.erased += 1;
         self.heap.free(run).map_err(|error| StoreError::Inconsistent(format!("names: {error}")))
     }
 

@@ -14,6 +14,10 @@ pub(crate) const NAME_GRAIN_BYTES: u64 = 32;
 /// Longest name. The length is one byte in the directory entry.
 pub const NAME_BYTES_MAX: u64 = 255;
 
+/// Bytes of the name heap for each object: with names of up to so many, the slots of the directory
+/// run out before the room for names does. Paths of files and of partitions are shorter.
+const NAME_BYTES_USUAL: u64 = 128;
+
 /// From this size on a grant starts at a multiple of it if one fits: a huge page on x86-64.
 pub const HUGE_GRANT_BYTES: u64 = 2 << 20;
 
@@ -63,8 +67,8 @@ impl RegionOptions {
     /// Options for a heap of `capacity`, with limits that fit it.
     ///
     /// One object for each 16 KiB, at least 1024 and at most 4 Mi: an object costs 128 B of
-    /// directory, up to 64 B of index and 32 B of names, one that a client seals by itself 122 B,
-    /// so the tables take about 2.2 % of a large region.
+    /// directory, up to 64 B of index and 128 B of names, one that a client seals by itself 122 B,
+    /// so the tables take about 2.8 % of a large region.
     #[must_use]
     pub fn for_capacity(capacity: Length) -> Self {
         let objects_max = (capacity.0 / (16 << 10)).clamp(1 << 10, 4 << 20) as u32;
@@ -75,7 +79,7 @@ impl RegionOptions {
             clients_max,
             hold_blocks_max: 2 * clients_max,
             grants_max: (capacity.0 / (64 << 10)).clamp(4 << 10, 1 << 20) as u32,
-            name_bytes: Length(u64::from(objects_max) * NAME_GRAIN_BYTES),
+            name_bytes: Length(u64::from(objects_max) * NAME_BYTES_USUAL),
             client_objects_max: objects_max,
             events_max: (objects_max / 16).clamp(1 << 10, 16 << 10),
             namespaces_max: 64,

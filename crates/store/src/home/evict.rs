@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use farrow_memory::Length;
 use farrow_memory::sync::{Ordering, fence};
+use farrow_memory::{Length, Span};
 
-use super::Home;
+use super::{Home, Room};
 use crate::books::blocks::Block;
 use crate::books::eviction::{Candidate, Evicted, EvictionPolicy, Need};
 use crate::books::space::Run;
@@ -24,11 +24,15 @@ use crate::hazard::{self, Scan};
 /// An object that may be held between the choice and its turn is replaced by another so often.
 const ROUNDS_MAX: u32 = 4;
 
-/// A candidate with its blocks.
-struct Choice {
-    candidate: Candidate,
-    rank: u64,
-    runs: Vec<Run>,
+/// A candidate with what it has.
+pub(super) struct Choice {
+    pub(super) candidate: Candidate,
+    pub(super) rank: u64,
+    pub(super) runs: Vec<Run>,
+    /// Its name in the region; empty if it has none.
+    pub(super) name: Span,
+    /// It lies in the directory, not in an entry page of a client.
+    pub(super) has_slot: bool,
 }
 
 impl Home {
@@ -50,7 +54,7 @@ impl Home {
     }
 
     /// Evict objects in the order of `policy` until `need` is met. Where it cannot be met by all
-    /// of them, bytes and slots are freed as far as they can be, and for a run nothing is.
+    /// of them, bytes are freed as far as they can be, and for a run nothing is.
     ///
     /// # Errors
     /// Memory that cannot be read.
@@ -59,15 +63,15 @@ impl Home {
         policy: &dyn EvictionPolicy,
         need: Need,
     ) -> Result<Evicted, StoreError> {
+        let asked = match need {
+            Need::Bytes(asked) => asked,
+            Need::Run(bytes) => return self.make_room(policy, &Room::of_run(bytes)),
+        };
         let mut evicted = Evicted::default();
         for _ in 0..ROUNDS_MAX {
-            let left = match need {
-                Need::Bytes(asked) => Need::Bytes(Length(asked.0.saturating_sub(evicted.bytes.0))),
-                Need::Run(_) | Need::Slots(_) => need,
-            };
-            let victims = self.victims(policy, left)?;
+            let left = Length(asked.0.saturating_sub(evicted.bytes.0));
             let mut has_refused = false;
-            for id in victims {
+            for id in self.victims(policy, Need::Bytes(left))? {
                 match self.evict(id)? {
                     Some(bytes) => {
                         evicted.objects += 1;
@@ -86,9 +90,6 @@ impl Home {
     /// The objects that have to go for `need`, in the order of `policy`. None where that is met
     /// already; none for a run that there would not be without all of them either.
     ///
-    /// A run is made of the objects that the policy lets go first: of all runs that are long
-    /// enough, the one whose last to go goes earliest; and nothing beside it goes.
-    ///
     /// # Errors
     /// Memory that cannot be read.
     pub fn victims(
@@ -96,58 +97,30 @@ impl Home {
         policy: &dyn EvictionPolicy,
         need: Need,
     ) -> Result<Vec<ObjectId>, StoreError> {
-        let is_met = match need {
-            Need::Bytes(asked) => asked.0 == 0,
-            Need::Run(asked) => self.space.largest() >= asked.0,
-            Need::Slots(asked) => self.directory.vacant() >= asked,
+        let asked = match need {
+            Need::Bytes(asked) => asked,
+            Need::Run(bytes) => {
+                let victims = self.victims_for(policy, &Room::of_run(bytes))?;
+                return Ok(victims.unwrap_or_default());
+            }
         };
-        if is_met {
+        if asked.0 == 0 {
             return Ok(Vec::new());
         }
         self.register_all()?;
         let (mut choices, mut shared) = self.choices(policy)?;
         choices.sort_unstable_by_key(|choice| (choice.rank, choice.candidate.id));
-        // What would be free, were they gone one after the other.
         let mut freed = 0;
-        let vacant = u64::from(self.directory.vacant());
-        let mut space = self.space.clone();
-        let mut gone: Vec<(ObjectId, Vec<Run>)> = Vec::new();
-        let has_slot = |id: ObjectId| self.layout().client_entry(id.slot()).is_none();
+        let mut gone: Vec<ObjectId> = Vec::new();
         for choice in choices {
-            if matches!(need, Need::Slots(_)) && !has_slot(choice.candidate.id) {
-                continue;
-            }
-            let mut runs = Vec::with_capacity(choice.runs.len());
-            for run in choice.runs {
-                if last_sharer(&mut shared, run) {
-                    freed += run.len();
-                    if matches!(need, Need::Run(_)) {
-                        space.free(run).map_err(|error| {
-                            StoreError::Inconsistent(format!("eviction: {error}"))
-                        })?;
-                    }
-                }
-                runs.push(run);
-            }
-            gone.push((choice.candidate.id, runs));
-            match need {
-                Need::Bytes(asked) if freed >= asked.0 => break,
-                Need::Slots(asked) if vacant + gone.len() as u64 >= asked.into() => break,
-                Need::Run(asked) if space.largest() >= asked.0 => {
-                    let run = space.allocate(asked.0, 1);
-                    let touches = |runs: &[Run]| {
-                        run.is_some_and(|run| runs.iter().any(|one| overlap(*one, run)))
-                    };
-                    gone.retain(|(_, runs)| touches(runs));
-                    return Ok(gone.into_iter().map(|(id, _)| id).collect());
-                }
-                _ => {}
+            let last = choice.runs.iter().filter(|run| last_sharer(&mut shared, **run));
+            freed += last.map(|run| run.len()).sum::<u64>();
+            gone.push(choice.candidate.id);
+            if freed >= asked.0 {
+                break;
             }
         }
-        if matches!(need, Need::Run(_)) {
-            gone.clear();
-        }
-        Ok(gone.into_iter().map(|(id, _)| id).collect())
+        Ok(gone)
     }
 
     /// Evict one object: it is gone as if deleted. None: somebody holds it, or it may not go for
@@ -156,19 +129,11 @@ impl Home {
     /// # Errors
     /// [`StoreError::NotFound`]; memory that cannot be read.
     pub fn evict(&mut self, id: ObjectId) -> Result<Option<Length>, StoreError> {
-        // Of what a client sealed by itself the home cannot say that it is leaving.
-        let id = match self.take_over(id) {
-            Err(StoreError::TooManyObjects { .. } | StoreError::TooManyGrants { .. }) => {
-                return Ok(None);
-            }
-            taken => taken?,
-        };
-        let entry = self.find(Target::Id(id))?;
-        if !self.try_leave(id.slot())? {
+        let Some(entry) = self.begin_leave(id)? else {
             return Ok(None);
-        }
+        };
         self.retire(&entry, EventKind::Evicted)?;
-        self.free_object(id.slot()).map(|bytes| Some(Length(bytes)))
+        self.free_object(entry.id.slot()).map(|bytes| Some(Length(bytes)))
     }
 
     /// Bring an object into state leaving, from where nobody can hold it any more. False: it is
@@ -196,7 +161,7 @@ impl Home {
 
     /// Everything that may go, and for each block that several objects share how many of those
     /// that have it may not have gone yet.
-    fn choices(
+    pub(super) fn choices(
         &self,
         policy: &dyn EvictionPolicy,
     ) -> Result<(Vec<Choice>, BTreeMap<u64, u32>), StoreError> {
@@ -219,10 +184,10 @@ impl Home {
             if is_held(slot) || before.is_some_and(is_held) || self.is_protected(slot) {
                 continue;
             }
-            let Some(Sealed { id, namespace, sealed_at_ns, runs }) = self.blocks_if_sealed(slot)?
-            else {
+            let Some(sealed) = self.blocks_if_sealed(slot)? else {
                 continue;
             };
+            let Sealed { id, namespace, sealed_at_ns, runs, name } = sealed;
             // A stamp that is yet to come is somebody's mistake.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
@@ -236,7 +201,8 @@ impl Home {
                     *shared.entry(run.start).or_insert(sharers) -= 1;
                 }
             }
-            choices.push(Choice { candidate, rank, runs });
+            let has_slot = self.layout().client_entry(slot).is_none();
+            choices.push(Choice { candidate, rank, runs, name, has_slot });
         }
         // From "how many stay" to "how many go": a block that one who stays has never goes.
         let mut going: BTreeMap<u64, u32> = BTreeMap::new();
@@ -278,15 +244,16 @@ impl Home {
             // An entry that was written over since is of no age.
             let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
             let namespace = self.locals.area.namespace_of(number);
-            return Ok(Some(Sealed { id, namespace, sealed_at_ns, runs: vec![run] }));
+            let (runs, name) = (vec![run], Span::default());
+            return Ok(Some(Sealed { id, namespace, sealed_at_ns, runs, name }));
         }
         if self.directory.sequence(slot)?.state() != State::Sealed {
             return Ok(None);
         }
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
-        let Entry { id, namespace, sealed_at_ns, .. } = entry;
-        Ok(Some(Sealed { id, namespace, sealed_at_ns, runs }))
+        let Entry { id, namespace, sealed_at_ns, name, .. } = entry;
+        Ok(Some(Sealed { id, namespace, sealed_at_ns, runs, name }))
     }
 }
 
@@ -296,6 +263,7 @@ struct Sealed {
     namespace: NamespaceId,
     sealed_at_ns: u64,
     runs: Vec<Run>,
+    name: Span,
 }
 
 /// Objects that a block is part of.
@@ -304,7 +272,7 @@ fn sharers(block: Block) -> u32 {
 }
 
 /// Whether nobody else has this block; counts one who has it less.
-fn last_sharer(shared: &mut BTreeMap<u64, u32>, run: Run) -> bool {
+pub(super) fn last_sharer(shared: &mut BTreeMap<u64, u32>, run: Run) -> bool {
     match shared.get_mut(&run.start) {
         Some(sharers) => {
             *sharers = sharers.saturating_sub(1);
@@ -314,6 +282,6 @@ fn last_sharer(shared: &mut BTreeMap<u64, u32>, run: Run) -> bool {
     }
 }
 
-fn overlap(one: Run, other: Run) -> bool {
+pub(super) fn overlap(one: Run, other: Run) -> bool {
     one.start < other.end && other.start < one.end
 }

@@ -124,9 +124,7 @@ impl Home {
         want: Length,
     ) -> Result<Span, StoreError> {
         self.present(client)?;
-        if !self.grants.has_free_record() {
-            return Err(StoreError::TooManyGrants { max: self.layout().grants_max });
-        }
+        self.grants.check_records(1)?;
         let run = self.take_space(min, want.max(min)).ok_or_else(|| self.out_of_memory(min))?;
         if let Err(error) = self.grants.add(client.0, run) {
             self.free_run(run)?;

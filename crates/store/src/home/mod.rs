@@ -17,6 +17,7 @@ mod overview;
 mod quarantine;
 mod reserved;
 mod restore;
+mod room;
 mod seal;
 mod settle;
 mod spill;
@@ -35,6 +36,7 @@ pub use inherit::Unfinished;
 pub(crate) use overview::HoldsByClient;
 pub use overview::{ClientShare, HEAP_CELLS_MAX, HeapCell};
 pub use quarantine::Quarantined;
+pub use room::{Freed, Room};
 pub use seal::SealRequest;
 pub(crate) use settle::{inside, outside};
 pub use spill::SpillPlan;
@@ -262,11 +264,16 @@ impl Home {
         self.objects
     }
 
-    /// Bytes that became free since this home was opened: when it has grown, a request that did
+    /// What became free since this home was opened: when any of it has grown, a request that did
     /// not fit may fit.
     #[must_use]
-    pub fn freed_bytes(&self) -> u64 {
-        self.freed_bytes
+    pub fn freed(&self) -> Freed {
+        Freed {
+            bytes: self.freed_bytes,
+            slots: self.directory.vacated(),
+            names: self.names.erased(),
+            records: self.grants.freed_records(),
+        }
     }
 
     /// Bytes that are free, and of them the longest range that can be granted.

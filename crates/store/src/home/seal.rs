@@ -14,7 +14,6 @@ use crate::events::EventKind;
 use crate::failpoint;
 use crate::format::entry::{Entry, encode_extra};
 use crate::format::ids::{ObjectId, ObjectKind, Slot, Target};
-use crate::format::options::NAME_BYTES_MAX;
 
 /// What a client says of the object it has finished. None of it is believed unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,11 +185,9 @@ impl Home {
         if let Some(name) = request.name {
             self.check_name_for(client, name, request.is_reserved)?;
         }
-        let vacancy = self.directory.vacancy()?;
-        let id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
         let too_many = StoreError::BadRequest { reason: "more extra blocks than 32 bits count" };
-        let entry = Entry {
-            id,
+        let mut entry = Entry {
+            id: ObjectId { hi: self.uid().0, lo: 0 },
             kind: request.kind,
             primary: request.primary,
             descriptor: request.descriptor,
@@ -212,6 +209,12 @@ impl Home {
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;
         self.check_extra_list(&entry, &request.extra)?;
         let (primary, extra, carving) = self.plan_blocks(client, request)?;
+        // Room last: where there is none, all else is right, and others may go for it.
+        let vacancy = self.directory.vacancy()?;
+        if let Some(name) = request.name {
+            self.names.check_room(Length(name.len() as u64))?;
+        }
+        entry.id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
         Ok(Plan { vacancy, entry, primary, extra, carving })
     }
 
@@ -261,11 +264,6 @@ impl Home {
         };
         if is_reservation_in_the_way || self.slot_of_name(name)?.is_some() {
             return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
-        }
-        let free = self.names.free_bytes();
-        if free < NAME_BYTES_MAX + 1 && free < name.len() as u64 {
-            let asked = Length(name.len() as u64);
-            return Err(StoreError::NameSpaceFull { asked, free: Length(free) });
         }
         Ok(())
     }

@@ -142,6 +142,12 @@ impl Home {
         slots.map(|slot| self.directory.entry(slot).map(|entry| entry.id)).collect()
     }
 
+    /// Bytes of the largest object that is out of memory, as its users see it.
+    #[must_use]
+    pub fn largest_spilled(&self) -> u64 {
+        self.spilled.values().max().copied().unwrap_or_default()
+    }
+
     /// Delete an object that is out of memory. It has no block that anybody could hold, so its
     /// slot is free at once.
     pub(super) fn delete_spilled(&mut self, entry: &Entry) -> Result<Deleted, StoreError> {

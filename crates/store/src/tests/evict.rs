@@ -7,8 +7,8 @@ use crate::books::control::{Control, word_of};
 use crate::format::entry::{Sequence, State};
 use crate::format::layout::ENTRY_BYTES;
 use crate::{
-    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, SealRequest, StoreError, Target, UseStamps,
-    Whereabouts,
+    ByHand, EvictionPolicy, Home, Lru, Need, ObjectId, Room, SealRequest, StoreError, Target,
+    UseStamps, Whereabouts,
 };
 
 const PAGE: u64 = 4096;
@@ -95,12 +95,14 @@ fn a_full_directory_makes_room_for_objects() {
     let held = client.reader.hold(&client.holds, Target::Id(ids[0])).unwrap().unwrap();
     let refused = client.put(&mut home, b"one more", None);
     assert!(matches!(refused, Err(StoreError::TooManyObjects { .. })));
-    assert_eq!(home.evict_for(&Lru, Need::Slots(3)).unwrap().objects, 3);
-    assert_eq!(home.evict_for(&Lru, Need::Slots(3)).unwrap().objects, 0, "there are three");
+    let slots = |slots| Room { slots, ..Room::default() };
+    assert_eq!(home.make_room(&Lru, &slots(3)).unwrap().objects, 3);
+    assert_eq!(home.make_room(&Lru, &slots(3)).unwrap().objects, 0, "there are three");
     let left = left(&world);
     assert_eq!((left.len(), left.contains(&"0".to_owned())), (count as usize - 3, true));
     client.put(&mut home, b"one more", None).unwrap();
-    assert_eq!(home.evict_for(&Lru, Need::Slots(count + 9)).unwrap().objects, count - 3);
+    assert_eq!(home.make_room(&Lru, &slots(count)).unwrap().objects, 0, "one of them is held");
+    assert_eq!(home.make_room(&Lru, &slots(count - 1)).unwrap().objects, count - 3);
     drop(held);
 }
 

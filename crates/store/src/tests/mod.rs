@@ -21,5 +21,6 @@ pub(crate) mod poison;
 mod quarantine;
 mod races;
 mod requests;
+mod room;
 mod spill;
 mod support;

@@ -148,7 +148,10 @@ fn names_have_rules() {
         put(&mut home, &format!("{i}{}", "x".repeat(254))).unwrap();
     }
     match put(&mut home, "one more") {
-        Err(StoreError::NameSpaceFull { asked, free }) => assert_eq!((asked.0, free.0), (8, 0)),
+        Err(StoreError::NameSpaceFull { asked, free, used, .. }) => {
+            assert_eq!((asked.0, free.0), (8, 0));
+            assert_eq!(used, world.options.name_bytes);
+        }
         other => panic!("{other:?}"),
     }
     home.check().unwrap();

@@ -79,6 +79,15 @@ def build(plan: GraphPlan, pool: pa.MemoryPool) -> pa.Table:
     )
 
 
+def _sizes(plan: GraphPlan) -> list[int]:
+    """Bytes of the buffers of a plan's segment."""
+    index, starts, entries, times, ids, values = plan.sizes()
+    longs = [index, *entries, times, ids, sum(values)]
+    sizes = [8 * count for count in longs] + [4 * count for count in starts]
+    # Small ones share memory of which there is some for each size.
+    return [size for size in sizes if size > 2048] + [64 << 10] * 6
+
+
 def _flat(array: pa.Array, what: str) -> pa.Buffer:
     """The buffer of numbers that begin at its start."""
     if array.offset:
@@ -129,6 +138,10 @@ def opened(table: pa.Table) -> GraphSegment:
 
 
 def sealed(client: Client, plan: GraphPlan, name: str, node: str | None) -> None:
-    """Build the segment of a plan in the memory of a node (None: the client's) and seal it."""
-    pool = client.memory_pool(strict=True, node=node)
+    """Build the segment of a plan in the memory of a node (None: the client's) and seal it.
+
+    Raises:
+        OutOfMemory: there is no room for all of it.
+    """
+    pool = client.memory_pool(strict=True, node=node, expect=_sizes(plan))
     keep(client, build(plan, pool), name, node)

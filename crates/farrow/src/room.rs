@@ -1,0 +1,171 @@
+//! Asking the node for memory: for what is free, and for what others have to leave first.
+//!
+//! What is free costs nobody anything. Others make room only for an operation that knows all that it
+//! needs, and that has its name by then: what it needs goes to the node in one message, which finds
+//! all of it or changes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_cluster::link::confused;
+use farrow_cluster::wire::{
+    Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
+};
+use farrow_memory::{Span, page_bytes};
+
+use crate::client::{deadline_after, millis};
+use crate::error::Error;
+use crate::session::{Session, span};
+
+/// What memory is for, and how long the node may take to find it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Demand {
+    pub(crate) purpose: Purpose,
+    pub(crate) wait: Duration,
+}
+
+impl Demand {
+    /// Objects of which these have names.
+    pub(crate) fn new<'a>(
+        objects: usize,
+        names: impl Iterator<Item = &'a str>,
+        wait: Duration,
+    ) -> Self {
+        let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+        let names = names.map(|name| u32::try_from(name.len()).unwrap_or(u32::MAX)).collect();
+        Self { purpose: Purpose { objects, names }, wait }
+    }
+}
+
+/// A range for each size from what is free, or, with a demand, from what others leave as well.
+/// A single one may be as long as `want`.
+pub(crate) fn ask(
+    session: &Session,
+    sizes: Vec<u64>,
+    want: u64,
+    demand: Option<&Demand>,
+) -> Result<Vec<Span>, Error> {
+    let wait = demand.map(|demand| demand.wait).unwrap_or_default();
+    let purpose = demand.map(|demand| demand.purpose.clone());
+    let asked = sizes.clone();
+    let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
+    // The node keeps the time; its answer may take a little longer.
+    let deadline = deadline_after(wait.saturating_add(session.timeout));
+    let granted: Vec<Span> = match session.call_until(RequestBody::Room(ask), deadline)? {
+        ReplyBody::Room(granted) => granted.into_iter().map(span).collect(),
+        other => return Err(confused(&other).into()),
+    };
+    let is_right = |(granted, asked): (&Span, &u64)| {
+        granted.length.0 >= *asked && granted.offset.0.is_multiple_of(page_bytes())
+    };
+    if granted.len() != asked.len() || !granted.iter().zip(&asked).all(is_right) {
+        return Err(Error::Protocol(format!("{granted:?} granted, {asked:?} B were asked")));
+    }
+    granted.iter().try_for_each(|span| session.region.check(*span))?;
+    Ok(granted)
+}
+
+/// Whether the directory had no room for what is written already: no slot, or no bytes for a name.
+pub(crate) fn is_entry_short(error: &Error) -> bool {
+    match error {
+        Error::NoRoom { .. } => true,
+        Error::TooMany { what, .. } => what == "objects",
+        _ => false,
+    }
+}
+
+/// Whether an operation that says what it needs may find the memory that this one did not.
+pub(crate) fn is_short(error: &Error) -> bool {
+    matches!(error, Error::OutOfMemory { .. })
+}
+
+/// Neighbouring sizes as one, so that one message can ask for all of them: how many are in each
+/// group. The groups are as even as whole sizes allow.
+pub(crate) fn groups(sizes: &[u64], most: usize) -> Vec<usize> {
+    if sizes.len() <= most {
+        return vec![1; sizes.len()];
+    }
+    let total = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
+    let share = total / most.max(1) as u64 + 1;
+    let (mut groups, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
+    for size in sizes {
+        let is_full = bytes >= share && groups.len() < most;
+        match groups.last_mut() {
+            Some(group) if !is_full => *group += 1,
+            _ => {
+                groups.push(1);
+                bytes = 0;
+            }
+        }
+        bytes = bytes.saturating_add(*size);
+    }
+    groups
+}
+
+/// Most groups of one message.
+pub(crate) const GROUPS_MAX: usize = ROOM_RANGES_MAX - 1;
+
+/// Names of objects that are about to be written, taken at the node. Those that no object got go
+/// back at the end.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    session: Option<Arc<Session>>,
+    names: Vec<String>,
+}
+
+impl Claim {
+    /// Takes all names, or none.
+    pub(crate) fn take(session: &Arc<Session>, names: Vec<String>) -> Result<Self, Error> {
+        if names.is_empty() {
+            return Ok(Self::default());
+        }
+        session.reservations.take(session, names.clone())?;
+        Ok(Self { session: Some(Arc::clone(session)), names })
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// One of the names, by itself.
+    pub(crate) fn split(&mut self, name: Option<&str>) -> Self {
+        let place = self.names.iter().position(|one| Some(one.as_str()) == name);
+        let names = place.map(|place| self.names.swap_remove(place)).into_iter().collect();
+        Self { session: self.session.clone(), names }
+    }
+
+    /// Objects have these names now.
+    pub(crate) fn sealed(&mut self) {
+        if let Some(session) = &self.session {
+            self.names.drain(..).for_each(|name| session.reservations.sealed(&name));
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session
+            && session.is_own_process()
+        {
+            session.reservations.give(session, std::mem::take(&mut self.names));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_grouped_evenly_and_none_is_lost() {
+        assert_eq!(groups(&[1, 2, 3], 3), [1, 1, 1]);
+        assert_eq!(groups(&[10; 8], 4), [2, 2, 2, 2]);
+        for most in 1..20 {
+            let sizes: Vec<u64> = (0..100).map(|n| n * n % 37 + 1).collect();
+            let groups = groups(&sizes, most);
+            assert!(groups.len() <= most, "{groups:?}");
+            assert_eq!(groups.iter().sum::<usize>(), sizes.len());
+            assert!(groups.iter().all(|group| *group > 0));
+        }
+    }
+}
