@@ -26,5 +26,6 @@ pub mod protocol;
 mod server;
 pub mod size;
 mod spill;
+mod supervisor;
 mod upgrade;
 pub mod wire;

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use farrow_memory::HeldMemory;
+
 use crate::link::{Link, LinkError};
 use crate::memory;
 use crate::node::{NodeError, NodeOptions};
@@ -28,9 +30,11 @@ const SUCCESSOR_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Inherited {
     pub(crate) listener: UnixListener,
     pub(crate) lock: File,
+    /// The region, if it has no name.
+    pub(crate) memory: Option<HeldMemory>,
     pub(crate) inheritance: Inheritance,
     /// The old one takes everything back when this is closed without a word.
-    pub(crate) predecessor: UnixStream,
+    pub(crate) predecessor: Option<UnixStream>,
 }
 
 /// How it went with the next daemon.
@@ -62,7 +66,7 @@ pub(crate) fn take_over(
         Err(error) if is_nobody(&error) => return Ok(None),
         Err(error) => return Err(refused(error.to_string())),
     }
-    let region_uid = memory::uid_of_existing(options, region_name)?;
+    let (region_uid, held) = memory::find_existing(options, region_name)?;
     let deadline = Instant::now() + HANDOVER_MAX;
     let (stream, inheritance, descriptors) = Link::take_over(socket, region_uid.0, deadline)
         .map_err(|error| match error {
@@ -81,8 +85,9 @@ pub(crate) fn take_over(
     Ok(Some(Inherited {
         listener: UnixListener::from(listener),
         lock: File::from(lock),
+        memory: held,
         inheritance,
-        predecessor: stream,
+        predecessor: Some(stream),
     }))
 }
 
