@@ -19,7 +19,7 @@ use crate::node::{
 use crate::protocol::Quotas;
 use crate::protocol::rights::Rule;
 use crate::supervisor::{self, Custody};
-use crate::{paths, size};
+use crate::{leftovers, paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
 ///
@@ -381,6 +381,7 @@ fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
             Custody::supervised(stopper).map_err(io("the supervisor at standard input"))?
         }
     };
+    let is_restart = custody.is_restart();
     let node = Node::open_in(options, switch, custody)?;
     let summary = &node.summary;
     say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
@@ -396,8 +397,25 @@ fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
     if let Some(cluster) = &summary.cluster {
         say(&format!("farrow node: {cluster}"));
     }
+    if !is_restart {
+        say_what_is_left();
+    }
     say(&format!("farrow node: listening on {socket}"));
     node.run()
+}
+
+/// One line on what other nodes left behind, if they did.
+fn say_what_is_left() {
+    let left = leftovers::find(&[]);
+    if left.is_empty() {
+        return;
+    }
+    let bytes = size::human(left.iter().map(|one| one.bytes).sum());
+    let what = if left.len() == 1 { "thing" } else { "things" };
+    let count = left.len();
+    say(&format!(
+        "farrow node: {count} {what} left by nodes that ended, {bytes} of memory: see farrow clean"
+    ));
 }
 
 /// The daemon's few words to the person who started it; the rest goes to `tracing`.

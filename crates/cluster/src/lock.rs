@@ -5,12 +5,17 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use farrow_memory::HeldMemory;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::node::{NodeError, failed};
 use crate::paths;
+
+/// Who only looks whether a node has the lock has it for some microseconds.
+const LOOKS_MAX: u32 = 5;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An exclusive lock on a file that goes with its process, however that ends.
 #[derive(Debug)]
@@ -43,6 +48,7 @@ impl Lock {
         let path = paths::lock_of(socket);
         let what = || format!("lock {}", path.display());
         // The file may be removed by a node that ends between open and flock: then again.
+        let mut looks = 0;
         for _ in 0..100 {
             let file = File::options()
                 .create(true)
@@ -52,6 +58,12 @@ impl Lock {
                 .map_err(failed(what()))?;
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // Somebody may just look whether a node is there.
+                Err(rustix::io::Errno::WOULDBLOCK) if looks < LOOKS_MAX => {
+                    looks += 1;
+                    std::thread::sleep(LOOK_PAUSE);
+                    continue;
+                }
                 Err(rustix::io::Errno::WOULDBLOCK) => {
                     return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
                 }

@@ -11,6 +11,8 @@ pub mod player;
 pub mod proxy;
 pub mod raw;
 pub mod records;
+pub mod shmem;
+pub mod supervised;
 pub mod views;
 pub mod worker;
 
@@ -62,8 +64,8 @@ impl Daemon {
     }
 
     /// As [`Self::start_anywhere`], with a supervisor, whose process this is then.
-    pub fn start_supervised(memory: &str, more: &[&str]) -> Self {
-        let mut daemon = Self::prepared(folder(), Self::words(memory, more), &[]);
+    pub fn start_supervised(before: &[&str], memory: &str, more: &[&str]) -> Self {
+        let mut daemon = Self::prepared(folder(), Self::words(memory, more), before);
         daemon.is_supervised = true;
         daemon.restart();
         daemon
@@ -162,6 +164,11 @@ impl Daemon {
     /// For the next start.
     pub fn add_argument(&mut self, word: &str) {
         self.arguments.push(word.to_owned());
+    }
+
+    /// For the next start.
+    pub fn remove_argument(&mut self, word: &str) {
+        self.arguments.retain(|argument| argument != word);
     }
 
     pub fn pid(&self) -> u32 {
