@@ -567,6 +567,7 @@ impl Node {
             }
         }
         lock.release();
+        custody.ended();
         Ok(None)
     }
 

@@ -124,6 +124,13 @@ impl Custody {
         held.recv_timeout(ANSWER_MAX)
             .map_err(|error| failed("the supervisor's answer")(io::Error::other(error)))
     }
+
+    /// The node has ended by order: nothing is to be kept. A supervisor says so itself.
+    pub(crate) fn ended(&self) {
+        if self.supervisor.is_none() {
+            Notifier::from_environment().forget();
+        }
+    }
 }
 
 impl Holder {

@@ -179,6 +179,9 @@ impl Supervisor<'_> {
             Some(signal) => format!("was killed by signal {signal}"),
             None => format!("ended with exit code {code}"),
         };
+        if self.is_stopping && by_signal.is_some() {
+            self.clear();
+        }
         if self.is_stopping || (!self.was_ready && by_signal.is_none()) {
             return Some(code);
         }

@@ -71,6 +71,11 @@ impl Supervised {
             .unwrap_or_else(|| panic!("{:?} run on", runs_at(&self.node.socket)));
     }
 
+    /// Waits until the memory of all of it is back.
+    pub fn wait_empty(&self, what: &str) {
+        self.ledger.wait_empty(self.node.dir.path(), what);
+    }
+
     /// Nobody is refused, also while there is no daemon.
     pub fn assert_listening(&self) {
         UnixStream::connect(&self.node.socket).expect("its socket listens all the time");
@@ -85,7 +90,7 @@ pub fn daemon_of(supervisor: u32) -> u32 {
     wait_for("a daemon", || children(supervisor).first().copied()).expect("a daemon")
 }
 
-fn children(pid: u32) -> Vec<u32> {
+pub fn children(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let all = text.split_whitespace().filter_map(|word| word.parse().ok());
     // A child that ended and is not waited for yet is one too.
