@@ -15,6 +15,8 @@ use crate::paths;
 
 /// Who only looks whether a node has the lock has it for some microseconds.
 const LOOKS_MAX: u32 = 5;
+/// A node that ends has let go of it after so many looks: 5 s.
+const ENDING_LOOKS_MAX: u32 = 500;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An exclusive lock on a file that goes with its process, however that ends.
@@ -45,11 +47,19 @@ impl Lock {
     }
 
     pub(crate) fn take(socket: &Path) -> Result<Self, NodeError> {
+        Self::take_within(socket, LOOKS_MAX)
+    }
+
+    /// The lock of a node that is about to end.
+    pub(crate) fn take_when_free(socket: &Path) -> Result<Self, NodeError> {
+        Self::take_within(socket, ENDING_LOOKS_MAX)
+    }
+
+    fn take_within(socket: &Path, looks_max: u32) -> Result<Self, NodeError> {
         let path = paths::lock_of(socket);
         let what = || format!("lock {}", path.display());
         // The file may be removed by a node that ends between open and flock: then again.
-        let mut looks = 0;
-        for _ in 0..100 {
+        for _ in 0..=looks_max {
             let file = File::options()
                 .create(true)
                 .truncate(false)
@@ -59,13 +69,9 @@ impl Lock {
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 // Somebody may just look whether a node is there.
-                Err(rustix::io::Errno::WOULDBLOCK) if looks < LOOKS_MAX => {
-                    looks += 1;
+                Err(rustix::io::Errno::WOULDBLOCK) => {
                     std::thread::sleep(LOOK_PAUSE);
                     continue;
-                }
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
                 }
                 Err(error) => return Err(failed(what())(error.into())),
             }

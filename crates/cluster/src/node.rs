@@ -33,7 +33,7 @@ use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
 use crate::spill::{SpillStore, Worker};
 use crate::supervisor::{Custody, Handles};
-use crate::upgrade::{self, Inherited, Succession};
+use crate::upgrade::{self, Inherited, Succession, TakenOver};
 
 /// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
@@ -380,13 +380,20 @@ impl Node {
         paths::prepare_socket_dir(&options.socket)
             .map_err(failed(format!("the folder of {}", options.socket.display())))?;
         let region_name = paths::region_name(&options.socket);
-        if options.is_upgrade
-            && let Some(inherited) = upgrade::take_over(&options, &region_name)?
-        {
-            return Self::follow(Beginning { options, switch, custody, started }, inherited);
+        let mut memory = memory;
+        if options.is_upgrade {
+            match upgrade::take_over(&options, &region_name)? {
+                TakenOver::All(inherited) => {
+                    let beginning = Beginning { options, switch, custody, started };
+                    return Self::follow(beginning, *inherited);
+                }
+                TakenOver::Nobody(left) => memory = memory.or(left),
+            }
         }
         let lock = match lock {
             Some(file) => Lock::inherited(file, &options.socket),
+            // One that could not hand over any more has it for a moment.
+            None if options.is_upgrade => Lock::take_when_free(&options.socket)?,
             None => Lock::take(&options.socket)?,
         };
         // Before there is memory that would be left behind. An etcd that is away just now is no

@@ -104,7 +104,7 @@ pub fn is_there(pid: u32) -> bool {
 }
 
 /// Processes that were started for a socket.
-fn runs_at(socket: &Path) -> Vec<u32> {
+pub fn runs_at(socket: &Path) -> Vec<u32> {
     let socket = socket.to_str().unwrap();
     let all = fs::read_dir("/proc").unwrap().flatten();
     let pids = all.filter_map(|one| one.file_name().to_str()?.parse::<u32>().ok());
