@@ -66,18 +66,22 @@ fn a_node_with_a_supervisor_is_upgraded_without_loss() {
     node.wait_empty("the memory of an upgraded node");
 }
 
-/// One pair is left, and it serves.
-fn settle(node: &Supervised, what: &str) -> u32 {
-    let pair = wait_for("one pair", || {
-        let all = runs_at(&node.node.socket);
-        let [one, other] = all[..] else { return None };
-        let pair = [(one, other), (other, one)];
-        pair.into_iter().find(|(supervisor, daemon)| children(*supervisor) == [*daemon])
+/// One pair is left, and it serves: its supervisor. `None`: nothing is left.
+fn settle(node: &Supervised, what: &str) -> Option<u32> {
+    let pair = wait_for("one pair, or nothing", || match runs_at(&node.node.socket)[..] {
+        [] => Some(None),
+        [one, other] => {
+            let pair = [(one, other), (other, one)].into_iter();
+            let mut pair = pair.filter(|(first, second)| children(*first) == [*second]);
+            pair.next().map(Some)
+        }
+        _ => None,
     });
-    let (supervisor, daemon) = pair.unwrap_or_else(|| panic!("{what}: no pair is left"));
+    let (supervisor, daemon) =
+        pair.unwrap_or_else(|| panic!("{what}: {:?} are left", runs_at(&node.node.socket)))?;
     let client = client_at(&node.node.socket);
     assert_eq!(client.stats().unwrap().node.pid, daemon, "{what}");
-    supervisor
+    Some(supervisor)
 }
 
 #[test]
@@ -104,7 +108,16 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
                 (has_new_ended || !node.node.is_running()).then_some(())
             })
             .unwrap_or_else(|| panic!("{what}: both pairs are there"));
-            let is_new = settle(&node, &what) == new.id();
+            let Some(supervisor) = settle(&node, &what) else {
+                // It was killed when the upgrade was over, and with it the node.
+                assert_eq!(victim, "new supervisor", "{what}: nothing is left");
+                assert!(node.node.wait_end().success(), "{what}: the old one was not told");
+                drop(client);
+                let _ = new.wait();
+                node.wait_empty(&what);
+                continue;
+            };
+            let is_new = supervisor == new.id();
             *(if is_new { &mut new_went_on } else { &mut old_went_on }) += 1;
             // Killed before it was asked, the old supervisor was the node.
             if victim != "old supervisor" || client.stats().is_ok() {
