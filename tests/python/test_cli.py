@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -18,7 +17,7 @@ import pytest
 
 import farrow
 from farrow.cli import main
-from farrow.cli._doctor import Finding, findings
+from farrow.cli._doctor import findings
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape

@@ -44,7 +44,9 @@ def run(folders: Sequence[str], *, dry_run: bool, as_json: bool) -> int:
     return SOMETHING_LEFT if dry_run and found else 0
 
 
-def _sum_up(found: list[dict[str, object]], failed: list[dict[str, object]], *, dry_run: bool) -> None:
+def _sum_up(
+    found: list[dict[str, object]], failed: list[dict[str, object]], *, dry_run: bool
+) -> None:
     gone = [one for one in found if one not in failed]
     nbytes = sum(int(str(one["bytes"])) for one in gone)
     if not found:
