@@ -70,7 +70,8 @@ class Nodes:
                     "--allow-device", str(device),
                 ]  # fmt: skip
             command = [
-                sys.executable, "-m", "farrow.cli", "node", "--socket", place, "--name", name,
+                sys.executable, "-m", "farrow.cli", "node", "--unsupervised",
+                "--socket", place, "--name", name,
                 "--listen", address, "--plaintext", *memory, *joins,
             ]  # fmt: skip
             self.commands.append(command)

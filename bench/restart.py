@@ -40,7 +40,8 @@ class Node:
         self.socket = f"{folder}/restart-{objects}.sock"
         memory = objects * 256 + (64 << 20)
         self._command = [
-            *(sys.executable, "-m", "farrow.cli", "node", "--socket", self.socket),
+            *(sys.executable, "-m", "farrow.cli", "node", "--unsupervised"),
+            *("--socket", self.socket),
             *("--memory", str(memory), "--memory-dir", "/dev/shm", "--evict", "none"),
             *("--objects-max", str(objects + BATCH), "--no-prepare"),
         ]

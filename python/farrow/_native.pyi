@@ -37,6 +37,7 @@ __all__ = [
     "lab_fit",
     "lab_methods",
     "lab_profile",
+    "leftovers",
     "node_main",
     "survey",
 ]
@@ -584,6 +585,16 @@ def certs_issue(
         FileExistsError: one of them is there.
         InvalidArgument: the name, a host or the days cannot be.
         FarrowError: the authority is damaged, or not made by ``certs_init``.
+    """
+
+def leftovers(
+    dirs: Sequence[str | PathLike[str]], *, remove: bool = False
+) -> list[dict[str, Any]]:
+    """What nodes left behind that ended, in ``dirs`` and in the usual places.
+
+    Each entry has ``kind`` (``"region"``, ``"mount"``, ``"socket"`` or ``"marks"``), ``path`` and
+    ``bytes``; ``error`` says why it could not be removed, where that was asked.  What a process
+    serves, opens or maps is never among them.
     """
 
 def survey() -> dict[str, Any]:

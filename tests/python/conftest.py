@@ -47,7 +47,9 @@ class Node:
     def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         self.socket = str(folder / "node.sock")
-        self.flags = ["--socket", self.socket, "--memory-dir", str(self._memory()), *flags]
+        memory_dir = str(self._memory())
+        # The test itself starts it again.
+        self.flags = ["--unsupervised", "--socket", self.socket, "--memory-dir", memory_dir, *flags]
         if "--memory" not in flags:
             self.flags += ["--memory", MEMORY]
         if not {"--evict", "--spill"} & set(flags):

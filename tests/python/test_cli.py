@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -18,7 +17,7 @@ import pytest
 
 import farrow
 from farrow.cli import main
-from farrow.cli._doctor import Finding, findings
+from farrow.cli._doctor import findings
 from farrow.cli._output import human_bytes, human_seconds, parse_bytes
 from farrow.cli._read import read_table
 from farrow.cli._sniff import FileKind, kind_of, text_shape
@@ -347,43 +346,3 @@ def test_figures_for_people() -> None:
     assert human_bytes(1_730_150_400) == "1.61 GiB"
     assert human_seconds(0.0000415) == "41.5 us"
     assert human_seconds(2.05) == "2.05 s"
-
-
-def test_doctor_tells_of_memory_that_a_killed_node_left(tmp_path: Path) -> None:
-    """A region outlives its killed daemon, for the next one to adopt; nobody may ever come."""
-    name = f"farrow-{os.geteuid()}-00000000000000aa"
-    for part in ("control", "data"):
-        (tmp_path / f"{name}.{part}").write_bytes(b"x" * 4096)
-    place = {"path": str(tmp_path)}
-    survey = {"tmpfs": [place]}
-
-    def left_behind() -> list[Finding]:
-        return [one for one in findings(survey) if name in one.what]
-
-    found = left_behind()
-    assert [name in one.what for one in found] == [True]
-    assert "8.00 KiB" in found[0].consequence
-    assert f"rm {tmp_path / name}.control" in found[0].command
-    place["of_node"] = "mounted by a node for itself"
-    assert f"umount {tmp_path} && rmdir {tmp_path}" in left_behind()[0].command
-    with (tmp_path / f"{name}.control").open("r+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # of another kind: does not count
-        assert left_behind()
-    # A lock of this process would not keep itself out, so a child takes it.
-    child = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX);"
-            "print('locked', flush=True); sys.stdin.read()",
-            str(tmp_path / f"{name}.control"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "locked\n"
-    assert left_behind() == []
-    child.communicate("", timeout=30)
-    assert child.returncode == 0

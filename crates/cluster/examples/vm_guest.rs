@@ -94,7 +94,16 @@ impl Guest {
         let (own, peer): (IpAddr, IpAddr) = (own.parse()?, peer.parse()?);
         let offset = if name == "a" { 0 } else { REGION_STEP_MIB };
         let mut command = Command::new("/bin/farrowd");
-        command.args(["--socket", SOCKET, "--node-local", "--certs", "/certs", "--name", name]);
+        command.args([
+            "--unsupervised",
+            "--socket",
+            SOCKET,
+            "--node-local",
+            "--certs",
+            "/certs",
+            "--name",
+            name,
+        ]);
         command.args(["--region", &format!("device:{device},{REGION},{offset}MiB")]);
         command.args(["--listen", &format!("{own}:{NODE_PORT}"), "--lease-ms", LEASE_MS]);
         if name == "b" {

@@ -18,11 +18,15 @@ use crate::node::{
 };
 use crate::protocol::Quotas;
 use crate::protocol::rights::Rule;
-use crate::{paths, size};
+use crate::supervisor::{self, Custody};
+use crate::{leftovers, paths, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
+///
+/// A small supervisor starts the daemon, holds its memory, and starts it again when it is killed,
+/// without losing an object.
 #[derive(Debug, Parser)]
-#[command(name = "farrow node", version)]
+#[command(name = "farrow node", version, after_help = EXIT_CODES)]
 struct Arguments {
     /// Where clients connect [default: $FARROW_SOCKET, else this user's default socket]
     #[arg(long)]
@@ -67,7 +71,8 @@ struct Arguments {
     /// End when the last client leaves
     #[arg(long)]
     private: bool,
-    /// Leave the memory in place at the end, for a later node to adopt
+    /// Give the memory a name, and leave it in place at the end, for a later node to adopt. Without
+    /// this, --memory-dir and --device it has no name, and goes with the last process that uses it
     #[arg(long)]
     keep: bool,
     /// Throw away what an earlier node left, instead of adopting it
@@ -100,10 +105,23 @@ struct Arguments {
     spill: Option<SpillTarget>,
     #[command(flatten)]
     cluster: ClusterArguments,
+    /// Run the daemon without a supervisor of Farrow's own: where a service manager starts it again.
+    /// Memory without a name goes with it then, unless systemd keeps it (FileDescriptorStoreMax=2)
+    #[arg(long)]
+    unsupervised: bool,
+    /// Said by a supervisor to its daemon
+    #[arg(long, hide = true)]
+    supervised: bool,
     /// Read options from this file, in TOML: keys are options without their dashes
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
+
+/// Exit code of a node that found another one serving at its socket.
+pub const ALREADY_SERVING_CODE: i32 = 3;
+
+const EXIT_CODES: &str = "Exit codes: 0 it was stopped, 1 an error, 2 wrong arguments, 3 another node \
+                          serves at the socket.";
 
 /// `shm:SIZE` or `device:PATH,SIZE[,OFFSET]`.
 #[derive(Debug, Clone)]
@@ -286,10 +304,14 @@ impl Arguments {
 
 /// Runs the daemon until it is stopped by SIGTERM, SIGINT, a message, or, if private, the
 /// departure of its last client. Returns the exit code: 0, 1 for an error (told on standard
-/// error), 2 for wrong arguments.
+/// error), 2 for wrong arguments, 3 if another node serves at the socket.
+///
+/// Where these are the last arguments of the program's own command line, the program is started
+/// once more as the daemon, and this process supervises it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
     let name = std::iter::once(OsString::from("farrow node"));
-    let arguments = match config::expand(arguments.into_iter().collect()) {
+    let given: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match config::expand(given.clone()) {
         Ok(arguments) => arguments,
         Err(error) => {
             say(&format!("farrow node: {error}"));
@@ -322,16 +344,30 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> i32 {
         say("farrow node: --spill is for a tmpfs, not for a device");
         return 2;
     }
-    match serve(arguments.options()) {
-        Ok(()) => 0,
-        Err(error) => {
-            say(&format!("farrow node: {error}"));
-            1
+    let (is_supervised, is_alone) = (arguments.supervised, arguments.unsupervised);
+    let options = arguments.options();
+    let ended = match is_supervised || is_alone {
+        true => serve(options, is_supervised).map(|()| 0),
+        false => supervise(&given, options),
+    };
+    ended.unwrap_or_else(|error| {
+        say(&format!("farrow node: {error}"));
+        match error {
+            NodeError::AlreadyServing { .. } => ALREADY_SERVING_CODE,
+            _ => 1,
         }
-    }
+    })
 }
 
-fn serve(options: NodeOptions) -> Result<(), NodeError> {
+fn supervise(given: &[OsString], options: NodeOptions) -> Result<i32, NodeError> {
+    if let Some(code) = supervisor::supervise(given, &options, say)? {
+        return Ok(code);
+    }
+    say("farrow node: the program has other arguments than the node: nobody supervises it");
+    serve(options, false).map(|()| 0)
+}
+
+fn serve(options: NodeOptions, is_supervised: bool) -> Result<(), NodeError> {
     let socket = options.socket.display().to_string();
     let io = |what: &str| {
         let what = what.to_owned();
@@ -343,7 +379,15 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
         let handle = stopper.wake_handle().map_err(io("the stop pipe"))?;
         signal_hook::low_level::pipe::register(signal, handle).map_err(io("a signal handler"))?;
     }
-    let node = Node::open_with(options, switch)?;
+    let custody = match is_supervised {
+        false => Custody::alone(),
+        true => {
+            let stopper = switch.stopper().map_err(io("the stop pipe"))?;
+            Custody::supervised(stopper).map_err(io("the supervisor at standard input"))?
+        }
+    };
+    let is_restart = custody.is_restart();
+    let node = Node::open_in(options, switch, custody)?;
     let summary = &node.summary;
     say(&format!("farrow node: {} at {}", size::human(summary.capacity), summary.memory));
     if summary.adopted > 0 || !summary.dropped.is_empty() {
@@ -361,8 +405,25 @@ fn serve(options: NodeOptions) -> Result<(), NodeError> {
     if let Some(cluster) = &summary.cluster {
         say(&format!("farrow node: {cluster}"));
     }
+    if !is_restart {
+        say_what_is_left();
+    }
     say(&format!("farrow node: listening on {socket}"));
     node.run()
+}
+
+/// One line on what other nodes left behind, if they did.
+fn say_what_is_left() {
+    let left = leftovers::find(&[]);
+    if left.is_empty() {
+        return;
+    }
+    let bytes = size::human(left.iter().map(|one| one.bytes).sum());
+    let what = if left.len() == 1 { "thing" } else { "things" };
+    let count = left.len();
+    say(&format!(
+        "farrow node: {count} {what} left by nodes that ended, {bytes} of memory: see farrow clean"
+    ));
 }
 
 /// The daemon's few words to the person who started it; the rest goes to `tracing`.

@@ -1,14 +1,23 @@
 //! The lock that says a node serves a socket.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use farrow_memory::HeldMemory;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::node::{NodeError, failed};
 use crate::paths;
+
+/// Who only looks whether a node has the lock has it for some microseconds.
+const LOOKS_MAX: u32 = 5;
+/// A node that ends has let go of it after so many looks: 5 s.
+const ENDING_LOOKS_MAX: u32 = 500;
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An exclusive lock on a file that goes with its process, however that ends.
 #[derive(Debug)]
@@ -28,15 +37,29 @@ impl Lock {
         self.file
     }
 
+    /// Another descriptor of the locked file, which keeps the lock too.
+    pub(crate) fn share(&self) -> Result<File, NodeError> {
+        self.file.try_clone().map_err(failed("share the lock"))
+    }
+
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
     pub(crate) fn take(socket: &Path) -> Result<Self, NodeError> {
+        Self::take_within(socket, LOOKS_MAX)
+    }
+
+    /// The lock of a node that is about to end.
+    pub(crate) fn take_when_free(socket: &Path) -> Result<Self, NodeError> {
+        Self::take_within(socket, ENDING_LOOKS_MAX)
+    }
+
+    fn take_within(socket: &Path, looks_max: u32) -> Result<Self, NodeError> {
         let path = paths::lock_of(socket);
         let what = || format!("lock {}", path.display());
         // The file may be removed by a node that ends between open and flock: then again.
-        for _ in 0..100 {
+        for _ in 0..=looks_max {
             let file = File::options()
                 .create(true)
                 .truncate(false)
@@ -45,8 +68,10 @@ impl Lock {
                 .map_err(failed(what()))?;
             match flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                // Somebody may just look whether a node is there.
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    return Err(NodeError::AlreadyServing { socket: socket.to_owned() });
+                    std::thread::sleep(LOOK_PAUSE);
+                    continue;
                 }
                 Err(error) => return Err(failed(what())(error.into())),
             }
@@ -61,5 +86,103 @@ impl Lock {
     pub(crate) fn release(self) {
         let _ = fs::remove_file(&self.path);
         drop(self.file);
+    }
+}
+
+/// Words that begin what a lock file says, with the version of the rest.
+const SAID_FIRST: &str = "farrow 1";
+
+/// What a lock file says has this length, filled with spaces, so that one write replaces all of it.
+const SAID_BYTES: usize = 64;
+
+/// The process that holds what a node must not lose, as its lock file names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
+    /// Its descriptors of control and data, where the memory has no name.
+    pub(crate) memory: Option<(u32, u32)>,
+}
+
+impl Holder {
+    /// Writes it into the lock file.
+    pub(crate) fn publish(&self, lock: &File) {
+        let memory = self.memory.map(|(control, data)| format!(" {control} {data}"));
+        let said = format!("{SAID_FIRST} {}{}", self.pid, memory.unwrap_or_default());
+        let line = format!("{said:<width$}\n", width = SAID_BYTES - 1);
+        if let Err(error) = lock.write_all_at(line.as_bytes(), 0) {
+            // Nodes beside this one cannot map the memory then, and say so.
+            tracing::warn!(%error, "the lock file does not say who holds the memory");
+        }
+    }
+
+    /// What the lock file at this path says. The path may be another node's word, and what lies
+    /// there anything.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let flags = i32::try_from(flags.bits()).unwrap_or(0);
+        let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        let is_closed = found.mode() & 0o022 == 0;
+        if !found.is_file() || found.uid() != paths::own_uid() || !is_closed {
+            return Err(format!("{} is not a lock of this user's alone", path.display()));
+        }
+        let mut said = String::new();
+        file.take(SAID_BYTES as u64).read_to_string(&mut said).map_err(failed)?;
+        Self::parse(&said)
+            .ok_or_else(|| format!("{} does not say who holds the memory", path.display()))
+    }
+
+    fn parse(said: &str) -> Option<Self> {
+        let mut numbers = said.strip_prefix(SAID_FIRST)?.split_ascii_whitespace();
+        let pid = numbers.next()?.parse().ok()?;
+        let memory = match (numbers.next(), numbers.next(), numbers.next()) {
+            (None, ..) => None,
+            (Some(control), Some(data), None) => Some((control.parse().ok()?, data.parse().ok()?)),
+            _ => return None,
+        };
+        Some(Self { pid, memory })
+    }
+
+    /// Opens memory without a name that this process holds; `None` if it holds none.
+    pub(crate) fn open_memory(&self) -> Result<Option<HeldMemory>, String> {
+        let Some((control, data)) = self.memory else {
+            return Ok(None);
+        };
+        let opened = HeldMemory::of_process(self.pid, control, data);
+        opened.map(Some).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_says_who_holds_the_memory_and_nothing_else_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n.lock");
+        let file = File::create(&path).unwrap();
+        assert!(Holder::read(&path).unwrap_err().contains("does not say"));
+        for memory in [Some((7, 8)), None, Some((u32::MAX, 0))] {
+            let holder = Holder { pid: 1234, memory };
+            holder.publish(&file);
+            assert_eq!(Holder::read(&path), Ok(holder));
+        }
+        let parsed = |said: &str| Holder::parse(said);
+        for said in ["", "farrow 1", "farrow 1 x", "farrow 1 1 2", "farrow 1 1 2 3 4", "farrow 2 1"]
+        {
+            assert_eq!(parsed(said), None, "{said}");
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Holder::read(&link).is_err(), "a link leads anywhere");
+        let pipe = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(Holder::read(&pipe).unwrap_err().contains("not a lock"), "nobody waits for it");
+        let modes = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+        fs::set_permissions(&path, modes).unwrap();
+        assert!(Holder::read(&path).is_err(), "others may write it");
     }
 }

@@ -1,18 +1,21 @@
 //! The memory of a node: made, or adopted from a former one.
 
-use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use farrow_memory::device::DeviceFabric;
 use farrow_memory::shm::ShmFabric;
-use farrow_memory::{Access, Fabric, FabricError, Geometry, Length, Region, mount};
+use farrow_memory::{
+    Access, Fabric, FabricError, Geometry, HeldMemory, Length, Region, mount, survey,
+};
 use farrow_store::{
     ClientSlot, Dropped, FormatError, Home, Layout, Reader, RegionOptions, RegionUid, StoreError,
     Unfinished,
 };
 
+use crate::lock::Holder;
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
 use crate::paths;
 use crate::place::{Place, should_mount};
@@ -31,14 +34,31 @@ pub(crate) struct Found {
     pub(crate) dropped: Vec<String>,
     /// Objects that were kept without their damaged names, with reasons.
     pub(crate) unnamed: Vec<String>,
-    /// Where it lies; `None`: on a device, which stays.
+    /// Where it lies; `None`: on a device, which stays, or nowhere by name.
     pub(crate) place: Option<Place>,
+    /// What keeps it while there is no daemon; `None`: on a device.
+    pub(crate) held: Option<HeldMemory>,
     /// Objects that the daemon before had promised, by the places of clients.
     pub(crate) promised: Vec<(u32, u32)>,
+    /// The daemon that waits to be told that this one serves.
+    pub(crate) predecessor: Option<UnixStream>,
 }
 
-/// The region of an earlier life at the same socket, or a new one.
-pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
+/// The region of an earlier life at the same socket, or a new one. `held` is what somebody kept of
+/// an earlier life.
+pub(crate) fn find_or_make(
+    options: &NodeOptions,
+    name: &str,
+    held: Option<HeldMemory>,
+) -> Result<Found, NodeError> {
+    // What still has a name is found by that.
+    if let Some(held) = held.filter(|held| held.is_nameless() && !options.is_fresh) {
+        match adopt_held(&held, &Unfinished::default()) {
+            // Its maker was killed before there was anything in it.
+            Err(error) if is_unfinished(&error) => {}
+            adopted => return adopted,
+        }
+    }
     match &options.source {
         MemorySource::Automatic => anywhere(options, name),
         MemorySource::Shm { dir } => {
@@ -72,7 +92,8 @@ pub(crate) fn find_or_make(options: &NodeOptions, name: &str) -> Result<Found, N
     }
 }
 
-/// A region that lies in one of both places is adopted there; a new one goes to huge pages.
+/// A region that lies in one of both places is adopted there. A new one has no name, unless it is
+/// to be kept, and goes to huge pages.
 fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
     let (own, shm) = (Place::own(&options.socket), Place::shared(paths::SHM_DIR));
     if own.is_mounted() {
@@ -88,6 +109,9 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
     } else if let Some(found) = adopt_in(&shm, name)? {
         return Ok(found);
     }
+    if !options.is_keeping {
+        return make_nameless(options);
+    }
     if should_mount() {
         match make_in_mount(own, options, name) {
             Ok(found) => return Ok(found),
@@ -98,17 +122,80 @@ fn anywhere(options: &NodeOptions, name: &str) -> Result<Found, NodeError> {
     make_in(shm, options, name)
 }
 
+/// In a tmpfs of its own where this process may mount one and that offers huge pages; else where
+/// the machine's shared memory lies, within its limit; else in memory files.
+fn make_nameless(options: &NodeOptions) -> Result<Found, NodeError> {
+    let layout = |dir: Option<&Path>| -> Result<(RegionOptions, Geometry), NodeError> {
+        let memory = options.memory.unwrap_or_else(|| default_memory(dir, options.is_private));
+        let region_options = region_options(options, memory)?;
+        let geometry = Layout::new(&region_options)?.geometry;
+        Ok((region_options, geometry))
+    };
+    let (region_options, geometry) = layout(None)?;
+    if should_mount() {
+        match ShmFabric::nameless_in_mount(geometry) {
+            Ok(fabric) => return make_shm(fabric, &region_options, None),
+            // If it is for lack of memory, the second try says so.
+            Err(error) => tracing::info!(%error, "no tmpfs with huge pages of its own"),
+        }
+    }
+    let shm = Path::new(paths::SHM_DIR);
+    let (shm_options, shm_geometry) = layout(Some(shm))?;
+    match ShmFabric::nameless_in(shm, shm_geometry) {
+        Ok(fabric) => make_shm(fabric, &shm_options, None),
+        Err(FabricError::System { call, path, source }) => {
+            tracing::info!(call, path = %path.display(), %source, "memory files instead");
+            let fabric = ShmFabric::memfd("farrow", geometry)?;
+            make_shm(fabric, &region_options, None)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Was the making of the region never finished? Files of this name, or held ones, are a region's:
+/// the first word was not even begun.
+fn is_unfinished(error: &NodeError) -> bool {
+    matches!(
+        error,
+        NodeError::NotAdopted {
+            source: StoreError::Format(
+                FormatError::Unfinished | FormatError::BadMagic { found: 0 }
+            ),
+            ..
+        }
+    )
+}
+
+fn adopt_held(held: &HeldMemory, unfinished: &Unfinished) -> Result<Found, NodeError> {
+    adopt_shm(ShmFabric::adopt(held)?, unfinished, None)
+}
+
+fn adopt_shm(
+    fabric: ShmFabric,
+    unfinished: &Unfinished,
+    place: Option<Place>,
+) -> Result<Found, NodeError> {
+    let held = fabric.hold()?;
+    let found = adopt(Arc::new(fabric), unfinished, place)?;
+    Ok(Found { held: Some(held), ..found })
+}
+
+fn make_shm(
+    fabric: ShmFabric,
+    options: &RegionOptions,
+    place: Option<Place>,
+) -> Result<Found, NodeError> {
+    let held = fabric.hold()?;
+    let found = make(Arc::new(fabric), options, place)?;
+    Ok(Found { held: Some(held), ..found })
+}
+
 fn adopt_in(place: &Place, name: &str) -> Result<Option<Found>, NodeError> {
     match ShmFabric::open(&place.dir, name) {
         Ok(fabric) => {
             let path = place.dir.join(name);
-            match adopt(Arc::new(fabric), &Unfinished::default(), Some(place.clone())) {
-                // Files of this name are a region's: the first word was not even begun.
-                Err(NodeError::NotAdopted {
-                    source:
-                        StoreError::Format(FormatError::Unfinished | FormatError::BadMagic { found: 0 }),
-                    ..
-                }) => throw_away(place, name, &path),
+            match adopt_shm(fabric, &Unfinished::default(), Some(place.clone())) {
+                Err(error) if is_unfinished(&error) => throw_away(place, name, &path),
                 adopted => adopted.map(Some),
             }
         }
@@ -131,7 +218,7 @@ fn make_in(place: Place, options: &NodeOptions, name: &str) -> Result<Found, Nod
     let region_options = region_options(options, memory)?;
     let geometry = Layout::new(&region_options)?.geometry;
     let fabric = ShmFabric::create(&place.dir, name, geometry)?;
-    let made = make(Arc::new(fabric), &region_options, Some(place.clone()));
+    let made = make_shm(fabric, &region_options, Some(place.clone()));
     if made.is_err() {
         let _ = ShmFabric::unlink(&place.dir, name);
     }
@@ -152,9 +239,26 @@ fn make_in_mount(own: Place, options: &NodeOptions, name: &str) -> Result<Found,
     made
 }
 
-/// Which region lies where these options say. Reads its header, whoever has it open.
-pub(crate) fn uid_of_existing(options: &NodeOptions, name: &str) -> Result<RegionUid, NodeError> {
-    let fabric: Arc<dyn Fabric> = match &options.source {
+/// Which region lies where these options say, or is held without a name by the node that serves.
+/// Reads its header, whoever has it open.
+pub(crate) fn find_existing(
+    options: &NodeOptions,
+    name: &str,
+) -> Result<(RegionUid, Option<HeldMemory>), NodeError> {
+    if let MemorySource::Automatic = options.source {
+        // A node of an earlier version says nothing in its lock, and its memory has a name.
+        let holder = Holder::read(&paths::lock_of(&options.socket));
+        let held = holder.and_then(|holder| holder.open_memory());
+        if let Ok(Some(held)) = held.inspect_err(|reason| tracing::info!(reason, "nothing held")) {
+            let uid = uid_of(Arc::new(held.join()?))?;
+            return Ok((uid, Some(held)));
+        }
+    }
+    uid_of(open_existing(options, name)?).map(|uid| (uid, None))
+}
+
+fn open_existing(options: &NodeOptions, name: &str) -> Result<Arc<dyn Fabric>, NodeError> {
+    Ok(match &options.source {
         MemorySource::Automatic => {
             let place = Place::of_existing(&options.socket, name);
             Arc::new(ShmFabric::inspect(&place.dir, name)?)
@@ -164,7 +268,10 @@ pub(crate) fn uid_of_existing(options: &NodeOptions, name: &str) -> Result<Regio
             let (geometry, _) = device_geometry(options)?;
             Arc::new(DeviceFabric::inspect(path, *file_offset, geometry, *coherence)?)
         }
-    };
+    })
+}
+
+fn uid_of(fabric: Arc<dyn Fabric>) -> Result<RegionUid, NodeError> {
     let memory = fabric.describe();
     let region = Arc::new(Region::map(fabric, Access::Client, None)?);
     let reader = Reader::open(region)
@@ -172,14 +279,18 @@ pub(crate) fn uid_of_existing(options: &NodeOptions, name: &str) -> Result<Regio
     Ok(reader.uid())
 }
 
-/// Adopts what lies there, and makes nothing.
+/// Adopts what lies there, or is held without a name, and makes nothing.
 pub(crate) fn adopt_existing(
     options: &NodeOptions,
     name: &str,
     unfinished: &Unfinished,
+    held: Option<&HeldMemory>,
 ) -> Result<Found, NodeError> {
+    if let Some(held) = held.filter(|held| held.is_nameless()) {
+        return adopt_held(held, unfinished);
+    }
     let adopt_at = |place: Place| -> Result<Found, NodeError> {
-        adopt(Arc::new(ShmFabric::open(&place.dir, name)?), unfinished, Some(place))
+        adopt_shm(ShmFabric::open(&place.dir, name)?, unfinished, Some(place))
     };
     match &options.source {
         MemorySource::Automatic => adopt_at(Place::of_existing(&options.socket, name)),
@@ -231,7 +342,9 @@ fn make(
         dropped: Vec::new(),
         unnamed: Vec::new(),
         place,
+        held: None,
         promised: Vec::new(),
+        predecessor: None,
     })
 }
 
@@ -266,7 +379,9 @@ fn adopt(
         dropped,
         unnamed,
         place,
+        held: None,
         promised: Vec::new(),
+        predecessor: None,
     })
 }
 
@@ -281,16 +396,10 @@ fn describe_dropped(dropped: &Dropped) -> String {
 /// waits, in some 0.2 s a GiB.
 const PRIVATE_BYTES_MAX: u64 = 4 << 30;
 
-/// A quarter of the memory that is available, and no more than half of what `dir` has free, if the
+/// A quarter of the memory that is available on the machine and in the control group, and no more than half of what `dir` has free, if the
 /// memory is to lie in one that is there already.
 fn default_memory(dir: Option<&Path>, is_private: bool) -> Length {
-    let available = fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        })
-        .map_or(1 << 30, |kib| kib * 1024);
+    let available = survey::memory_without_swap().map_or(1 << 30, |free| free.0);
     let free = dir
         .and_then(|dir| rustix::fs::statvfs(dir).ok())
         .map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));

@@ -11,7 +11,9 @@ use farrow_memory::{
 };
 use farrow_store::Reader;
 
-use crate::node::MemorySource;
+use crate::lock::Holder;
+use crate::node::{MemorySource, NodeOptions};
+use crate::paths;
 use crate::protocol::cluster::{NeighbourMemory, Offer, Way};
 use crate::wire::Welcome;
 
@@ -74,6 +76,16 @@ fn open(way: &Way, offer: &Offer, devices: &Devices) -> Result<PassedFabric, Str
             }
             ShmFabric::join(dir, name).map_err(|error| error.to_string())
         }
+        Way::Held { lock } => {
+            if offer.host != own_host() {
+                return Err("it is in the memory of another machine".to_owned());
+            }
+            let held = Holder::read(lock)?.open_memory()?;
+            let held = held.ok_or_else(|| {
+                format!("{} names no memory: it is another node's now", lock.display())
+            })?;
+            held.join().map_err(|error| error.to_string())
+        }
         Way::Device { path, file_offset, is_node_local } => {
             let geometry =
                 Geometry { control: Length(offer.control_bytes), data: Length(offer.data_bytes) };
@@ -98,8 +110,9 @@ fn check(fabric: PassedFabric, offer: &Offer) -> Result<NeighbourMemory, String>
     Ok(NeighbourMemory { fabric, reader })
 }
 
-/// The ways to a node's own memory.
-pub(crate) fn ways(source: &MemorySource, dir: Option<&Path>, name: &str) -> Vec<Way> {
+/// The ways to a node's own memory, which lies in a folder, on a device, or has no name.
+pub(crate) fn ways(options: &NodeOptions, dir: Option<&Path>) -> Vec<Way> {
+    let (source, name) = (&options.source, paths::region_name(&options.socket));
     match (source, dir) {
         (MemorySource::Device { path, file_offset, coherence }, _) => {
             let is_node_local = *coherence == CoherenceClass::NodeLocal;
@@ -108,9 +121,12 @@ pub(crate) fn ways(source: &MemorySource, dir: Option<&Path>, name: &str) -> Vec
         }
         (_, Some(dir)) => {
             let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-            vec![Way::Shm { dir, name: name.to_owned() }]
+            vec![Way::Shm { dir, name }]
         }
-        (_, None) => Vec::new(),
+        (_, None) => {
+            let lock = paths::lock_of(&options.socket);
+            vec![Way::Held { lock: std::path::absolute(&lock).unwrap_or(lock) }]
+        }
     }
 }
 
@@ -132,6 +148,12 @@ pub(crate) fn describe(memory: &NeighbourMemory, welcome: &mut Welcome) {
     welcome.data_bytes = geometry.data.0;
     welcome.control_file_offset = fabric.read_fd(Section::Control).1;
     welcome.data_file_offset = fabric.read_fd(Section::Data).1;
+}
+
+/// Whether the memory went with the last process of its node: it had no name, and the kernel knows
+/// of nobody that lends it. Then it never comes back.
+pub(crate) fn is_gone(memory: &NeighbourMemory) -> bool {
+    farrow_memory::is_lent(memory.fabric.read_fd(Section::Control).0) == Some(false)
 }
 
 /// Writes back what this machine's caches hold of these parts, and forgets it.

@@ -1,6 +1,6 @@
 //! A node: its options, its start (making or adopting the region), its end.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farrow_memory::{CoherenceClass, FabricError, Length, MapError, WINDOW_BASE, sync};
+use farrow_memory::{CoherenceClass, FabricError, HeldMemory, Length, MapError, WINDOW_BASE, sync};
 use farrow_store::{ByHand, EvictionPolicy, FormatError, Lru, RegionUid, StoreError};
 
 use crate::certs::NodeName;
@@ -32,8 +32,8 @@ use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
 use crate::spill::{SpillStore, Worker};
-use crate::upgrade::{self, Inherited, Succession};
-use crate::wire::Inheritance;
+use crate::supervisor::{Custody, Handles};
+use crate::upgrade::{self, Inherited, Succession, TakenOver};
 
 /// The window is cut into 64 places of 256 GiB, so that two nodes seldom want the same.
 const WINDOW_PLACE_BYTES: u64 = 256 << 30;
@@ -187,7 +187,7 @@ impl NodeOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Another daemon has the lock.
+    /// Another node has the lock. The program ends with [`ALREADY_SERVING_CODE`](crate::farrowd::ALREADY_SERVING_CODE).
     #[error("a node already serves {}", socket.display())]
     AlreadyServing {
         /// Its socket.
@@ -311,12 +311,18 @@ impl Stopper {
 pub struct Node {
     server: Server,
     options: NodeOptions,
-    /// `None`: on a device, which stays.
+    /// `None`: on a device, which stays, or nowhere by name.
     place: Option<Place>,
+    /// Keeps the memory, whatever else of the node goes.
+    held: Option<HeldMemory>,
+    custody: Custody,
     lock: Lock,
     preparing: Option<JoinHandle<()>>,
     should_prepare: Arc<sync::AtomicBool>,
     stopper: UnixStream,
+    /// Open for as long as this daemon may be the one that serves: if it ends before it was
+    /// confirmed, the daemon before it takes the region back.
+    predecessor: Option<UnixStream>,
     /// What is worth telling at start.
     pub summary: Summary,
 }
@@ -356,7 +362,21 @@ impl Node {
     ///
     /// As [`Self::open`].
     pub fn open_with(options: NodeOptions, switch: StopSwitch) -> Result<Self, NodeError> {
+        Self::open_in(options, switch, Custody::alone())
+    }
+
+    /// As [`Self::open_with`], with somebody who holds what must outlive this process.
+    pub(crate) fn open_in(
+        mut options: NodeOptions,
+        switch: StopSwitch,
+        mut custody: Custody,
+    ) -> Result<Self, NodeError> {
         let started = Instant::now();
+        let Handles { lock, listener, memory } = custody.take_start();
+        if custody.is_restart() {
+            // Done by the first daemon of this supervisor.
+            (options.is_fresh, options.is_upgrade) = (false, false);
+        }
         check_socket_path(&options.socket)?;
         if let Some(target) = &options.spill {
             // Before there is memory that would be left behind.
@@ -365,60 +385,60 @@ impl Node {
         paths::prepare_socket_dir(&options.socket)
             .map_err(failed(format!("the folder of {}", options.socket.display())))?;
         let region_name = paths::region_name(&options.socket);
-        if options.is_upgrade
-            && let Some(inherited) = upgrade::take_over(&options, &region_name)?
-        {
-            return Self::follow(options, switch, inherited);
+        let mut memory = memory;
+        if options.is_upgrade {
+            match upgrade::take_over(&options, &region_name)? {
+                TakenOver::All(inherited) => {
+                    let beginning = Beginning { options, switch, custody, started };
+                    return Self::follow(beginning, *inherited);
+                }
+                TakenOver::Nobody(left) => memory = memory.or(left),
+            }
         }
-        let lock = Lock::take(&options.socket)?;
-        // Before there is memory that would be left behind.
-        let start = |config| start_peers(config, options.buffers_max, true);
+        let lock = match lock {
+            Some(file) => Lock::inherited(file, &options.socket),
+            // One that could not hand over any more has it for a moment.
+            None if options.is_upgrade => Lock::take_when_free(&options.socket)?,
+            None => Lock::take(&options.socket)?,
+        };
+        // Before there is memory that would be left behind. An etcd that is away just now is no
+        // reason to end what runs.
+        let start = |config| start_peers(config, options.buffers_max, !custody.is_restart());
         let peers = options.cluster.as_ref().map(start).transpose()?;
-        let found = find_or_make(&options, &region_name)?;
-        let listener = bind(&options.socket, &options.users)?;
-        Self::build(options, switch, lock, listener, found, peers, started)
+        let found = find_or_make(&options, &region_name, memory)?;
+        let listener = match listener {
+            Some(listener) => listener,
+            None => bind(&options.socket, &options.users)?,
+        };
+        let beginning = Beginning { options, switch, custody, started };
+        Self::build(beginning, lock, listener, found, peers)
     }
 
-    /// Goes on where another daemon stopped, and tells it so.
-    fn follow(
-        options: NodeOptions,
-        switch: StopSwitch,
-        inherited: Inherited,
-    ) -> Result<Self, NodeError> {
-        let Inherited { listener, lock, inheritance, predecessor } = inherited;
-        let node = Self::go_on(options, switch, lock, listener, inheritance)?;
-        upgrade::confirm(&predecessor);
-        Ok(node)
-    }
-
-    fn go_on(
-        options: NodeOptions,
-        switch: StopSwitch,
-        lock: File,
-        listener: UnixListener,
-        inheritance: Inheritance,
-    ) -> Result<Self, NodeError> {
-        let started = Instant::now();
+    /// Goes on where another daemon stopped, or failed to follow.
+    fn follow(beginning: Beginning, inherited: Inherited) -> Result<Self, NodeError> {
+        let Inherited { listener, lock, memory, inheritance, predecessor } = inherited;
+        let options = &beginning.options;
         let lock = Lock::inherited(lock, &options.socket);
         let name = paths::region_name(&options.socket);
         // An etcd that is away just now is no reason to end what runs.
         let start = |config| start_peers(config, options.buffers_max, false);
         let peers = options.cluster.as_ref().map(start).transpose()?;
         let promised = inheritance.promised.clone();
-        let mut found = adopt_existing(&options, &name, &unfinished(inheritance))?;
+        let unfinished = unfinished(inheritance);
+        let mut found = adopt_existing(options, &name, &unfinished, memory.as_ref())?;
         found.promised = promised;
-        Self::build(options, switch, lock, listener, found, peers, started)
+        found.predecessor = predecessor;
+        Self::build(beginning, lock, listener, found, peers)
     }
 
     fn build(
-        options: NodeOptions,
-        switch: StopSwitch,
+        beginning: Beginning,
         lock: Lock,
         listener: UnixListener,
         found: Found,
         peers: Option<Peers>,
-        started: Instant,
     ) -> Result<Self, NodeError> {
+        let Beginning { options, switch, custody, started } = beginning;
         let offer = offer_of(&found, &options);
         let mut summary = Summary {
             capacity: found.home.layout().heap.length.0,
@@ -474,11 +494,28 @@ impl Node {
         let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
         let devices = Devices::new(&options.source, allowed);
         let peers = peers.map(|peers| (peers, devices));
+        let (held, predecessor) = (found.held, found.predecessor);
+        let handles = handles_of(&lock, &listener, held.as_ref())?;
+        // Before any other node hears where the memory is.
+        custody.ready(&handles, predecessor.as_ref())?;
+        drop(handles);
         let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill, peers };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
         let place = found.place;
-        Ok(Self { server, options, place, lock, preparing, should_prepare, stopper, summary })
+        Ok(Self {
+            server,
+            options,
+            place,
+            held,
+            custody,
+            lock,
+            preparing,
+            should_prepare,
+            stopper,
+            summary,
+            predecessor,
+        })
     }
 
     /// A handle that ends [`Self::run`].
@@ -507,8 +544,10 @@ impl Node {
 
     /// `Some`: another daemon was to follow and failed.
     fn serve(self) -> Result<Option<Self>, NodeError> {
-        let Self { server, options, place, lock, preparing, should_prepare, stopper, .. } = self;
+        let Self { server, options, place, held, custody, lock, preparing, .. } = self;
+        let (should_prepare, stopper) = (self.should_prepare, self.stopper);
         let ended = server.run();
+        drop(self.predecessor);
         should_prepare.store(false, sync::Ordering::Relaxed);
         if let Some(thread) = preparing {
             let _ = thread.join();
@@ -518,7 +557,9 @@ impl Node {
             Ended::HandingOver(handover) => {
                 drop(state);
                 let switch = StopSwitch { stopper, wake };
-                return Self::make_way(options, switch, lock, listener, *handover);
+                let started = Instant::now();
+                let beginning = Beginning { options, switch, custody, started };
+                return Self::make_way(beginning, (lock, listener, held), *handover);
             }
             Ended::Deserted => tracing::info!("the last client left"),
             Ended::Asked => {}
@@ -530,27 +571,31 @@ impl Node {
         let uid = state.home().uid();
         let failure = state.failure().map(str::to_owned);
         drop(state);
-        if let (false, Some(place)) = (options.is_keeping, place) {
+        let is_nameless = held.as_ref().is_some_and(HeldMemory::is_nameless);
+        // A daemon whose supervisor was killed leaves behind what one that was killed leaves.
+        let is_staying = options.is_keeping || custody.is_orphaned();
+        if is_nameless || (place.is_some() && !is_staying) {
             if let Some(target) = &options.spill {
                 purge_spill(target, uid);
             }
-            place.clear(&paths::region_name(&options.socket))?;
+            if let Some(place) = place {
+                place.clear(&paths::region_name(&options.socket))?;
+            }
         }
         lock.release();
+        custody.ended();
         failure.map_or(Ok(None), |failure| Err(NodeError::Cluster(failure)))
     }
 
     /// Passes everything on, and takes it back if the next daemon fails before it serves.
     fn make_way(
-        options: NodeOptions,
-        switch: StopSwitch,
-        lock: Lock,
-        listener: UnixListener,
+        beginning: Beginning,
+        (lock, listener, memory): (Lock, UnixListener, Option<HeldMemory>),
         handover: Handover,
     ) -> Result<Option<Self>, NodeError> {
         let inheritance = handover.inheritance().clone();
         let succession = match handover.pass_on(listener.as_fd(), lock.as_fd()) {
-            Ok(successor) => upgrade::await_successor(successor, &switch.wake),
+            Ok(successor) => upgrade::await_successor(successor, &beginning.switch.wake),
             Err(error) => {
                 tracing::warn!(%error, "the next daemon went away before it had everything");
                 Succession::Failed
@@ -559,8 +604,33 @@ impl Node {
         if succession == Succession::Over {
             return Ok(None);
         }
-        Self::go_on(options, switch, lock.into_file(), listener, inheritance).map(Some)
+        let lock = lock.into_file();
+        let back = Inherited { listener, lock, memory, inheritance, predecessor: None };
+        let beginning = Beginning { started: Instant::now(), ..beginning };
+        Self::follow(beginning, back).map(Some)
     }
+}
+
+/// What a node is made of before it has anything.
+struct Beginning {
+    options: NodeOptions,
+    switch: StopSwitch,
+    custody: Custody,
+    started: Instant,
+}
+
+/// What must outlive the daemon, as descriptors to pass on.
+fn handles_of(
+    lock: &Lock,
+    listener: &UnixListener,
+    memory: Option<&HeldMemory>,
+) -> Result<Handles, NodeError> {
+    let share = || failed("share descriptors");
+    Ok(Handles {
+        lock: Some(lock.share()?),
+        listener: Some(listener.try_clone().map_err(share())?),
+        memory: memory.map(HeldMemory::try_clone).transpose().map_err(share())?,
+    })
 }
 
 /// Listens for other nodes, and looks whether there is the etcd that is to say who they are.
@@ -599,7 +669,7 @@ fn offer_of(found: &Found, options: &NodeOptions) -> Offer {
         data_bytes: geometry.data.0,
         capacity: home.layout().heap.length.0,
         base: base_of(home.uid(), home.region().length()),
-        ways: neighbour::ways(&options.source, dir, &paths::region_name(&options.socket)),
+        ways: neighbour::ways(options, dir),
     }
 }
 

@@ -63,7 +63,7 @@ impl Place {
 /// What a node without orders would use, for `farrow doctor`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChoice {
-    /// The folder; `None`: a tmpfs of its own beside its socket.
+    /// The folder; `None`: a tmpfs of its own that is attached nowhere.
     pub dir: Option<PathBuf>,
     /// Are there huge pages?
     pub has_huge_pages: bool,

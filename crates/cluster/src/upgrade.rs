@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use farrow_memory::HeldMemory;
+
 use crate::link::{Link, LinkError};
 use crate::memory;
-use crate::node::{NodeError, NodeOptions};
+use crate::node::{MemorySource, NodeError, NodeOptions};
 use crate::paths;
 use crate::wire::{Inheritance, WireError};
 
@@ -23,14 +25,20 @@ const HANDOVER_MAX: Duration = Duration::from_secs(15);
 /// After that nobody knows which of the two writes the region, and the old one lets go.
 const SUCCESSOR_MAX: Duration = Duration::from_secs(60);
 
+/// A node that ends has ended after so long.
+const ENDING_MAX: Duration = Duration::from_secs(5);
+const ENDING_PAUSE: Duration = Duration::from_millis(20);
+
 /// What a new daemon has got from the old one.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     pub(crate) listener: UnixListener,
     pub(crate) lock: File,
+    /// The region, if it has no name.
+    pub(crate) memory: Option<HeldMemory>,
     pub(crate) inheritance: Inheritance,
     /// The old one takes everything back when this is closed without a word.
-    pub(crate) predecessor: UnixStream,
+    pub(crate) predecessor: Option<UnixStream>,
 }
 
 /// How it went with the next daemon.
@@ -42,14 +50,50 @@ pub(crate) enum Succession {
     Failed,
 }
 
+/// What came of asking.
+#[derive(Debug)]
+pub(crate) enum TakenOver {
+    /// Everything.
+    All(Box<Inherited>),
+    /// No node serves, or none any more: of one that ended meanwhile the memory may be left.
+    Nobody(Option<HeldMemory>),
+}
+
+/// How one try failed.
+enum Failed {
+    /// The node that was asked ends: another try tells whether it has.
+    Ending(NodeError),
+    /// Another try would fail too.
+    Refused(NodeError),
+}
+
 /// Asks the daemon that serves, if one does, for its place. Everything that can be known to fail
 /// is tried before.
-pub(crate) fn take_over(
+pub(crate) fn take_over(options: &NodeOptions, region_name: &str) -> Result<TakenOver, NodeError> {
+    let until = Instant::now() + ENDING_MAX;
+    let mut held = None;
+    loop {
+        match try_take_over(options, region_name, &mut held) {
+            Ok(Some(inherited)) => return Ok(TakenOver::All(Box::new(inherited))),
+            Ok(None) => return Ok(TakenOver::Nobody(held)),
+            Err(Failed::Ending(error)) if Instant::now() < until => {
+                tracing::info!(%error, "asked again");
+                std::thread::sleep(ENDING_PAUSE);
+            }
+            Err(Failed::Ending(error) | Failed::Refused(error)) => return Err(error),
+        }
+    }
+}
+
+/// `None`: nobody is there. Memory without a name is left in `held`.
+fn try_take_over(
     options: &NodeOptions,
     region_name: &str,
-) -> Result<Option<Inherited>, NodeError> {
+    held: &mut Option<HeldMemory>,
+) -> Result<Option<Inherited>, Failed> {
     let socket = &options.socket;
-    let refused = |reason: String| NodeError::NotHandedOver { socket: socket.clone(), reason };
+    let not_handed = |reason: String| NodeError::NotHandedOver { socket: socket.clone(), reason };
+    let refused = |reason: String| Failed::Refused(not_handed(reason));
     match UnixStream::connect(socket) {
         Ok(stream) => {
             let theirs = getsockopt(&stream, PeerCredentials)
@@ -62,18 +106,31 @@ pub(crate) fn take_over(
         Err(error) if is_nobody(&error) => return Ok(None),
         Err(error) => return Err(refused(error.to_string())),
     }
-    let region_uid = memory::uid_of_existing(options, region_name)?;
+    // Who held memory without a name may just have been killed.
+    let region_uid = match memory::find_existing(options, region_name) {
+        Ok((uid, found)) => {
+            *held = found;
+            uid
+        }
+        Err(error) if matches!(options.source, MemorySource::Automatic) => {
+            return Err(Failed::Ending(error));
+        }
+        Err(error) => return Err(Failed::Refused(error)),
+    };
     let deadline = Instant::now() + HANDOVER_MAX;
-    let (stream, inheritance, descriptors) = Link::take_over(socket, region_uid.0, deadline)
-        .map_err(|error| match error {
-            LinkError::Refused(WireError::OtherRegion { new, .. }) => refused(format!(
-                "it serves region {new:#018x}, not the {region_uid} that lies there"
-            )),
-            LinkError::Unwelcome { reason, .. } => refused(format!(
-                "{reason}: it is too old to hand over; stop it with its memory kept (--keep)"
-            )),
-            error => refused(error.to_string()),
-        })?;
+    let taken = Link::take_over(socket, region_uid.0, deadline);
+    let (stream, inheritance, descriptors) = taken.map_err(|error| match error {
+        LinkError::Refused(WireError::OtherRegion { new, .. }) => {
+            refused(format!("it serves region {new:#018x}, not the {region_uid} that lies there"))
+        }
+        LinkError::Refused(WireError::Closing) | LinkError::Closed { .. } => {
+            Failed::Ending(not_handed(error.to_string()))
+        }
+        LinkError::Unwelcome { reason, .. } => Failed::Ending(not_handed(format!(
+            "{reason}: if it is too old to hand over, stop it with its memory kept (--keep)"
+        ))),
+        error => refused(error.to_string()),
+    })?;
     let count = descriptors.len();
     let Ok([listener, lock]) = <[_; 2]>::try_from(descriptors) else {
         return Err(refused(format!("{count} descriptors came, 2 were expected")));
@@ -81,8 +138,9 @@ pub(crate) fn take_over(
     Ok(Some(Inherited {
         listener: UnixListener::from(listener),
         lock: File::from(lock),
+        memory: held.take(),
         inheritance,
-        predecessor: stream,
+        predecessor: Some(stream),
     }))
 }
 

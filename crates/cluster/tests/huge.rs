@@ -1,4 +1,4 @@
-//! Without orders a node that may mount takes a tmpfs with huge pages of its own.
+//! A node that may mount, and is to keep its memory, takes a tmpfs with huge pages of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -48,7 +48,7 @@ impl Drop for Chooser {
 
 #[test]
 fn its_pages_are_huge_and_outlive_a_kill_but_not_a_clean_end() {
-    let Some(mut chooser) = Chooser::start(&[]) else { return };
+    let Some(mut chooser) = Chooser::start(&["--keep"]) else { return };
     let client = chooser.daemon.client();
     let stats = client.stats().unwrap();
     assert!(stats.node.huge_page_bytes > 0, "{stats:?}");
@@ -67,6 +67,8 @@ fn its_pages_are_huge_and_outlive_a_kill_but_not_a_clean_end() {
     assert_eq!(stats.node.adopted, 1);
     assert!(stats.node.huge_page_bytes > 0);
     assert_balanced(&stats);
+    // Memory with a name stays where it is, also for a node that would give new memory none.
+    chooser.daemon.remove_argument("--keep");
     chooser.daemon.upgrade();
     assert!(mount::is_own_mount(&chooser.memory), "it goes to the next daemon");
     assert_eq!(other.stats().unwrap().node.pid, chooser.daemon.pid());
@@ -100,9 +102,10 @@ fn keep_leaves_the_mount_and_fresh_throws_it_away() {
 fn a_mount_without_a_region_is_no_hindrance() {
     // A node that is killed between its mount and its region leaves one, and likewise one that is
     // killed between taking the region away and the mount.
-    let Some(mut chooser) = Chooser::start(&[]) else { return };
+    let Some(mut chooser) = Chooser::start(&["--keep"]) else { return };
     drop(chooser.daemon.client());
     chooser.daemon.kill9();
+    chooser.daemon.remove_argument("--keep");
     for section in std::fs::read_dir(&chooser.memory).unwrap() {
         let path = section.unwrap().path();
         if path.extension().is_some_and(|end| end == "data") {
@@ -118,9 +121,10 @@ fn a_mount_without_a_region_is_no_hindrance() {
 
 #[test]
 fn where_it_cannot_mount_it_uses_dev_shm() {
-    let Some(mut chooser) = Chooser::start(&[]) else { return };
+    let Some(mut chooser) = Chooser::start(&["--keep"]) else { return };
     let client = chooser.daemon.client();
     chooser.stop(client);
+    mount::unmount(&chooser.memory).unwrap();
     // Something in the way of the mount.
     std::fs::create_dir(&chooser.memory).unwrap();
     std::fs::write(chooser.memory.join("in the way"), b"").unwrap();
@@ -131,6 +135,8 @@ fn where_it_cannot_mount_it_uses_dev_shm() {
     assert_eq!(stats.node.huge_page_bytes, 0);
     let left = PathBuf::from(format!("{}.data", stats.node.memory));
     assert!(left.exists());
+    chooser.daemon.remove_argument("--keep");
+    chooser.daemon.upgrade();
     chooser.stop(client);
     assert!(!left.exists());
     assert!(chooser.memory.join("in the way").exists());

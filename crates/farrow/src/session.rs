@@ -9,6 +9,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use farrow_cluster::farrowd::ALREADY_SERVING_CODE;
 use farrow_cluster::link::{Link, LinkError, confused};
 use farrow_cluster::paths;
 use farrow_cluster::wire::{
@@ -587,11 +588,11 @@ fn start_or_check(
     match child.try_wait().map_err(system("wait for a private node"))? {
         None => Ok(Some((child, log))),
         Some(status) => {
-            let words = log.map(last_words).unwrap_or_default();
             // Another process may have started one at the same time; that one will answer.
-            if words.contains("already serves") {
+            if status.code() == Some(ALREADY_SERVING_CODE) {
                 return Ok(None);
             }
+            let words = log.map(last_words).unwrap_or_default();
             let words = words.trim();
             let reason = format!("the private node ended with {status}: {words}");
             Err(Error::Disconnected { socket: socket.to_owned(), reason })

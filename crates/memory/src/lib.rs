@@ -29,9 +29,11 @@
 compile_error!("Farrow regions need Linux, 64-bit addresses and little-endian words");
 
 pub mod cache;
+mod cgroup;
 pub mod copy;
 mod error;
 mod fabric;
+mod inherited;
 pub mod lab;
 mod mapping;
 mod process;
@@ -43,8 +45,10 @@ pub mod sync;
 mod units;
 
 pub use error::{AccessError, BoundsError, FabricError, MapError};
+pub use fabric::held::{HeldMemory, is_in_use, is_lent};
 pub use fabric::passed::{PassedFabric, PassedParts};
 pub use fabric::{CoherenceClass, Fabric, FabricKind, Maintenance, Proximity, device, mount, shm};
+pub use inherited::take_inherited;
 pub use process::process_id;
 pub use region::alias::Alias;
 pub use region::sealed::SealedBytes;

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use crate::cache;
+use crate::cgroup;
 use crate::copy;
 use crate::fabric::mount::MOUNT_SOURCE;
 use crate::mapping::Mapping;
@@ -222,10 +223,27 @@ pub fn is_window_free(base: Address, length: Length) -> bool {
 /// group allows. `None` if the kernel does not say.
 #[must_use]
 pub fn memory_available() -> Option<Length> {
+    memory_room().map(|(free, _)| free)
+}
+
+/// As [`memory_available`], and in words whose memory it is: the machine's, or a control group's.
+#[must_use]
+pub fn memory_room() -> Option<(Length, String)> {
     let free = meminfo("MemAvailable:")?;
     let swap = meminfo("SwapFree:").unwrap_or_default();
     let machine = free.checked_add(swap)?;
-    Some(cgroup_available().map_or(machine, |group| group.min(machine)))
+    Some(match cgroup::tightest(Path::new("/")) {
+        Some(group) if group.free < machine => (group.free, group.to_string()),
+        _ => (machine, "memory".to_owned()),
+    })
+}
+
+/// Memory that can be had without swap; at most what the control group allows.
+#[must_use]
+pub fn memory_without_swap() -> Option<Length> {
+    let machine = meminfo("MemAvailable:")?;
+    let group = cgroup::tightest(Path::new("/"));
+    Some(group.map_or(machine, |group| group.free.min(machine)))
 }
 
 /// `RLIMIT_AS`, or `None` if unlimited.
@@ -272,7 +290,15 @@ pub(crate) fn tmpfs_huge_page_bytes(path: &Path) -> Option<Length> {
 
 /// The same for an open file, which may also be a memory file.
 pub(crate) fn huge_page_bytes_of(fd: BorrowedFd<'_>) -> Option<Length> {
-    huge_page_of_device(rustix::fs::fstat(fd).ok()?.st_dev)
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    if mounts().iter().any(|mount| mount.device == device) {
+        return huge_page_of_device(stat.st_dev);
+    }
+    // Attached nowhere: a tmpfs of a node's own, or the kernel's, where memory files lie. Either
+    // has blocks as large as the pages that it tries to give.
+    let block = u64::try_from(stat.st_blksize).unwrap_or(0);
+    if block > page_bytes() { Some(Length(block)) } else { memfd_huge_page_bytes() }
 }
 
 /// Can a tmpfs be mounted so that it gives huge pages?
@@ -324,27 +350,30 @@ fn huge_page_of_kernel() -> Option<Length> {
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug)]
-struct Mount {
+pub(crate) struct Mount {
     device: (u32, u32),
-    dir: PathBuf,
-    kind: String,
+    /// What of its file system is there.
+    pub(crate) root: PathBuf,
+    pub(crate) dir: PathBuf,
+    pub(crate) kind: String,
     source: String,
     options: String,
 }
 
 impl Mount {
     /// `36 35 98:0 /root /dir rw,... shared:1 - tmpfs source rw,size=1k,huge=always`
-    fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let (first, second) = line.split_once(" - ")?;
         let mut first = first.split(' ').skip(2);
         let (major, minor) = first.next()?.split_once(':')?;
-        let dir = unescape(first.nth(1)?);
+        let (root, dir) = (unescape(first.next()?), unescape(first.next()?));
         let mut second = second.split(' ');
         let kind = second.next()?.to_owned();
         let source = second.next().unwrap_or("").to_owned();
         let options = second.next().unwrap_or("").to_owned();
         Some(Self {
             device: (major.parse().ok()?, minor.parse().ok()?),
+            root: PathBuf::from(root),
             dir: PathBuf::from(dir),
             kind,
             source,
@@ -354,6 +383,11 @@ impl Mount {
 
     fn is_of_node(&self) -> bool {
         self.kind == "tmpfs" && self.source == MOUNT_SOURCE
+    }
+
+    /// Does the file system have this option, one without a value?
+    pub(crate) fn has_option(&self, name: &str) -> bool {
+        self.options.split(',').any(|option| option == name)
     }
 
     fn option(&self, name: &str) -> Option<String> {
@@ -401,34 +435,6 @@ fn meminfo(key: &str) -> Option<Length> {
     let value = text.lines().find_map(|line| line.strip_prefix(key))?;
     let kib: u64 = value.split_whitespace().next()?.parse().ok()?;
     Some(Length(kib.checked_mul(1024)?))
-}
-
-/// What the control groups (version 2) of this process leave, their file cache counted as free.
-fn cgroup_available() -> Option<Length> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let root = Path::new("/sys/fs/cgroup");
-    let own = root.join(path.trim_start_matches('/'));
-    own.ancestors().take_while(|group| group.starts_with(root)).filter_map(cgroup_leaves).min()
-}
-
-fn cgroup_leaves(group: &Path) -> Option<Length> {
-    let number = |name: &str| -> Option<u64> {
-        fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()
-    };
-    // "max" is no number: no limit here.
-    let limit = number("memory.max")?;
-    let used = number("memory.current")?;
-    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
-    let of = |key: &str| -> u64 {
-        stat.lines()
-            .filter_map(|line| line.split_once(' '))
-            .find(|(name, _)| *name == key)
-            .and_then(|(_, value)| value.parse().ok())
-            .unwrap_or(0)
-    };
-    let cache = of("file").saturating_sub(of("shmem"));
-    Some(Length(limit.saturating_sub(used.saturating_sub(cache))))
 }
 
 fn limit(resource: rustix::process::Resource) -> Option<u64> {

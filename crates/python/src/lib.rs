@@ -65,5 +65,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(lab::lab_profile, module)?)?;
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
+    module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use farrow_memory::{Length, WINDOW_BASE};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -27,6 +28,26 @@ pub fn survey(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let (survey, choice) =
         py.detach(|| (Survey::take(WINDOW_BASE, Length(WINDOW_PROBE_BYTES)), memory_choice()));
     plain::to_python(py, &as_json(&survey, &choice))
+}
+
+/// What nodes left behind that ended, in these folders and in the usual places; removed if that is
+/// asked. Each has a `kind`, a `path`, its `bytes`, and an `error` if it could not be removed.
+#[pyfunction]
+#[pyo3(signature = (dirs, *, remove = false))]
+pub fn leftovers(py: Python<'_>, dirs: Vec<PathBuf>, remove: bool) -> PyResult<Bound<'_, PyAny>> {
+    let found = py.detach(|| {
+        let found = farrow_cluster::leftovers::find(&dirs).into_iter().map(|one| {
+            let error = if remove { one.remove().err() } else { None };
+            json!({
+                "kind": one.kind.as_str(),
+                "path": one.path.to_string_lossy(),
+                "bytes": one.bytes,
+                "error": error.map(|error| error.to_string()),
+            })
+        });
+        Value::from(found.collect::<Vec<_>>())
+    });
+    plain::to_python(py, &found)
 }
 
 fn bytes(length: Option<Length>) -> Option<u64> {
@@ -62,7 +83,7 @@ fn as_json(survey: &Survey, choice: &MemoryChoice) -> Value {
         },
         "node_memory": {
             "path": choice.dir.as_ref().map_or_else(
-                || "a tmpfs that the node mounts beside its socket".into(),
+                || "a tmpfs of the node's own, without a path".into(),
                 |dir| dir.to_string_lossy(),
             ),
             "huge_pages": choice.has_huge_pages,

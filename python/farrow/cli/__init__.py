@@ -169,6 +169,17 @@ def _parser() -> argparse.ArgumentParser:
     _graph.add_parsers(commands)
     _lab.add_parsers(commands)
 
+    clean = commands.add_parser("clean", help="remove what nodes left behind that were killed")
+    clean.add_argument("--json", action="store_true")
+    clean.add_argument("--dry-run", action="store_true", help="list only; exit code 3 if any")
+    clean.add_argument(
+        "--memory-dir",
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="look here too (besides /dev/shm, $FARROW_MEMORY_DIR and your folder of sockets)",
+    )
+
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")
     doctor.add_argument("--json", action="store_true")
     return parser

@@ -506,6 +506,12 @@ def _top(options: argparse.Namespace) -> int:
     return run(_connect(options), interval=options.interval, once=options.once)
 
 
+def _clean(options: argparse.Namespace) -> int:
+    from farrow.cli._clean import run
+
+    return run(options.memory_dir, dry_run=options.dry_run, as_json=options.json)
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from farrow.cli._doctor import run
 
@@ -525,5 +531,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "demo": _demo,
     "graph": _graph.graph,
     "lab": _lab.lab,
+    "clean": _clean,
     "doctor": _doctor,
 }

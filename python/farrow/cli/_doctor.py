@@ -8,7 +8,6 @@ would miss, with what it costs to go without.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ def run(*, as_json: bool) -> int:
     survey = _native.survey()
     if isinstance(survey.get("tmpfs"), list):
         survey["tmpfs"] = _tmpfs(survey)
-    found = findings(survey)
+    found = [*findings(survey), *_leftover_findings()]
     profile = _native.lab_profile()
     if as_json:
         told = [dataclasses.asdict(one) for one in found]
@@ -63,7 +62,6 @@ def findings(survey: dict[str, Any]) -> list[Finding]:
         *_huge_page_findings(survey),
         *_limit_findings(survey),
         *_window_findings(survey),
-        *_leftover_findings(survey),
     ]
     return sorted(found, key=lambda one: one.level != "error")
 
@@ -177,46 +175,14 @@ def _window_findings(survey: dict[str, Any]) -> list[Finding]:
     ]
 
 
-def _leftover_findings(survey: dict[str, Any]) -> list[Finding]:
-    """Regions of this user whose node was killed: the next node at the same socket adopts them,
-    until then they take memory."""
-    folders = {Path(str(mount.get("path"))) for mount in _tmpfs(survey)}
+def _leftover_findings() -> list[Finding]:
+    """What nodes left behind that ended: memory waits for the next node at the same socket."""
     found = []
-    for control in sorted(
-        path for folder in folders for path in folder.glob(f"farrow-{os.geteuid()}-*.control")
-    ):
-        data = control.with_suffix(".data")
-        if _is_served(control) or not data.exists():
-            continue
-        size = control.stat().st_size + data.stat().st_size
-        found.append(
-            Finding(
-                "advice",
-                f"{data.with_suffix('')} was left by a node that was killed",
-                f"it keeps {human_bytes(size)}, and what is sealed in it, for the next node "
-                "at the same socket",
-                f"start that node again, or: {_removal(survey, control, data)}",
-            )
-        )
+    for one in _native.leftovers([]):
+        what = f"{one['path']} ({one['kind']}) was left by a node that ended"
+        consequence = f"it keeps {human_bytes(one['bytes'])} until a node starts there again"
+        found.append(Finding("advice", what, consequence, "farrow clean --dry-run"))
     return found
-
-
-def _removal(survey: dict[str, Any], control: Path, data: Path) -> str:
-    """The command that frees what a killed node left."""
-    folder = str(control.parent)
-    if any(place.get("path") == folder and place.get("of_node") for place in _tmpfs(survey)):
-        return f"umount {folder} && rmdir {folder}"
-    return f"rm {control} {data}"
-
-
-def _is_served(control: Path) -> bool:
-    """Whether a daemon holds the lock on a region."""
-    try:
-        with control.open("r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    return False
 
 
 def _tmpfs(survey: dict[str, Any]) -> list[dict[str, Any]]:

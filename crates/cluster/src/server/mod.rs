@@ -247,6 +247,7 @@ impl Server {
             let is_asked = self.turn(&mut events, &mut actions);
             self.state.tick(self.now_ms(), &mut actions);
             self.tick_others();
+            self.tick_unheard();
             if let Some(scrapers) = &mut self.scrapers {
                 scrapers
                     .tick(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));

@@ -33,6 +33,9 @@ const WATCH_MAX: Duration = Duration::from_millis(800);
 /// A node that goes waits no longer for the others to know it: they find out by themselves.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
+/// Nodes that are not heard of are looked at so often: whether their memory has gone with them.
+const UNHEARD_PAUSE: Duration = Duration::from_millis(250);
+
 /// Most bytes of replies that wait for a guest's node to take them.
 const GUEST_OUT_BYTES_MAX: usize = 8 << 20;
 
@@ -50,6 +53,8 @@ pub(super) struct Others {
     next_asked: u64,
     watched: VecDeque<WatchedProcess>,
     next_watched: u64,
+    /// When to look at nodes that are not heard of.
+    unheard_at: Option<Instant>,
     pub(super) traffic: Traffic,
     /// Which node each question that is under way went to.
     asking: BTreeMap<u64, String>,
@@ -85,6 +90,7 @@ impl Others {
             next_asked: 0,
             watched: VecDeque::new(),
             next_watched: 0,
+            unheard_at: None,
             traffic: Traffic::default(),
             asking: BTreeMap::new(),
         }
@@ -100,7 +106,8 @@ impl Others {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        self.watched.front().map(|first| first.until)
+        let watched = self.watched.front().map(|first| first.until);
+        watched.into_iter().chain(self.unheard_at).min()
     }
 
     /// Sends a reply to a guest; false when it takes too little.
@@ -737,6 +744,29 @@ impl Server {
         {
             let _ = epoll::delete(&self.poll, &first.process);
             self.say_is_there(first.asked, true);
+        }
+    }
+
+    /// Lets go of memory that went with the last process of its node, so that the kernel can give it
+    /// back. Clients that read it keep what they have mapped.
+    pub(super) fn tick_unheard(&mut self) {
+        let Some(others) = &mut self.others else {
+            return;
+        };
+        let now = Instant::now();
+        if others.unheard_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let unheard: Vec<(String, bool)> = self
+            .state
+            .unheard_memory()
+            .map(|(name, memory)| (name.to_owned(), neighbour::is_gone(memory)))
+            .collect();
+        let is_any_left = unheard.iter().any(|(_, is_gone)| !is_gone);
+        others.unheard_at = is_any_left.then(|| now + UNHEARD_PAUSE);
+        for (node, _) in unheard.iter().filter(|(_, is_gone)| *is_gone) {
+            let why = "its processes have ended, and its memory with them";
+            self.state.mapped(node, Err(why.to_owned()));
         }
     }
 

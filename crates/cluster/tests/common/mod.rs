@@ -13,6 +13,8 @@ pub mod player;
 pub mod proxy;
 pub mod raw;
 pub mod records;
+pub mod shmem;
+pub mod supervised;
 pub mod views;
 pub mod worker;
 
@@ -43,6 +45,8 @@ pub struct Daemon {
     child: Option<Child>,
     /// What it says, over all its lives; shown if the test fails. In no folder: tests count files.
     log: File,
+    /// Its own supervisor starts it again; without one, as most tests want it, the test does.
+    is_supervised: bool,
 }
 
 impl Daemon {
@@ -61,6 +65,14 @@ impl Daemon {
         Self::start_in(memory, more, false, &[])
     }
 
+    /// As [`Self::start_anywhere`], with a supervisor, whose process this is then.
+    pub fn start_supervised(before: &[&str], memory: &str, more: &[&str]) -> Self {
+        let mut daemon = Self::prepared(folder(), Self::words(memory, more), before);
+        daemon.is_supervised = true;
+        daemon.restart();
+        daemon
+    }
+
     /// With these words and a socket, and no others.
     pub fn start_with(words: &[&str]) -> Self {
         Self::start_with_by(&[], words)
@@ -74,25 +86,34 @@ impl Daemon {
 
     fn start_in(memory: &str, more: &[&str], is_tmpfs: bool, before: &[&str]) -> Self {
         let dir = folder();
-        let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
+        let mut arguments = Self::words(memory, more);
         if is_tmpfs {
             arguments.extend(["--memory-dir".to_owned(), dir.path().to_str().unwrap().to_owned()]);
         }
+        Self::started(dir, arguments, before)
+    }
+
+    fn words(memory: &str, more: &[&str]) -> Vec<String> {
+        let mut arguments = vec!["--memory".to_owned(), memory.to_owned()];
         if !more.iter().any(|word| ["--evict", "--spill"].contains(word)) {
             // What does not fit is to be an error.
             arguments.extend(["--evict".to_owned(), "none".to_owned()]);
         }
         arguments.extend(more.iter().map(|word| (*word).to_owned()));
-        Self::started(dir, arguments, before)
+        arguments
     }
 
     fn started(dir: tempfile::TempDir, arguments: Vec<String>, before: &[&str]) -> Self {
+        let mut daemon = Self::prepared(dir, arguments, before);
+        daemon.restart();
+        daemon
+    }
+
+    fn prepared(dir: tempfile::TempDir, arguments: Vec<String>, before: &[&str]) -> Self {
         let socket = dir.path().join("n.sock");
         let before = before.iter().map(|word| (*word).to_owned()).collect();
         let log = tempfile::tempfile().unwrap();
-        let mut daemon = Self { dir, socket, arguments, before, child: None, log };
-        daemon.restart();
-        daemon
+        Self { dir, socket, arguments, before, child: None, log, is_supervised: false }
     }
 
     pub fn restart(&mut self) {
@@ -121,6 +142,7 @@ impl Daemon {
             .arg(&self.socket)
             .args(&self.arguments)
             .args(more)
+            .args((!self.is_supervised).then_some("--unsupervised"))
             .stdin(Stdio::null())
             .stderr(self.log.try_clone().unwrap());
         spawn(&mut command).unwrap()
@@ -149,6 +171,11 @@ impl Daemon {
     /// For the next start.
     pub fn add_argument(&mut self, word: &str) {
         self.arguments.push(word.to_owned());
+    }
+
+    /// For the next start.
+    pub fn remove_argument(&mut self, word: &str) {
+        self.arguments.retain(|argument| argument != word);
     }
 
     pub fn pid(&self) -> u32 {

@@ -103,9 +103,9 @@ pub(super) fn check_room(asked: Length, at: &Room<'_>) -> Result<(), FabricError
         return Err(FabricError::NoSpace { asked, free, path: at.path.to_owned() });
     }
     if at.is_memory
-        && let Some(free) = survey::memory_available().filter(|free| *free < asked)
+        && let Some((free, whose)) = survey::memory_room().filter(|(free, _)| *free < asked)
     {
-        return Err(FabricError::NoSpace { asked, free, path: PathBuf::from("memory") });
+        return Err(FabricError::NoSpace { asked, free, path: PathBuf::from(whose) });
     }
     Ok(())
 }
@@ -146,7 +146,10 @@ impl<'a> Room<'a> {
     fn no_space(&self, asked: Length) -> FabricError {
         let (free, path) = match self.free_on_disk() {
             Some(free) => (free, self.path.to_owned()),
-            None => (survey::memory_available().unwrap_or_default(), PathBuf::from("memory")),
+            None => {
+                let (free, whose) = survey::memory_room().unwrap_or_default();
+                (free, PathBuf::from(whose))
+            }
         };
         FabricError::NoSpace { asked, free, path }
     }
@@ -272,16 +275,82 @@ pub(super) fn lock_range(
     }
 }
 
+/// Byte that who holds a region's memory locks, shared: far behind the end of any file, so that
+/// it is in nobody's way.
+const HELD_AT: i64 = 1 << 62;
+
+/// Says that a process with this open file lives: for [`is_locked`].
+pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
+    let mut lock = lock_of(libc::F_RDLCK, HELD_AT, 1);
+    ofd_lock(fd, libc::F_OFD_SETLK, &mut lock).map_err(|source| FabricError::System {
+        call: "lock",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Whether anybody else has a lock on any part of the file.
+pub(super) fn is_locked(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut lock = lock_of(libc::F_WRLCK, 0, 0);
+    ofd_lock(fd, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
 fn try_lock(fd: BorrowedFd<'_>, start: u64, length: Length) -> io::Result<()> {
+    let (start, length) = (i64::try_from(start).unwrap_or(0), i64::try_from(length.0).unwrap_or(0));
+    ofd_lock(fd, libc::F_OFD_SETLK, &mut lock_of(libc::F_WRLCK, start, length))
+}
+
+/// A range of a file; length 0 reaches to the end of all files.
+fn lock_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
     // SAFETY: flock is plain integers, for which all zeros is a value.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
-    lock.l_start = i64::try_from(start).unwrap_or(0);
-    lock.l_len = i64::try_from(length.0).unwrap_or(0);
-    // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock, only read.
-    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    (lock.l_start, lock.l_len) = (start, length);
+    lock
+}
+
+fn ofd_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock that only this
+    // call has.
+    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut *lock) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// `F_SETSIG` of linux/fcntl.h, which the crate `libc` does not have.
+const F_SETSIG: libc::c_int = 10;
+
+/// Who has a file open, by the kernel's account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usage {
+    /// Only who asks.
+    Alone,
+    /// Somebody else has it open or mapped.
+    Shared,
+    /// This file system does not say.
+    Unknown,
+}
+
+/// Asks for a write lease, which the kernel gives to the only user of a file, and gives it back.
+pub(super) fn usage(fd: BorrowedFd<'_>) -> Usage {
+    let call = |command: libc::c_int, value: libc::c_int| {
+        // SAFETY: the descriptor is open for the whole call, and the argument is an integer.
+        let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, value) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // Who opens the file meanwhile has the kernel send this signal here, not the one that kills.
+    if call(F_SETSIG, libc::SIGURG).is_err() {
+        return Usage::Unknown;
+    }
+    match call(libc::F_SETLEASE, libc::F_WRLCK) {
+        Ok(()) => {
+            let _ = call(libc::F_SETLEASE, libc::F_UNLCK);
+            Usage::Alone
+        }
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Usage::Shared,
+        Err(_) => Usage::Unknown,
+    }
 }
 
 /// What `stat` says about a file that is to hold a section.

@@ -9,9 +9,11 @@ use std::os::fd::BorrowedFd;
 use crate::units::{Geometry, Length, Section, Span};
 
 pub(crate) mod files;
+pub(crate) mod held;
 
 pub mod device;
 pub mod mount;
+mod nameless;
 pub(crate) mod passed;
 pub mod shm;
 

@@ -62,9 +62,7 @@ pub fn mount_huge(dir: &Path, geometry: Geometry) -> Result<(), FabricError> {
         }
         Err(error) => return Err(io("mkdir")(error)),
     }
-    // Huge pages up to the last whole one inside a file, so that its end takes no more than it has.
-    let size = geometry.total().0.saturating_add(SLACK_BYTES);
-    let options = format!("huge=within_size,size={size},nr_inodes={INODES},mode=700");
+    let options = options(geometry).map(|(key, value)| format!("{key}={value}")).join(",");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let mounted = CString::new(options).map_err(|_| Errno::INVAL).and_then(|options| {
         rustix::mount::mount(MOUNT_SOURCE, dir, "tmpfs", flags, options.as_c_str())
@@ -74,6 +72,18 @@ pub fn mount_huge(dir: &Path, geometry: Geometry) -> Result<(), FabricError> {
         return Err(system("mount", dir, errno));
     }
     Ok(())
+}
+
+/// Of a tmpfs for one region of this geometry.
+pub(super) fn options(geometry: Geometry) -> [(&'static str, String); 4] {
+    let size = geometry.total().0.saturating_add(SLACK_BYTES);
+    [
+        // Up to the last whole one inside a file, so that its end takes no more than it has.
+        ("huge", "within_size".to_owned()),
+        ("size", size.to_string()),
+        ("nr_inodes", INODES.to_string()),
+        ("mode", "700".to_owned()),
+    ]
 }
 
 /// Is `dir` the root of a tmpfs that [`mount_huge`] made for this user?

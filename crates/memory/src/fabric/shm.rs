@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use super::files::{self, Contents, FileShape, Room, system};
+use super::held::HeldMemory;
 use super::passed::{PassedFabric, PassedParts};
 use super::{CoherenceClass, Fabric, FabricKind};
 use crate::error::FabricError;
@@ -19,9 +20,9 @@ use crate::units::{Geometry, Length, Section, page_bytes};
 
 /// One section: the same file opened for both roles.
 #[derive(Debug)]
-struct SectionFile {
-    writer: OwnedFd,
-    reader: OwnedFd,
+pub(super) struct SectionFile {
+    pub(super) writer: OwnedFd,
+    pub(super) reader: OwnedFd,
 }
 
 /// A region in memory of this host.
@@ -138,6 +139,9 @@ impl ShmFabric {
                 .map_err(|errno| system("memfd_create", &place, errno))?;
             let room = Room::memory(&place, writer.as_fd());
             files::check_room(length, &room)?;
+            // The kernel's own mode lets all users open it again by a descriptor that they got.
+            rustix::fs::fchmod(&writer, Mode::RUSR | Mode::WUSR)
+                .map_err(|errno| system("fchmod", &place, errno))?;
             rustix::fs::ftruncate(&writer, length.0)
                 .map_err(|errno| system("ftruncate", &place, errno))?;
             files::commit_pages(writer.as_fd(), 0, length, &room, Contents::New)?;
@@ -147,13 +151,51 @@ impl ShmFabric {
             let reader = files::reopen_read_only(writer.as_fd(), &place)?;
             Ok(SectionFile { writer, reader })
         };
-        Ok(Self {
-            control: make(Section::Control, geometry.control)?,
-            data: make(Section::Data, geometry.data)?,
-            geometry,
-            huge_page: survey::memfd_huge_page_bytes(),
-            place: place.display().to_string(),
-        })
+        let control = make(Section::Control, geometry.control)?;
+        files::lock_range(control.writer.as_fd(), 0, geometry.control, &place)?;
+        let data = make(Section::Data, geometry.data)?;
+        Ok(Self::of_sections(control, data, geometry, place.display().to_string()))
+    }
+
+    /// Becomes the home of memory that another process made or served before.
+    ///
+    /// # Errors
+    /// As [`ShmFabric::open`].
+    pub fn adopt(held: &HeldMemory) -> Result<Self, FabricError> {
+        let path = Path::new("held memory");
+        let geometry = held.geometry()?;
+        let [control, data] = held.fds();
+        // Open files of its own: the lock goes with this home, not with who holds the memory.
+        let again = |fd: BorrowedFd<'_>| -> Result<SectionFile, FabricError> {
+            let writer = files::reopen(fd, path, OFlags::RDWR)?;
+            Ok(SectionFile { reader: files::reopen_read_only(fd, path)?, writer })
+        };
+        let (control, data) = (again(control)?, again(data)?);
+        files::lock_range(control.writer.as_fd(), 0, geometry.control, path)?;
+        let room = Room::of(path, control.writer.as_fd());
+        for (file, length) in [(&control, geometry.control), (&data, geometry.data)] {
+            files::commit_pages(file.writer.as_fd(), 0, length, &room, Contents::Kept)?;
+        }
+        let place = "memory without a name".to_owned();
+        Ok(Self::of_sections(control, data, geometry, place))
+    }
+
+    /// Descriptors that keep the memory, and say by a mark of the kernel's that it has an owner.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn hold(&self) -> Result<HeldMemory, FabricError> {
+        HeldMemory::reopen(self.control.writer.as_fd(), self.data.writer.as_fd())
+    }
+
+    pub(super) fn of_sections(
+        control: SectionFile,
+        data: SectionFile,
+        geometry: Geometry,
+        place: String,
+    ) -> Self {
+        let huge_page = survey::huge_page_bytes_of(data.reader.as_fd());
+        Self { control, data, geometry, place, huge_page }
     }
 
     /// Takes the region's name away. Who has it mapped keeps it until the last map goes.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use farrow_memory::Fabric;
 use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
 
-use super::offer::Offer;
+use super::offer::{Offer, Way};
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
 use crate::protocol::membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
@@ -207,6 +207,18 @@ impl NodeState {
             }
         };
         self.tell_roster();
+    }
+
+    /// Memory without a name that is mapped, of nodes that are not heard of: it goes with the last
+    /// process of its node, which only the kernel knows.
+    pub fn unheard_memory(&self) -> impl Iterator<Item = (&str, &NeighbourMemory)> {
+        let neighbours = self.cluster.iter().flat_map(|cluster| &cluster.neighbours);
+        neighbours.filter_map(|(name, neighbour)| {
+            let ways = &neighbour.offer.as_ref()?.ways;
+            let is_nameless = ways.iter().any(|way| matches!(way, Way::Held { .. }));
+            let memory = neighbour.mapped().filter(|_| is_nameless)?;
+            (neighbour.reach != Reach::Live).then_some((name.as_str(), memory))
+        })
     }
 
     /// Whether a node is a member.

@@ -26,6 +26,12 @@ pub enum Way {
         /// Coherent inside a machine only.
         is_node_local: bool,
     },
+    /// Memory without a name, for nodes of the same machine: who holds it is said in the lock file
+    /// of the node's socket, also after a restart of its daemon.
+    Held {
+        /// The lock file.
+        lock: PathBuf,
+    },
 }
 
 /// A node's region, and the ways to it.

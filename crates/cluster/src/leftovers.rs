@@ -1,0 +1,290 @@
+//! What nodes left behind that were killed with all of their processes, or that kept their memory
+//! in a place with a name: found by its owner's locks and by the kernel's account of who has a file
+//! open or mapped, and removed only when nobody has.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use farrow_memory::{is_in_use, mount, survey};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::lock::Holder;
+use crate::paths;
+
+/// What is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeftoverKind {
+    /// The files of a region, in a tmpfs that others use too.
+    Region,
+    /// A tmpfs that a node mounted for itself, as all did in earlier versions.
+    Mount,
+    /// A socket at which nobody listens, with its lock.
+    Socket,
+    /// What clients of a node-local region shared.
+    Marks,
+}
+
+impl LeftoverKind {
+    /// `"region"`, `"mount"`, `"socket"` or `"marks"`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Region => "region",
+            Self::Mount => "mount",
+            Self::Socket => "socket",
+            Self::Marks => "marks",
+        }
+    }
+}
+
+/// Something without a living owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    /// What it is.
+    pub kind: LeftoverKind,
+    /// A region without `.control` and `.data`, the folder of a mount, a socket.
+    pub path: PathBuf,
+    /// Memory that it takes.
+    pub bytes: u64,
+    /// Its files.
+    files: Vec<PathBuf>,
+}
+
+/// Looks in the machine's shared memory, in `$FARROW_MEMORY_DIR`, in this user's folder of sockets
+/// and in `dirs`. Root sees what all users left, anybody else what is his.
+pub fn find(dirs: &[PathBuf]) -> Vec<Leftover> {
+    let named = paths::named_memory_dir();
+    let mut memory_dirs = vec![PathBuf::from(paths::SHM_DIR)];
+    memory_dirs.extend(named.into_iter().chain(dirs.iter().cloned()));
+    let mut socket_dirs = vec![paths::runtime_dir()];
+    socket_dirs.extend_from_slice(dirs);
+    for all in [&mut memory_dirs, &mut socket_dirs] {
+        all.sort();
+        all.dedup();
+    }
+    let mut found = Vec::new();
+    for dir in &memory_dirs {
+        found.extend(regions(dir));
+        found.extend(marks(dir));
+    }
+    let mounts = survey::tmpfs_dirs().into_iter().filter(|tmpfs| tmpfs.is_of_node);
+    found.extend(mounts.filter_map(|tmpfs| mounted(&tmpfs.dir)));
+    for dir in &socket_dirs {
+        found.extend(names(dir).filter_map(|name| socket(&dir.join(name))));
+    }
+    found
+}
+
+impl Leftover {
+    /// Removes it, unless somebody has begun to use it.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceBusy` if it is in use now, and the system's answer.
+    pub fn remove(&self) -> io::Result<()> {
+        match self.kind {
+            LeftoverKind::Socket => return self.remove_socket(),
+            _ if self.files.iter().any(|file| is_used(file)) => {
+                return Err(io::ErrorKind::ResourceBusy.into());
+            }
+            _ => {}
+        }
+        self.files.iter().try_for_each(|file| remove(file))?;
+        if self.kind == LeftoverKind::Mount {
+            mount::unmount(&self.path).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    /// With the lock, so that no node begins there meanwhile.
+    fn remove_socket(&self) -> io::Result<()> {
+        let lock = paths::lock_of(&self.path);
+        let Some(_locked) = lock_if_free(&lock) else {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        };
+        self.files.iter().try_for_each(|file| remove(file))
+    }
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn names(dir: &Path) -> impl Iterator<Item = String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// What cannot be looked at counts as used.
+fn is_used(file: &Path) -> bool {
+    match is_in_use(file) {
+        Ok(is_used) => is_used,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+    }
+}
+
+/// Bytes that a file takes; 512 a block on every Linux file system.
+fn bytes_of(file: &Path) -> u64 {
+    fs::symlink_metadata(file).map_or(0, |found| found.blocks() * 512)
+}
+
+/// Is a name `prefix`, the number of a user that may be cleaned for, and something more?
+fn is_own(name: &str, prefix: &str) -> bool {
+    let rest = name.strip_prefix(prefix).and_then(|rest| rest.split_once('-'));
+    let Some(user) = rest.and_then(|(user, _)| user.parse::<u32>().ok()) else {
+        return false;
+    };
+    let own = paths::own_uid();
+    own == 0 || user == own
+}
+
+/// Both files of each region in a folder, or one, if its maker was killed between.
+fn regions(dir: &Path) -> Vec<Leftover> {
+    let mut stems: Vec<String> = names(dir)
+        .filter(|name| is_own(name, "farrow-"))
+        .filter_map(|name| {
+            let stem = name.strip_suffix(".control").or_else(|| name.strip_suffix(".data"));
+            stem.map(str::to_owned)
+        })
+        .collect();
+    stems.sort();
+    stems.dedup();
+    let made = stems.into_iter().map(|stem| {
+        let files = ["control", "data"].map(|part| dir.join(format!("{stem}.{part}")));
+        leftover(LeftoverKind::Region, dir.join(stem), files.to_vec())
+    });
+    made.filter(|one| !one.files.iter().any(|file| is_used(file))).collect()
+}
+
+fn marks(dir: &Path) -> Vec<Leftover> {
+    let own = names(dir).filter(|name| is_own(name, "farrow-refreshed-"));
+    let files = own.map(|name| dir.join(name));
+    let made = files.map(|file| leftover(LeftoverKind::Marks, file.clone(), vec![file]));
+    made.filter(|one| !one.files.iter().any(|file| is_used(file))).collect()
+}
+
+/// A node's own mount, none of whose files anybody has.
+fn mounted(dir: &Path) -> Option<Leftover> {
+    let files: Vec<PathBuf> = names(dir).map(|name| dir.join(name)).collect();
+    let is_free = mount::is_own_mount(dir) && !files.iter().any(|file| is_used(file));
+    is_free.then(|| leftover(LeftoverKind::Mount, dir.to_owned(), files))
+}
+
+fn leftover(kind: LeftoverKind, path: PathBuf, files: Vec<PathBuf>) -> Leftover {
+    let bytes = files.iter().map(|file| bytes_of(file)).sum();
+    Leftover { kind, path, bytes, files }
+}
+
+/// The socket whose lock this is, if it is the lock of a node and nobody has it.
+fn socket(lock: &Path) -> Option<Leftover> {
+    let socket = PathBuf::from(lock.to_str()?.strip_suffix(".lock")?);
+    let is_socket =
+        |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    let is_empty =
+        fs::symlink_metadata(lock).is_ok_and(|found| found.is_file() && found.len() == 0);
+    // Earlier versions wrote nothing into it.
+    let is_of_node = Holder::read(lock).is_ok() || (is_empty && is_socket(&socket));
+    let is_free = is_of_node && lock_if_free(lock).is_some();
+    is_free.then(|| {
+        let metrics = PathBuf::from(format!("{}.metrics", socket.display()));
+        let sockets = [socket.clone(), metrics].into_iter().filter(|path| is_socket(path));
+        // The lock last: as long as it is there it is known what the sockets are.
+        let files = sockets.chain([lock.to_owned()]).collect();
+        leftover(LeftoverKind::Socket, socket, files)
+    })
+}
+
+/// The lock of a node, taken; `None` if a node has it, or this process may not.
+fn lock_if_free(lock: &Path) -> Option<File> {
+    let file = File::open(lock).ok()?;
+    flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
+    let is_there = fs::symlink_metadata(lock).is_ok_and(|there| {
+        file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+    });
+    is_there.then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use farrow_memory::shm::ShmFabric;
+    use farrow_memory::{Geometry, Length};
+
+    use super::*;
+    use crate::lock::Lock;
+
+    const GEOMETRY: Geometry = Geometry { control: Length(1 << 20), data: Length(2 << 20) };
+
+    fn found_in(dir: &Path) -> Vec<(LeftoverKind, PathBuf, u64)> {
+        let found = find(&[dir.to_owned()]).into_iter();
+        let found = found.filter(|one| one.path.starts_with(dir));
+        found.map(|one| (one.kind, one.path, one.bytes)).collect()
+    }
+
+    #[test]
+    fn a_region_is_left_when_nobody_serves_holds_or_opens_it() {
+        let dir = tempfile::tempdir_in(paths::SHM_DIR).unwrap();
+        let name = paths::region_name(Path::new("/somewhere/n.sock"));
+        let region = (LeftoverKind::Region, dir.path().join(&name), 3 << 20);
+        let home = ShmFabric::create(dir.path(), &name, GEOMETRY).unwrap();
+        let held = home.hold().unwrap();
+        assert_eq!(found_in(dir.path()), []);
+        drop(home);
+        assert_eq!(found_in(dir.path()), [], "a supervisor holds it");
+        drop(held);
+        assert_eq!(found_in(dir.path()), [region.clone()]);
+        let reader = ShmFabric::inspect(dir.path(), &name).unwrap();
+        assert_eq!(found_in(dir.path()), [], "a reader has it");
+        drop(reader);
+        let [left] = find(&[dir.path().to_owned()])
+            .into_iter()
+            .filter(|one| one.path == region.1)
+            .collect::<Vec<_>>()
+            .try_into()
+            .unwrap();
+        let reader = ShmFabric::inspect(dir.path(), &name).unwrap();
+        assert_eq!(left.remove().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        drop(reader);
+        left.remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn files_of_others_are_no_leftovers() {
+        let dir = tempfile::tempdir_in(paths::SHM_DIR).unwrap();
+        let own = paths::own_uid();
+        for name in ["a.lock", "farrow-x-1.control", "farrow.data", "n.sock", "b.control"] {
+            fs::write(dir.path().join(name), b"theirs").unwrap();
+        }
+        fs::write(dir.path().join("empty.lock"), b"").unwrap();
+        assert_eq!(found_in(dir.path()), []);
+        // One file of two is what a killed maker leaves.
+        let stem = dir.path().join(format!("farrow-{own}-1"));
+        fs::write(stem.with_extension("data"), vec![1; 4096]).unwrap();
+        assert_eq!(found_in(dir.path()), [(LeftoverKind::Region, stem, 4096)]);
+    }
+
+    #[test]
+    fn a_socket_is_left_when_nobody_has_its_lock() {
+        let dir = tempfile::tempdir_in(paths::SHM_DIR).unwrap();
+        let at = dir.path().join("n.sock");
+        let lock = Lock::take(&at).unwrap();
+        drop(UnixListener::bind(&at).unwrap());
+        assert_eq!(found_in(dir.path()), []);
+        drop(lock);
+        let left: Vec<Leftover> = find(&[dir.path().to_owned()]);
+        let left: Vec<&Leftover> = left.iter().filter(|one| one.path == at).collect();
+        assert_eq!(left.len(), 1);
+        let again = Lock::take(&at).unwrap();
+        assert_eq!(left[0].remove().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        drop(again);
+        left[0].remove().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,60 @@
+//! The program that runs, started once more: as the daemon that it supervises.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use super::channel::Channel;
+
+/// Said to a daemon that has a supervisor at its standard input.
+pub(super) const SUPERVISED: &str = "--supervised";
+
+/// The file that this process runs, even if it was replaced meanwhile.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// This program's own command line.
+#[derive(Debug)]
+pub(super) struct Again {
+    words: Vec<OsString>,
+}
+
+impl Again {
+    /// `None` if the command line does not end with these arguments of the node: then it is
+    /// another program's, which calls the node as a function.
+    pub(super) fn find(arguments: &[OsString]) -> Option<Self> {
+        let line = fs::read("/proc/self/cmdline").ok()?;
+        let line = line.strip_suffix(b"\0")?;
+        let words = line.split(|byte| *byte == 0);
+        let words: Vec<OsString> = words.map(|word| OsString::from_vec(word.to_vec())).collect();
+        (words.len() > arguments.len() && words.ends_with(arguments)).then_some(Self { words })
+    }
+
+    /// Starts the daemon. The new process is this program from its beginning, not a copy of this
+    /// process.
+    pub(super) fn start(&self) -> io::Result<(Child, Channel)> {
+        let (ours, theirs) = Channel::pair()?;
+        let mut command = Command::new(PROGRAM);
+        if let Some((name, rest)) = self.words.split_first() {
+            command.arg0(name).args(rest);
+        }
+        let child = command.arg(SUPERVISED).stdin(Stdio::from(theirs)).spawn()?;
+        Ok((child, ours))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_command_line_that_ends_with_the_arguments_is_run_again() {
+        assert!(Again::find(&["--no such".into()]).is_none());
+        let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+        assert!(Again::find(&own).is_some());
+        let all: Vec<OsString> = std::env::args_os().collect();
+        assert!(Again::find(&all).is_none(), "a program has a name");
+    }
+}

@@ -1,0 +1,146 @@
+//! The daemon's side: who holds the memory, the listening socket and the lock while it runs.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel as queue};
+use std::time::Duration;
+
+use farrow_memory::{HeldMemory, sync};
+
+use super::channel::{Channel, Handles, Kind};
+use super::notify::{self, Notifier};
+use crate::lock::Holder;
+use crate::node::{NodeError, Stopper, failed};
+use crate::upgrade;
+
+/// A supervisor answers at once; one that was stopped is waited for so long.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A thread that only reads short messages.
+const STACK_BYTES: usize = 128 << 10;
+
+/// What a daemon begins with, and whom it tells what must outlive it.
+#[derive(Debug, Default)]
+pub(crate) struct Custody {
+    start: Handles,
+    is_restart: bool,
+    /// `None`: nobody supervises this daemon.
+    supervisor: Option<Supervised>,
+}
+
+#[derive(Debug)]
+struct Supervised {
+    channel: Arc<Channel>,
+    held: Receiver<()>,
+    is_gone: Arc<sync::AtomicBool>,
+}
+
+impl Custody {
+    /// Of a daemon that nobody supervises: what a service manager kept is the start.
+    pub(crate) fn alone() -> Self {
+        let start = Handles { memory: notify::stored_memory(), ..Handles::default() };
+        Self { start, ..Self::default() }
+    }
+
+    /// Of a daemon whose supervisor is at the other end of standard input. From here on the end of
+    /// the supervisor, and its word, end the node.
+    ///
+    /// # Errors
+    ///
+    /// Standard input is no such thing.
+    pub(crate) fn supervised(stopper: Stopper) -> io::Result<Self> {
+        let channel = Channel::new(io::stdin().as_fd().try_clone_to_owned()?);
+        let first = channel.receive(Some(ANSWER_MAX))?;
+        let first = first.ok_or(io::ErrorKind::UnexpectedEof)?;
+        if !matches!(first.kind, Kind::Start | Kind::Restart) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let channel = Arc::new(channel);
+        let is_gone = Arc::new(sync::AtomicBool::new(false));
+        let (say_held, held) = queue();
+        let (reading, gone) = (Arc::clone(&channel), Arc::clone(&is_gone));
+        let read = move || {
+            loop {
+                match reading.receive(None) {
+                    Ok(Some(message)) if message.kind == Kind::Held => drop(say_held.send(())),
+                    Ok(Some(message)) if message.kind == Kind::Stop => stopper.stop(),
+                    Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            gone.store(true, sync::Ordering::Release);
+            stopper.stop();
+        };
+        let thread = std::thread::Builder::new().name("farrow-channel".into());
+        thread.stack_size(STACK_BYTES).spawn(read)?;
+        Ok(Self {
+            start: first.handles,
+            is_restart: first.kind == Kind::Restart,
+            supervisor: Some(Supervised { channel, held, is_gone }),
+        })
+    }
+
+    /// Does this daemon go on where another one of the same supervisor was killed?
+    pub(crate) fn is_restart(&self) -> bool {
+        self.is_restart
+    }
+
+    /// Has the supervisor ended? Then this daemon ends too, as if it had been killed.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        let supervisor = self.supervisor.as_ref();
+        supervisor.is_some_and(|one| one.is_gone.load(sync::Ordering::Acquire))
+    }
+
+    /// What the daemon begins with.
+    pub(crate) fn take_start(&mut self) -> Handles {
+        std::mem::take(&mut self.start)
+    }
+
+    /// Gives what must outlive this daemon to who holds it, and lets others find the memory. The
+    /// daemon before this one, if it is there, ends then.
+    ///
+    /// # Errors
+    ///
+    /// The supervisor has ended or does not answer.
+    pub(crate) fn ready(
+        &self,
+        handles: &Handles,
+        predecessor: Option<&UnixStream>,
+    ) -> Result<(), NodeError> {
+        let Some(Supervised { channel, held, .. }) = &self.supervisor else {
+            if let Some(lock) = &handles.lock {
+                Holder::own(handles.memory.as_ref()).publish(lock);
+            }
+            if let Some(predecessor) = predecessor {
+                upgrade::confirm(predecessor);
+            }
+            Notifier::from_environment().ready(handles.memory.as_ref());
+            return Ok(());
+        };
+        let sent = channel.send_with(Kind::Ready, handles, predecessor);
+        sent.map_err(failed("tell the supervisor"))?;
+        held.recv_timeout(ANSWER_MAX)
+            .map_err(|error| failed("the supervisor's answer")(io::Error::other(error)))
+    }
+
+    /// The node has ended by order: nothing is to be kept. A supervisor says so itself.
+    pub(crate) fn ended(&self) {
+        if self.supervisor.is_none() {
+            Notifier::from_environment().forget();
+        }
+    }
+}
+
+impl Holder {
+    /// This process.
+    pub(super) fn own(memory: Option<&HeldMemory>) -> Self {
+        let memory = memory.filter(|memory| memory.is_nameless());
+        let memory = memory.and_then(|memory| {
+            let [control, data] = memory.fds().map(|fd| u32::try_from(fd.as_raw_fd()));
+            Some((control.ok()?, data.ok()?))
+        });
+        Self { pid: std::process::id(), memory }
+    }
+}

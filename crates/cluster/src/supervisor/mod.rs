@@ -1,0 +1,232 @@
+//! The supervisor: a small process that holds a node's memory, listening socket and lock, and runs
+//! the daemon as its child.
+//!
+//! When the daemon is killed, or crashes, the supervisor starts it again and gives it all of that, so
+//! that nothing is lost and no client is refused. When the supervisor is killed, the daemon ends: who
+//! kills the process that he started wants the node to end. So memory without a name lives exactly
+//! as long as these two, and those who map it.
+
+mod again;
+mod channel;
+mod custody;
+mod notify;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use again::Again;
+pub(crate) use channel::Handles;
+use channel::{Channel, Kind, Message};
+pub(crate) use custody::Custody;
+use notify::Notifier;
+
+use crate::lock::Holder;
+use crate::node::{NodeError, NodeOptions, failed};
+use crate::{paths, upgrade};
+
+/// A daemon that dies sooner than this after it served dies of what it finds, not of what comes.
+const QUICK: Duration = Duration::from_secs(1);
+
+/// After so many quick deaths in a row another start would end the same way.
+const QUICK_MAX: u32 = 5;
+
+/// Pause before the start after the second quick death; each further one doubles it.
+const PAUSE_FIRST: Duration = Duration::from_millis(50);
+
+/// Runs a node with these options in a process of its own until it ends. Returns its exit code;
+/// `None`: this program cannot be started again by its own command line, which has to end with
+/// `arguments`.
+///
+/// # Errors
+///
+/// The system refuses what it takes.
+pub(crate) fn supervise(
+    arguments: &[OsString],
+    options: &NodeOptions,
+    say: fn(&str),
+) -> Result<Option<i32>, NodeError> {
+    let Some(again) = Again::find(arguments) else {
+        return Ok(None);
+    };
+    let (signals, raised) = UnixStream::pair().map_err(failed("a pair of sockets"))?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let raised = raised.try_clone().map_err(failed("a signal handler"))?;
+        signal_hook::low_level::pipe::register(signal, raised)
+            .map_err(failed("a signal handler"))?;
+    }
+    let handles = Handles { memory: notify::stored_memory(), ..Handles::default() };
+    let supervisor = Supervisor {
+        again,
+        handles,
+        signals,
+        options,
+        notifier: Notifier::from_environment(),
+        say,
+        was_ready: false,
+        is_stopping: false,
+        quick_deaths: 0,
+    };
+    supervisor.run().map(Some)
+}
+
+struct Supervisor<'a> {
+    again: Again,
+    handles: Handles,
+    signals: UnixStream,
+    options: &'a NodeOptions,
+    notifier: Notifier,
+    say: fn(&str),
+    /// Has a daemon of this supervisor ever served?
+    was_ready: bool,
+    is_stopping: bool,
+    quick_deaths: u32,
+}
+
+impl Supervisor<'_> {
+    fn run(mut self) -> Result<i32, NodeError> {
+        loop {
+            let (mut child, channel) = self.again.start().map_err(failed("start the daemon"))?;
+            let kind = if self.was_ready { Kind::Restart } else { Kind::Start };
+            // One that has ended already is seen below.
+            let _ = channel.send_with(kind, &self.handles, None);
+            if self.is_stopping {
+                let _ = channel.send(Kind::Stop);
+            }
+            let served = self.attend(&channel)?.map(|since| since.elapsed());
+            let status = child.wait().map_err(failed("wait for the daemon"))?;
+            if let Some(code) = self.verdict(status, served) {
+                return Ok(code);
+            }
+            self.pause();
+        }
+    }
+
+    /// Listens to the daemon until it ends. Returns when it began to serve.
+    fn attend(&mut self, channel: &Channel) -> Result<Option<Instant>, NodeError> {
+        let mut since = None;
+        loop {
+            let mut both = [
+                PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
+                PollFd::new(&self.signals, PollFlags::IN),
+            ];
+            match poll(&mut both, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(failed("poll")(error.into())),
+            }
+            let [of_daemon, of_signals] = both.map(|one| !one.revents().is_empty());
+            if of_signals {
+                self.note_signal();
+                let _ = channel.send(Kind::Stop);
+            }
+            if !of_daemon {
+                continue;
+            }
+            match channel.receive(None) {
+                Ok(Some(message)) if message.kind == Kind::Ready => {
+                    self.take(message);
+                    since = Some(Instant::now());
+                    // What was sent is held, and whoever waits for it may go.
+                    let _ = channel.send(Kind::Held);
+                }
+                Ok(Some(message)) => tracing::warn!(?message, "out of turn"),
+                Ok(None) | Err(_) => return Ok(since),
+            }
+        }
+    }
+
+    /// From here on the daemon may die: all that it needs is here.
+    fn take(&mut self, message: Message) {
+        let Message { handles, predecessor, .. } = message;
+        let is_new = !self.was_ready;
+        self.handles = handles;
+        self.was_ready = true;
+        if let Some(lock) = &self.handles.lock {
+            Holder::own(self.handles.memory.as_ref()).publish(lock);
+        }
+        if let Some(predecessor) = &predecessor {
+            upgrade::confirm(predecessor);
+        }
+        if is_new {
+            self.notifier.ready(self.handles.memory.as_ref());
+        }
+    }
+
+    fn note_signal(&mut self) {
+        let _ = self.signals.read(&mut [0; 16]);
+        if !self.is_stopping {
+            self.notifier.stopping();
+        }
+        self.is_stopping = true;
+    }
+
+    /// The exit code of the node, unless the daemon is to be started again.
+    fn verdict(&mut self, status: ExitStatus, served: Option<Duration>) -> Option<i32> {
+        if status.success() {
+            self.notifier.forget();
+            return Some(0);
+        }
+        let by_signal = status.signal();
+        let code = status.code().or(by_signal.map(|signal| 128 + signal)).unwrap_or(1);
+        let how = match by_signal {
+            Some(signal) => format!("was killed by signal {signal}"),
+            None => format!("ended with exit code {code}"),
+        };
+        if self.is_stopping && by_signal.is_some() {
+            self.clear();
+        }
+        if self.is_stopping || (!self.was_ready && by_signal.is_none()) {
+            return Some(code);
+        }
+        if !self.was_ready && self.options.is_upgrade {
+            // The one before it takes everything back.
+            (self.say)(&format!("farrow node: the daemon {how} before it followed the other one"));
+            return Some(1);
+        }
+        let is_quick = served.is_none_or(|served| served < QUICK);
+        self.quick_deaths = if is_quick { self.quick_deaths + 1 } else { 0 };
+        if self.quick_deaths >= QUICK_MAX {
+            (self.say)(&format!(
+                "farrow node: the daemon {how}; it ended {QUICK_MAX} times within {} s of its start: \
+                 giving up",
+                QUICK.as_secs()
+            ));
+            self.clear();
+            return Some(1);
+        }
+        (self.say)(&format!("farrow node: the daemon {how}: starting it again"));
+        None
+    }
+
+    /// What a daemon that ends in order takes away by itself.
+    fn clear(&self) {
+        if self.handles.lock.is_none() {
+            return;
+        }
+        let socket = &self.options.socket;
+        let metrics = self.options.metrics.as_ref().and_then(|it| it.path(socket));
+        let lock = paths::lock_of(socket);
+        for path in [Some(socket.clone()), metrics, Some(lock)].into_iter().flatten() {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Waits before the next start, unless the node is to end.
+    fn pause(&mut self) {
+        let Some(doublings) = self.quick_deaths.checked_sub(2) else {
+            return;
+        };
+        let wait = Timespec::try_from(PAUSE_FIRST * 2_u32.pow(doublings.min(QUICK_MAX))).ok();
+        let mut signals = [PollFd::new(&self.signals, PollFlags::IN)];
+        if matches!(poll(&mut signals, wait.as_ref()), Ok(1..)) {
+            self.note_signal();
+        }
+    }
+}

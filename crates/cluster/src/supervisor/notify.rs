@@ -1,0 +1,105 @@
+//! The protocol of systemd: it is told when the node serves, and keeps the descriptors of memory
+//! that has no name, so that a restart of supervisor and daemon together adopts it
+//! (`sd_notify(3)`, `sd_pid_notify_with_fds(3)`, `sd_listen_fds(3)`).
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use farrow_memory::{HeldMemory, take_inherited};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, sendmsg, socket_with,
+};
+
+/// By these names systemd keeps the sections.
+const NAMES: [&str; 2] = ["farrow-control", "farrow-data"];
+
+/// Tells a service manager, if there is one.
+#[derive(Debug)]
+pub(crate) struct Notifier {
+    /// The path of its socket; after an `@` an abstract name.
+    address: Option<OsString>,
+}
+
+impl Notifier {
+    pub(crate) fn from_environment() -> Self {
+        Self { address: std::env::var_os("NOTIFY_SOCKET").filter(|path| !path.is_empty()) }
+    }
+
+    /// The node serves; memory without a name is to be kept for the next start.
+    pub(crate) fn ready(&self, memory: Option<&HeldMemory>) {
+        if let Some(memory) = memory.filter(|memory| memory.is_nameless()) {
+            for (name, fd) in NAMES.iter().zip(memory.fds()) {
+                self.tell(&format!("FDSTORE=1\nFDNAME={name}\nFDPOLL=0"), Some(fd));
+            }
+        }
+        self.tell("READY=1", None);
+    }
+
+    /// The node ends by order.
+    pub(crate) fn stopping(&self) {
+        self.tell("STOPPING=1", None);
+    }
+
+    /// The memory is given back: a later start is to begin anew.
+    pub(crate) fn forget(&self) {
+        for name in NAMES {
+            self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None);
+        }
+    }
+
+    fn tell(&self, words: &str, fd: Option<BorrowedFd<'_>>) {
+        let Some(address) = &self.address else {
+            return;
+        };
+        if let Err(error) = send(address.as_bytes(), words, fd) {
+            tracing::warn!(%error, words, "the service manager is not told");
+        }
+    }
+}
+
+fn send(address: &[u8], words: &str, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let address = match address.split_first() {
+        Some((b'@', name)) => SocketAddrUnix::new_abstract_name(name)?,
+        _ => SocketAddrUnix::new(address)?,
+    };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &address)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds: Vec<BorrowedFd<'_>> = fd.into_iter().collect();
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    // A manager that reads nothing is not waited for.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(&socket, &[IoSlice::new(words.as_bytes())], &mut control, flags)?;
+    Ok(())
+}
+
+/// Memory that the service manager kept for this process from an earlier life, if it did.
+pub(crate) fn stored_memory() -> Option<HeldMemory> {
+    let text = |name: &str| std::env::var(name).ok();
+    if text("LISTEN_PID")?.parse() != Ok(std::process::id()) {
+        return None;
+    }
+    let count: u32 = text("LISTEN_FDS")?.parse().ok()?;
+    let names = text("LISTEN_FDNAMES").unwrap_or_default();
+    let fds = take_inherited(count)
+        .inspect_err(|error| tracing::warn!(%error, count, "LISTEN_FDS"))
+        .ok()?;
+    let (mut control, mut data): (Option<OwnedFd>, Option<OwnedFd>) = (None, None);
+    for (name, fd) in names.split(':').zip(fds) {
+        match NAMES.iter().position(|one| *one == name) {
+            Some(0) => control = Some(fd),
+            Some(_) => data = Some(fd),
+            None => tracing::warn!(name, "a descriptor that a node has no use for"),
+        }
+    }
+    HeldMemory::new(control?, data?)
+        .inspect_err(|error| tracing::warn!(%error, "memory kept by the service manager"))
+        .ok()
+}

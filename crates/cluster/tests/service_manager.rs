@@ -1,0 +1,164 @@
+//! The protocol of systemd: a node says when it serves, and its memory is kept for the next start.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::supervised::{children, is_there, kill};
+use common::{PATIENCE, bytes_of, client_at, wait_for};
+use farrow::Value;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+/// Plays the service manager.
+struct Manager {
+    dir: tempfile::TempDir,
+    socket: UnixDatagram,
+    /// What it keeps, by name.
+    stored: Vec<(String, OwnedFd)>,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { dir, socket, stored: Vec::new() }
+    }
+
+    fn at(&self) -> std::path::PathBuf {
+        self.dir.path().join("n.sock")
+    }
+
+    /// Starts the node as a service, with what is stored as descriptors from 3 on.
+    fn start(&self, more: &[&str]) -> Child {
+        let mut script = String::from("LISTEN_PID=$$; export LISTEN_PID; exec \"$0\" \"$@\"");
+        for (number, (_, fd)) in self.stored.iter().enumerate() {
+            let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+            script = format!("exec {}<>{path}; {script}", number + 3);
+        }
+        let names: Vec<&str> = self.stored.iter().map(|(name, _)| name.as_str()).collect();
+        Command::new("/bin/sh")
+            .arg("-c")
+            .arg(script)
+            .arg(env!("CARGO_BIN_EXE_farrowd"))
+            .args(["--memory", "8M", "--socket"])
+            .arg(self.at())
+            .args(more)
+            .env("NOTIFY_SOCKET", self.dir.path().join("notify"))
+            .env("LISTEN_FDS", names.len().to_string())
+            .env("LISTEN_FDNAMES", names.join(":"))
+            .env_remove("FARROW_MEMORY_DIR")
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap()
+    }
+
+    /// The next message; descriptors that come with it are stored.
+    fn message(&mut self) -> String {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let count = recvmsg(&self.socket, into, &mut control, flags).unwrap().bytes;
+        let text = String::from_utf8(bytes[..count].to_vec()).unwrap();
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                assert!(text.lines().any(|line| line == "FDSTORE=1"), "{text}");
+                let name = name.expect("a name").to_owned();
+                self.stored.extend(fds.map(|fd| (name.clone(), fd)));
+            }
+        }
+        if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
+            self.stored.retain(|(stored, _)| Some(stored.as_str()) != name);
+        }
+        text
+    }
+
+    fn wait_ready(&mut self) {
+        while self.message() != "READY=1" {}
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.stored.iter().map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+fn kill_all(mut node: Child) {
+    let daemons = children(node.id());
+    node.kill().unwrap();
+    node.wait().unwrap();
+    for daemon in daemons {
+        kill(daemon);
+        wait_for("its end", || (!is_there(daemon)).then_some(())).unwrap();
+    }
+}
+
+/// With `is_ours` there is a supervisor of Farrow's; without, the service manager starts the daemon
+/// again by itself.
+fn memory_is_kept(is_ours: bool) {
+    let more: &[&str] = if is_ours { &[] } else { &["--unsupervised"] };
+    let mut manager = Manager::new();
+    let mut node = manager.start(more);
+    manager.wait_ready();
+    assert_eq!(manager.names(), ["farrow-control", "farrow-data"]);
+    let client = client_at(&manager.at());
+    client.put(&Value::Bytes(&bytes_of(1, 100_000)), Some("kept")).unwrap();
+    for _ in 0..2 {
+        // All that the node consists of; only the manager's descriptors are left, and a client.
+        kill_all(node);
+        node = manager.start(more);
+        manager.wait_ready();
+        assert_eq!(client.stats().unwrap().node.adopted, 1);
+        let kept = client.get(&"kept".into(), Duration::ZERO).unwrap().view().unwrap();
+        assert_eq!(&kept[..], &bytes_of(1, 100_000)[..]);
+        // It is told of them again, and has them once.
+        manager.stored.truncate(2);
+    }
+    // After an end in order there is nothing to adopt.
+    client.shut_down_node().unwrap();
+    assert!(node.wait().unwrap().success());
+    wait_for("the word that nothing is to be kept", || {
+        manager.message();
+        manager.stored.is_empty().then_some(())
+    })
+    .unwrap();
+    node = manager.start(&[]);
+    manager.wait_ready();
+    assert_eq!(client_at(&manager.at()).stats().unwrap().node.adopted, 0);
+    kill_all(node);
+}
+
+#[test]
+fn memory_without_a_name_is_kept_by_the_service_manager_when_all_processes_are_killed() {
+    memory_is_kept(true);
+}
+
+#[test]
+fn a_service_manager_can_be_the_only_supervisor() {
+    memory_is_kept(false);
+}
+
+#[test]
+fn what_is_no_memory_of_a_node_is_not_adopted() {
+    let mut manager = Manager::new();
+    let file = tempfile::tempfile().unwrap();
+    for name in ["farrow-control", "farrow-data"] {
+        manager.stored.push((name.to_owned(), file.try_clone().unwrap().into()));
+    }
+    manager.stored.push(("other".to_owned(), file.into()));
+    let node = manager.start(&[]);
+    manager.wait_ready();
+    assert_eq!(client_at(&manager.at()).stats().unwrap().node.adopted, 0);
+    kill_all(node);
+}

@@ -1,0 +1,189 @@
+//! `--upgrade` of a node of two processes by another one: whichever of the four is killed, at
+//! whichever moment, one pair serves afterwards, with all that was there.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::supervised::{Supervised, children, is_there, kill, runs_at};
+use common::{Daemon, assert_balanced, bytes_of, client_at, wait_for};
+use farrow::{Client, Value};
+
+const OBJECTS: u64 = 20;
+
+fn fill(client: &Client) {
+    for seed in 0..OBJECTS {
+        let bytes = bytes_of(seed, 1 + seed as usize * 5000);
+        client.put(&Value::Bytes(&bytes), Some(&format!("o{seed}"))).unwrap();
+    }
+}
+
+fn assert_whole(client: &Client, what: &str) {
+    for seed in 0..OBJECTS {
+        let there = client.get(&format!("o{seed}").as_str().into(), Duration::ZERO);
+        let there = there.unwrap_or_else(|error| panic!("{what}: {error}")).view().unwrap();
+        assert_eq!(&there[..], &bytes_of(seed, 1 + seed as usize * 5000)[..], "{what}");
+    }
+    assert_balanced(&client.stats().unwrap());
+}
+
+/// Another node that is to take over, with its own supervisor.
+fn follow(node: &Supervised) -> Child {
+    let prefix = node.ledger.prefix();
+    let mut command = match prefix.split_first() {
+        None => Command::new(env!("CARGO_BIN_EXE_farrowd")),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(env!("CARGO_BIN_EXE_farrowd"));
+            command
+        }
+    };
+    command.arg("--socket").arg(&node.node.socket).args(["--memory", "16M", "--upgrade"]);
+    command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn().unwrap()
+}
+
+#[test]
+fn a_node_with_a_supervisor_is_upgraded_without_loss() {
+    let mut node = Supervised::start("upgrade", "16M", &[]);
+    let client = node.client();
+    fill(&client);
+    for _ in 0..3 {
+        let old = node.daemon();
+        node.node.upgrade();
+        assert_ne!(node.daemon(), old);
+        assert_eq!(client.stats().unwrap().node.pid, node.daemon());
+        assert_whole(&client, "upgraded");
+        node.kill_daemon();
+        assert_whole(&client, "upgraded, and killed");
+    }
+    client.shut_down_node().unwrap();
+    assert!(node.node.wait_end().success());
+    drop(client);
+    node.wait_empty("the memory of an upgraded node");
+}
+
+/// One pair is left, and it serves: its supervisor. `None`: nothing is left.
+fn settle(node: &Supervised, what: &str) -> Option<u32> {
+    let pair = wait_for("one pair, or nothing", || match runs_at(&node.node.socket)[..] {
+        [] => Some(None),
+        [one, other] => {
+            let pair = [(one, other), (other, one)].into_iter();
+            let mut pair = pair.filter(|(first, second)| children(*first) == [*second]);
+            pair.next().map(Some)
+        }
+        _ => None,
+    });
+    let (supervisor, daemon) =
+        pair.unwrap_or_else(|| panic!("{what}: {:?} are left", runs_at(&node.node.socket)))?;
+    let client = client_at(&node.node.socket);
+    assert_eq!(client.stats().unwrap().node.pid, daemon, "{what}");
+    Some(supervisor)
+}
+
+/// Moments of the kill, from the start of the new node on: it serves after some 15 ms. All of them
+/// with `FARROW_KILLS`.
+fn delays_us() -> Vec<u64> {
+    match std::env::var_os("FARROW_KILLS") {
+        Some(_) => (0..20).map(|step| step * 2_000).collect(),
+        None => vec![0, 5_000, 10_000, 17_000],
+    }
+}
+
+#[test]
+fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
+    let (mut old_went_on, mut new_went_on) = (0, 0);
+    for victim in ["old supervisor", "old daemon", "new supervisor", "new daemon"] {
+        for delay_us in delays_us() {
+            let what = format!("{victim} killed after {delay_us} us");
+            let mut node = Supervised::start("kills", "16M", &[]);
+            let client = node.client();
+            fill(&client);
+            let (old, daemon) = (node.supervisor(), node.daemon());
+            let mut new = follow(&node);
+            std::thread::sleep(Duration::from_micros(delay_us));
+            match victim {
+                "old supervisor" => kill(old),
+                "old daemon" => kill(daemon),
+                "new supervisor" => kill(new.id()),
+                _ => children(new.id()).into_iter().for_each(kill),
+            }
+            // The supervisor of the pair that ends is waited for, so that it is gone.
+            wait_for("an end", || {
+                let has_new_ended = new.try_wait().unwrap().is_some();
+                (has_new_ended || !node.node.is_running()).then_some(())
+            })
+            .unwrap_or_else(|| panic!("{what}: both pairs are there"));
+            let Some(supervisor) = settle(&node, &what) else {
+                // It was killed when the upgrade was over, and with it the node.
+                assert_eq!(victim, "new supervisor", "{what}: nothing is left");
+                assert!(node.node.wait_end().success(), "{what}: the old one was not told");
+                drop(client);
+                let _ = new.wait();
+                node.wait_empty(&what);
+                continue;
+            };
+            let is_new = supervisor == new.id();
+            *(if is_new { &mut new_went_on } else { &mut old_went_on }) += 1;
+            // Killed before it was asked, the old supervisor was the node.
+            if victim != "old supervisor" || client.stats().is_ok() {
+                assert_whole(&client, &what);
+            }
+            drop(client);
+            client_at(&node.node.socket).shut_down_node().unwrap();
+            wait_for("the end of all", || {
+                let _ = new.try_wait();
+                let _ = node.node.is_running();
+                runs_at(&node.node.socket).is_empty().then_some(())
+            })
+            .unwrap();
+            let _ = node.node.wait_end();
+            let _ = new.wait();
+            node.wait_empty(&what);
+        }
+    }
+    eprintln!("the old pair went on {old_went_on} times, the new one {new_went_on} times");
+    assert!(old_went_on > 0);
+}
+
+/// What a node of the version before has: memory with a name where nodes put it then, and a lock that
+/// says nothing.
+#[test]
+fn memory_of_an_earlier_version_is_adopted_and_upgraded_where_it_lies() {
+    let mut node = Daemon::start_anywhere("16M", &["--keep"]);
+    let client = node.client();
+    fill(&client);
+    let lock = node.dir.path().join("n.sock.lock");
+    std::fs::File::options().write(true).open(&lock).unwrap().set_len(0).unwrap();
+    node.remove_argument("--keep");
+    node.upgrade();
+    assert_eq!(client.stats().unwrap().node.adopted, OBJECTS);
+    let memory = client.stats().unwrap().node.memory;
+    assert!(!memory.contains("without a name"), "{memory}");
+    // Its end in order takes a place away that nobody named.
+    node.kill9();
+    node.restart();
+    assert_whole(&client, "killed and started again");
+    client.shut_down_node().unwrap();
+    assert!(node.wait_end().success());
+    assert_eq!(std::fs::read_dir(node.dir.path()).unwrap().count(), 0);
+}
+
+/// A socket that somebody left, with nobody behind it, is no node to follow.
+#[test]
+fn with_nobody_there_an_upgrade_is_a_start() {
+    let dir = tempfile::Builder::new().prefix("farrow-test-").tempdir_in("/dev/shm").unwrap();
+    let socket = dir.path().join("n.sock");
+    drop(UnixListener::bind(&socket).unwrap());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farrowd"));
+    command.arg("--socket").arg(&socket).args(["--memory", "8M", "--upgrade"]);
+    let mut node = command.stderr(Stdio::null()).spawn().unwrap();
+    let client = client_at(&socket);
+    assert_eq!(client.stats().unwrap().node.adopted, 0);
+    client.shut_down_node().unwrap();
+    assert!(node.wait().unwrap().success());
+    assert!(!is_there(node.id()));
+}

@@ -1,0 +1,281 @@
+//! The descriptors of a region that a process holds so that its memory stays, and the kernel's
+//! account of who holds or maps it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::files::{self, FileShape, Usage, system};
+use super::passed::{PassedFabric, PassedParts};
+use super::{CoherenceClass, FabricKind};
+use crate::error::FabricError;
+use crate::units::{Geometry, Length, Section, page_bytes};
+
+/// Both sections of a region, open for reading and writing, without the lock of its home. The
+/// memory lives at least as long as this.
+#[derive(Debug)]
+pub struct HeldMemory {
+    control: OwnedFd,
+    data: OwnedFd,
+}
+
+/// For messages: the files have no path that leads to them.
+fn described() -> &'static Path {
+    Path::new("held memory")
+}
+
+impl HeldMemory {
+    /// From descriptors that another process of this user passed on.
+    ///
+    /// # Errors
+    /// [`FabricError::NotMappable`] or [`FabricError::NotPrivate`] if they are no files of a
+    /// region, [`FabricError::WrongMode`] if they cannot write, [`FabricError::BadGeometry`].
+    pub fn new(control: OwnedFd, data: OwnedFd) -> Result<Self, FabricError> {
+        for (fd, section) in [(&control, Section::Control), (&data, Section::Data)] {
+            check_file(fd.as_fd(), described())?;
+            files::check_mode(fd.as_fd(), section, true)?;
+        }
+        let held = Self { control, data };
+        held.geometry()?;
+        Ok(held)
+    }
+
+    /// Opens them a second time and marks control as held: the mark is the kernel's word, for
+    /// [`is_lent`], that a process with these descriptors lives.
+    pub(super) fn reopen(
+        control: BorrowedFd<'_>,
+        data: BorrowedFd<'_>,
+    ) -> Result<Self, FabricError> {
+        let again = |fd| files::reopen(fd, described(), OFlags::RDWR);
+        let held = Self { control: again(control)?, data: again(data)? };
+        files::mark_held(held.control.as_fd(), described())?;
+        Ok(held)
+    }
+
+    /// Opens what another process of this user holds, by its process id and the numbers of its
+    /// descriptors. That the process is the one that was meant is for the caller to see by the
+    /// uid of the region.
+    ///
+    /// # Errors
+    /// The process is gone or another user's, or the descriptors are no files of a region.
+    pub fn of_process(pid: u32, control: u32, data: u32) -> Result<Self, FabricError> {
+        let open = |number: u32| {
+            let path = PathBuf::from(format!("/proc/{pid}/fd/{number}"));
+            // Without the effects of opening whatever else it may be: a pipe, a device.
+            let flags = OFlags::PATH | OFlags::CLOEXEC;
+            let seen = rustix::fs::open(&path, flags, Mode::empty())
+                .map_err(|errno| system("open", &path, errno))?;
+            check_file(seen.as_fd(), &path)?;
+            files::reopen(seen.as_fd(), &path, OFlags::RDWR)
+        };
+        Self::new(open(control)?, open(data)?)
+    }
+
+    /// Another pair of descriptors of the same open files.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { control: self.control.try_clone()?, data: self.data.try_clone()? })
+    }
+
+    /// The descriptors: control, data.
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.control.as_fd(), self.data.as_fd()]
+    }
+
+    /// Has no path led to it from the start, or does none any more?
+    #[must_use]
+    pub fn is_nameless(&self) -> bool {
+        rustix::fs::fstat(&self.control).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    /// How long the sections are.
+    ///
+    /// # Errors
+    /// [`FabricError::BadGeometry`].
+    pub fn geometry(&self) -> Result<Geometry, FabricError> {
+        let length = |fd: &OwnedFd| -> Result<Length, FabricError> {
+            let stat =
+                rustix::fs::fstat(fd).map_err(|errno| system("fstat", described(), errno))?;
+            let length = Length(u64::try_from(stat.st_size).unwrap_or(0));
+            if !length.0.is_multiple_of(page_bytes()) {
+                let page = page_bytes();
+                let what = "file length";
+                return Err(FabricError::BadGeometry { what, bytes: length.0, page });
+            }
+            Ok(length)
+        };
+        let geometry = Geometry { control: length(&self.control)?, data: length(&self.data)? };
+        files::check_geometry(geometry, 0)?;
+        Ok(geometry)
+    }
+
+    /// The region as another node passes it to clients: they write in what its home grants.
+    ///
+    /// # Errors
+    /// As [`PassedFabric::new`].
+    pub fn join(&self) -> Result<PassedFabric, FabricError> {
+        let again = |fd: &OwnedFd, mode| files::reopen(fd.as_fd(), described(), mode);
+        PassedFabric::new(PassedParts {
+            kind: FabricKind::Shm,
+            coherence: CoherenceClass::Coherent,
+            geometry: self.geometry()?,
+            control_read: again(&self.control, OFlags::RDONLY)?,
+            control_file_offset: 0,
+            data_read: again(&self.data, OFlags::RDONLY)?,
+            data_write: Some(again(&self.data, OFlags::RDWR)?),
+            data_file_offset: 0,
+        })
+    }
+}
+
+/// Regular, in memory, this user's, and closed to others.
+fn check_file(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
+    let is_regular = matches!(files::shape_of(fd, path)?, FileShape::Regular(_));
+    if !is_regular || !files::is_tmpfs(fd) {
+        let reason = "it is no file in memory".to_owned();
+        return Err(FabricError::NotMappable { path: path.to_owned(), reason });
+    }
+    files::check_private(fd, path)
+}
+
+/// Whether a process of the node that lends this region lives, by a descriptor of its control
+/// section. `None`: the system cannot say.
+#[must_use]
+pub fn is_lent(control: BorrowedFd<'_>) -> Option<bool> {
+    files::is_locked(control).ok()
+}
+
+/// Whether anybody serves, holds, opens or maps a file. What cannot be known counts as use.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn is_in_use(path: &Path) -> io::Result<bool> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    if files::is_locked(file.as_fd()).unwrap_or(false) {
+        return Ok(true);
+    }
+    Ok(match files::usage(file.as_fd()) {
+        Usage::Alone => false,
+        Usage::Shared => true,
+        Usage::Unknown => {
+            let stat = rustix::fs::fstat(&file)?;
+            is_seen_in_proc(stat.st_dev, stat.st_ino)
+        }
+    })
+}
+
+/// Whether a process maps or opens an inode, as far as `/proc` shows it to this user.
+fn is_seen_in_proc(device: u64, inode: u64) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    let own = std::process::id().to_string();
+    let device_text =
+        format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
+    let inode_text = inode.to_string();
+    processes.flatten().any(|process| {
+        let name = process.file_name();
+        let is_process = name.to_str().is_some_and(|name| name.bytes().all(|b| b.is_ascii_digit()));
+        if !is_process || name.to_str() == Some(own.as_str()) {
+            return false;
+        }
+        let maps = fs::read(process.path().join("maps")).unwrap_or_default();
+        let is_mapped = String::from_utf8_lossy(&maps).lines().any(|line| {
+            let mut words = line.split_ascii_whitespace().skip(3);
+            words.next() == Some(&device_text) && words.next() == Some(&inode_text)
+        });
+        let fds = fs::read_dir(process.path().join("fd"));
+        is_mapped
+            || fds.into_iter().flatten().flatten().any(|fd| {
+                fs::metadata(fd.path()).is_ok_and(|it| it.dev() == device && it.ino() == inode)
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::Fabric;
+    use crate::fabric::shm::ShmFabric;
+    use crate::mapping::Mapping;
+
+    const GEOMETRY: Geometry = Geometry { control: Length(1 << 20), data: Length(4 << 20) };
+
+    #[test]
+    fn held_memory_is_adopted_and_the_kernel_says_whether_it_is_lent() {
+        let home = ShmFabric::nameless_in(Path::new("/dev/shm"), GEOMETRY).unwrap();
+        let held = home.hold().unwrap();
+        assert!(held.is_nameless());
+        let watcher = held.join().unwrap();
+        let control = watcher.read_fd(Section::Control).0;
+        rustix::io::pwrite(home.write_fd(Section::Data).unwrap().0, b"kept", 8).unwrap();
+        assert!(
+            matches!(ShmFabric::adopt(&held), Err(FabricError::Locked { .. })),
+            "one home at a time"
+        );
+        drop(home);
+        assert_eq!(is_lent(control), Some(true), "it is held");
+        let next = ShmFabric::adopt(&held).unwrap();
+        drop(held);
+        assert_eq!(is_lent(control), Some(true), "it has a home");
+        let mut bytes = [0; 4];
+        rustix::io::pread(next.read_fd(Section::Data).0, &mut bytes, 8).unwrap();
+        assert_eq!(&bytes, b"kept");
+        assert_eq!(next.geometry(), GEOMETRY);
+        drop(next);
+        assert_eq!(is_lent(control), Some(false), "who only joins does not lend");
+    }
+
+    #[test]
+    fn what_is_no_region_is_not_opened_from_a_process() {
+        let pid = std::process::id();
+        let (read, _write) = std::io::pipe().unwrap();
+        let number =
+            |fd: &dyn AsFd| u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&fd.as_fd())).unwrap();
+        let pipe = number(&read);
+        assert!(matches!(
+            HeldMemory::of_process(pid, pipe, pipe),
+            Err(FabricError::NotMappable { .. })
+        ));
+        assert!(matches!(HeldMemory::of_process(pid, 9999, 9999), Err(FabricError::System { .. })));
+        let home = ShmFabric::nameless_in(Path::new("/dev/shm"), GEOMETRY).unwrap();
+        let held = home.hold().unwrap();
+        let [control, data] = held.fds();
+        let again = HeldMemory::of_process(pid, number(&control), number(&data)).unwrap();
+        assert_eq!(again.geometry().unwrap(), GEOMETRY);
+    }
+
+    #[test]
+    fn a_file_is_in_use_while_it_is_locked_open_or_mapped() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, vec![0; 4096]).unwrap();
+        assert!(!is_in_use(&path).unwrap());
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+        assert!(is_in_use(&path).unwrap(), "open");
+        let mapping = Mapping::of_file(file.as_fd(), 0, Length(4096), false).unwrap();
+        drop(file);
+        assert!(is_in_use(&path).unwrap(), "mapped");
+        drop(mapping);
+        assert!(!is_in_use(&path).unwrap());
+        let stat = rustix::fs::stat(&path).unwrap();
+        // By the second way, this process does not count.
+        assert!(!is_seen_in_proc(stat.st_dev, stat.st_ino));
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .stdin(fs::File::open(&path).unwrap())
+            .spawn()
+            .unwrap();
+        assert!(is_seen_in_proc(stat.st_dev, stat.st_ino));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
