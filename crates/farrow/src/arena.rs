@@ -10,6 +10,7 @@ use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
 use crate::error::Error;
+use crate::interrupt::suspend;
 use crate::session::{Session, lock};
 
 /// Objects up to this size share pages; larger ones have pages of their own, which wastes less
@@ -45,6 +46,8 @@ impl Arena {
     /// Room for `bytes`, rounded up to whole lines.
     pub(crate) fn take(&self, session: &Session, bytes: u64) -> Result<Span, Error> {
         let length = bytes.max(1).next_multiple_of(BLOCK_BYTES);
+        // The node is asked under the lock.
+        let _quiet = suspend();
         let mut state = lock(&self.state);
         if state.end - state.next < length {
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);

@@ -149,6 +149,10 @@ pub enum Error {
         /// The version in which they came.
         version: u64,
     },
+    /// The call was cancelled while it waited, and nothing has changed: see
+    /// [`interrupt`](crate::interrupt).
+    #[error("the call was interrupted while it waited")]
+    Interrupted,
     /// The bytes that should describe an object do not.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
@@ -224,6 +228,7 @@ impl From<LinkError> for Error {
             LinkError::Timeout { socket, waited_ms } => {
                 Self::Timeout { what: format!("the node at {}", socket.display()), waited_ms }
             }
+            LinkError::Interrupted { .. } => Self::Interrupted,
             LinkError::Refused(error) => error.into(),
             error => Self::Protocol(error.to_string()),
         }
@@ -263,6 +268,7 @@ impl From<WireError> for Error {
             WireError::NotFound { what } => Self::NotFound { what },
             WireError::Invalid(reason) => Self::InvalidArgument(reason),
             WireError::Denied(reason) => Self::PermissionDenied(reason),
+            WireError::Cancelled => Self::Interrupted,
             error => Self::Protocol(error.to_string()),
         }
     }

@@ -26,6 +26,7 @@ mod plain;
 mod pool;
 mod reference;
 mod shim;
+mod waiting;
 mod warm;
 mod writer;
 

@@ -66,6 +66,7 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Confirm { .. }
         | RequestBody::ConfirmEarlier
         | RequestBody::Reclaim
+        | RequestBody::Cancel { .. }
         | RequestBody::Goodbye => Need::Nothing,
     }
 }

@@ -43,6 +43,7 @@ impl RequestBody {
             Self::SetRule(_) => "set_rule",
             Self::RemoveRule { .. } => "remove_rule",
             Self::Rules => "rules",
+            Self::Cancel { .. } => "cancel",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! fuzzers drive the very same code.
 
 mod admission;
+mod cancel;
 pub mod cluster;
 mod convert;
 mod evict;

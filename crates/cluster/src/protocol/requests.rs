@@ -126,6 +126,7 @@ impl NodeState {
             | RequestBody::Evict { .. }
             | RequestBody::Restore { .. }
             | RequestBody::Sync { .. }
+            | RequestBody::Cancel { .. }
             | RequestBody::Goodbye
             | RequestBody::Listen(_)
             | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),

@@ -183,6 +183,9 @@ pub enum WireError {
         /// What is wrong with the file.
         reason: String,
     },
+    /// The client cancelled the request while it waited.
+    #[error("the request was cancelled")]
+    Cancelled,
 }
 
 /// What an error says of those who come first.

@@ -186,6 +186,13 @@ pub enum RequestBody {
         /// Its name.
         node: String,
     },
+    /// Ends the wait of an earlier request of this connection. If that request still waits, its
+    /// answer is [`WireError::Cancelled`](super::WireError::Cancelled) and nothing has changed.
+    /// If it was answered before, nothing happens.
+    Cancel {
+        /// The number of that request.
+        seq: u64,
+    },
 }
 
 /// Who speaks.
