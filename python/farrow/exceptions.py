@@ -8,6 +8,7 @@ the numbers; where a program may want them, they are attributes as well.
 from __future__ import annotations
 
 from threading import BrokenBarrierError as ThreadBarrierBroken
+from typing import TYPE_CHECKING
 
 __all__ = [
     "AlreadyExists",
@@ -15,6 +16,7 @@ __all__ = [
     "CutOff",
     "Disconnected",
     "FarrowError",
+    "InternalError",
     "InvalidArgument",
     "InvalidDescriptor",
     "LimitReached",
@@ -250,3 +252,25 @@ class UnsupportedType(InvalidArgument, TypeError):
 
 class ProtocolError(FarrowError):
     """Client and node do not speak the same version, or one of them broke the rules."""
+
+
+if TYPE_CHECKING:
+
+    class InternalError(FarrowError, RuntimeError):
+        """A defect of Farrow: its native part panicked.
+
+        The message says what happened there.  The client can be used on; please report it.
+        """
+
+else:
+    # The class that the extension module raises for a panic, wherever it happens.  The library
+    # that makes it derives it from BaseException, which no `except Exception` catches.
+    from farrow._native import InternalError
+
+    InternalError.__bases__ = (RuntimeError, FarrowError)
+    InternalError.__name__ = InternalError.__qualname__ = "InternalError"
+    InternalError.__module__ = __name__
+    InternalError.__doc__ = """A defect of Farrow: its native part panicked.
+
+    The message says what happened there.  The client can be used on; please report it.
+    """

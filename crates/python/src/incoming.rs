@@ -3,6 +3,7 @@
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::shim::{self, Class};
 use arrow_buffer::Buffer;
+use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::arrow::foreign_buffer;
@@ -154,8 +155,14 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
             FFI_ArrowSchema::from_raw(capsule(&schema, c"arrow_schema")?),
         )
     };
-    let is_batch = schema_moved.format() == "+s" && is_tabular(object)?;
-    array((array_moved, schema_moved), is_batch)
+    // arrow-rs reads the format of a structure that was consumed before with a panic.
+    // SAFETY: a library that speaks the Arrow PyCapsule interface made the structure.
+    let field = unsafe { ffi_schema(&schema_moved) };
+    let field = field.map_err(|error| invalid_argument(error.to_string()))?;
+    let is_batch = matches!(field.data_type(), DataType::Struct(_)) && is_tabular(object)?;
+    // SAFETY: as above.
+    let imported = unsafe { convert::import_array_as(array_moved, field, is_batch) };
+    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
