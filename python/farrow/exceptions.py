@@ -14,6 +14,7 @@ __all__ = [
     "AlreadyExists",
     "BarrierBroken",
     "CutOff",
+    "DamagedFile",
     "Disconnected",
     "FarrowError",
     "InternalError",
@@ -244,6 +245,23 @@ class NotGranted(PermissionDenied):
 
 class InvalidArgument(FarrowError, ValueError):
     """An argument has a value that makes no sense here, such as a name of 300 bytes."""
+
+
+class DamagedFile(FarrowError, ValueError):
+    """A saved file is not as it was written, or is no such file; nothing of it was used.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: str = ""
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str]]:
+        return DamagedFile, (str(self), self.path)
 
 
 class UnsupportedType(InvalidArgument, TypeError):

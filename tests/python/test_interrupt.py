@@ -17,9 +17,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import LIMIT_SECONDS, wait_until
 
 import farrow
+from conftest import LIMIT_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,7 +305,8 @@ client.put(b"x", "afterwards")
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdin is not None and child.stdout is not None
+    assert child.stdin is not None
+    assert child.stdout is not None
     assert child.stdout.readline() == "connected\n"
     node.kill9()
     child.stdin.write("\n")
