@@ -22,6 +22,7 @@ pub enum FarrowStatus {
     Panic = 12,
     NodeLost = 13,
     CutOff = 14,
+    Interrupted = 15,
 }
 
 impl From<&Error> for FarrowStatus {
@@ -38,6 +39,7 @@ impl From<&Error> for FarrowStatus {
             Error::InvalidArgument(_) => FarrowStatus::InvalidArgument,
             Error::NodeLost { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,
+            Error::Interrupted => FarrowStatus::Interrupted,
             Error::Protocol(_) => FarrowStatus::Protocol,
             _ => FarrowStatus::System,
         }

@@ -1,6 +1,8 @@
 //! Chunked arrays and tables as `ArrowArrayStream`.
 
-use super::{FFI_ArrowArrayStream, contained, export_schema, import_array, import_schema, struct_of_batch};
+use super::{
+    FFI_ArrowArrayStream, contained, export_schema, import_array, import_schema, struct_of_batch,
+};
 use crate::ArrowObject;
 use crate::error::{ImportError, SchemaError};
 use crate::schema::SchemaNode;
