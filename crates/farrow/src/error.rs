@@ -288,6 +288,13 @@ impl From<DescribeError> for Error {
 
 impl From<MapError> for Error {
     fn from(error: MapError) -> Self {
+        if let MapError::TooManyMaps { used, limit } = error {
+            let what = format!(
+                "memory maps in this process, {used} of vm.max_map_count ({limit}): write fewer \
+                 small pieces at a time, let go of some, or raise it"
+            );
+            return Self::TooMany { what, max: limit };
+        }
         Self::System { what: "map the region", reason: error.to_string() }
     }
 }
