@@ -249,9 +249,26 @@ class Client:
         call also succeeds while the node is being restarted.
 
         Args:
-            obj: pyarrow Table, RecordBatch, Array or ChunkedArray; anything with
-                ``__arrow_c_array__`` or ``__arrow_c_stream__`` (polars, pandas 3, DuckDB results);
-                a numpy array of any type without Python objects; bytes-like.
+            obj: what comes back as the same kind, or as the kind of Arrow's that it stands for:
+
+                =============================================  ==================================
+                put                                            get
+                =============================================  ==================================
+                pyarrow Table, RecordBatch, Array,             the same
+                ChunkedArray, Tensor
+                ``numpy.ndarray`` (``memmap``) of any type     ``numpy.ndarray``
+                without Python objects
+                bytes, bytearray, mmap, pyarrow.Buffer,        ``pyarrow.Buffer``
+                flat buffers of single bytes (memoryview,
+                ctypes)
+                ``__arrow_c_stream__``: RecordBatchReader,     Table; of one column
+                polars, pandas 3, DuckDB results               ChunkedArray
+                ``__arrow_c_array__``                          Array; with columns RecordBatch
+                =============================================  ==================================
+
+                All else is refused, with what to put instead: buffers of other items
+                (``array.array``, typed memoryviews, ctypes arrays), masked arrays and other
+                subclasses of numpy's, Arrow scalars, schemas and sparse tensors, torch tensors.
             name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its
                 seal is no event.
             metadata: labels that are listed with it; 4096 bytes in all.

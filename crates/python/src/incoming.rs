@@ -14,7 +14,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyMemoryView, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyCapsule, PyMemoryView, PyModule, PyTuple, PyType};
 use std::ffi::CStr;
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
@@ -213,7 +213,21 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     if pointer.is_null() { Err(PyErr::fetch(object.py())) } else { Ok(pointer.cast()) }
 }
 
+/// Tensors, and what exports its bytes. Bytes come back as bytes: what would lose its kind that way is
+/// refused.
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = object.py();
+    if !object.is_instance_of::<PyByteArray>() {
+        let kinds = KINDS
+            .get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?
+            .bind(py);
+        if kinds.call_method1(intern!(py, "is_tensor"), (object,))?.is_truthy()? {
+            let parts = kinds.call_method1(intern!(py, "take_apart_tensor"), (object,))?;
+            return Numpy::pinned(&parts);
+        }
+        kinds.call_method1(intern!(py, "check_bytes"), (object,))?;
+    }
     bytes_of(object)?.map(Incoming::Bytes).ok_or_else(|| unsupported_object(object))
 }
 
@@ -294,7 +308,11 @@ impl Numpy {
     }
 
     fn take_apart(&self, array: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-        let parts = self.take_apart.bind(array.py()).call1((array,))?;
+        Self::pinned(&self.take_apart.bind(array.py()).call1((array,))?)
+    }
+
+    /// What `take_apart` says of an array, and its items, kept.
+    fn pinned(parts: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         let (dtype, item_bytes, shape, fortran, keep, address, size): (
             String,
             u64,
