@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from farrow._types import BufferLocation, NodeInfo, Target
 from farrow.events import Subscription
+from farrow.exceptions import InternalError
 from farrow.huge import Partition, Schema
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "GraphPlan",
     "GraphSegment",
     "HugeTable",
+    "InternalError",
     "LabArena",
     "ObjectRef",
     "Writer",
@@ -38,6 +40,7 @@ __all__ = [
     "lab_methods",
     "lab_profile",
     "node_main",
+    "panic_on_purpose",
     "survey",
 ]
 
@@ -989,3 +992,6 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
         length on), and "steps": for each size in "bytes" the ways to "publish", "refresh" and
         "write", with their nanoseconds; these are None where there was one way only.
     """
+
+def panic_on_purpose(text: str) -> None:
+    """Panic: for the test that a panic is an ``InternalError``."""

@@ -389,10 +389,10 @@ impl Link {
         let undo = undo.clone();
         let deadline = Instant::now() + CANCEL_PATIENCE;
         // One that does not answer in this time is abandoned, and its answer undone when it comes.
-        if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call }) {
-            if let Some(body) = undo.after(reply) {
-                self.tell(body);
-            }
+        if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call })
+            && let Some(body) = undo.after(reply)
+        {
+            self.tell(body);
         }
         LinkError::Interrupted { waited_ms: millis_since(started) }
     }
