@@ -53,7 +53,8 @@ pub(crate) fn changed(before: usize, after: usize) {
 /// Whether small buffers should be copied rather than protected where they lie.
 #[must_use]
 pub fn are_maps_scarce() -> bool {
-    ARE_SCARCE.load(Ordering::Relaxed)
+    // With few ranges of ours nobody looks again, and protecting some more costs little.
+    ARE_SCARCE.load(Ordering::Relaxed) && RANGES.load(Ordering::Relaxed) >= FIRST_LOOK
 }
 
 /// Whether this process may have more maps.
