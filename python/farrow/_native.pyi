@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from farrow._types import BufferLocation, NodeInfo, Target
 from farrow.events import Subscription
+from farrow.exceptions import InternalError
 from farrow.huge import Partition, Schema
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "GraphPlan",
     "GraphSegment",
     "HugeTable",
+    "InternalError",
     "LabArena",
     "ObjectRef",
     "Writer",
@@ -39,6 +41,7 @@ __all__ = [
     "lab_profile",
     "leftovers",
     "node_main",
+    "panic_on_purpose",
     "survey",
 ]
 
@@ -253,9 +256,26 @@ class Client:
         call also succeeds while the node is being restarted.
 
         Args:
-            obj: pyarrow Table, RecordBatch, Array or ChunkedArray; anything with
-                ``__arrow_c_array__`` or ``__arrow_c_stream__`` (polars, pandas 3, DuckDB results);
-                a numpy array of any type without Python objects; bytes-like.
+            obj: what comes back as the same kind, or as the kind of Arrow's that it stands for:
+
+                =============================================  ==================================
+                put                                            get
+                =============================================  ==================================
+                pyarrow Table, RecordBatch, Array,             the same
+                ChunkedArray, Tensor
+                ``numpy.ndarray`` (``memmap``) of any type     ``numpy.ndarray``
+                without Python objects
+                bytes, bytearray, mmap, pyarrow.Buffer,        ``pyarrow.Buffer``
+                flat buffers of single bytes (memoryview,
+                ctypes)
+                ``__arrow_c_stream__``: RecordBatchReader,     Table; of one column
+                polars, pandas 3, DuckDB results               ChunkedArray
+                ``__arrow_c_array__``                          Array; with columns RecordBatch
+                =============================================  ==================================
+
+                All else is refused, with what to put instead: buffers of other items
+                (``array.array``, typed memoryviews, ctypes arrays), masked arrays and other
+                subclasses of numpy's, Arrow scalars, schemas and sparse tensors, torch tensors.
             name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its
                 seal is no event.
             metadata: labels that are listed with it; 4096 bytes in all.
@@ -1020,3 +1040,6 @@ def lab_profile(*, measure: bool = False, keep: bool = False) -> dict[str, Any]:
         length on), and "steps": for each size in "bytes" the ways to "publish", "refresh" and
         "write", with their nanoseconds; these are None where there was one way only.
     """
+
+def panic_on_purpose(text: str) -> None:
+    """Panic: for the test that a panic is an ``InternalError``."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from farrow import _kinds
 from farrow.exceptions import InvalidDescriptor, UnsupportedType
 
 __all__ = ["build", "take_apart"]
@@ -24,6 +25,12 @@ def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any,
         raise UnsupportedType(
             "a masked array would lose its mask: put pyarrow.array(a.data, mask=a.mask)"
         )
+    if type(array) not in (np.ndarray, np.memmap):
+        kind = type(array)
+        raise UnsupportedType(
+            f"a {kind.__module__}.{kind.__qualname__} would come back as a plain numpy array: put "
+            "numpy.asarray(it), if nothing else of it matters"
+        )
     dtype = array.dtype
     text = _text(dtype)
     flags = array.flags
@@ -34,9 +41,12 @@ def take_apart(array: np.ndarray) -> tuple[str, int, tuple[int, ...], bool, Any,
     return text, dtype.itemsize, array.shape, fortran, array, address, array.nbytes
 
 
-def build(buffer: Any, text: str, shape: tuple[int, ...], fortran: bool) -> np.ndarray:
-    """The array over a read-only buffer; it is read-only, and keeps the buffer."""
-    return np.ndarray(shape, _dtype(text), buffer, order="F" if fortran else "C")
+def build(buffer: Any, text: str, shape: tuple[int, ...], fortran: bool) -> Any:
+    """The array, or the tensor, over a read-only buffer; it is read-only, and keeps the buffer."""
+    is_tensor = text.startswith(_kinds.TENSOR)
+    dtype = _dtype(_kinds.read_text(text)[0] if is_tensor else text)
+    array = np.ndarray(shape, dtype, buffer, order="F" if fortran else "C")
+    return _kinds.build_tensor(text, array) if is_tensor else array
 
 
 @lru_cache(maxsize=1024)

@@ -8,13 +8,16 @@ the numbers; where a program may want them, they are attributes as well.
 from __future__ import annotations
 
 from threading import BrokenBarrierError as ThreadBarrierBroken
+from typing import TYPE_CHECKING
 
 __all__ = [
     "AlreadyExists",
     "BarrierBroken",
     "CutOff",
+    "DamagedFile",
     "Disconnected",
     "FarrowError",
+    "InternalError",
     "InvalidArgument",
     "InvalidDescriptor",
     "LimitReached",
@@ -280,9 +283,48 @@ class InvalidArgument(FarrowError, ValueError):
     """An argument has a value that makes no sense here, such as a name of 300 bytes."""
 
 
+class DamagedFile(FarrowError, ValueError):
+    """A saved file is not as it was written, or is no such file; nothing of it was used.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: str = ""
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
+
+    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str, str]]:
+        return DamagedFile, (str(self), self.path)
+
+
 class UnsupportedType(InvalidArgument, TypeError):
     """This kind of Python object cannot be put, or named as a target."""
 
 
 class ProtocolError(FarrowError):
     """Client and node do not speak the same version, or one of them broke the rules."""
+
+
+if TYPE_CHECKING:
+
+    class InternalError(FarrowError, RuntimeError):
+        """A defect of Farrow: its native part panicked.
+
+        The message says what happened there.  The client can be used on; please report it.
+        """
+
+else:
+    # The class that the extension module raises for a panic, wherever it happens.  The library
+    # that makes it derives it from BaseException, which no `except Exception` catches.
+    from farrow._native import InternalError
+
+    InternalError.__bases__ = (RuntimeError, FarrowError)
+    InternalError.__name__ = InternalError.__qualname__ = "InternalError"
+    InternalError.__module__ = __name__
+    InternalError.__doc__ = """A defect of Farrow: its native part panicked.
+
+    The message says what happened there.  The client can be used on; please report it.
+    """

@@ -28,7 +28,7 @@ struct ArrowArrayStream;
 struct ArrowSchema;
 
 /* Grows when a function is added, changes when one changes. */
-#define FARROW_API_VERSION 2
+#define FARROW_API_VERSION 3
 
 typedef struct FarrowClient FarrowClient; /* a connection to one node */
 typedef struct FarrowObject FarrowObject; /* a sealed object that is held: it stays readable */
@@ -51,7 +51,8 @@ typedef enum FarrowStatus {
   FARROW_PANIC = 12,  /* a defect of Farrow; the message says where */
   FARROW_NODE_LOST = 13, /* the node in whose memory it lies, or is to lie, cannot be reached */
   FARROW_CUT_OFF = 14,   /* the node does not reach most of its cluster: it makes no names */
-  FARROW_NODE_UNREACHABLE = 15 /* the node lives; its memory cannot be mapped from here */
+  FARROW_NODE_UNREACHABLE = 15, /* the node lives; its memory cannot be mapped from here */
+  FARROW_INTERRUPTED = 16 /* the call was interrupted while it waited; nothing has changed */
 } FarrowStatus;
 
 typedef enum FarrowKind {
@@ -75,6 +76,30 @@ const char *farrow_last_error(void);
 
 /* Write the 32 hexadecimal digits of an id and a zero byte. */
 void farrow_id_to_hex(const FarrowObjectId *id, char text[33]);
+
+/* ---- interruption ----------------------------------------------------------------------- */
+
+/* Nonzero: end the call that waits. */
+typedef int (*FarrowInterruptCheck)(void *data);
+
+/* Say what ends calls of this thread while they wait. An interrupted call returns
+ * FARROW_INTERRUPTED within a tenth of a second and leaves everything as it was: the node forgets
+ * the request, and the client can be used as before.
+ *
+ * Without this call no signal ends a wait: handlers run, and the call goes on for the rest of its
+ * time, as system calls do with SA_RESTART.
+ *
+ * `check`, if not NULL, is called with `data` some twenty times a second by the thread that waits,
+ * with no lock held: let a handler set a `volatile sig_atomic_t`, and return that. No signal is
+ * missed that way. `check` may call Farrow; it must not throw or jump out.
+ *
+ * `on_signal`, if not 0, ends a wait when a handler runs on this thread while it waits, as EINTR
+ * does, whether or not the handler was set with SA_RESTART. As with EINTR, a signal that comes just
+ * before the wait does not end it.
+ *
+ * Calls that change something and take one round trip (put of what there is room for, seal,
+ * delete) are not interrupted. NULL and 0 undo the setting. */
+FarrowStatus farrow_set_interrupt(FarrowInterruptCheck check, void *data, int on_signal);
 
 /* ---- connection ------------------------------------------------------------------------- */
 

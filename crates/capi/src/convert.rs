@@ -52,6 +52,22 @@ pub unsafe fn import_array(
     // SAFETY: the caller's promise.
     let field = unsafe { ffi::import_schema(schema) }.map_err(refused)?;
     // SAFETY: the caller's promise.
+    unsafe { import_array_as(array, field, is_batch) }
+}
+
+/// As [`import_array`], of a schema that was read already.
+///
+/// # Safety
+/// As [`import_array`]; the array is of the type that `field` says.
+///
+/// # Errors
+/// As [`import_array`].
+pub unsafe fn import_array_as(
+    array: FFI_ArrowArray,
+    field: SchemaNode,
+    is_batch: bool,
+) -> Result<Imported, Error> {
+    // SAFETY: the caller's promise.
     let data = unsafe { ffi::import_array(array, &field) }.map_err(refused)?;
     if !is_batch {
         return Ok(Imported::Array(field, data));

@@ -1,6 +1,7 @@
 //! The last error of each thread, and the guard that every function of the interface runs in.
 
 use crate::FarrowStatus;
+use crate::interrupt::interruptible;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -45,7 +46,7 @@ fn remember(status: FarrowStatus, text: &str) {
 
 /// Run the body of a C function: no panic leaves it, and its error is remembered.
 pub(crate) fn guard(body: impl FnOnce() -> Result<(), Failure>) -> FarrowStatus {
-    match catch_unwind(AssertUnwindSafe(body)) {
+    match catch_unwind(AssertUnwindSafe(|| interruptible(body))) {
         Ok(Ok(())) => FarrowStatus::Ok,
         Ok(Err(failure)) => {
             let status = failure.status();
@@ -89,4 +90,21 @@ pub extern "C" fn farrow_last_error_code() -> FarrowStatus {
 #[unsafe(no_mangle)]
 pub extern "C" fn farrow_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().1.as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::panic)] // on purpose
+    fn a_panic_is_a_status_with_its_text_and_the_next_call_works() {
+        assert_eq!(guard(|| panic!("on {}", "purpose")), FarrowStatus::Panic);
+        // SAFETY: the text is never NULL and ends with zero.
+        let text = unsafe { std::ffi::CStr::from_ptr(farrow_last_error()) };
+        assert_eq!(text.to_str(), Ok("a defect of Farrow: panic on purpose"));
+        assert_eq!(guard_or(7, || panic!("again")), 7);
+        assert_eq!(farrow_last_error_code(), FarrowStatus::Panic);
+        assert_eq!(guard(|| Ok(())), FarrowStatus::Ok);
+    }
 }

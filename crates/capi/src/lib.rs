@@ -10,6 +10,7 @@
 pub mod convert;
 mod error;
 mod handles;
+mod interrupt;
 mod object;
 pub mod pool;
 mod put;
@@ -23,7 +24,7 @@ pub use put::FarrowWriter;
 pub use status::FarrowStatus;
 
 /// The version of `farrow.h` this crate implements: `FARROW_API_VERSION` there.
-pub const API_VERSION: u32 = 2;
+pub const API_VERSION: u32 = 3;
 
 /// The version of `farrow.h` this library implements.
 #[unsafe(no_mangle)]

@@ -23,6 +23,7 @@ pub enum FarrowStatus {
     NodeLost = 13,
     CutOff = 14,
     NodeUnreachable = 15,
+    Interrupted = 16,
 }
 
 impl From<&Error> for FarrowStatus {
@@ -43,6 +44,7 @@ impl From<&Error> for FarrowStatus {
             Error::NodeLost { .. } => FarrowStatus::NodeLost,
             Error::CutOff { .. } => FarrowStatus::CutOff,
             Error::NodeUnreachable { .. } => FarrowStatus::NodeUnreachable,
+            Error::Interrupted => FarrowStatus::Interrupted,
             Error::Protocol(_) => FarrowStatus::Protocol,
             _ => FarrowStatus::System,
         }

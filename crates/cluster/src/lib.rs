@@ -11,6 +11,7 @@ mod config;
 mod endpoint;
 pub mod farrowd;
 mod fnv;
+pub mod interrupt;
 pub mod leftovers;
 pub mod link;
 pub mod listener;

@@ -16,11 +16,16 @@ use farrow_memory::sync;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 
+use crate::interrupt::{self, Interrupt, Pace};
 use crate::server::SPIN;
 use crate::wire::{
     self, FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, Welcome,
     WireError,
 };
+
+mod undo;
+
+use undo::Undo;
 
 /// A read or write returns after this time at the latest, to look at the deadline.
 const SLICE: Duration = Duration::from_millis(50);
@@ -31,6 +36,17 @@ const READ_BYTES: usize = 8 << 10;
 
 /// A queue that grew beyond this is not kept.
 const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// A cancelled call waits this long for the daemon to say that the request is withdrawn: a hundred
+/// round trips, and with the slice before it less than the tenth of a second that a person notices.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(40);
+
+/// A thread that waits for another one to read looks for signals this often, where signals end its
+/// wait.
+const SIGNAL_PIECE: Duration = Duration::from_millis(10);
+
+/// Requests whose late answers are to be undone: more than a client can have waiting at a node.
+const ABANDONED_MAX: usize = 8192;
 
 /// Requests that a stopped daemon has not taken yet are kept up to this many bytes.
 const UNSENT_BYTES_MAX: usize = 8 << 20;
@@ -74,6 +90,12 @@ pub enum LinkError {
         /// How long it had.
         waited_ms: u64,
     },
+    /// The thread was told not to wait any more, and the request was withdrawn.
+    #[error("interrupted after {waited_ms} ms")]
+    Interrupted {
+        /// How long it had waited.
+        waited_ms: u64,
+    },
     /// The daemon said no.
     #[error(transparent)]
     Refused(#[from] WireError),
@@ -106,6 +128,19 @@ struct Receiving {
     has_reader: bool,
     input: Vec<u8>,
     dead: Option<String>,
+    /// Requests that nobody waits for any more, and how to undo what a late answer brings.
+    abandoned: BTreeMap<u64, Undo>,
+    /// What to tell the daemon to undo late answers that came.
+    undoing: Vec<RequestBody>,
+}
+
+/// One call.
+struct Call<'a> {
+    seq: u64,
+    undo: Undo,
+    started: Instant,
+    deadline: Instant,
+    interrupt: Option<&'a Interrupt>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -164,6 +199,8 @@ impl Link {
         let stream = UnixStream::connect(socket).map_err(closed)?;
         stream.set_read_timeout(Some(SLICE)).map_err(closed)?;
         stream.set_write_timeout(Some(SLICE)).map_err(closed)?;
+        // A first place that is not waited for would be this process's until it ends.
+        let is_first_hello = matches!(&body, RequestBody::Hello(hello) if hello.resume.is_none());
         let link = Self {
             socket: socket.to_owned(),
             stream,
@@ -179,7 +216,13 @@ impl Link {
             error => error,
         };
         link.send(0, body, deadline).map_err(unwelcome)?;
-        let (reply, descriptors) = link.receive_first(deadline).map_err(unwelcome)?;
+        let received = link.receive_first(deadline);
+        if is_first_hello
+            && matches!(received, Err(LinkError::Timeout { .. } | LinkError::Interrupted { .. }))
+        {
+            link.tell(RequestBody::Goodbye);
+        }
+        let (reply, descriptors) = received.map_err(unwelcome)?;
         Ok((link, reply.body?, descriptors))
     }
 
@@ -189,14 +232,37 @@ impl Link {
     ///
     /// See [`LinkError`]. After `Closed` every further call fails the same way.
     pub fn call(&self, body: RequestBody, deadline: Instant) -> Result<ReplyBody, LinkError> {
+        self.call_unless(None, body, deadline)
+    }
+
+    /// As [`Self::call`], unless the thread is told not to wait any more. Then the request is
+    /// withdrawn: if its answer was on the way, what it brought is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::call`]; [`LinkError::Interrupted`].
+    pub fn call_unless(
+        &self,
+        interrupt: Option<&Interrupt>,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<ReplyBody, LinkError> {
         let started = Instant::now();
         let seq = self.next_seq.fetch_add(1, sync::Ordering::Relaxed);
+        let undo = Undo::of(&body);
         lock(&self.receiving).waiting.insert(seq);
-        if let Err(error) = self.send(seq, body, deadline) {
-            lock(&self.receiving).waiting.remove(&seq);
-            return Err(error);
+        match self.send(seq, body, deadline) {
+            Ok(()) => self.receive(Call { seq, undo, started, deadline, interrupt }),
+            Err(error) => {
+                let mut state = lock(&self.receiving);
+                if matches!(error, LinkError::Timeout { .. }) {
+                    // A part of it went out, and the rest will.
+                    state.abandon(seq, undo);
+                }
+                state.waiting.remove(&seq);
+                Err(error)
+            }
         }
-        self.receive(seq, started, deadline)
     }
 
     /// Tells and does not wait; the answer is dropped when it comes. False when the daemon has
@@ -244,12 +310,10 @@ impl Link {
         result
     }
 
-    fn receive(
-        &self,
-        seq: u64,
-        started: Instant,
-        deadline: Instant,
-    ) -> Result<ReplyBody, LinkError> {
+    fn receive(&self, call: Call<'_>) -> Result<ReplyBody, LinkError> {
+        let Call { seq, started, deadline, interrupt, .. } = call;
+        let ends_on_signal = interrupt.is_some_and(Interrupt::ends_on_signal);
+        let mut pace = Pace::new();
         let mut state = lock(&self.receiving);
         loop {
             if let Some(reply) = state.replies.remove(&seq) {
@@ -263,30 +327,79 @@ impl Link {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                state.waiting.remove(&seq);
+                state.abandon(seq, call.undo);
                 return Err(self.timeout(started));
             }
-            if state.has_reader {
+            let mut had_signal = false;
+            if state.has_reader && ends_on_signal {
+                drop(state);
+                had_signal = !interrupt::sleep_until_signal(left.min(SIGNAL_PIECE));
+                state = lock(&self.receiving);
+            } else if state.has_reader {
                 let waited = self.arrived.wait_timeout(state, left.min(SLICE));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                (state, had_signal) = self.read_for_all(state);
+            }
+            let Some(interrupt) = interrupt.filter(|_| had_signal || pace.is_due()) else {
                 continue;
-            }
-            state.has_reader = true;
-            let mut input = std::mem::take(&mut state.input);
+            };
+            // The check runs code of the user, so not under the lock.
             drop(state);
-            let read = self.read_some(&mut input);
-            state = lock(&self.receiving);
-            state.has_reader = false;
-            if let Err(reason) = read.and_then(|()| hand_out(&mut state, &mut input)) {
-                state.dead.get_or_insert(reason);
+            if (had_signal && ends_on_signal) || interrupt.is_up() {
+                interrupt.end();
+                return Err(self.cancel(call));
             }
-            state.input = input;
-            self.arrived.notify_all();
+            state = lock(&self.receiving);
         }
     }
 
-    /// Reads once, for at most [`SLICE`]; the error is a reason to call the link dead.
-    fn read_some(&self, input: &mut Vec<u8>) -> Result<(), String> {
+    /// Takes the part of the reader once. True: a signal ended the read.
+    fn read_for_all<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Receiving>,
+    ) -> (MutexGuard<'a, Receiving>, bool) {
+        state.has_reader = true;
+        let mut input = std::mem::take(&mut state.input);
+        drop(state);
+        let read = self.read_some(&mut input);
+        let mut state = lock(&self.receiving);
+        state.has_reader = false;
+        let had_signal = matches!(read, Ok(true));
+        if let Err(reason) = read.and_then(|_| hand_out(&mut state, &mut input)) {
+            state.dead.get_or_insert(reason);
+        }
+        state.input = input;
+        self.arrived.notify_all();
+        if !state.undoing.is_empty() {
+            let undoing = std::mem::take(&mut state.undoing);
+            drop(state);
+            for body in undoing {
+                self.tell(body);
+            }
+            state = lock(&self.receiving);
+        }
+        (state, had_signal)
+    }
+
+    /// Withdraws a request, and waits a moment to hear that nothing came of it.
+    fn cancel(&self, call: Call<'_>) -> LinkError {
+        let Call { seq, started, ref undo, .. } = call;
+        self.tell(RequestBody::Cancel { seq });
+        let undo = undo.clone();
+        let deadline = Instant::now() + CANCEL_PATIENCE;
+        // One that does not answer in this time is abandoned, and its answer undone when it comes.
+        if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call })
+            && let Some(body) = undo.after(reply)
+        {
+            self.tell(body);
+        }
+        LinkError::Interrupted { waited_ms: millis_since(started) }
+    }
+
+    /// Reads once, for at most [`SLICE`]. True: a signal ended it. The error is a reason to call the
+    /// link dead.
+    fn read_some(&self, input: &mut Vec<u8>) -> Result<bool, String> {
         let mut bytes = [0; READ_BYTES];
         let read = match self.read_at_once(&mut bytes) {
             None => (&self.stream).read(&mut bytes),
@@ -296,9 +409,9 @@ impl Link {
             Ok(0) => Err("the node went away".to_owned()),
             Ok(count) => {
                 input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
-                Ok(())
+                Ok(false)
             }
-            Err(error) if is_pause(&error) => Ok(()),
+            Err(error) if is_pause(&error) => Ok(error.kind() == io::ErrorKind::Interrupted),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -323,9 +436,16 @@ impl Link {
     /// The first reply, with which the descriptors come.
     fn receive_first(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
         let started = Instant::now();
+        let interrupt = interrupt::current();
+        let mut pace = Pace::new();
         let mut input = Vec::new();
         let mut descriptors = Vec::new();
         loop {
+            if let Some(interrupt) = interrupt.as_ref().filter(|_| pace.is_due())
+                && interrupt.is_up()
+            {
+                return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+            }
             if let Some((reply, used)) = wire::decode::<Reply>(&input)? {
                 input.drain(..used);
                 lock(&self.receiving).input = input;
@@ -352,7 +472,15 @@ impl Link {
                         }
                     }
                 }
-                Err(error) if is_pause(&error) && Instant::now() < deadline => {}
+                Err(error) if is_pause(&error) && Instant::now() < deadline => {
+                    let ends = |one: &&Interrupt| one.ends_on_signal();
+                    if error.kind() == io::ErrorKind::Interrupted
+                        && let Some(interrupt) = interrupt.as_ref().filter(ends)
+                    {
+                        interrupt.end();
+                        return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+                    }
+                }
                 Err(error) if is_pause(&error) => return Err(self.timeout(started)),
                 Err(error) => return Err(self.die(&error.to_string())),
             }
@@ -372,9 +500,22 @@ impl Link {
     }
 
     fn timeout(&self, started: Instant) -> LinkError {
-        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        LinkError::Timeout { socket: self.socket.clone(), waited_ms }
+        LinkError::Timeout { socket: self.socket.clone(), waited_ms: millis_since(started) }
     }
+}
+
+impl Receiving {
+    /// Nobody waits for this answer any more.
+    fn abandon(&mut self, seq: u64, undo: Undo) {
+        self.waiting.remove(&seq);
+        if undo.is_needed() && self.abandoned.len() < ABANDONED_MAX {
+            self.abandoned.insert(seq, undo);
+        }
+    }
+}
+
+fn millis_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Gives each whole reply to the one who waits for it.
@@ -386,6 +527,10 @@ fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
                 used += bytes;
                 if state.waiting.remove(&reply.seq) {
                     state.replies.insert(reply.seq, reply.body);
+                } else if let Some(undo) = state.abandoned.remove(&reply.seq)
+                    && let Ok(body) = reply.body
+                {
+                    state.undoing.extend(undo.after(body));
                 }
             }
             Ok(None) => break Ok(()),

@@ -10,6 +10,7 @@ use farrow_memory::{Alias, Length, Offset, Span, page_bytes};
 use farrow_store::BLOCK_BYTES;
 
 use crate::error::Error;
+use crate::interrupt::suspend;
 use crate::room::Demand;
 use crate::session::{Session, lock};
 
@@ -65,6 +66,8 @@ impl Arena {
         fresh: impl FnOnce(u64) -> Result<Span, Error>,
     ) -> Result<Span, Error> {
         let length = lines(bytes);
+        // The node is asked under the lock.
+        let _quiet = suspend();
         let mut state = lock(&self.state);
         if state.end - state.next < length {
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);

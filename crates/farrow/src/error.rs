@@ -194,6 +194,10 @@ pub enum Error {
         /// The version in which they came.
         version: u64,
     },
+    /// The call was cancelled while it waited, and nothing has changed: see
+    /// [`interrupt`](crate::interrupt).
+    #[error("the call was interrupted while it waited")]
+    Interrupted,
     /// The bytes that should describe an object do not.
     #[error("invalid descriptor: {0}")]
     InvalidDescriptor(String),
@@ -280,6 +284,7 @@ impl From<LinkError> for Error {
             LinkError::Timeout { socket, waited_ms } => {
                 Self::Timeout { what: format!("the node at {}", socket.display()), waited_ms }
             }
+            LinkError::Interrupted { .. } => Self::Interrupted,
             LinkError::Refused(error) => error.into(),
             error => Self::Protocol(error.to_string()),
         }
@@ -328,6 +333,7 @@ impl From<WireError> for Error {
             WireError::NotFound { what } => Self::NotFound { what },
             WireError::Invalid(reason) => Self::InvalidArgument(reason),
             WireError::Denied(reason) => Self::PermissionDenied(reason),
+            WireError::Cancelled => Self::Interrupted,
             error => Self::Protocol(error.to_string()),
         }
     }
@@ -347,6 +353,13 @@ impl From<DescribeError> for Error {
 
 impl From<MapError> for Error {
     fn from(error: MapError) -> Self {
+        if let MapError::TooManyMaps { used, limit } = error {
+            let what = format!(
+                "memory maps in this process, {used} of vm.max_map_count ({limit}): write fewer \
+                 small pieces at a time, let go of some, or raise it"
+            );
+            return Self::TooMany { what, max: limit };
+        }
         Self::System { what: "map the region", reason: error.to_string() }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use farrow_cluster::wire::WireSpan;
-use farrow_memory::{Length, Offset, Span, page_bytes};
+use farrow_memory::{Length, MapError, Offset, Span, page_bytes};
 use farrow_store::{Run, SpaceAllocator};
 
 use crate::error::Error;
@@ -249,20 +249,34 @@ impl Extents {
         if spans.is_empty() || !session.is_own_process() {
             return;
         }
-        if self.is_writable {
-            for span in spans {
-                if let Err(error) = session.region.make_read_only(*span) {
-                    // Kept writable, so it may not go to anybody else: it stays ours.
-                    tracing::error!(%error, %span, "a range cannot be given back");
-                    let mut state = lock(&self.state);
-                    state.insert_granted(*span);
-                    return;
-                }
-            }
-        }
-        for batch in spans.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
+        let gone = match self.is_writable {
+            true => self.protected(session, spans),
+            false => spans.to_vec(),
+        };
+        for batch in gone.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
             session.give_back(batch);
         }
+    }
+
+    /// Those of the ranges that could be made read-only. The others may not go to anybody else.
+    fn protected(&self, session: &Session, spans: &[Span]) -> Vec<Span> {
+        let mut gone = Vec::with_capacity(spans.len());
+        for span in spans {
+            let Err(error) = session.region.make_read_only(*span) else {
+                gone.push(*span);
+                continue;
+            };
+            let mut state = lock(&self.state);
+            state.insert_granted(*span);
+            if matches!(error, MapError::TooManyMaps { .. }) {
+                // As writable as before, and free: the next allocation may take it.
+                let _ = state.free.free(span_run(*span));
+                tracing::debug!(%error, %span, "a range is not given back yet");
+            } else {
+                tracing::error!(%error, %span, "a range cannot be given back");
+            }
+        }
+        gone
     }
 
     /// After a new connection: ranges that were sealed or not, nobody knows, are forgotten. Returns

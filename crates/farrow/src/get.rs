@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::client::{Client, Target, deadline_after, millis};
 use crate::error::Error;
 use crate::held_bytes::{self, BatchBytes, Gotten};
+use crate::interrupt;
 use crate::object::Object;
 use crate::session::wall_clock_ns;
 
@@ -35,7 +36,7 @@ impl Client {
                 return Err(Error::Timeout { what: format!("object {target}"), waited_ms });
             }
             // Deleted between its seal and our look, or an id that will not come.
-            std::thread::sleep(Duration::from_millis(1).min(timeout));
+            interrupt::pause(Duration::from_millis(1).min(timeout))?;
         }
     }
 

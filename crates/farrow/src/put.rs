@@ -11,7 +11,9 @@ use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
 use farrow_cluster::wire::{EXTRA_BLOCKS_MAX, SealItem};
-use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes};
+use farrow_memory::{
+    Address, Length, Offset, Retired, Span, are_maps_scarce, check_maps, page_bytes,
+};
 use farrow_store::{ObjectId, encode_extra};
 
 use crate::arena::SMALL_BYTES_MAX;
@@ -103,6 +105,9 @@ impl Written {
     }
 }
 
+/// Smaller buffers of the pool are copied where maps are scarce: as small objects are.
+const COPIED_BYTES_MAX: u64 = SMALL_BYTES_MAX;
+
 /// What was got for an object before it is written.
 #[derive(Default)]
 pub(crate) struct Prepared {
@@ -188,6 +193,11 @@ impl InPlace {
         let span = Span { offset, length: Length(length as u64) };
         session.region.check(span).ok()?;
         match session.pool.find(span) {
+            // A copy needs no map of its own, and of little it is quicker anyway.
+            Some((pages, false)) if pages.length.0 < COPIED_BYTES_MAX && are_maps_scarce() => {
+                return None;
+            }
+            Some((_, false)) if check_maps().is_err() => return None,
             Some((pages, false)) => remember(&mut self.pool, pages),
             Some((pages, true)) => remember(&mut self.sealed, pages),
             None => remember(&mut self.sealed, session.blocks.find(span)?),

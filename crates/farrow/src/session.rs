@@ -30,11 +30,13 @@ use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
 use crate::extents::{Extents, difference};
+use crate::interrupt::{self, may_interrupt};
 use crate::local::Local;
 use crate::options::{ConnectOptions, SpawnCommand};
 use crate::pool::PoolCore;
 use crate::promises::Promises;
 use crate::reservations::Reservations;
+use crate::turn::Turn;
 use crate::unheld::Unheld;
 
 /// Pause between two tries to connect, at first and at most.
@@ -92,7 +94,7 @@ pub(crate) struct Session {
     identity: Identity,
     pid: u32,
     link: Mutex<Arc<Link>>,
-    reconnecting: Mutex<()>,
+    reconnecting: Turn,
     /// More than the hold slots that were counted when the last block was asked for.
     hold_slots: Mutex<u64>,
 }
@@ -156,7 +158,7 @@ impl Session {
             },
             pid: process_id(),
             link: Mutex::new(Arc::new(link)),
-            reconnecting: Mutex::default(),
+            reconnecting: Turn::default(),
             hold_slots: Mutex::default(),
         }))
     }
@@ -192,6 +194,9 @@ impl Session {
         deadline: Instant,
     ) -> Result<ReplyBody, Error> {
         self.check_process()?;
+        // Other calls may be made under a lock, or leave it open whether they changed something.
+        let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
+        let interrupt = interrupt::current();
         let mut body = body;
         let mut link = Arc::clone(&lock(&self.link));
         loop {
@@ -200,7 +205,7 @@ impl Session {
                 link = self.reconnect(&link, deadline)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            body = match (link.call(body, deadline), again) {
+            body = match (link.call_unless(interrupt.as_ref(), body, deadline), again) {
                 (Err(LinkError::Unsent { body, .. }), _) => *body,
                 (Err(LinkError::Closed { .. }), Some(body)) => body,
                 (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
@@ -247,6 +252,7 @@ impl Session {
         if self.tell(RequestBody::Goodbye) {
             return;
         }
+        let _quiet = interrupt::suspend();
         let deadline = Instant::now() + self.timeout.min(GOODBYE_PATIENCE);
         match Link::connect(&self.socket, self.return_hello(), deadline) {
             Ok((link, ..)) => drop(link.tell(RequestBody::Goodbye)),
@@ -265,7 +271,7 @@ impl Session {
     }
 
     fn reconnect(&self, old: &Arc<Link>, deadline: Instant) -> Result<Arc<Link>, Error> {
-        let _one = lock(&self.reconnecting);
+        let _one = self.reconnecting.enter(&self.socket, deadline)?;
         let current = Arc::clone(&lock(&self.link));
         if !Arc::ptr_eq(&current, old) && !current.is_dead() {
             return Ok(current);
@@ -559,7 +565,10 @@ fn connect(
         if let Some(command) = spawn {
             child = start_or_check(command, socket, child)?;
         }
-        std::thread::sleep(pause);
+        if let Err(error) = interrupt::pause(pause) {
+            child.into_iter().for_each(|(child, _)| reap_in_background(child));
+            return Err(error);
+        }
         pause = (pause * 2).min(RETRY_MAX);
     }
 }

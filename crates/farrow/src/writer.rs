@@ -261,7 +261,10 @@ impl Writer {
             true => session.hold_written(id, memory.pages),
             false => session.hold_sealed(id),
         };
-        session.protect(memory.pages, &unpublished, &mut retired)?;
+        if let Err(error) = session.protect(memory.pages, &unpublished, &mut retired) {
+            session.reservations.give(&session, self.name.take().into_iter().collect());
+            return Err(error);
+        }
         let item = SealItem {
             name: self.name.clone(),
             metadata_bytes: self.metadata_bytes,

@@ -153,6 +153,14 @@ pub enum MapError {
         /// The system's answer.
         source: io::Error,
     },
+    /// What is left of `vm.max_map_count` is for the rest of the process.
+    #[error("this process has {used} maps of {limit} (vm.max_map_count)")]
+    TooManyMaps {
+        /// Maps of this process.
+        used: u64,
+        /// `vm.max_map_count`.
+        limit: u64,
+    },
     /// Whole pages only.
     #[error("{length} at {offset} are not whole pages of {page} B")]
     NotPages {

@@ -5,6 +5,7 @@ use crate::events::EventStream;
 use crate::incoming::Incoming;
 use crate::nodes::{self, Places, Pools, at};
 use crate::reference::{ObjectRef, one_or_more};
+use crate::waiting::without_gil;
 use crate::writer::Writer;
 use crate::{huge, labels, listing, namespaces, outgoing, plain, pool, shim, warm};
 use farrow::{ConnectOptions, ObjectOptions, SpawnCommand, Value};
@@ -64,7 +65,7 @@ pub fn connect(
         }),
         namespace: namespace.to_owned(),
     };
-    let client = py.detach(|| farrow::Client::connect(&options)).map_err(raise)?;
+    let client = without_gil(py, || farrow::Client::connect(&options))?;
     WARM.get_or_init(py, || warm::rebuild_a_table(py));
     let places = Arc::new(Places::new(&client));
     Ok(Client { pools: places.own(), client, places })
@@ -109,7 +110,7 @@ impl Client {
 
     /// The same connection, with the memory of another node.
     fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
-        let client = py.detach(|| self.client.at(node)).map_err(raise)?;
+        let client = without_gil(py, || self.client.at(node))?;
         let pools = self.places.pools(node, &client);
         Ok(Client { client, pools, places: Arc::clone(&self.places) })
     }
@@ -121,7 +122,7 @@ impl Client {
 
     /// Take back what the processes of a lost node held.
     fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        py.detach(|| self.client.forget_node(name)).map_err(raise)
+        without_gil(py, || self.client.forget_node(name))
     }
 
     /// Make a namespace.
@@ -139,7 +140,7 @@ impl Client {
 
     /// Drop a namespace in which nothing is.
     fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        py.detach(|| self.client.drop_namespace(name)).map_err(raise)
+        without_gil(py, || self.client.drop_namespace(name))
     }
 
     /// All namespaces and what is in them.
@@ -163,7 +164,7 @@ impl Client {
     #[pyo3(signature = (node, *, namespace=None))]
     fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
         let namespace = namespace.unwrap_or_else(|| self.client.namespace());
-        py.detach(|| self.client.drop_grant(namespace, node)).map_err(raise)
+        without_gil(py, || self.client.drop_grant(namespace, node))
     }
 
     /// All such rules.
@@ -185,7 +186,7 @@ impl Client {
         let incoming = Incoming::new(obj)?;
         let metadata = labels::read(metadata)?;
         let wait = duration(wait)?;
-        let id = py.detach(|| {
+        let id = without_gil(py, || {
             let options =
                 ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
             let done = at(&self.client, node)
@@ -193,7 +194,7 @@ impl Client {
             drop(incoming);
             done
         });
-        Ok(ObjectRef { id: id.map_err(raise)?, name })
+        Ok(ObjectRef { id: id?, name })
     }
 
     /// The value, zero-copy and read-only.
@@ -210,7 +211,7 @@ impl Client {
             Some(object) => object,
             None => {
                 let timeout = duration(timeout)?;
-                py.detach(|| self.client.get(&target, timeout)).map_err(raise)?
+                without_gil(py, || self.client.get(&target, timeout))?
             }
         };
         outgoing::build(py, object)
@@ -228,7 +229,7 @@ impl Client {
         let incoming =
             objs.try_iter()?.map(|obj| Incoming::new(&obj?)).collect::<PyResult<Vec<_>>>()?;
         let names = names_for(incoming.len(), names)?;
-        let ids = py.detach(|| {
+        let ids = without_gil(py, || {
             let values: Vec<(Value<'_>, ObjectOptions<'_>)> = incoming
                 .iter()
                 .zip(&names)
@@ -236,8 +237,7 @@ impl Client {
                 .collect();
             at(&self.client, node)?.put_many(&values)
         });
-        let ids = ids.map_err(raise)?;
-        Ok(ids.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
+        Ok(ids?.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
     }
 
     /// Like `get` for each.
@@ -250,7 +250,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyList>> {
         let targets = crate::reference::targets(targets)?;
         let timeout = duration(timeout)?;
-        let found = py.detach(|| self.client.get_batch(&targets, timeout)).map_err(raise)?;
+        let found = without_gil(py, || self.client.get_batch(&targets, timeout))?;
         outgoing::build_all(py, found)
     }
 
@@ -270,7 +270,7 @@ impl Client {
         let wait = duration(wait)?;
         let options = ObjectOptions { name: name.as_deref(), metadata: metadata.as_ref(), wait };
         let create = || at(&self.client, node)?.create_with(size, &options);
-        let writer = py.detach(create).map_err(raise)?;
+        let writer = without_gil(py, create)?;
         Ok(Writer::new(writer, name))
     }
 
@@ -292,7 +292,7 @@ impl Client {
             .map(|(size, name)| (size, ObjectOptions::named(name.as_deref())))
             .collect();
         let create = || at(&self.client, node)?.create_many(&objects);
-        let writers = py.detach(create).map_err(raise)?;
+        let writers = without_gil(py, create)?;
         let writers = writers.into_iter().zip(names.iter().cloned());
         Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
     }
@@ -315,13 +315,13 @@ impl Client {
     /// Forget one object, or several.
     fn delete(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
-        py.detach(|| self.client.delete(&targets)).map_err(raise)
+        without_gil(py, || self.client.delete(&targets))
     }
 
     /// Forget several, with one message.
     fn delete_many(&self, py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = crate::reference::targets(targets)?;
-        py.detach(|| self.client.delete(&targets)).map_err(raise)
+        without_gil(py, || self.client.delete(&targets))
     }
 
     /// Wait until `num` of them are sealed, or `timeout` seconds.
@@ -340,39 +340,39 @@ impl Client {
             return Err(invalid_argument(format!("to wait for {num} of {have} objects")));
         }
         let timeout = duration(timeout)?;
-        py.detach(|| self.client.wait(&targets, num, timeout)).map_err(raise)
+        without_gil(py, || self.client.wait(&targets, num, timeout))
     }
 
     /// Wait until so many clients have come, on whatever nodes.
     #[pyo3(signature = (name, parties, *, timeout=60.0))]
     fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
         let timeout = duration(timeout)?;
-        py.detach(|| self.client.barrier(name, parties, timeout)).map_err(raise)
+        without_gil(py, || self.client.barrier(name, parties, timeout))
     }
 
     /// Set flags, after others were cleared.
     #[pyo3(signature = (name, bits, *, clear=0))]
     fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
-        py.detach(|| self.client.set_flags(name, bits, clear)).map_err(raise)
+        without_gil(py, || self.client.set_flags(name, bits, clear))
     }
 
     /// Wait until all these flags are set.
     #[pyo3(signature = (name, bits, *, timeout=60.0))]
     fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
         let timeout = duration(timeout)?;
-        py.detach(|| self.client.wait_flags(name, bits, timeout)).map_err(raise)
+        without_gil(py, || self.client.wait_flags(name, bits, timeout))
     }
 
     /// Never evict one object, or several.
     fn pin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
-        py.detach(|| self.client.pin(&targets)).map_err(raise)
+        without_gil(py, || self.client.pin(&targets))
     }
 
     /// Let them be evicted again.
     fn unpin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
-        py.detach(|| self.client.unpin(&targets)).map_err(raise)
+        without_gil(py, || self.client.unpin(&targets))
     }
 
     /// Evict what was used least recently.
@@ -385,7 +385,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyAny>> {
         let bytes: u64 =
             nbytes.extract().map_err(|_| invalid_argument(format!("to evict {nbytes} bytes")))?;
-        let report = py.detach(|| at(&self.client, node)?.evict(bytes)).map_err(raise)?;
+        let report = without_gil(py, || at(&self.client, node)?.evict(bytes))?;
         plain::to_python(py, &report)
     }
 
@@ -402,12 +402,12 @@ impl Client {
         let filter = labels::read(r#where)?.unwrap_or_default();
         if !all_nodes {
             let list = || at(&self.client, node)?.list_where(prefix, &filter);
-            return listing::table(py, &py.detach(list).map_err(raise)?);
+            return listing::table(py, &without_gil(py, list)?);
         }
         if node.is_some() {
             return Err(invalid_argument("both a node and all_nodes"));
         }
-        let found = py.detach(|| self.client.list_all(prefix, &filter)).map_err(raise)?;
+        let found = without_gil(py, || self.client.list_all(prefix, &filter))?;
         listing::table_of_nodes(py, found)
     }
 
@@ -441,7 +441,7 @@ impl Client {
                 return Err(invalid_argument(format!("start is {other:?}, not now or oldest")));
             }
         };
-        let client = py.detach(|| at(&self.client, node)).map_err(raise)?;
+        let client = without_gil(py, || at(&self.client, node))?;
         let stream = EventStream::new(&client, prefix.to_owned(), kinds, is_from_oldest)?;
         let class = SUBSCRIPTION.get_or_try_init(py, || {
             Ok::<_, PyErr>(py.import("farrow.events")?.getattr("Subscription")?.unbind())
@@ -452,13 +452,13 @@ impl Client {
     /// Counters of the node and of this client.
     #[pyo3(signature = (*, node=None))]
     fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = py.detach(|| at(&self.client, node)?.stats()).map_err(raise)?;
+        let stats = without_gil(py, || at(&self.client, node)?.stats())?;
         plain::to_python(py, &stats)
     }
 
     /// The clients of the node, and its heap in `cells` equal parts.
     fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
-        let overview = py.detach(|| self.client.overview(cells)).map_err(raise)?;
+        let overview = without_gil(py, || self.client.overview(cells))?;
         plain::to_python(py, &overview)
     }
 

@@ -1,7 +1,7 @@
 //! Errors of the client as the exceptions of `farrow.exceptions`.
 
 use farrow::Error;
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -211,7 +211,7 @@ fn class_of(classes: &'static Classes, error: &Error) -> &'static Py<PyType> {
     }
 }
 
-/// A panic that was caught at the border: a defect.
+/// `InternalError`: a panic that was caught, or something else that cannot be.
 pub fn defect(text: impl Into<String>) -> PyErr {
-    PyRuntimeError::new_err(text.into())
+    PanicException::new_err(text.into())
 }

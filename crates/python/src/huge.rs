@@ -4,6 +4,7 @@ use crate::client::duration;
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::incoming::{self, Incoming};
 use crate::shim;
+use crate::waiting::without_gil;
 use farrow::{AppendOptions, Client, Partition, SchemaNode, Snapshot, Until};
 use farrow_capi::convert;
 use pyo3::prelude::*;
@@ -24,7 +25,7 @@ pub fn open(
     schema: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<HugeTable> {
     let schema = schema.map(incoming::schema).transpose()?;
-    let table = py.detach(|| client.huge_table(name, schema.as_ref())).map_err(raise)?;
+    let table = without_gil(py, || client.huge_table(name, schema.as_ref()))?;
     Ok(HugeTable { table })
 }
 
@@ -45,7 +46,7 @@ fn partition<'py>(py: Python<'py>, chunk: &Partition) -> PyResult<Bound<'py, PyA
 
 impl HugeTable {
     fn snapshot(&self, py: Python<'_>, version: Option<u64>) -> PyResult<Snapshot> {
-        py.detach(|| self.table.snapshot(version)).map_err(raise)
+        without_gil(py, || self.table.snapshot(version))
     }
 
     fn empty(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
@@ -100,13 +101,13 @@ impl HugeTable {
         };
         let position = position.map(|row| count(row, "position")).transpose()?;
         let timeout = duration(timeout)?;
-        let done = py.detach(|| {
+        let done = without_gil(py, || {
             let options = AppendOptions { position, node, timeout };
             let done = self.table.append(&rows.value(), &options);
             drop(rows);
             done
         });
-        partition(py, &done.map_err(raise)?)
+        partition(py, &done?)
     }
 
     /// All rows as one table, zero-copy and read-only.
@@ -117,7 +118,7 @@ impl HugeTable {
         version: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let version = version.map(|number| count(number, "version")).transpose()?;
-        let arrow = py.detach(|| self.table.table(version)).map_err(raise)?;
+        let arrow = without_gil(py, || self.table.table(version))?;
         shim::wrap_table(py, convert::export(&arrow).map_err(raise)?)
     }
 
@@ -151,12 +152,12 @@ impl HugeTable {
             _ => return Err(invalid_argument("either rows or a version can be waited for")),
         };
         let timeout = duration(timeout)?;
-        Ok(py.detach(|| self.table.wait(until, timeout)).map_err(raise)?.version)
+        Ok(without_gil(py, || self.table.wait(until, timeout))?.version)
     }
 
     /// Delete the table on all nodes.
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.table.drop_table()).map_err(raise)
+        without_gil(py, || self.table.drop_table())
     }
 
     fn __repr__(&self) -> String {

@@ -3,6 +3,7 @@
 use crate::errors::{invalid_argument, raise, unsupported};
 use crate::shim::{self, Class};
 use arrow_buffer::Buffer;
+use arrow_schema::DataType;
 use farrow::arrow::ffi::import_schema as ffi_schema;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::arrow::foreign_buffer;
@@ -13,7 +14,7 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyCapsule, PyMemoryView, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyCapsule, PyMemoryView, PyModule, PyTuple, PyType};
 use std::ffi::CStr;
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
@@ -154,8 +155,14 @@ fn foreign_array(object: &Bound<'_, PyAny>, pair: &Bound<'_, PyAny>) -> PyResult
             FFI_ArrowSchema::from_raw(capsule(&schema, c"arrow_schema")?),
         )
     };
-    let is_batch = schema_moved.format() == "+s" && is_tabular(object)?;
-    array((array_moved, schema_moved), is_batch)
+    // arrow-rs reads the format of a structure that was consumed before with a panic.
+    // SAFETY: a library that speaks the Arrow PyCapsule interface made the structure.
+    let field = unsafe { ffi_schema(&schema_moved) };
+    let field = field.map_err(|error| invalid_argument(error.to_string()))?;
+    let is_batch = matches!(field.data_type(), DataType::Struct(_)) && is_tabular(object)?;
+    // SAFETY: as above.
+    let imported = unsafe { convert::import_array_as(array_moved, field, is_batch) };
+    Ok(Incoming::Arrow(Box::new(imported.map_err(raise)?)))
 }
 
 fn foreign_stream(object: &Bound<'_, PyAny>, from: &Bound<'_, PyAny>) -> PyResult<Incoming> {
@@ -206,7 +213,21 @@ fn capsule<T>(object: &Bound<'_, PyAny>, name: &CStr) -> PyResult<*mut T> {
     if pointer.is_null() { Err(PyErr::fetch(object.py())) } else { Ok(pointer.cast()) }
 }
 
+/// Tensors, and what exports its bytes. Bytes come back as bytes: what would lose its kind that way is
+/// refused.
 fn bytes_like(object: &Bound<'_, PyAny>) -> PyResult<Incoming> {
+    static KINDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let py = object.py();
+    if !object.is_instance_of::<PyByteArray>() {
+        let kinds = KINDS
+            .get_or_try_init(py, || Ok::<_, PyErr>(py.import("farrow._kinds")?.unbind()))?
+            .bind(py);
+        if kinds.call_method1(intern!(py, "is_tensor"), (object,))?.is_truthy()? {
+            let parts = kinds.call_method1(intern!(py, "take_apart_tensor"), (object,))?;
+            return Numpy::pinned(&parts);
+        }
+        kinds.call_method1(intern!(py, "check_bytes"), (object,))?;
+    }
     bytes_of(object)?.map(Incoming::Bytes).ok_or_else(|| unsupported_object(object))
 }
 
@@ -287,7 +308,11 @@ impl Numpy {
     }
 
     fn take_apart(&self, array: &Bound<'_, PyAny>) -> PyResult<Incoming> {
-        let parts = self.take_apart.bind(array.py()).call1((array,))?;
+        Self::pinned(&self.take_apart.bind(array.py()).call1((array,))?)
+    }
+
+    /// What `take_apart` says of an array, and its items, kept.
+    fn pinned(parts: &Bound<'_, PyAny>) -> PyResult<Incoming> {
         let (dtype, item_bytes, shape, fortran, keep, address, size): (
             String,
             u64,

@@ -26,10 +26,12 @@ mod plain;
 mod pool;
 mod reference;
 mod shim;
+mod waiting;
 mod warm;
 mod writer;
 
 use pyo3::exceptions::PyImportError;
+use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 
 /// The Python face of Farrow; use it through the package `farrow`.
@@ -43,6 +45,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     }
     module.add("ARROW_SO_VERSION", compiled)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // The class of a panic that reached the border; `farrow.exceptions` makes it an `Exception`.
+    module.add("InternalError", module.py().get_type::<PanicException>())?;
     module.add_class::<client::Client>()?;
     module.add_class::<dissociated::DissociatedMessages>()?;
     module.add_class::<events::EventStream>()?;
@@ -66,5 +70,13 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(node::node_main, module)?)?;
     module.add_function(wrap_pyfunction!(node::survey, module)?)?;
     module.add_function(wrap_pyfunction!(node::leftovers, module)?)?;
+    module.add_function(wrap_pyfunction!(panic_on_purpose, module)?)?;
     Ok(())
+}
+
+/// Panic, without the GIL: for the test that no panic is anything but an `InternalError`.
+#[pyfunction]
+fn panic_on_purpose(py: Python<'_>, text: &str) -> PyResult<()> {
+    #[expect(clippy::panic, reason = "that is its purpose")]
+    waiting::without_gil(py, || -> Result<(), farrow::Error> { panic!("{text}") })
 }

@@ -1,7 +1,8 @@
 //! `client.create_namespace()`, `client.namespaces()`, `client.grant()` and `client.grants()`.
 
-use crate::errors::{invalid_argument, raise};
+use crate::errors::invalid_argument;
 use crate::plain;
+use crate::waiting::without_gil;
 use farrow::{Client, NamespaceReport, NamespaceSpec, Rights, Rule};
 use pyo3::prelude::*;
 use serde_json::json;
@@ -33,12 +34,12 @@ pub fn create(
         objects_max: number("objects", objects)?,
         writers: writers.map(users).transpose()?,
     };
-    py.detach(|| client.create_namespace(&spec)).map_err(raise)
+    without_gil(py, || client.create_namespace(&spec))
 }
 
 /// All of them, as dictionaries.
 pub fn list<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
-    let all = py.detach(|| client.namespaces()).map_err(raise)?;
+    let all = without_gil(py, || client.namespaces())?;
     let as_json = |one: NamespaceReport| {
         json!({
             "name": one.name,
@@ -76,12 +77,12 @@ pub fn grant(
     }
     let namespace = namespace.unwrap_or_else(|| client.namespace().to_owned());
     let rule = Rule { namespace, node, rights: all };
-    py.detach(|| client.grant(&rule)).map_err(raise)
+    without_gil(py, || client.grant(&rule))
 }
 
 /// All rules, as dictionaries.
 pub fn grants<'py>(py: Python<'py>, client: &Client) -> PyResult<Bound<'py, PyAny>> {
-    let all = py.detach(|| client.grants()).map_err(raise)?;
+    let all = without_gil(py, || client.grants())?;
     let as_json = |rule: Rule| {
         let rights: Vec<&str> = rule.rights.words().collect();
         json!({ "namespace": rule.namespace, "node": rule.node, "rights": rights })

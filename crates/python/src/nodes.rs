@@ -1,6 +1,6 @@
 //! One client at several nodes: `client.at()`, `node=`, `client.nodes()`.
 
-use crate::errors::raise;
+use crate::waiting::without_gil;
 use farrow::Roster;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -71,7 +71,7 @@ pub fn at<'a>(
 /// The nodes as a list of `farrow.NodeInfo`.
 pub fn infos<'py>(py: Python<'py>, client: &farrow::Client) -> PyResult<Bound<'py, PyList>> {
     static NODE_INFO: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let Roster { nodes, .. } = py.detach(|| client.roster()).map_err(raise)?;
+    let Roster { nodes, .. } = without_gil(py, || client.roster())?;
     let class = NODE_INFO.get_or_try_init(py, || {
         Ok::<_, PyErr>(py.import("farrow._types")?.getattr("NodeInfo")?.unbind())
     })?;

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -206,9 +207,14 @@ pub fn wrap_one<'py>(
     object(py, made)
 }
 
+/// Runs what C++ calls, into which a panic must not unwind: the panic hook has told of it.
+fn contained(body: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(body));
+}
+
 unsafe extern "C" fn release_owner<T>(owner: *mut c_void) {
     // SAFETY: `owner` came from `Box::into_raw` in `wrap_buffer`, and the shim calls this once.
-    drop(unsafe { Box::from_raw(owner.cast::<T>()) });
+    contained(|| drop(unsafe { Box::from_raw(owner.cast::<T>()) }));
 }
 
 /// A pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
@@ -231,7 +237,7 @@ pub unsafe fn wrap_buffer<T: Send + 'static>(
 
 unsafe extern "C" fn release_shared<T>(owner: *mut c_void) {
     // SAFETY: `owner` came from `Arc::into_raw` in `wrap_shared`, and the shim calls this once.
-    drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) });
+    contained(|| drop(unsafe { Arc::from_raw(owner.cast_const().cast::<T>()) }));
 }
 
 /// A read-only pyarrow.Buffer over `size` bytes at `data`, which `owner` keeps.
@@ -264,7 +270,7 @@ type Words = [MaybeUninit<u64>; 2];
 
 unsafe extern "C" fn release_words<T>(words: *mut u64) {
     // SAFETY: the words are an owner that `wrap_all` wrote, and the shim calls this once for each.
-    drop(unsafe { words.cast::<T>().read() });
+    contained(|| drop(unsafe { words.cast::<T>().read() }));
 }
 
 /// A read-only pyarrow.Buffer for each of the items: an address, a length, and what keeps the bytes.

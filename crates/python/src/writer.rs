@@ -4,6 +4,7 @@ use crate::errors::{invalid_argument, raise};
 use crate::incoming::bytes_of;
 use crate::reference::ObjectRef;
 use crate::shim;
+use crate::waiting::without_gil;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
@@ -122,7 +123,7 @@ impl Writer {
             }
         };
         self.release_view(py)?;
-        let id = py.detach(|| writer.seal()).map_err(raise)?;
+        let id = without_gil(py, || writer.seal())?;
         let reference = ObjectRef { id, name: self.name.clone() };
         *self.state() = State::Sealed(reference.clone());
         Ok(reference)

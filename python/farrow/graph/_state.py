@@ -1,4 +1,6 @@
-"""The file that keeps a :class:`farrow.graph.GraphFeatures`: Arrow IPC, described in its schema.
+"""What a file keeps of a :class:`farrow.graph.GraphFeatures`: Arrow IPC, described in its schema.
+
+The file around it is that of ``_file``.
 
 One record batch holds the edges that are alive, in order of arrival; the schema's metadata holds
 the rest as JSON under ``farrow.graph``: the version, the parameters, the layout of the rows, and
@@ -9,17 +11,20 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from farrow.exceptions import DamagedFile
+from farrow.graph import _file
+
 if TYPE_CHECKING:
     from farrow.graph.features import GraphFeatures
 
+# Of the state, not of the file around it.
 VERSION = 1
 _KEY = b"farrow.graph"
 
@@ -76,28 +81,36 @@ def write_state(path: str | os.PathLike[str], features: GraphFeatures) -> None:
     state = state_of(features)
     edges = state.pop("edges")
     edges = edges.replace_schema_metadata({_KEY: json.dumps(state).encode()})
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as sink, pa.ipc.new_file(sink, edges.schema) as writer:
+
+    def write_body(sink: BinaryIO) -> None:
+        with pa.ipc.new_file(sink, edges.schema) as writer:
             writer.write_table(edges)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+
+    _file.write(path, write_body)
 
 
 def read_state(cls: type[GraphFeatures], path: str | os.PathLike[str]) -> GraphFeatures:
     """Read what ``write_state`` wrote."""
-    with pa.OSFile(os.fspath(path)) as source:
-        try:
-            edges = pa.ipc.open_file(source).read_all()
-            state = json.loads((edges.schema.metadata or {})[_KEY])
-        except (pa.ArrowInvalid, KeyError, ValueError) as error:
-            raise ValueError(f"{path} holds no graph features: {error}") from None
-    if state.get("version") != VERSION:
-        raise ValueError(f"{path} is of version {state.get('version')}, not {VERSION}")
-    return restored(cls(**state["parameters"]), {**state, "edges": edges})
+    version, body = _file.read(path)
+    try:
+        edges = pa.ipc.open_file(pa.py_buffer(body)).read_all()
+        edges.validate(full=True)
+        state = json.loads((edges.schema.metadata or {})[_KEY])
+        if state["version"] != VERSION:
+            raise ValueError(f"its state is of version {state['version']}, not {VERSION}")
+        features = restored(cls(**state["parameters"]), {**state, "edges": edges})
+    except Exception as error:
+        # Whatever it is: the file says something that no transformer wrote.
+        name = os.fspath(path)
+        raise DamagedFile(f"{name} holds no graph features: {error}", name) from error
+    if version == 1:
+        warnings.warn(
+            f"{os.fspath(path)} is of version 1, which has no checksum: a damaged file may go "
+            "unnoticed. Save it again.",
+            UserWarning,
+            stacklevel=3,
+        )
+    return features
 
 
 def _plain(value: Any) -> Any:

@@ -241,7 +241,9 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return {**stream.engine.stats(), "rates": stream.clock.rates()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write parameters and graph to a file (Arrow IPC); :meth:`load` reads it.
+        """Write parameters and graph to a file with a checksum; :meth:`load` reads it.
+
+        The file takes the place of an older one in one step, once it is on the disk.
 
         Raises:
             OSError: the file cannot be written; an older one is as before.
@@ -254,7 +256,10 @@ class GraphFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is no such file, or of another version.
+            farrow.exceptions.DamagedFile: it is no such file, or not as it was saved: every
+                changed, missing or added byte is noticed.  A ``ValueError``.  Files of version 1
+                have no checksum; they are read with a warning.
+            farrow.InvalidArgument: it is of a later version.  A ``ValueError``, too.
         """
         return read_state(cls, path)
 

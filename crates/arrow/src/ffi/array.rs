@@ -83,8 +83,11 @@ impl Import<'_> {
     /// # Safety
     /// As [`import_array`].
     unsafe fn array(&self, depth: usize) -> Result<ArrayData, ImportError> {
+        // The buffers first: a length that no memory has is found before its nulls are counted.
         // SAFETY: the caller's promise is passed on.
-        let (nulls, buffers) = unsafe { (self.nulls()?, self.buffers()?) };
+        let buffers = unsafe { self.buffers() }?;
+        // SAFETY: likewise.
+        let nulls = unsafe { self.nulls() }?;
         // SAFETY: likewise.
         let children = unsafe { self.children(depth) }?;
         let builder = ArrayData::builder(self.data_type.clone())

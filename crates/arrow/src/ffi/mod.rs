@@ -23,6 +23,13 @@ use crate::error::ImportError;
 use crate::schema::SchemaNode;
 use arrow_data::ArrayData;
 use arrow_schema::DataType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs the body of a callback, which must not unwind into its caller. `None`: it panicked, and the
+/// panic hook has told of it.
+fn contained<T>(body: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(body)).ok()
+}
 
 /// Exports one array; its buffers are not copied and stay alive until the consumer releases
 /// the structure. Null counts above 0 are left for the consumer to count when it needs them: it

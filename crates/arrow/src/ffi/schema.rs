@@ -1,6 +1,7 @@
 //! `ArrowSchema` to and from [`SchemaNode`], byte for byte.
 
 use super::abi::{CSchema, schema_fields};
+use super::contained;
 use crate::error::{ImportError, SchemaError};
 use crate::schema::{DEPTH_MAX, FLAGS_KNOWN, Pairs, SchemaNode, SchemaParts};
 use arrow_schema::ffi::FFI_ArrowSchema;
@@ -190,7 +191,7 @@ unsafe extern "C" fn release(schema: *mut FFI_ArrowSchema) {
     }
     // SAFETY: `private_data` came from `Box::into_raw` in `export_schema`; `release` was not
     // yet null, so this is the first and only time.
-    drop(unsafe { Box::from_raw(fields.private_data.cast::<Owned>()) });
+    contained(|| drop(unsafe { Box::from_raw(fields.private_data.cast::<Owned>()) }));
     fields.private_data = ptr::null_mut();
 }
 

@@ -1,6 +1,8 @@
 //! Chunked arrays and tables as `ArrowArrayStream`.
 
-use super::{FFI_ArrowArrayStream, export_schema, import_array, import_schema, struct_of_batch};
+use super::{
+    FFI_ArrowArrayStream, contained, export_schema, import_array, import_schema, struct_of_batch,
+};
 use crate::ArrowObject;
 use crate::error::{ImportError, SchemaError};
 use crate::schema::SchemaNode;
@@ -12,6 +14,9 @@ use std::sync::Arc;
 
 /// `EINVAL` of Linux and of every other system in use.
 const EINVAL: c_int = 22;
+
+/// What a consumer is told when a callback panicked.
+const PANICKED: &str = "a defect of Farrow: panic while an array was exported";
 
 /// What an exported stream owns.
 struct Stream {
@@ -65,14 +70,15 @@ unsafe extern "C" fn get_schema(
 ) -> c_int {
     // SAFETY: the consumer passes the stream.
     let Some(state) = (unsafe { state(stream) }) else { return EINVAL };
-    match export_schema(&state.schema) {
+    let exported = contained(|| export_schema(&state.schema).map_err(|error| error.to_string()));
+    match exported.unwrap_or_else(|| Err(PANICKED.to_owned())) {
         Ok(schema) => {
             // SAFETY: the consumer passes a place for a schema, uninitialized.
             unsafe { out.write(schema) };
             0
         }
         Err(error) => {
-            state.last_error = CString::new(error.to_string()).ok();
+            state.last_error = CString::new(error).ok();
             EINVAL
         }
     }
@@ -86,8 +92,14 @@ unsafe extern "C" fn get_next(
 ) -> c_int {
     // SAFETY: the consumer passes the stream.
     let Some(state) = (unsafe { state(stream) }) else { return EINVAL };
-    let next = state.arrays.next();
-    let next = next.map_or_else(FFI_ArrowArray::empty, |array| super::export_array(&array));
+    let next = contained(|| {
+        let next = state.arrays.next();
+        next.map_or_else(FFI_ArrowArray::empty, |array| super::export_array(&array))
+    });
+    let Some(next) = next else {
+        state.last_error = CString::new(PANICKED).ok();
+        return EINVAL;
+    };
     // SAFETY: the consumer passes a place for an array, uninitialized.
     unsafe { out.write(next) };
     0
@@ -113,7 +125,7 @@ unsafe extern "C" fn release(stream: *mut FFI_ArrowArrayStream) {
     };
     if !private.is_null() {
         // SAFETY: it came from `Box::into_raw` in `export_stream`, and is freed only here.
-        drop(unsafe { Box::from_raw(private.cast::<Stream>()) });
+        contained(|| drop(unsafe { Box::from_raw(private.cast::<Stream>()) }));
     }
 }
 

@@ -108,6 +108,17 @@ impl Admission {
         }
     }
 
+    /// Forgets one request. False: there is none. What waits behind it is looked at again.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let of = |waiting: &Waiting| (waiting.asker.session, waiting.asker.seq) == (session, seq);
+        let Some(place) = self.queue.iter().position(of) else {
+            return false;
+        };
+        self.remove(place, 0);
+        self.seen_freed_bytes = None;
+        true
+    }
+
     /// Takes out all, for the end.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
         self.passed_bytes = 0;

@@ -67,6 +67,7 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Confirm { .. }
         | RequestBody::ConfirmEarlier
         | RequestBody::Reclaim
+        | RequestBody::Cancel { .. }
         | RequestBody::Goodbye => Need::Nothing,
     }
 }

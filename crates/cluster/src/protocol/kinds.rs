@@ -44,6 +44,7 @@ impl RequestBody {
             Self::RemoveRule { .. } => "remove_rule",
             Self::Rules => "rules",
             Self::Room(_) => "room",
+            Self::Cancel { .. } => "cancel",
         }
     }
 }

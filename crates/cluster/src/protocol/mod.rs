@@ -5,6 +5,7 @@
 
 mod admission;
 mod buffers;
+mod cancel;
 pub mod cluster;
 mod convert;
 mod evict;

@@ -521,6 +521,10 @@ impl NodeState {
                     Err(error) => Err(error),
                 }
             }
+            (RequestBody::Cancel { seq: earlier }, Some(_)) => {
+                self.cancel(session, earlier, now_ms, out);
+                Ok(ReplyBody::Done)
+            }
             (RequestBody::Goodbye, Some(_)) => {
                 if let Some(state) = self.sessions.get_mut(&session) {
                     state.has_said_goodbye = true;

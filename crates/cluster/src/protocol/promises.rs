@@ -77,6 +77,17 @@ impl Promises {
         self.seen = None;
     }
 
+    /// Forgets one request. False: there is none. What waits behind it is looked at again.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|one| (one.asker.session, one.asker.seq) != (session, seq));
+        let is_found = self.queue.len() < before;
+        if is_found {
+            self.seen = None;
+        }
+        is_found
+    }
+
     /// Takes out all requests, for the end.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Asker> + '_ {
         self.queue.drain(..).map(|waiting| waiting.asker)

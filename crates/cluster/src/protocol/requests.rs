@@ -124,6 +124,7 @@ impl NodeState {
             | RequestBody::Restore { .. }
             | RequestBody::FindLost { .. }
             | RequestBody::Sync { .. }
+            | RequestBody::Cancel { .. }
             | RequestBody::Goodbye
             | RequestBody::Listen(_)
             | RequestBody::Watch(_) => Err(WireError::Invalid("not here".into())),

@@ -227,6 +227,22 @@ impl Spills {
         self.evictions.retain(|eviction| eviction.session != session);
     }
 
+    /// Forgets one request. False: there is none. What was begun for it goes on: others may want
+    /// it too.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let before = self.waiting();
+        for restore in self.restores.values_mut() {
+            restore.waiters.retain(|waiter| (waiter.session, waiter.seq) != (session, seq));
+        }
+        self.evictions.retain(|one| (one.session, one.seq) != (session, seq));
+        self.waiting() < before
+    }
+
+    fn waiting(&self) -> usize {
+        let restores = self.restores.values().map(|restore| restore.waiters.len());
+        restores.sum::<usize>() + self.evictions.len()
+    }
+
     /// Takes out all requests that wait, for the end.
     pub(super) fn drain(&mut self) -> Vec<(SessionId, u64)> {
         let waiters = self.restores.values_mut().flat_map(|one| one.waiters.drain(..));

@@ -174,6 +174,14 @@ impl Waits {
         }
     }
 
+    /// Forgets one wait. False: there is none.
+    pub(super) fn cancel(&mut self, session: SessionId, seq: u64) -> bool {
+        let mut all = self.all.iter();
+        let found = all.find(|(_, wait)| wait.session == session && wait.seq == seq);
+        let found = found.map(|(id, _)| *id);
+        found.and_then(|id| self.remove(id)).is_some()
+    }
+
     /// Takes out all, for the end.
     pub(super) fn drain(&mut self) -> Vec<Wait> {
         self.by_name.clear();

@@ -238,6 +238,9 @@ pub enum WireError {
         /// What the system says.
         reason: String,
     },
+    /// The client cancelled the request while it waited.
+    #[error("the request was cancelled")]
+    Cancelled,
 }
 
 /// What an error says of those who come first.

@@ -188,6 +188,13 @@ pub enum RequestBody {
     },
     /// Memory to write in, all of it or none.
     Room(RoomAsk),
+    /// Ends the wait of an earlier request of this connection. If that request still waits, its
+    /// answer is [`WireError::Cancelled`](super::WireError::Cancelled) and nothing has changed.
+    /// If it was answered before, nothing happens.
+    Cancel {
+        /// The number of that request.
+        seq: u64,
+    },
 }
 
 /// Memory for an operation that knows how much it needs. The node decides about all of it at once,

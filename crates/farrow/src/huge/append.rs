@@ -12,6 +12,7 @@ use super::{HugeTable, RACE_PIECE, State, sweep, wait_for_name};
 use crate::client::{Target, deadline_after, millis};
 use crate::draft::{Draft, Kept};
 use crate::error::Error;
+use crate::interrupt::suspend;
 use crate::put::Value;
 use crate::session::{Session, lock};
 
@@ -83,6 +84,7 @@ impl HugeTable {
 
     /// The version that rows would be now, and their position, if they may be there.
     fn next(&self, position: Option<u64>, rows: u64) -> Result<(u64, u64), Error> {
+        let _quiet = suspend();
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let position = position.unwrap_or_else(|| state.layout.end());
@@ -109,6 +111,7 @@ impl HugeTable {
             let what = format!("huge table {:?}: it was dropped", self.name);
             return Err(Error::NotFound { what });
         }
+        let _quiet = suspend();
         if let Err(error) = self.pin(&mut lock(&self.state), Some(kept.id())) {
             // It is there. Who appends next pins it.
             tracing::warn!(%error, table = self.name, "a part is not pinned");
@@ -120,6 +123,7 @@ impl HugeTable {
     fn join(&self, session: &Arc<Session>, deadline: Instant) -> Result<Arc<str>, Error> {
         let region = session.region_uid();
         loop {
+            let quiet = suspend();
             let mut state = lock(&self.state);
             let home = self.discover_members(&mut state)?;
             let found = state.members.iter().position(|member| member.region == region);
@@ -132,7 +136,7 @@ impl HugeTable {
                 return Ok(node);
             }
             let number = state.members.len() as u64 + 1;
-            drop(state);
+            drop((state, quiet));
             let member = Member { region, node: self.client.nodes().name_of(region)? };
             let name = labels::member_name(&self.name, self.root, number);
             let metadata = labels::member_metadata(&member)?;

@@ -28,6 +28,7 @@ pub use layout::Partition;
 use crate::client::{Client, Target, deadline_after, millis};
 use crate::draft::Draft;
 use crate::error::Error;
+use crate::interrupt::suspend;
 use crate::object::Object;
 use crate::put::Value;
 use crate::session::{Session, lock};
@@ -191,6 +192,7 @@ impl HugeTable {
     /// [`Error::NodeLost`] names a node that has chunks of it, [`Error::NotFound`] when it was
     /// dropped or somebody deleted a chunk, [`Error::InvalidArgument`] for a version to come.
     pub fn snapshot(&self, version: Option<u64>) -> Result<Snapshot, Error> {
+        let _quiet = suspend();
         let mut state = lock(&self.state);
         self.discover(&mut state)?;
         let newest = state.layout.version();

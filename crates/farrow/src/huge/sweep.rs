@@ -6,6 +6,7 @@ use super::labels;
 use super::{HugeTable, State};
 use crate::client::{self, Client, Target};
 use crate::error::Error;
+use crate::interrupt::suspend;
 use crate::session::{Session, lock};
 
 impl HugeTable {
@@ -17,6 +18,7 @@ impl HugeTable {
     /// is lost nothing was deleted; of another node the table is gone, and what lies in that
     /// node's memory is deleted when a table of this name is made again, after it came back.
     pub fn drop_table(&self) -> Result<(), Error> {
+        let _quiet = suspend();
         let mut state = lock(&self.state);
         let home = self.discover_members(&mut state)?;
         client::delete(&home, &[self.root.into()])?;

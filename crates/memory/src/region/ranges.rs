@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::maps;
 use crate::units::{Length, Offset, Span};
 
 /// Disjoint, merged ranges, and pins: spans whose protection must not change for now.
@@ -20,6 +21,7 @@ impl WritableRanges {
         let Some((mut start, mut end)) = ends(span) else {
             return;
         };
+        let before = self.ranges.len();
         // Take out every range that touches the new one, and put the union in.
         while let Some((&other_start, &other_end)) = self.ranges.range(..=end).next_back() {
             if other_end < start {
@@ -32,6 +34,7 @@ impl WritableRanges {
         }
         self.ranges.insert(start, end);
         self.bytes += end - start;
+        maps::changed(before, self.ranges.len());
     }
 
     /// Takes a span out, of which any part may be in.
@@ -39,6 +42,7 @@ impl WritableRanges {
         let Some((start, end)) = ends(span) else {
             return;
         };
+        let before = self.ranges.len();
         while let Some((&other_start, &other_end)) = self.ranges.range(..end).next_back() {
             if other_end <= start {
                 break;
@@ -55,6 +59,24 @@ impl WritableRanges {
                 break;
             }
         }
+        maps::changed(before, self.ranges.len());
+    }
+
+    /// Would a span be a range by itself, apart from all others?
+    pub(super) fn is_apart(&self, span: Span) -> bool {
+        let Some((start, end)) = ends(span) else {
+            return false;
+        };
+        self.ranges.range(..=end).next_back().is_none_or(|(_, &other_end)| other_end < start)
+    }
+
+    /// Does a span lie in the middle of a range, which becomes two without it?
+    pub(super) fn divides(&self, span: Span) -> bool {
+        let Some((start, end)) = ends(span) else {
+            return false;
+        };
+        let around = self.ranges.range(..start).next_back();
+        around.is_some_and(|(_, &other_end)| other_end > end)
     }
 
     /// Is every byte of the span writable? An empty span is.
@@ -103,6 +125,12 @@ impl WritableRanges {
     /// How many pins overlap a span.
     pub(super) fn pins_over(&self, span: Span) -> usize {
         self.pins.values().filter(|pinned| pinned.overlaps(span)).count()
+    }
+}
+
+impl Drop for WritableRanges {
+    fn drop(&mut self) {
+        maps::changed(self.ranges.len(), 0);
     }
 }
 

@@ -10,13 +10,15 @@ use super::{Region, alias, failure};
 use crate::copy;
 use crate::error::{AccessError, MapError};
 use crate::mapping::{self, Mapping};
+use crate::maps;
 use crate::units::{Length, Offset, Span};
 
 impl Region {
     /// Maps whole pages of data writable, over the addresses they have.
     ///
     /// # Errors
-    /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`].
+    /// [`MapError::NotPages`], [`MapError::NotData`], [`MapError::NoWriter`], [`MapError::NoRoom`],
+    /// [`MapError::TooManyMaps`] for a range that touches no other one.
     pub fn make_writable(&self, span: Span) -> Result<(), MapError> {
         self.check_data_pages(span)?;
         let (fd, file_offset) = self.data_writer(span)?;
@@ -24,6 +26,9 @@ impl Region {
             return Ok(());
         }
         let mut writable = self.writable();
+        if writable.is_apart(span) {
+            maps::check_maps()?;
+        }
         // SAFETY: the span lies in the window. References that exist there are to sealed bytes,
         // and stay as readable as they were.
         unsafe { self.window.put_file(span.offset.0, fd, file_offset, span.length, true) }
@@ -39,11 +44,14 @@ impl Region {
     ///
     /// # Errors
     /// [`MapError::InUse`] while a [`WritableBytes`] or a write overlaps it; as
-    /// [`Region::make_writable`].
+    /// [`Region::make_writable`], with [`MapError::TooManyMaps`] for the middle of a range.
     pub fn make_read_only(&self, span: Span) -> Result<(), MapError> {
         self.check_data_pages(span)?;
         let mut writable = self.writable();
         refuse_pinned(&writable, span)?;
+        if writable.divides(span) {
+            maps::check_maps()?;
+        }
         for piece in writable.pieces(span) {
             self.put_reader(piece)?;
             writable.remove(piece);
@@ -62,6 +70,9 @@ impl Region {
         self.check_data_pages(span)?;
         let mut writable = self.writable();
         refuse_pinned(&writable, span)?;
+        if writable.divides(span) {
+            maps::check_maps()?;
+        }
         let mut moved = Vec::new();
         for piece in writable.pieces(span) {
             // SAFETY: a writable piece lies in the window. It may consist of several maps of one

@@ -132,6 +132,12 @@ pub enum SyncQuestion {
         /// What.
         kept: Kept,
     },
+    /// A client of the asking node cancelled a request. As if it had never come: a barrier is
+    /// not broken by it.
+    Withdrawn {
+        /// Names the request there.
+        number: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -364,6 +370,31 @@ impl NodeState {
         }
     }
 
+    /// A client does not wait any more. False: it did not.
+    pub(super) fn cancel_sync(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let mut waits = self.sync.waits.iter();
+        let found = waits.find(|(_, wait)| wait.session == session && wait.seq == seq);
+        let Some(number) = found.map(|(number, _)| *number) else {
+            return false;
+        };
+        let Some(wait) = self.sync.waits.remove(&number) else {
+            return false;
+        };
+        if wait.keeper == self.own_name() {
+            self.sync.table.withdraw(&Waiter { node: wait.keeper, number });
+        } else {
+            let question = Question::Sync(SyncQuestion::Withdrawn { number });
+            self.tell_node(&wait.keeper, question, now_ms, out);
+        }
+        true
+    }
+
     /// Another node asks, or tells.
     ///
     /// # Errors
@@ -410,6 +441,11 @@ impl NodeState {
                 let waiter = Waiter { node: from.to_owned(), number };
                 self.sync.table.give_up(&waiter, &mut outcomes);
                 self.tell_outcomes(outcomes, now_ms, out);
+            }
+            SyncQuestion::Withdrawn { number } => {
+                // Should the request itself still be under way, it comes too late.
+                self.sync.table.is_new(from, number);
+                self.sync.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
             SyncQuestion::Kept { number, name, kept } => {
                 self.check_stays()?;

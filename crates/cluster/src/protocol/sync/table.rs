@@ -209,6 +209,17 @@ impl SyncTable {
         self.forget_unused();
     }
 
+    /// One that waits does so no more, as if it had never come: the others wait on.
+    pub fn withdraw(&mut self, waiter: &Waiter) {
+        for barrier in self.barriers.values_mut() {
+            barrier.arrived.retain(|one| one.waiter != *waiter);
+        }
+        for flags in self.flags.values_mut() {
+            flags.waits.retain(|wait| wait.waiter != *waiter);
+        }
+        self.forget_unused();
+    }
+
     /// Changes flags; the value after it.
     ///
     /// # Errors
@@ -447,6 +458,18 @@ mod tests {
         table.arrive("y", 3, waiter(21), party(3), 9, &mut out);
         let told: Vec<_> = out.iter().map(|(to, told)| (to.number, told)).collect();
         assert_eq!(told, [2, 12, 21].map(|number| (number, &Told::Released)));
+    }
+
+    #[test]
+    fn one_that_is_withdrawn_breaks_nothing_and_may_come_again() {
+        let mut table = SyncTable::default();
+        assert_eq!(arrive(&mut table, 2, 1, 9), []);
+        table.withdraw(&waiter(1));
+        assert!(table.barriers.is_empty(), "nothing is left of it");
+        assert_eq!(arrive(&mut table, 2, 2, 9), []);
+        table.withdraw(&waiter(7));
+        let told: Vec<_> = arrive(&mut table, 2, 11, 9).into_iter().map(|(to, _)| to).collect();
+        assert_eq!(told, [waiter(2), waiter(11)]);
     }
 
     #[test]

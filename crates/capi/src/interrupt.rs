@@ -1,0 +1,56 @@
+//! What ends a call of C while it waits.
+
+use crate::error::guard;
+use crate::status::FarrowStatus;
+use farrow::interrupt::{Interrupt, scope};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
+
+/// `FarrowInterruptCheck` of `farrow.h`.
+pub type InterruptCheck = unsafe extern "C" fn(data: *mut c_void) -> c_int;
+
+/// What a thread asked for.
+#[derive(Clone, Copy)]
+struct Setting {
+    check: Option<InterruptCheck>,
+    data: *mut c_void,
+    ends_on_signal: bool,
+}
+
+thread_local! {
+    static SETTING: Cell<Option<Setting>> = const { Cell::new(None) };
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `check` is NULL or a function that may be called with `data` by this thread until another one is
+/// set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_set_interrupt(
+    check: Option<InterruptCheck>,
+    data: *mut c_void,
+    on_signal: c_int,
+) -> FarrowStatus {
+    guard(|| {
+        let ends_on_signal = on_signal != 0;
+        let is_set = check.is_some() || ends_on_signal;
+        SETTING.set(is_set.then_some(Setting { check, data, ends_on_signal }));
+        Ok(())
+    })
+}
+
+/// Runs a call, which ends as its thread asked for.
+pub(crate) fn interruptible<T>(body: impl FnOnce() -> T) -> T {
+    let Some(Setting { check, data, ends_on_signal }) = SETTING.get() else {
+        return body();
+    };
+    let ask = move || match check {
+        // SAFETY: the thread promised so when it set them, and it is the one that calls.
+        Some(check) => unsafe { check(data) != 0 },
+        None => false,
+    };
+    let interrupt = Interrupt::new(Rc::new(ask));
+    scope(if ends_on_signal { interrupt.on_signal() } else { interrupt }, body)
+}

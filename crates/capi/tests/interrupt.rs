@@ -1,0 +1,190 @@
+//! Calls of C that wait, and what ends them.
+//!
+//! They waited until their time was over, whatever signals came. A thread now says what is to end
+//! its calls: a check that it is asked for, or, as with EINTR, any signal whose handler runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+#[path = "../../farrow/tests/common/mod.rs"]
+mod common;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::{null, null_mut};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::TestNode;
+use farrow_capi::{FarrowClient, FarrowObject, FarrowObjectId, FarrowStatus};
+use farrow_memory::sync::{AtomicBool, AtomicU32, Ordering};
+
+type Check = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+// As C sees them; `farrow.h` says the same. What handles lead to C does not look at.
+#[allow(improper_ctypes)]
+unsafe extern "C" {
+    fn farrow_connect(socket: *const c_char, s: f64, out: *mut *mut FarrowClient) -> FarrowStatus;
+    fn farrow_close(client: *mut FarrowClient);
+    fn farrow_get(
+        client: *const FarrowClient,
+        id: *const FarrowObjectId,
+        name: *const c_char,
+        timeout_seconds: f64,
+        object: *mut *mut FarrowObject,
+    ) -> FarrowStatus;
+    fn farrow_object_release(object: *mut FarrowObject);
+    fn farrow_put_bytes(
+        client: *const FarrowClient,
+        data: *const c_void,
+        size: u64,
+        name: *const c_char,
+        id: *mut FarrowObjectId,
+    ) -> FarrowStatus;
+    fn farrow_set_interrupt(check: Option<Check>, data: *mut c_void, on: c_int) -> FarrowStatus;
+    fn farrow_last_error() -> *const c_char;
+}
+
+/// Longest wait for anything that should be quick.
+const LIMIT: Duration = Duration::from_secs(30);
+
+static ASKED: AtomicU32 = AtomicU32::new(0);
+static HANDLED: AtomicU32 = AtomicU32::new(0);
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
+/// The check of a program whose handler sets a flag.
+unsafe extern "C" fn is_set(flag: *mut c_void) -> c_int {
+    ASKED.fetch_add(1, Ordering::SeqCst);
+    // SAFETY: the test passes an `AtomicBool` that outlives the call.
+    c_int::from(unsafe { &*flag.cast::<AtomicBool>() }.load(Ordering::SeqCst))
+}
+
+extern "C" fn handler(_: c_int) {
+    HANDLED.fetch_add(1, Ordering::SeqCst);
+}
+
+struct Caller(*mut FarrowClient);
+
+impl Caller {
+    fn new(node: &TestNode) -> Self {
+        let socket = CString::new(node.socket().as_os_str().as_bytes()).unwrap();
+        let mut client = null_mut();
+        // SAFETY: a C string and a place of this frame.
+        let connected = unsafe { farrow_connect(socket.as_ptr(), 30.0, &raw mut client) };
+        assert_eq!(connected, FarrowStatus::Ok);
+        Self(client)
+    }
+
+    fn get(&self, name: &CStr) -> FarrowStatus {
+        let mut object = null_mut();
+        // SAFETY: the client is open; the place is of this frame, and the object is given back.
+        unsafe {
+            let got = farrow_get(self.0, null(), name.as_ptr(), 3600.0, &raw mut object);
+            farrow_object_release(object);
+            got
+        }
+    }
+
+    fn put(&self, name: &CStr) {
+        // SAFETY: the client is open, the bytes are static.
+        let put =
+            unsafe { farrow_put_bytes(self.0, b"x".as_ptr().cast(), 1, name.as_ptr(), null_mut()) };
+        assert_eq!(put, FarrowStatus::Ok);
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses it any more.
+        unsafe { farrow_close(self.0) };
+    }
+}
+
+/// A thread that waits for an object, and how to send it signals.
+struct Waiting {
+    thread: libc::pthread_t,
+    ended: mpsc::Receiver<(FarrowStatus, String)>,
+}
+
+impl Waiting {
+    fn new(node: &TestNode, check: Option<Check>, flag: &'static AtomicBool, on: c_int) -> Self {
+        let caller = Caller::new(node);
+        let client = caller.0 as usize;
+        std::mem::forget(caller);
+        let (ready, is_ready) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            let caller = Caller(client as *mut FarrowClient);
+            let data = std::ptr::from_ref(flag).cast_mut().cast();
+            // SAFETY: the flag is static; a thread may ask who it is.
+            unsafe {
+                assert_eq!(farrow_set_interrupt(check, data, on), FarrowStatus::Ok);
+                ready.send(libc::pthread_self()).unwrap();
+            }
+            let name = [c"two", c"three", c"four"][THREADS.fetch_add(1, Ordering::SeqCst) as usize];
+            let status = caller.get(c"later");
+            // SAFETY: the text is never NULL.
+            let text = unsafe { CStr::from_ptr(farrow_last_error()) }.to_string_lossy();
+            // The same client goes on.
+            caller.put(name);
+            end.send((status, text.into_owned())).unwrap();
+        });
+        Self { thread: is_ready.recv_timeout(LIMIT).unwrap(), ended }
+    }
+
+    fn signal(&self) {
+        // SAFETY: the thread runs until it has sent its end, which was not received yet.
+        assert_eq!(unsafe { libc::pthread_kill(self.thread, libc::SIGUSR1) }, 0);
+    }
+}
+
+/// A handler set with SA_RESTART, as most programs do.
+fn set_handler() {
+    // SAFETY: a zeroed action is a valid one; the handler does nothing but count.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as extern "C" fn(c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()), 0);
+    }
+}
+
+fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + LIMIT;
+    while !is_there() {
+        assert!(std::time::Instant::now() < end, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_check_ends_a_wait_and_signals_do_if_the_thread_wants_it() {
+    set_handler();
+    let node = TestNode::start(64 << 20);
+    static FLAG: AtomicBool = AtomicBool::new(false);
+
+    // A check is asked while the call waits, and ends it.
+    let one = Waiting::new(&node, Some(is_set), &FLAG, 0);
+    wait_for("the check is asked", || ASKED.load(Ordering::SeqCst) > 2);
+    FLAG.store(true, Ordering::SeqCst);
+    let (status, text) = one.ended.recv_timeout(LIMIT).unwrap();
+    assert_eq!(status, FarrowStatus::Interrupted);
+    assert!(text.contains("interrupted"), "{text}");
+
+    // As with EINTR: a signal just before the wait does not count, so there may have to be several.
+    let two = Waiting::new(&node, None, &FLAG, 1);
+    let ended = (0..600).find_map(|_| {
+        two.signal();
+        two.ended.recv_timeout(Duration::from_millis(50)).ok()
+    });
+    assert_eq!(ended.unwrap().0, FarrowStatus::Interrupted);
+
+    // Without a setting handlers run, and the wait goes on.
+    let three = Waiting::new(&node, None, &FLAG, 0);
+    let before = HANDLED.load(Ordering::SeqCst);
+    for count in 1..=3 {
+        three.signal();
+        wait_for("the handler ran", || HANDLED.load(Ordering::SeqCst) >= before + count);
+    }
+    let caller = Caller::new(&node);
+    caller.put(c"later");
+    assert_eq!(three.ended.recv_timeout(LIMIT).unwrap().0, FarrowStatus::Ok);
+}

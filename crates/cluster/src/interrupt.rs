@@ -1,0 +1,207 @@
+//! Ends the waits of a thread before their time: for a signal handler that raises, or for another
+//! thread that cancels.
+//!
+//! A binding runs a call inside [`scope`]. While the call waits, the waiting thread asks the
+//! check of the scope some twenty times a second, with no lock held. A check may therefore run
+//! code of the user, even code that calls the same client. Code that waits while it holds a lock
+//! does so under [`suspend`].
+
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// A check is asked at most this often: a check of Python takes the GIL, about a microsecond when
+/// no other thread wants it.
+const CHECK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A pause is cut into pieces of this length, with a check after each.
+const PAUSE_PIECE: Duration = Duration::from_millis(20);
+
+/// Says whether the call of a scope is to end.
+#[derive(Clone)]
+pub struct Interrupt {
+    check: Rc<dyn Fn() -> bool>,
+    ends_on_signal: bool,
+}
+
+impl std::fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interrupt")
+            .field("ends_on_signal", &self.ends_on_signal)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Interrupt {
+    /// Ends the call when `check` returns true. The check runs on the thread that waits.
+    pub fn new(check: Rc<dyn Fn() -> bool>) -> Self {
+        Self { check, ends_on_signal: false }
+    }
+
+    /// Also ends the call when a signal handler runs on the thread that waits, as a system call
+    /// ends with `EINTR`.
+    #[must_use]
+    pub fn on_signal(mut self) -> Self {
+        self.ends_on_signal = true;
+        self
+    }
+
+    /// Whether a signal that was handled on the waiting thread ends the call.
+    pub fn ends_on_signal(&self) -> bool {
+        self.ends_on_signal
+    }
+
+    /// Asks the check. Once the call is to end, every further wait of the scope ends at once.
+    pub fn is_up(&self) -> bool {
+        if !HAS_ENDED.get() && (self.check)() {
+            self.end();
+        }
+        HAS_ENDED.get()
+    }
+
+    pub(crate) fn end(&self) {
+        HAS_ENDED.set(true);
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    /// The call of the innermost scope is to end.
+    static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Puts back what was current before.
+struct Restore {
+    earlier: Option<Interrupt>,
+    had_ended: bool,
+    /// It belongs to its thread.
+    _thread: PhantomData<Rc<()>>,
+}
+
+impl Restore {
+    fn replace(with: Option<Interrupt>) -> Self {
+        let had_ended = HAS_ENDED.replace(false);
+        Self { earlier: CURRENT.replace(with), had_ended, _thread: PhantomData }
+    }
+}
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CURRENT.set(self.earlier.take());
+        HAS_ENDED.set(self.had_ended);
+    }
+}
+
+/// Runs `body`, whose waits end early when `interrupt` says so.
+pub fn scope<T>(interrupt: Interrupt, body: impl FnOnce() -> T) -> T {
+    let _restore = Restore::replace(Some(interrupt));
+    body()
+}
+
+/// Until it is dropped, no wait of this thread asks a check.
+pub struct Suspended(#[expect(dead_code, reason = "held for its end")] Restore);
+
+/// For code that waits while it holds a lock, or whose outcome nobody could tell afterwards.
+pub fn suspend() -> Suspended {
+    Suspended(Restore::replace(None))
+}
+
+/// The interrupt of the innermost scope of this thread.
+pub fn current() -> Option<Interrupt> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// Sleeps. Returns false if the scope of this thread ended before.
+pub fn pause(length: Duration) -> bool {
+    let Some(interrupt) = current() else {
+        std::thread::sleep(length);
+        return true;
+    };
+    let until = Instant::now() + length;
+    loop {
+        if interrupt.is_up() {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        let piece = left.min(PAUSE_PIECE);
+        if interrupt.ends_on_signal() && !sleep_until_signal(piece) {
+            interrupt.end();
+        } else if !interrupt.ends_on_signal() {
+            std::thread::sleep(piece);
+        }
+    }
+}
+
+/// Sleeps. Returns false if a signal handler ran: `poll` ends then, even where other system calls
+/// are restarted.
+pub(crate) fn sleep_until_signal(length: Duration) -> bool {
+    let nanoseconds = i64::from(length.subsec_nanos());
+    let seconds = i64::try_from(length.as_secs()).unwrap_or(i64::MAX);
+    let timeout = rustix::time::Timespec { tv_sec: seconds, tv_nsec: nanoseconds };
+    rustix::event::poll(&mut [], Some(&timeout)) != Err(rustix::io::Errno::INTR)
+}
+
+/// When the check is due.
+pub(crate) struct Pace(Instant);
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// True at most once per pause, so that a thread that is woken often asks no more often.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let is_due = self.0.elapsed() >= CHECK_PAUSE;
+        if is_due {
+            self.0 = Instant::now();
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_ends_with_its_body_and_scopes_nest() {
+        let never = || Interrupt::new(Rc::new(|| false));
+        assert!(current().is_none());
+        scope(never().on_signal(), || {
+            scope(never(), || assert!(!current().unwrap().ends_on_signal()));
+            assert!(current().unwrap().ends_on_signal());
+            let quiet = suspend();
+            assert!(current().is_none());
+            drop(quiet);
+            assert!(current().is_some());
+        });
+        assert!(current().is_none());
+    }
+
+    #[test]
+    fn a_scope_whose_body_panics_is_left() {
+        let caught = std::panic::catch_unwind(|| {
+            scope(Interrupt::new(Rc::new(|| true)), || panic!("on purpose"))
+        });
+        assert!(caught.is_err() && current().is_none());
+    }
+
+    #[test]
+    fn after_the_check_said_so_once_every_wait_of_the_scope_ends() {
+        let asked = Rc::new(Cell::new(0));
+        let count = Rc::clone(&asked);
+        let check = move || {
+            count.set(count.get() + 1);
+            count.get() == 2
+        };
+        scope(Interrupt::new(Rc::new(check)), || {
+            assert!(!pause(Duration::from_secs(60)));
+            assert!(!pause(Duration::from_secs(60)));
+        });
+        assert_eq!(asked.get(), 2);
+    }
+}

@@ -1,0 +1,27 @@
+//! Requests that a client does not wait for any more.
+
+use super::admission::answer_to;
+use super::node::NodeState;
+use super::{Action, SessionId};
+use crate::wire::WireError;
+
+impl NodeState {
+    /// Ends the wait of an earlier request of a session, which is answered at once. One that does
+    /// not wait has its answer, or gets it in its turn.
+    pub(super) fn cancel(
+        &mut self,
+        session: SessionId,
+        seq: u64,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let was_waiting = self.waits.cancel(session, seq)
+            || self.admission.cancel(session, seq)
+            || self.promises.cancel(session, seq)
+            || self.spills.cancel(session, seq)
+            || self.cancel_sync(session, seq, now_ms, out);
+        if was_waiting {
+            out.push(answer_to(session, seq, Err(WireError::Cancelled)));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+"""Kinds of values that the extension does not know by itself: tensors, and things with a buffer.
+
+What is put comes back as the same kind, or ``put`` refuses it and says what to put instead.  Bytes
+come back as bytes: whatever exports a flat buffer of single bytes.  Imported by the extension when
+the first such object is met.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from farrow.exceptions import InvalidArgument, InvalidDescriptor, UnsupportedType
+
+__all__ = ["build_tensor", "check_bytes", "is_tensor", "take_apart_tensor"]
+
+# How the text of a tensor's type begins. JSON follows: numpy's text, the names of the dimensions.
+TENSOR = "pyarrow.Tensor "
+
+# Formats of single bytes: unsigned, signed, and characters.
+_BYTE_FORMATS = {"B", "b", "c", "<B", "<b", "<c"}
+
+_SPARSE = tuple(
+    getattr(pa, name)
+    for name in ("SparseCOOTensor", "SparseCSRMatrix", "SparseCSCMatrix", "SparseCSFTensor")
+    if hasattr(pa, name)
+)
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, pa.Tensor)
+
+
+def take_apart_tensor(tensor: pa.Tensor) -> Any:
+    """What ``_numpy.take_apart`` says of its values, with a text for tensors."""
+    from farrow._numpy import take_apart
+
+    text, *rest = take_apart(tensor.to_numpy())
+    return (TENSOR + json.dumps([text, list(tensor.dim_names)]), *rest)
+
+
+def build_tensor(text: str, array: Any) -> pa.Tensor:
+    """The tensor over an array."""
+    _, names = read_text(text)
+    return pa.Tensor.from_numpy(array, dim_names=names or None)
+
+
+def read_text(text: str) -> tuple[str, list[str]]:
+    """Numpy's text, and the names of the dimensions: a text is input."""
+    try:
+        dtype, names = json.loads(text[len(TENSOR) :])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidDescriptor(f"{text!r} is no type of a tensor: {error}") from None
+    if not isinstance(dtype, str) or not isinstance(names, list):
+        raise InvalidDescriptor(f"{text!r} is no type of a tensor")
+    return dtype, [str(name) for name in names]
+
+
+def check_bytes(value: Any) -> None:
+    """Return if a value comes back as what it is when its bytes are put.
+
+    Raises:
+        UnsupportedType: it would come back as another kind; the message says what to put.
+    """
+    name = _name(value)
+    if isinstance(value, pa.Scalar):
+        raise UnsupportedType(f"cannot put {name}: put pyarrow.array([it]), or its as_py()")
+    if isinstance(value, _SPARSE):
+        raise UnsupportedType(f"cannot put {name}: put its to_tensor(), or its parts by themselves")
+    if hasattr(value, "__arrow_c_schema__"):
+        raise UnsupportedType(f"cannot put {name}, which has no values: put its empty_table()")
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return _refuse_without_buffer(value, name)
+    except (BufferError, ValueError) as error:
+        raise InvalidArgument(f"the buffer of {name} cannot be copied: {error}") from None
+    with view:
+        if view.ndim == 1 and view.itemsize == 1 and view.format in _BYTE_FORMATS:
+            return None
+        what = f"{view.ndim} dimension(s) of format {view.format!r}"
+    raise UnsupportedType(
+        f"cannot put {name}: its buffer, {what}, would come back as plain bytes. "
+        "Put numpy.asarray(it), which comes back as a numpy array, "
+        "or memoryview(it).cast('B') for the bytes"
+    )
+
+
+def _refuse_without_buffer(value: Any, name: str) -> None:
+    """Says what helps, where something does."""
+    if hasattr(value, "__dlpack__"):
+        raise UnsupportedType(f"cannot put {name}: put numpy.from_dlpack(it)")
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        raise UnsupportedType(f"cannot put {name}: put numpy.asarray(it), or pyarrow.array(it)")

@@ -1,0 +1,124 @@
+"""A file with a checksum over all of it: laid out in ``docs/formats/graph_features.md``.
+
+It is there whole or as it was before, and whoever reads it learns of every changed, missing or
+added byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from farrow.exceptions import DamagedFile, InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAGIC = b"FARROWGF"
+VERSION = 2
+# As the first version began, which had no head: an Arrow IPC file by itself.
+_MAGIC_OF_1 = b"ARROW1\0\0"
+# Magic, version, zero, bytes of the body, checksum, zeros: the body begins at a cache line.
+_HEAD = struct.Struct("<8sIIQ16s24x")
+_CHECKSUM_BYTES = 16
+
+
+def _checksum(version: int, body_bytes: int) -> hashlib.blake2b:
+    """That of the head; the body is still to be added."""
+    return hashlib.blake2b(
+        _HEAD.pack(MAGIC, version, 0, body_bytes, bytes(_CHECKSUM_BYTES)),
+        digest_size=_CHECKSUM_BYTES,
+    )
+
+
+class _Body(io.RawIOBase):
+    """Where the body is written to: the file behind its head."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._bytes
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        self._file.write(view)
+        self._bytes += len(view)
+        return len(view)
+
+
+def write(path: str | os.PathLike[str], write_body: Callable[[BinaryIO], None]) -> None:
+    """Write a file in place of what is there, if anything.
+
+    Raises:
+        OSError: it cannot be written; what was there is as before.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "w+b") as file:
+            file.write(bytes(_HEAD.size))
+            body = _Body(file)
+            write_body(body)  # type: ignore[arg-type]
+            _write_head(file, body.tell())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _write_head(file: BinaryIO, body_bytes: int) -> None:
+    checksum = _checksum(VERSION, body_bytes)
+    file.seek(_HEAD.size)
+    # The head is not known before the body is: it is read again, from the page cache.
+    while piece := file.read(1 << 20):
+        checksum.update(piece)
+    file.seek(0)
+    file.write(_HEAD.pack(MAGIC, VERSION, 0, body_bytes, checksum.digest()))
+
+
+def read(path: str | os.PathLike[str]) -> tuple[int, memoryview]:
+    """The version of a file, and its body.
+
+    Raises:
+        OSError: it cannot be read.
+        DamagedFile: it is none of these files, or not as it was written.
+        InvalidArgument: it is whole, and of a later version.
+    """
+    name = os.fspath(path)
+    data = Path(path).read_bytes()
+    if data.startswith(_MAGIC_OF_1):
+        return 1, memoryview(data)
+    if len(data) < _HEAD.size:
+        raise DamagedFile(f"{name} holds no graph features: {len(data)} B", name)
+    magic, version, _, body_bytes, kept = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise DamagedFile(f"{name} holds no graph features: it begins with {magic!r}", name)
+    body = memoryview(data)[_HEAD.size :]
+    if len(body) != body_bytes:
+        raise DamagedFile(
+            f"{name} is damaged: {len(body)} B follow its head, which says {body_bytes} B", name
+        )
+    checksum = _checksum(version, body_bytes)
+    checksum.update(body)
+    packed = _HEAD.pack(magic, version, 0, body_bytes, kept)
+    if checksum.digest() != kept or packed != data[: _HEAD.size]:
+        raise DamagedFile(
+            f"{name} is damaged: its checksum is {kept.hex()}, that of its {len(data)} B "
+            f"{checksum.hexdigest()}",
+            name,
+        )
+    if version != VERSION:
+        raise InvalidArgument(f"{name} is of version {version}; this farrow reads 1 to {VERSION}")
+    return version, body
