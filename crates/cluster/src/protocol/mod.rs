@@ -7,6 +7,7 @@ mod admission;
 pub mod cluster;
 mod convert;
 mod evict;
+mod families;
 mod grants;
 mod handover;
 mod hello;

@@ -205,6 +205,11 @@ impl Home {
         self.reserved.contains_key(name)
     }
 
+    /// Let go of all names that a client reserved which has ended, and whose children may still read.
+    pub fn unreserve_all(&mut self, client: ClientSlot) {
+        self.reserved.retain(|_, owner| *owner != client);
+    }
+
     /// Let go of a name that the client reserved. One that it did not is left alone.
     ///
     /// # Errors
