@@ -381,6 +381,7 @@ impl Session {
     }
 
     pub(crate) fn lookup(&self, target: &Target) -> Result<Option<Entry>, Error> {
+        self.check_process()?;
         self.reader.lookup(target.store()).map_err(named)
     }
 
