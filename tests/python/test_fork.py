@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, wait_until
+from test_cpp import capi, compile_c, needs_compiler, run  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -644,6 +646,12 @@ def test_many_forks_leave_nothing_behind(client: farrow.Client) -> None:
         assert os.waitpid(pid, 0)[1] == 0
     assert counts() == before
     assert before[0] == 0
+
+
+@needs_compiler
+def test_a_program_in_c(client: farrow.Client, capi: Path, tmp_path: Path) -> None:  # noqa: F811
+    program = compile_c("tests/fork.c", tmp_path / "fork", capi)
+    assert run(program, client.address) == "the same bytes\n"
 
 
 @pytest.fixture(autouse=True)
