@@ -166,7 +166,9 @@ impl Listener {
     pub fn wait(&self, waker: Option<&Waker>, timeout: Duration) -> Result<Waited, LinkError> {
         let stream = PollFd::new(&self.stream, PollFlags::IN);
         let waited = match waker {
-            Some(waker) => wait_for(&mut [stream, PollFd::new(&waker.event, PollFlags::IN)], timeout),
+            Some(waker) => {
+                wait_for(&mut [stream, PollFd::new(&waker.event, PollFlags::IN)], timeout)
+            }
             None => wait_for(&mut [stream], timeout),
         };
         waited.map_err(|error| closed(&self.socket, &error))

@@ -16,6 +16,7 @@ use std::time::Duration;
 use common::{Daemon, Dice, client_at, wait_for};
 use farrow::{Client, Error, ObjectBytes, Stats, Value};
 use farrow_memory::fork::{self, trial};
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Forks of a run that is part of all tests.
@@ -33,7 +34,9 @@ static ONE: Mutex<()> = Mutex::new(());
 /// Bytes that tell which object they are of, wherever one looks.
 fn contents(seed: u64, length: usize) -> Vec<u8> {
     let word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    word.iter().copied().cycle().take(length).collect()
+    let mut bytes = word.repeat(length / word.len() + 1);
+    bytes.truncate(length);
+    bytes
 }
 
 struct View {
@@ -89,7 +92,7 @@ struct Gate {
 
 impl Gate {
     fn new() -> Self {
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         Self { reader: File::from(reader), writer: File::from(writer) }
     }
 
@@ -311,7 +314,8 @@ impl Run {
         let (reports, socket) = (&self.reports, &self.daemon.socket);
         let pid = trial::in_child(|| {
             let client = client_at(socket);
-            let made = (0..3).filter_map(|one| put(&client, random.roll(1 << 40) + one, 50_000).ok());
+            let made =
+                (0..3).filter_map(|one| put(&client, random.roll(1 << 40) + one, 50_000).ok());
             let views: Vec<View> = made.collect();
             let next = Dice(random.roll(u64::MAX));
             let _ = trial::in_child(|| {
@@ -342,7 +346,7 @@ impl Run {
     /// Waits for the end of all, and counts what they found.
     fn finish(&mut self) {
         self.views.clear();
-        self.children.drain(..).for_each(|pid| drop(wait_end(pid)));
+        self.children.drain(..).for_each(|pid| _ = wait_end(pid));
         self.reports.writer = None;
         let mut letters = Vec::new();
         self.reports.reader.read_to_end(&mut letters).unwrap();
@@ -359,7 +363,8 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 fn no_child_ever_sees_other_bytes() {
     let _one = one_at_a_time();
     let (forks, seed) = (number("FARROW_FORKS", FORKS), number("FARROW_FORKS_SEED", 1));
-    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    // Daemons must not have it: its end is the end of all children.
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
     let mut run = Run {
         daemon: Daemon::start("8MiB", &["--evict", "lru"]),
         random: Dice(seed),
@@ -388,5 +393,7 @@ fn no_child_ever_sees_other_bytes() {
     let is_back = || (taken(&client.stats().unwrap()) == 0).then_some(());
     wait_for("all memory to come back", is_back);
     // No place is left but those of clients that are here.
-    wait_for("all places to come back", || (client.stats().unwrap().node.clients <= 2).then_some(()));
+    wait_for("all places to come back", || {
+        (client.stats().unwrap().node.clients <= 2).then_some(())
+    });
 }

@@ -282,8 +282,7 @@ fn protect(address: usize, bytes: usize) {
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: as above; who reads there faults.
-    let replaced =
-        unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
+    let replaced = unsafe { rustix::mm::mmap_anonymous(start, bytes, ProtFlags::empty(), flags) };
     if replaced.is_err() {
         // SAFETY: as above.
         let _: Result<(), Errno> = unsafe { rustix::mm::munmap(start, bytes) };
@@ -314,3 +313,6 @@ fn look_after_deferred() {
 fn is_left(one: &Weak<dyn Deferred>) -> bool {
     one.upgrade().is_some_and(|one| one.let_go())
 }
+
+#[cfg(test)]
+mod tests;

@@ -271,11 +271,7 @@ fn unmap(start: *mut u8, length: usize) {
 ///
 /// # Safety
 /// The range is mapped by the caller, and `advice` does not change what it holds.
-pub(crate) unsafe fn advise(
-    start: *mut u8,
-    length: Length,
-    advice: Advice,
-) -> Result<(), Errno> {
+pub(crate) unsafe fn advise(start: *mut u8, length: Length, advice: Advice) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
     unsafe { rustix::mm::madvise(start.cast(), length.as_usize(), advice) }
 }

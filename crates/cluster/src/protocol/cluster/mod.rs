@@ -608,9 +608,9 @@ impl NodeState {
                 None
             }
             Question::Family { region_uid, place } => Some(match self.memory_of(from) {
-                Some(memory) if memory.reader.uid().0 == region_uid => {
-                    Answer::IsThere(farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place))
-                }
+                Some(memory) if memory.reader.uid().0 == region_uid => Answer::IsThere(
+                    farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place),
+                ),
                 // Not mapped again yet; its clients' children may be.
                 _ => Answer::No(format!("region {region_uid:#x} is not mapped")),
             }),
