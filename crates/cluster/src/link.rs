@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSliceMut, Read};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use farrow_memory::sync;
+use farrow_memory::{process_number, sync};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 
@@ -119,6 +120,18 @@ pub struct Link {
     receiving: Mutex<Receiving>,
     arrived: Condvar,
     next_seq: sync::AtomicU64,
+    /// The process whose handle ends the connection; 0: none does.
+    process: sync::AtomicU64,
+}
+
+impl Drop for Link {
+    /// Forked children have the socket, too: without this the daemon would see no end of it.
+    fn drop(&mut self) {
+        if self.process.load(sync::Ordering::Relaxed) == process_number() {
+            // One that is gone already needs no end.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -181,7 +194,13 @@ impl Link {
         let body = RequestBody::Handover { region_uid };
         let (link, reply, descriptors) = Self::introduce(socket, body, deadline)?;
         match reply {
-            ReplyBody::HandedOver(inheritance) => Ok((link.stream, inheritance, descriptors)),
+            ReplyBody::HandedOver(inheritance) => {
+                let stream = link.stream.try_clone();
+                let stream = stream.map_err(|error| link.die(&error.to_string()))?;
+                // It goes on in the clone.
+                link.process.store(0, sync::Ordering::Relaxed);
+                Ok((stream, inheritance, descriptors))
+            }
             other => Err(confused(&other)),
         }
     }
@@ -208,6 +227,7 @@ impl Link {
             receiving: Mutex::default(),
             arrived: Condvar::new(),
             next_seq: sync::AtomicU64::new(1),
+            process: sync::AtomicU64::new(process_number()),
         };
         let unwelcome = |error: LinkError| match error {
             LinkError::Unsent { socket, reason, .. } | LinkError::Closed { socket, reason } => {

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use farrow_memory::process_number;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
@@ -32,7 +33,10 @@ pub enum Waited {
 
 /// Ends a wait of another thread, once and for all.
 #[derive(Debug)]
-pub struct Waker(OwnedFd);
+pub struct Waker {
+    event: OwnedFd,
+    process: u64,
+}
 
 impl Waker {
     /// A waker that was not used.
@@ -40,13 +44,16 @@ impl Waker {
     /// # Errors
     /// No file descriptor is left.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, process: process_number() })
     }
 
-    /// Ends every wait from here on.
+    /// Ends every wait from here on. In a forked child nothing: the waits are its parent's.
     pub fn wake(&self) {
-        // It can only fail when it is full, and then it was used.
-        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+        if self.process == process_number() {
+            // It can only fail when it is full, and then it was used.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
     }
 
     /// Waits until it is used.
@@ -54,7 +61,7 @@ impl Waker {
     /// # Errors
     /// The system refuses to wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<Waited> {
-        wait_for(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout)
+        wait_for(&mut [PollFd::new(&self.event, PollFlags::IN)], timeout)
     }
 }
 
@@ -67,11 +74,19 @@ pub struct Listener {
     next_seq: u64,
     /// The question that was not answered yet.
     asked: Option<u64>,
+    process: u64,
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Forked children have the socket, too.
+        self.hang_up();
     }
 }
 
@@ -86,7 +101,8 @@ impl Listener {
         let stream = UnixStream::connect(socket).map_err(|error| closed(socket, &error))?;
         stream.set_nonblocking(true).map_err(|error| closed(socket, &error))?;
         let socket = socket.to_owned();
-        let mut listener = Self { socket, stream, input: Vec::new(), next_seq: 0, asked: None };
+        let (input, process) = (Vec::new(), process_number());
+        let mut listener = Self { socket, stream, input, next_seq: 0, asked: None, process };
         listener.send(RequestBody::Listen(listen))?;
         loop {
             match listener.receive()? {
@@ -97,16 +113,19 @@ impl Listener {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-                return Err(LinkError::Timeout { socket: listener.socket, waited_ms });
+                return Err(LinkError::Timeout { socket: listener.socket.clone(), waited_ms });
             }
             listener.wait(None, left)?;
         }
     }
 
-    /// Ends the connection for the daemon; the socket stays open for whoever waits on it.
+    /// Ends the connection for the daemon; the socket stays open for whoever waits on it. In a forked
+    /// child nothing: the connection is its parent's.
     pub fn hang_up(&self) {
-        // One that is gone already needs no end.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        if self.process == process_number() {
+            // One that is gone already needs no end.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// True while a question was not answered.
@@ -147,7 +166,9 @@ impl Listener {
     pub fn wait(&self, waker: Option<&Waker>, timeout: Duration) -> Result<Waited, LinkError> {
         let stream = PollFd::new(&self.stream, PollFlags::IN);
         let waited = match waker {
-            Some(waker) => wait_for(&mut [stream, PollFd::new(&waker.0, PollFlags::IN)], timeout),
+            Some(waker) => {
+                wait_for(&mut [stream, PollFd::new(&waker.event, PollFlags::IN)], timeout)
+            }
             None => wait_for(&mut [stream], timeout),
         };
         waited.map_err(|error| closed(&self.socket, &error))

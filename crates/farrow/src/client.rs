@@ -391,6 +391,7 @@ impl Client {
     ///
     /// The region is damaged.
     pub fn list_where(&self, prefix: &str, filter: &Metadata) -> Result<Vec<Listed>, Error> {
+        self.session.check_process()?;
         let mut all = Vec::new();
         for found in self.session.reader.list(prefix)? {
             // The metadata of an object that is out of memory is too.

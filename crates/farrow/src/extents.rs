@@ -205,6 +205,10 @@ impl Extents {
 
     /// Whole pages that hold nothing any more. Keeps some and gives the rest to the node.
     pub(crate) fn give(&self, session: &Session, span: Span) {
+        // In a forked child they are the parent's, and another of its threads may have the lock.
+        if !session.is_own_process() {
+            return;
+        }
         let surplus = {
             let mut state = lock(&self.state);
             if let Err(error) = state.free.free(span_run(span)) {
@@ -218,7 +222,7 @@ impl Extents {
 
     /// Parts of pages, lines of 128 bytes, that hold nothing and are of no use here.
     pub(crate) fn give_lines(&self, session: &Session, span: Span) {
-        if span.length.0 > 0 {
+        if span.length.0 > 0 && session.is_own_process() {
             lock(&self.state).remove_granted(span);
             session.give_back(&[span]);
         }
@@ -230,12 +234,17 @@ impl Extents {
     }
 
     /// A seal of this range was never answered.
-    pub(crate) fn in_limbo(&self, span: Span) {
-        lock(&self.state).limbo.push(span);
+    pub(crate) fn in_limbo(&self, session: &Session, span: Span) {
+        if session.is_own_process() {
+            lock(&self.state).limbo.push(span);
+        }
     }
 
     /// Gives all free ranges back to the node. False: there are none.
     pub(crate) fn trim(&self, session: &Session) -> bool {
+        if !session.is_own_process() {
+            return false;
+        }
         let free = {
             let mut state = lock(&self.state);
             let runs: Vec<Span> = state.free.runs().map(run_span).collect();

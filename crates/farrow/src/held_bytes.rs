@@ -56,9 +56,6 @@ impl fmt::Debug for BatchBytes {
 impl Drop for BatchBytes {
     fn drop(&mut self) {
         let session = &self.batch.session;
-        if !session.is_own_process() {
-            session.holds.abandon();
-        }
         if let Some(id) = self.batch.held.let_go(self.index) {
             session.released(id);
         }

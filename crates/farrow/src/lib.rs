@@ -31,6 +31,7 @@ mod gather;
 mod get;
 mod held_bytes;
 mod huge;
+mod inherited;
 pub mod interrupt;
 mod local;
 mod namespaces;

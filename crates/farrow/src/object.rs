@@ -45,11 +45,8 @@ impl fmt::Debug for Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let session = &self.farewell.session;
-        if let Some(block) = self.farewell.registered {
+        if let Some(block) = self.farewell.registered.filter(|_| session.is_own_process()) {
             session.blocks.remove(&[block]);
-        }
-        if !session.is_own_process() {
-            session.holds.abandon();
         }
     }
 }
@@ -252,7 +249,10 @@ impl Hold {
     /// A second claim on the same object, for a buffer over one of its blocks.
     fn for_buffer(&self, block: Span) -> Self {
         let session = Arc::clone(self.session());
-        session.blocks.insert(&[block]);
+        // In a forked child another thread of the parent may have the lock for ever.
+        if session.is_own_process() {
+            session.blocks.insert(&[block]);
+        }
         Self {
             held: self.held.clone(),
             blocks: Some(Box::new([block])),

@@ -547,10 +547,14 @@ pub(crate) fn settle(
 }
 
 pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown: bool) {
+    // In a forked child it is the parent's.
+    if !session.is_own_process() {
+        return;
+    }
     if is_unknown {
         written.promise.used(1);
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
-        session.extents.in_limbo(written.primary);
+        session.extents.in_limbo(session, written.primary);
         return;
     }
     session.pool.abort_seal(session, &written.pool_pages);

@@ -32,6 +32,10 @@ impl Reservations {
 
     /// Gives names back. Those that were lost to others are let be.
     pub(crate) fn give(&self, session: &Session, mut names: Vec<String>) {
+        // In a forked child they are the parent's.
+        if names.is_empty() || !session.is_own_process() {
+            return;
+        }
         {
             let mut ours = lock(&self.names);
             names.retain(|name| ours.remove(name));

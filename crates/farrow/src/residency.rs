@@ -109,6 +109,7 @@ impl Session {
 
     /// Whether there is such an object, in memory or not.
     pub(crate) fn has(&self, target: &Target) -> Result<bool, Error> {
+        self.check_process()?;
         let place = self.reader.whereabouts(target.store()).map_err(named)?;
         Ok(place != Whereabouts::Nowhere)
     }

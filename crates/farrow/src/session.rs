@@ -30,6 +30,7 @@ use crate::blocks::HeldBlocks;
 use crate::client::Target;
 use crate::error::Error;
 use crate::extents::{Extents, difference};
+use crate::inherited::Inherited;
 use crate::interrupt::{self, may_interrupt};
 use crate::local::Local;
 use crate::options::{ConnectOptions, SpawnCommand};
@@ -86,6 +87,7 @@ pub(crate) struct Session {
     pub(crate) reservations: Reservations,
     pub(crate) promises: Promises,
     pub(crate) unheld: Unheld,
+    pub(crate) inherited: Inherited,
     /// Events before this one are not of the client's namespace.
     pub(crate) events_from: u64,
     spawn: Option<SpawnCommand>,
@@ -143,6 +145,7 @@ impl Session {
             reservations: Reservations::default(),
             promises: Promises::new(welcome.are_objects_limited),
             unheld: Unheld::default(),
+            inherited: Inherited::default(),
             uses: UseStamps::new(&region)?,
             region,
             reader,
@@ -165,7 +168,7 @@ impl Session {
 
     /// False in a child that was forked off: the holds and the extents are its parent's.
     pub(crate) fn is_own_process(&self) -> bool {
-        process_id() == self.pid
+        self.region.is_of_this_process()
     }
 
     pub(crate) fn check_process(&self) -> Result<(), Error> {
@@ -372,9 +375,6 @@ impl Session {
 
     /// Lets go.
     pub(crate) fn release(&self, held: Held) {
-        if !self.is_own_process() {
-            self.holds.abandon();
-        }
         let id = held.entry().id;
         drop(held);
         self.released(id);
@@ -388,6 +388,7 @@ impl Session {
     }
 
     pub(crate) fn lookup(&self, target: &Target) -> Result<Option<Entry>, Error> {
+        self.check_process()?;
         self.reader.lookup(target.store()).map_err(named)
     }
 
@@ -452,11 +453,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        // In a forked child the place and the holds are still the parent's.
         if self.is_own_process() {
             self.say_goodbye();
-        } else {
-            // In a forked child the place and the holds are still the parent's.
-            self.holds.abandon();
         }
     }
 }

@@ -57,6 +57,9 @@ impl Session {
 
 impl Drop for Sealing<'_> {
     fn drop(&mut self) {
+        if !self.session.is_own_process() {
+            return;
+        }
         let mut state = lock(&self.session.unheld.0);
         state.open.remove(&self.number);
         let is_due = state.is_due();

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use farrow_cluster::wire::SealItem;
-use farrow_memory::{Length, Offset, Retired, Span, page_bytes};
+use farrow_memory::{Length, Offset, Retired, Span, fork, page_bytes};
 use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
 use crate::extents::difference;
+use crate::inherited::Unused;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::{Promise, rest_of};
@@ -37,6 +38,8 @@ pub struct WriterMemory {
     session: Arc<Session>,
     pages: Span,
     bytes: u64,
+    /// The last fork before it was made.
+    since: u64,
     state: std::sync::Mutex<State>,
     published: std::sync::Mutex<Published>,
 }
@@ -103,8 +106,11 @@ pub struct Writer {
 
 impl WriterMemory {
     /// First byte. Who has it may store anywhere until the seal, which then publishes all lines.
+    /// In a forked child it may be read only.
     pub fn as_mut_ptr(&self) -> *mut u8 {
-        *lock(&self.published) = Published::Unknown;
+        if self.session.is_own_process() {
+            *lock(&self.published) = Published::Unknown;
+        }
         let first = Span { offset: self.pages.offset, length: Length(self.bytes) };
         match self.session.region.address_of(first) {
             Ok(address) => std::ptr::with_exposed_provenance_mut(address.0),
@@ -124,7 +130,7 @@ impl WriterMemory {
 
     /// True until the seal or the abort.
     pub fn is_writable(&self) -> bool {
-        matches!(*lock(&self.state), State::Writing)
+        self.session.is_own_process() && matches!(*lock(&self.state), State::Writing)
     }
 
     /// Where in the region it lies.
@@ -137,8 +143,10 @@ impl WriterMemory {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] when it does not fit or the writer is done.
+    /// [`Error::InvalidArgument`] when it does not fit or the writer is done, [`Error::Disconnected`]
+    /// in a forked child.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        self.session.check_process()?;
         let state = lock(&self.state);
         let end = offset.checked_add(from.len() as u64);
         if !matches!(*state, State::Writing) || end.is_none_or(|end| end > self.bytes) {
@@ -167,14 +175,20 @@ impl WriterMemory {
 
 impl Drop for WriterMemory {
     fn drop(&mut self) {
+        if !self.session.is_own_process() {
+            return;
+        }
         // Only now may the pages go to others: until here a view of them could be written to.
         let state = std::mem::replace(&mut *lock(&self.state), State::Aborted);
         match state {
             State::Writing | State::Aborted => {
-                self.session.pool.extents().give(&self.session, self.pages);
+                self.session.give_unused(Unused::Pages(self.pages), self.since);
             }
-            State::Sealed(held) => self.session.release(held),
-            State::Unknown => self.session.pool.extents().in_limbo(self.pages),
+            State::Sealed(held) => {
+                held.date_back(self.since);
+                self.session.release(held);
+            }
+            State::Unknown => self.session.give_unused(Unused::Limbo(self.pages), self.since),
         }
     }
 }
@@ -216,12 +230,13 @@ impl Writer {
     ) -> Result<Self, Error> {
         let state = std::sync::Mutex::new(State::Writing);
         let published = std::sync::Mutex::new(Published::Parts(BTreeMap::new()));
-        let memory = WriterMemory { session: Arc::clone(session), pages, bytes, state, published };
         let metadata = options.encoded_metadata();
         if !metadata.is_empty() {
             let target = session.region.writable_slice(pages)?;
             target.write_at(put::metadata_offset(pages, &metadata), &metadata)?;
         }
+        let (session, since) = (Arc::clone(session), fork::forks());
+        let memory = WriterMemory { session, pages, bytes, since, state, published };
         Ok(Self {
             memory: Arc::new(memory),
             name: options.name.map(str::to_owned),
@@ -316,7 +331,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if self.is_done {
+        if self.is_done || !self.memory.session.is_own_process() {
             return;
         }
         *lock(&self.memory.state) = State::Aborted;

@@ -4,8 +4,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
+use crate::fork;
+use crate::process::process_number;
 use crate::units::{Address, HUGE_PAGE_BYTES_USUAL, Length, page_bytes};
 
 /// `MREMAP_DONTUNMAP` of the kernel's linux/mman.h, the same for every CPU; rustix names it only
@@ -17,6 +19,18 @@ const MREMAP_DONTUNMAP: u32 = 4;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
+    owner: Owner,
+}
+
+/// Whose a range of addresses is. In a forked child the range may be another map's by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// Memory that children get a copy of: of every process that has it.
+    Everybody,
+    /// This process alone; children do not inherit it.
+    Process(u64),
+    /// This process, and children that the handlers at fork have seen.
+    Window(u64),
 }
 
 // SAFETY: a mapping is a range of addresses, the same for every thread; what may be read and
@@ -48,6 +62,22 @@ impl Mapping {
         let mut whole = Self::own(start.cast(), asked)?;
         whole.trim_to_alignment(wanted, huge);
         Ok(whole)
+    }
+
+    /// Lets children inherit all of it, read-only, as long as this lives.
+    pub(crate) fn let_children_inherit(mut self) -> Self {
+        self.owner = Owner::Window(process_number());
+        fork::watch_window(self.start.as_ptr().expose_provenance(), self.length);
+        self
+    }
+
+    /// Whether the range is this process's: in a forked child it may not be mapped, or be another's.
+    pub(crate) fn is_ours(&self) -> bool {
+        match self.owner {
+            Owner::Everybody => true,
+            Owner::Process(number) => number == process_number(),
+            Owner::Window(number) => number == process_number() || fork::has_inherited(),
+        }
     }
 
     /// Memory of this process alone, zeros.
@@ -83,7 +113,7 @@ impl Mapping {
         Err(Errno::EXIST)
     }
 
-    /// Maps part of a file, shared, anywhere.
+    /// Maps part of a file, shared, anywhere. Children do not inherit it.
     pub(crate) fn of_file(
         fd: BorrowedFd<'_>,
         file_offset: u64,
@@ -92,14 +122,31 @@ impl Mapping {
     ) -> Result<Self, Errno> {
         let asked = length.as_usize();
         let protection = protection(is_writable);
+        let _steady = fork::without_fork();
         // SAFETY: no address is given, so no existing mapping is touched.
         let start = unsafe {
             rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, file_offset)
         }?;
+        let mut mapping = Self::own(start.cast(), asked)?;
+        mapping.owner = Owner::Process(process_number());
+        // SAFETY: just mapped, and the advice changes no contents.
+        unsafe { advise(start.cast(), length, Advice::LinuxDontFork) }?;
+        Ok(mapping)
+    }
+
+    /// Maps the beginning of a file read-only, anywhere, for children to inherit. For the handler
+    /// before a fork.
+    pub(crate) fn of_file_for_children(fd: BorrowedFd<'_>, length: Length) -> Result<Self, Errno> {
+        let (asked, protection) = (length.as_usize(), protection(false));
+        // SAFETY: no address is given, so no existing mapping is touched.
+        let start = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), asked, protection, MapFlags::SHARED, fd, 0)
+        }?;
         Self::own(start.cast(), asked)
     }
 
-    /// Maps part of a file over part of this mapping, in place of what was there.
+    /// Maps part of a file over part of this mapping, in place of what was there. Children do not
+    /// inherit it but by [`Self::let_children_inherit`].
     ///
     /// # Safety
     /// `[at, at + length)` lies in this mapping, and nobody holds a reference into it that the new
@@ -116,12 +163,14 @@ impl Mapping {
         let target = self.pointer(at);
         let asked = length.as_usize();
         debug_assert!(at.checked_add(length.0).is_some_and(|end| end <= self.length as u64));
+        let _steady = fork::without_fork();
         // SAFETY: the caller keeps the range inside this mapping, which is ours to replace.
         let start = unsafe {
             rustix::mm::mmap(target.cast(), asked, protection(is_writable), flags, fd, file_offset)
         }?;
         debug_assert_eq!(start.cast(), target);
-        Ok(())
+        // SAFETY: just mapped, and the advice changes no contents.
+        unsafe { advise(target, length, Advice::LinuxDontFork) }
     }
 
     /// Moves the page tables of part of this mapping to another address and leaves an empty map of
@@ -136,7 +185,8 @@ impl Mapping {
         let source = self.pointer(at);
         let phase = source.addr() % huge;
         let room = length.as_usize().checked_add(phase).ok_or(Errno::NOMEM)?;
-        let target = Self::reserve(Length::from(room.max(huge)), None)?;
+        let mut target = Self::reserve(Length::from(room.max(huge)), None)?;
+        target.owner = Owner::Process(process_number());
         let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
         let asked = length.as_usize();
         // SAFETY: the caller vouches for the source; the target lies in `target`, which is ours.
@@ -168,7 +218,8 @@ impl Mapping {
     }
 
     fn own(start: *mut u8, length: usize) -> Result<Self, Errno> {
-        NonNull::new(start).map(|start| Self { start, length }).ok_or(Errno::NOMEM)
+        let own = |start| Self { start, length, owner: Owner::Everybody };
+        NonNull::new(start).map(own).ok_or(Errno::NOMEM)
     }
 
     /// Cuts a mapping that is `alignment` too long so that it starts at a multiple of it.
@@ -191,6 +242,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        if matches!(self.owner, Owner::Window(_)) {
+            fork::forget_window(self.start.as_ptr().addr());
+        }
         unmap(self.start.as_ptr(), self.length);
     }
 }
@@ -214,11 +271,7 @@ fn unmap(start: *mut u8, length: usize) {
 ///
 /// # Safety
 /// The range is mapped by the caller, and `advice` does not change what it holds.
-pub(crate) unsafe fn advise(
-    start: *mut u8,
-    length: Length,
-    advice: rustix::mm::Advice,
-) -> Result<(), Errno> {
+pub(crate) unsafe fn advise(start: *mut u8, length: Length, advice: Advice) -> Result<(), Errno> {
     // SAFETY: passed on to the caller.
     unsafe { rustix::mm::madvise(start.cast(), length.as_usize(), advice) }
 }

@@ -95,6 +95,10 @@ impl SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
+        // A forked child has its parent's lock.
+        if !self.mapping.is_ours() {
+            return;
+        }
         // Whoever else has it open holds the lock too.
         if rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_at(&self.file, &self.path)

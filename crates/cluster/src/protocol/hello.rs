@@ -1,7 +1,7 @@
 //! The first message of a connection: who it is, and what place it gets.
 
 use farrow_memory::{CoherenceClass, FabricKind, Proximity};
-use farrow_store::{ClientSlot, Newcomer};
+use farrow_store::{ClientSlot, Newcomer, StoreError};
 
 use super::convert::{store_error, wire_span};
 use super::node::NodeState;
@@ -10,6 +10,9 @@ use crate::wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 /// Most connections at a time of users that may not connect.
 const STRANGERS_MAX: usize = 16;
+
+/// Places that one client may find locked before it is turned away.
+const PLACES_TRIED_MAX: u32 = 4;
 
 impl NodeState {
     pub(super) fn hello(
@@ -25,8 +28,7 @@ impl NodeState {
                 let PeerIdentity { pid, start_time, uid, guest } = peer;
                 self.let_in(guest, namespace)?;
                 let newcomer = Newcomer { pid, start_time, uid, namespace, guest };
-                let joined = self.home.client_join_as(&newcomer).map_err(store_error)?;
-                let slot = joined.client;
+                let slot = self.join_free_place(&newcomer, peer)?;
                 if let Err(error) = self.home.hold_block(slot) {
                     let _ = self.home.client_leave(slot);
                     return Err(store_error(error));
@@ -39,6 +41,9 @@ impl NodeState {
                     return Err(WireError::OtherRegion { old: uid, new: ours });
                 }
                 let slot = ClientSlot(slot);
+                if self.families.has(slot) {
+                    return Err(store_error(StoreError::NoSuchClient { slot: slot.0 }));
+                }
                 // All clients can read nonces, and which process it is its own node says.
                 if self.home.client(slot).is_ok_and(|record| record.guest != peer.guest) {
                     let what = format!("place {} is of a client of another node", slot.0);
@@ -69,6 +74,25 @@ impl NodeState {
             self.silent.remove(&(state.hello_by_ms, session));
         }
         self.welcome(slot).map(ReplyBody::Welcome)
+    }
+
+    /// A place through which nobody maps the region, not even somebody who locked it for no reason of
+    /// this node's: such places are kept apart until they are free.
+    fn join_free_place(
+        &mut self,
+        newcomer: &Newcomer,
+        peer: PeerIdentity,
+    ) -> Result<ClientSlot, WireError> {
+        for _ in 0..PLACES_TRIED_MAX {
+            let slot = self.home.client_join_as(newcomer).map_err(store_error)?.client;
+            if !self.is_mapped_by(slot) {
+                return Ok(slot);
+            }
+            tracing::warn!(slot = slot.0, "a free place is locked");
+            // It is looked for at the next tick.
+            self.end_of_client(slot, peer, 0);
+        }
+        Err(WireError::TooMany { what: "locked places".into(), max: PLACES_TRIED_MAX.into() })
     }
 
     /// Why a client does not get a place back now.

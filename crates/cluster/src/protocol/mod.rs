@@ -9,6 +9,7 @@ mod cancel;
 pub mod cluster;
 mod convert;
 mod evict;
+mod families;
 mod fanout;
 mod grants;
 mod handover;

@@ -9,6 +9,7 @@ use super::buffers::Buffers;
 use super::cluster::{Cluster, PeerAction};
 use super::convert::store_error;
 use super::evict::Eviction;
+use super::families::Families;
 use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
@@ -133,6 +134,8 @@ pub struct NodeState {
     pub(super) silent: BTreeSet<(u64, SessionId)>,
     /// Clients without a connection that may still read what they hold.
     pub(super) orphans: BTreeMap<ClientSlot, PeerIdentity>,
+    /// Clients that have ended and whose children may still read.
+    pub(super) families: Families,
     pub(super) waits: Waits,
     pub(super) fan_out: FanOut,
     pub(super) buffers: Buffers,
@@ -189,6 +192,7 @@ impl NodeState {
             strangers: 0,
             silent: BTreeSet::new(),
             orphans: orphans.into_iter().collect(),
+            families: Families::default(),
             waits: Waits::default(),
             fan_out: FanOut::default(),
             buffers: Buffers::default(),
@@ -223,9 +227,10 @@ impl NodeState {
         self.failure.as_deref()
     }
 
-    /// Number of clients, connected or expected back.
+    /// Number of clients, connected, expected back, or ended and survived by children that read.
     pub fn clients(&self) -> usize {
-        self.sessions.values().filter(|session| session.slot.is_some()).count() + self.orphans.len()
+        let connected = self.sessions.values().filter(|session| session.slot.is_some()).count();
+        connected + self.orphans.len() + self.families.count()
     }
 
     /// A connection was accepted.
@@ -272,7 +277,7 @@ impl NodeState {
             self.orphans.insert(slot, session.peer);
             return Some(slot);
         }
-        self.leave(slot, now_ms);
+        self.end_of_client(slot, session.peer, now_ms);
         None
     }
 
@@ -296,8 +301,8 @@ impl NodeState {
 
     /// A client that lost its connection, perhaps in an earlier life of the node, died.
     pub fn orphan_died(&mut self, slot: ClientSlot, now_ms: u64) {
-        if self.orphans.remove(&slot).is_some() {
-            self.leave(slot, now_ms);
+        if let Some(peer) = self.orphans.remove(&slot) {
+            self.end_of_client(slot, peer, now_ms);
         }
     }
 
@@ -306,7 +311,7 @@ impl NodeState {
         self.orphans.iter().map(|(slot, peer)| (*slot, *peer))
     }
 
-    fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
+    pub(super) fn leave(&mut self, slot: ClientSlot, now_ms: u64) {
         self.promises.take_back(slot, u32::MAX);
         let left = match self.home.region().is_node_local() {
             true => self.leave_dirty(slot),
@@ -348,6 +353,7 @@ impl NodeState {
             self.next_cluster_deadline_ms(),
             self.next_sync_deadline_ms(),
             self.next_promise_deadline_ms(),
+            self.families.next_deadline_ms(),
         ];
         timers.into_iter().chain(more).flatten().min()
     }
@@ -369,6 +375,7 @@ impl NodeState {
                 now_ms.saturating_add(self.reclaim_wait_ms)
             });
         }
+        self.look_for_families(now_ms, out);
         self.tick_cluster(now_ms, out);
         self.tick_sync(now_ms, out);
         self.tick_spills(now_ms, out);

@@ -1,6 +1,6 @@
 //! Who is there, for people who watch.
 
-use farrow_store::{ClientShare, HeapCell, StoreError};
+use farrow_store::{ClientShare, ClientSlot, HeapCell, StoreError};
 
 use super::node::NodeState;
 use crate::wire::{CellOverview, ClientOverview, Overview};
@@ -8,13 +8,15 @@ use crate::wire::{CellOverview, ClientOverview, Overview};
 impl NodeState {
     /// All clients, and the heap in so many parts.
     pub(super) fn overview(&self, cells: u32) -> Result<Overview, StoreError> {
+        let is_away =
+            |slot: ClientSlot| self.orphans.contains_key(&slot) || self.families.has(slot);
         let client = |share: ClientShare| ClientOverview {
             slot: share.record.client.0,
             pid: share.record.pid,
             uid: share.record.uid,
             granted: share.granted.0,
             holds: share.holds,
-            is_connected: !self.orphans.contains_key(&share.record.client),
+            is_connected: !is_away(share.record.client),
         };
         let cell = |HeapCell { free, granted, held, used }: HeapCell| CellOverview {
             free,

@@ -43,6 +43,8 @@ pub(super) struct Connection {
     sent: usize,
     /// Where in `output` a frame begins that takes the region's descriptors along.
     descriptors_at: Option<usize>,
+    /// The data section, opened for this client alone: closed when it was sent.
+    pub(super) data_read: Option<OwnedFd>,
     pub(super) is_closing: bool,
     /// Who it is.
     pub(super) identity: PeerIdentity,
@@ -86,6 +88,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             descriptors_at: None,
+            data_read: None,
             is_closing: false,
             identity,
             carried: None,
@@ -291,6 +294,11 @@ impl Connection {
     /// True when the client has too many replies to read.
     pub(super) fn is_stuffed(&self) -> bool {
         self.output.len() - self.sent > self.replies_max
+    }
+
+    /// True when a welcome, with descriptors, was not sent yet.
+    pub(super) fn has_descriptors(&self) -> bool {
+        self.descriptors_at.is_some()
     }
 
     pub(super) fn has_output(&self) -> bool {

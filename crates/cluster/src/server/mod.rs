@@ -14,7 +14,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use farrow_memory::{Fabric, Section, sync};
+use farrow_memory::{Fabric, Section, family, sync};
 use farrow_store::ClientSlot;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -24,7 +24,7 @@ use crate::neighbour::Devices;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
-use crate::wire::Request;
+use crate::wire::{Reply, ReplyBody, Request, WireError};
 use connection::{Connection, Input};
 pub(crate) use handover::Handover;
 
@@ -570,10 +570,13 @@ impl Server {
                     self.drop_guest(session, false);
                 }
                 Action::Peer(action) => self.perform_with_others(action),
-                Action::Send { session, reply, has_descriptors } => {
+                Action::Send { session, mut reply, has_descriptors } => {
                     let Some(connection) = self.connections.get_mut(&session) else {
                         continue;
                     };
+                    open_for_client(connection, &self.fabric, &mut reply);
+                    connection.is_closing |= has_descriptors && reply.body.is_err();
+                    let has_descriptors = has_descriptors && reply.body.is_ok();
                     if let Err(error) = connection.queue(&reply, has_descriptors) {
                         tracing::error!(session = session.0, %error, "a reply does not fit");
                         connection.is_closing = true;
@@ -699,13 +702,39 @@ impl Server {
 
 /// Writes what a client takes, with the descriptors of the memory that it was welcomed to.
 fn flush(connection: &mut Connection, own: &Arc<dyn Fabric>) -> io::Result<()> {
+    if !connection.has_output() {
+        return Ok(());
+    }
     let fabric = connection.fabric.clone().unwrap_or_else(|| Arc::clone(own));
-    connection.flush(&descriptors(fabric.as_ref()))
+    // It goes back where it was not sent.
+    let data_read = connection.data_read.take();
+    let data = data_read.as_ref().map(AsFd::as_fd);
+    let flushed = connection.flush(&descriptors(fabric.as_ref(), data));
+    if connection.has_descriptors() {
+        connection.data_read = data_read;
+    }
+    flushed
 }
 
-fn descriptors(fabric: &dyn Fabric) -> Vec<BorrowedFd<'_>> {
+/// Has a welcome take a descriptor along that tells how long anybody reads through that place.
+fn open_for_client(connection: &mut Connection, own: &Arc<dyn Fabric>, reply: &mut Reply) {
+    let Ok(ReplyBody::Welcome(welcome)) = &reply.body else {
+        return;
+    };
+    let fabric = connection.fabric.as_ref().unwrap_or(own);
+    match family::open_for_client(fabric.as_ref(), welcome.slot) {
+        Ok(opened) => connection.data_read = Some(opened),
+        Err(error) => {
+            let what = format!("the region cannot be opened for place {}: {error}", welcome.slot);
+            tracing::error!(%what);
+            reply.body = Err(WireError::Damaged(what));
+        }
+    }
+}
+
+fn descriptors<'a>(fabric: &'a dyn Fabric, data: Option<BorrowedFd<'a>>) -> Vec<BorrowedFd<'a>> {
     let control = fabric.read_fd(Section::Control).0;
-    let data = fabric.read_fd(Section::Data).0;
+    let data = data.unwrap_or(fabric.read_fd(Section::Data).0);
     let writable = fabric.write_fd(Section::Data).map(|(fd, _)| fd);
     [Some(control), Some(data), writable].into_iter().flatten().collect()
 }

@@ -13,7 +13,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::process::watch;
-use super::{ORPHANS, REQUESTS_PER_CLIENT, Server};
+use super::{ORPHANS, REQUESTS_PER_CLIENT, Server, open_for_client};
 use crate::metrics::cluster::{Kind, Traffic, Way};
 use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
@@ -622,7 +622,11 @@ impl Server {
                 }
             }
         }
+        if has_descriptors {
+            open_for_client(connection, &self.fabric, &mut reply);
+        }
         connection.is_closing = reply.body.is_err();
+        let has_descriptors = has_descriptors && reply.body.is_ok();
         if connection.queue(&reply, has_descriptors).is_err() {
             connection.is_closing = true;
         }

@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
-use farrow_memory::{Address, Length, Offset, Retired, Span, page_bytes, sync};
+use farrow_memory::{Address, Length, Offset, Retired, Span, fork, page_bytes, sync};
 use farrow_store::Held;
 
 use crate::error::Error;
 use crate::extents::Extents;
+use crate::inherited::Unused;
 use crate::session::{Session, lock};
 use expected::Expected;
 use slab::Slabs;
@@ -78,6 +79,8 @@ struct State {
 #[derive(Debug)]
 struct Large {
     pages: u64,
+    /// The last fork before it was allocated.
+    since: u64,
     state: LargeState,
 }
 
@@ -149,7 +152,8 @@ impl Pool {
         new: usize,
         alignment: usize,
     ) -> Option<NonNull<u8>> {
-        let offset = self.offset(pointer)?;
+        // In a forked child it is the parent's.
+        let offset = self.offset(pointer).filter(|_| self.session.is_own_process())?;
         if self.fits_in_place(offset, new as u64) {
             lock(&self.session.pool.state).stats.resized(old as u64, new as u64);
             return Some(pointer);
@@ -180,20 +184,25 @@ impl Pool {
             state.stats.freed(size as u64);
             match state.large.remove(&offset.0) {
                 Some(large) => Freed::Large(large),
-                None => Freed::Slab(state.slabs.free(offset.0)),
+                None => match state.slabs.since_of(offset.0) {
+                    Some(since) => Freed::Slot(since),
+                    None => return,
+                },
             }
         };
-        match freed {
-            Freed::Large(Large { pages, state: LargeState::Live }) => {
-                self.give(Span { offset, length: Length(pages) });
+        let large = match freed {
+            Freed::Large(large) => large,
+            Freed::Slot(since) => return self.give_unused(Unused::Slot(offset), since),
+        };
+        let pages = Span { offset, length: Length(large.pages) };
+        match large.state {
+            LargeState::Live => self.give_unused(Unused::Pages(pages), large.since),
+            LargeState::Sealed(held) => {
+                held.date_back(large.since);
+                session.release(held);
             }
-            Freed::Large(Large { state: LargeState::Sealed(held), .. }) => session.release(held),
-            Freed::Large(Large { pages, state: LargeState::Sealing }) => {
-                // Whether it belongs to an object, the node will say.
-                session.pool.extents.in_limbo(Span { offset, length: Length(pages) });
-            }
-            Freed::Slab(None) => {}
-            Freed::Slab(Some(slab)) => self.give(slab),
+            // Whether it belongs to an object, the node will say.
+            LargeState::Sealing => self.give_unused(Unused::Limbo(pages), large.since),
         }
     }
 
@@ -202,9 +211,12 @@ impl Pool {
         self.offset(pointer).is_some()
     }
 
-    /// Numbers since the client connected.
+    /// Numbers since the client connected; of a forked child, which has none of it, zeros.
     pub fn stats(&self) -> PoolStats {
         let core = &self.session.pool;
+        if !self.session.is_own_process() {
+            return PoolStats::default();
+        }
         let mut stats = lock(&core.state).stats;
         stats.refused = core.refused.load(sync::Ordering::Relaxed);
         stats.refused_bytes = core.refused_bytes.load(sync::Ordering::Relaxed);
@@ -230,7 +242,8 @@ impl Pool {
         if span.length.0 >= POPULATE_BYTES_MIN {
             let _ = session.region.populate(span, farrow_memory::Populate::Write);
         }
-        let large = Large { pages: span.length.0, state: LargeState::Live };
+        let since = fork::forks();
+        let large = Large { pages: span.length.0, since, state: LargeState::Live };
         lock(&session.pool.state).large.insert(span.offset.0, large);
         Some(span.offset)
     }
@@ -243,7 +256,7 @@ impl Pool {
         let bytes = Slabs::slab_bytes();
         let span = self.pages(bytes)?;
         let mut state = lock(&core.state);
-        state.slabs.add(span, size);
+        state.slabs.add(span, size, fork::forks());
         state.slabs.take(size).map(Offset)
     }
 
@@ -259,7 +272,9 @@ impl Pool {
         if new <= large.pages {
             let needed = new.next_multiple_of(page_bytes());
             // Shrinking by half or more is worth a system call; Arrow trims its builders so.
-            if needed <= large.pages / 2 {
+            // What a child may have of it comes back with the rest.
+            let is_inherited = fork::is_inherited(large.since, fork::forks());
+            if needed <= large.pages / 2 && !is_inherited {
                 let offset = Offset(offset.0 + needed);
                 let tail = Span { offset, length: Length(large.pages - needed) };
                 large.pages = needed;
@@ -282,6 +297,22 @@ impl Pool {
     fn pages(&self, bytes: u64) -> Option<Span> {
         let expected = lock(&self.expected).as_mut().and_then(|room| room.allocate(bytes));
         expected.or_else(|| logged(self.session.pool.extents.take(&self.session, bytes)))
+    }
+
+    /// Gives memory back that was in use since fork `since`: to a load that has declared its size, as
+    /// long as no child has it.
+    fn give_unused(&self, memory: Unused, since: u64) {
+        if fork::is_inherited(since, fork::forks()) {
+            return self.session.give_unused(memory, since);
+        }
+        let pages = match memory {
+            Unused::Pages(pages) => Some(pages),
+            Unused::Slot(offset) => lock(&self.session.pool.state).slabs.free(offset.0),
+            Unused::Limbo(_) => return self.session.give_unused(memory, since),
+        };
+        if let Some(pages) = pages {
+            self.give(pages);
+        }
     }
 
     fn give(&self, span: Span) {
@@ -311,13 +342,17 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.expect_no_more();
+        // In a forked child another thread of the parent may have the lock for ever.
+        if self.session.is_own_process() {
+            self.expect_no_more();
+        }
     }
 }
 
 enum Freed {
     Large(Large),
-    Slab(Option<Span>),
+    /// Of a slab made after that fork.
+    Slot(u64),
 }
 
 fn logged(taken: Result<Span, Error>) -> Option<Span> {
@@ -343,6 +378,14 @@ impl PoolCore {
 
     pub(crate) fn extents(&self) -> &Extents {
         &self.extents
+    }
+
+    /// Frees a slot, and its slab if that is the last one in use of it and another one is open.
+    pub(crate) fn free_slot(&self, session: &Session, offset: Offset) {
+        let slab = lock(&self.state).slabs.free(offset.0);
+        if let Some(slab) = slab {
+            self.extents.give(session, slab);
+        }
     }
 
     /// The pages of the buffer that `span` lies in, if it has pages of its own; true with it

@@ -27,6 +27,8 @@ struct Slab {
     /// Free slots, the next one last.
     free: Vec<u16>,
     slots: usize,
+    /// The last fork before it was made.
+    since: u64,
 }
 
 fn class_of(size: u64) -> usize {
@@ -57,16 +59,22 @@ impl Slabs {
         Some(start + u64::from(slot) * slot_bytes(class))
     }
 
-    /// A new slab for slots of `size` bytes.
-    pub(super) fn add(&mut self, span: Span, size: u64) {
+    /// A new slab for slots of `size` bytes, made after fork `since`.
+    pub(super) fn add(&mut self, span: Span, size: u64, since: u64) {
         let class = class_of(size);
         let slots = (span.length.0 / slot_bytes(class)).min(u64::from(u16::MAX)) as u16;
         let free = (0..slots).rev().collect();
         if let Some(open) = self.open.get_mut(class) {
             open.insert(span.offset.0);
-            let slab = Slab { class, span, free, slots: usize::from(slots) };
+            let slab = Slab { class, span, free, slots: usize::from(slots), since };
             self.slabs.insert(span.offset.0, slab);
         }
+    }
+
+    /// The last fork before the slab of a slot was made. None: it is no slab's.
+    pub(super) fn since_of(&self, offset: u64) -> Option<u64> {
+        let (start, slab) = self.slabs.range(..=offset).next_back()?;
+        (offset - start < slab.span.length.0).then_some(slab.since)
     }
 
     /// Frees a slot; returns its slab when that holds nothing more and another one of its class
@@ -128,7 +136,7 @@ mod tests {
     fn slots_are_disjoint_aligned_and_come_back() {
         let mut slabs = Slabs::default();
         assert_eq!(slabs.take(100), None);
-        slabs.add(span(1 << 20), 100);
+        slabs.add(span(1 << 20), 100, 0);
         let mut taken = BTreeSet::new();
         while let Some(offset) = slabs.take(100) {
             assert_eq!(offset % SLOT_BYTES_MIN, 0);
@@ -151,8 +159,8 @@ mod tests {
     #[test]
     fn an_empty_slab_goes_when_another_is_open() {
         let mut slabs = Slabs::default();
-        slabs.add(span(1 << 20), 64);
-        slabs.add(span(2 << 20), 64);
+        slabs.add(span(1 << 20), 64, 0);
+        slabs.add(span(2 << 20), 64, 0);
         let one = slabs.take(64).unwrap();
         assert!(slabs.fits(one, 64) && !slabs.fits(one, 65));
         assert_eq!(slabs.free(one).map(|slab| slab.offset.0), Some(1 << 20));

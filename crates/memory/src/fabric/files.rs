@@ -84,7 +84,7 @@ pub(super) fn reopen_read_only(fd: BorrowedFd<'_>, path: &Path) -> Result<OwnedF
 }
 
 /// Opens a file a second time: another open file, with locks of its own.
-pub(super) fn reopen(
+pub(crate) fn reopen(
     fd: BorrowedFd<'_>,
     path: &Path,
     mode: OFlags,

@@ -13,6 +13,7 @@ use crate::copy;
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::fabric::{CoherenceClass, Fabric, FabricKind, Proximity};
 use crate::mapping::{self, Mapping};
+use crate::process::process_number;
 use crate::profile::all_caches::{ALL_CACHES_BYTES_MIN, AllCaches};
 use crate::profile::{Profile, Upkeep};
 use crate::survey;
@@ -103,6 +104,8 @@ pub struct Region {
     profile: Arc<Profile>,
     /// Looked for when the first range comes that is large enough.
     all_caches: OnceLock<Option<Arc<AllCaches>>>,
+    /// Which process mapped it.
+    process: u64,
 }
 
 impl Region {
@@ -153,6 +156,11 @@ impl Region {
             unsafe { window.put_file(span.offset.0, fd, file_offset, span.length, is_writable) }
                 .map_err(|errno| failure("mmap", span, errno))?;
         }
+        // What a home writes to is never inherited.
+        let window = match access {
+            Access::Client => window.let_children_inherit(),
+            Access::Home => window,
+        };
         let is_node_local = fabric.coherence_class() == CoherenceClass::NodeLocal;
         // A home has the time, and clients find what it measured. Simulated caches cost nothing.
         let has_time = access == Access::Home || is_node_local;
@@ -173,7 +181,15 @@ impl Region {
             counters: CounterCells::default(),
             profile,
             all_caches: OnceLock::new(),
+            process: process_number(),
         })
+    }
+
+    /// False in a child that was forked off: it may read what it inherited, and change nothing.
+    #[inline]
+    #[must_use]
+    pub fn is_of_this_process(&self) -> bool {
+        self.process == process_number()
     }
 
     /// The same region, using a profile of the caller's: for tests, which go through all ways, and

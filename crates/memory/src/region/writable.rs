@@ -176,7 +176,7 @@ impl Drop for Retired {
 /// thread's next map waits.
 pub(super) fn take_down(mapping: &Mapping, piece: u64) {
     let whole = mapping.length().0;
-    if whole <= piece {
+    if whole <= piece || !mapping.is_ours() {
         return;
     }
     for start in (0..whole).step_by(piece as usize) {
@@ -258,6 +258,9 @@ impl WritableBytes {
 
 impl Drop for WritableBytes {
     fn drop(&mut self) {
-        self.region.writable().unpin(self.pin);
+        // Another thread of the parent may have had the lock when this process was forked off.
+        if self.region.is_of_this_process() {
+            self.region.writable().unpin(self.pin);
+        }
     }
 }

@@ -34,14 +34,20 @@
 //! after it. Memory has one order of what is published, so the argument stays as it is.
 //!
 //! Several threads, and several handles, of one client share a claim: it is counted here. The lock
-//! of a shard is held over a few loads and stores of mapped memory and over no system call.
+//! of a shard is held over a few loads and stores of mapped memory and over no system call, but for
+//! the one that asks about children.
+//!
+//! A forked child reads what its parent held at the fork, and has no claims. So a claim that is older
+//! than a fork stays, with a count of 0, until no child of that fork is left ([`farrow_memory::fork`]).
+//! When the parent ends before, its claims stay where they are: the home leaves the place alone while
+//! anybody maps the region through it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use farrow_memory::sync::{AtomicBool, Ordering};
-use farrow_memory::{Alias, Length, Offset, Region, Span};
+use farrow_memory::{Alias, Length, Offset, Region, Span, fork};
 
 use crate::books::control::word_of;
 use crate::error::StoreError;
@@ -90,8 +96,19 @@ struct BlockCounts {
 #[derive(Debug)]
 struct Claim {
     sequence: Sequence,
+    /// 0: only children of this process may still use it.
     count: u64,
+    /// The last fork before the first use of it.
+    since: u64,
+    /// The last fork before it was let go, while the count is 0.
+    until: u64,
     place: Place,
+}
+
+impl Claim {
+    fn new(sequence: Sequence, since: u64, place: Place) -> Self {
+        Self { sequence, count: 1, since, until: since, place }
+    }
 }
 
 /// What is shared by all shards: one short lock when an object is first claimed or last let go.
@@ -101,11 +118,15 @@ struct Pool {
     blocks: Vec<BlockCounts>,
 }
 
+type Claims = HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>;
+
 /// Claims on the slots of one shard, and a few slots of blocks that are ready for more.
 #[derive(Debug, Default)]
 struct Shard {
-    claims: HashMap<u32, Claim, BuildHasherDefault<SlotHasher>>,
+    claims: Claims,
     spare: Vec<Place>,
+    /// Slots whose claims are kept for children.
+    inherited: Vec<u32>,
 }
 
 /// All holds of one client. Shared by its threads.
@@ -169,7 +190,8 @@ impl HoldTable {
     /// How many objects are held.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).claims.len()).sum()
+        let used = |claims: &Claims| claims.values().filter(|claim| claim.count > 0).count();
+        self.shards.iter().map(|shard| used(&lock(shard).claims)).sum()
     }
 
     /// Whether nothing is held.
@@ -185,10 +207,14 @@ impl HoldTable {
         spare + lock(&self.pool).free.len()
     }
 
-    /// Touch no claim from here on. For a child process after `fork`: its copies of the handles
-    /// are not the owner's, and must let nothing go.
+    /// Touch no claim from here on, as a client that was killed. A child process after `fork` does so
+    /// by itself: its copies of the handles are not the owner's, and must let nothing go.
     pub fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    fn is_usable(&self) -> bool {
+        self.region.is_of_this_process() && !self.is_abandoned.load(Ordering::Acquire)
     }
 
     /// Hold the object of `entry`. None: it is not there any more.
@@ -211,9 +237,10 @@ impl HoldTable {
 
     /// Claim the life `sequence` of `slot`, or count one more use of the claim there is.
     fn acquire(&self, slot: Slot, sequence: Sequence) -> Result<bool, StoreError> {
-        if self.is_abandoned.load(Ordering::Acquire) {
+        if !self.is_usable() {
             return Err(StoreError::HoldsExhausted { blocks: 0, slots: 0 });
         }
+        let since = fork::forks();
         let mut shard = self.shard(slot);
         if let Some(claim) = shard.claims.get_mut(&slot.0) {
             // A claim on another life: the slot is not free, so it is not in the life asked for.
@@ -229,8 +256,7 @@ impl HoldTable {
         };
         match self.claim(&place, slot, sequence) {
             Ok(true) => {
-                let claim = Claim { sequence, count: 1, place };
-                shard.claims.insert(slot.0, claim);
+                shard.claims.insert(slot.0, Claim::new(sequence, since, place));
                 Ok(true)
             }
             other => {
@@ -246,9 +272,9 @@ impl HoldTable {
         hazard::claim(words, claim_on(slot), sequence.0)
     }
 
-    /// One use less. With the last one the claim goes.
-    fn release(&self, slot: Slot) {
-        if self.is_abandoned.load(Ordering::Acquire) {
+    /// One use less. With the last one the claim goes, unless a child may have inherited it.
+    fn release(self: &Arc<Self>, slot: Slot) {
+        if !self.is_usable() {
             return;
         }
         let mut shard = self.shard(slot);
@@ -259,11 +285,29 @@ impl HoldTable {
         if claim.count > 0 {
             return;
         }
+        claim.until = fork::forks();
+        if claim.since != claim.until && fork::is_inherited(claim.since, claim.until) {
+            return self.keep_for_children(shard, slot);
+        }
+        self.let_claim_go(&mut shard, slot);
+    }
+
+    /// The claim on this slot goes when no child has it any more.
+    #[cold]
+    fn keep_for_children(self: &Arc<Self>, mut shard: MutexGuard<'_, Shard>, slot: Slot) {
+        shard.inherited.push(slot.0);
+        drop(shard);
+        let this: Weak<Self> = Arc::downgrade(self);
+        fork::defer(this);
+    }
+
+    /// Takes a claim that nobody uses out, and clears it.
+    fn let_claim_go(&self, shard: &mut Shard, slot: Slot) {
         if let Some(claim) = shard.claims.remove(&slot.0) {
             match claim.place.store(0) {
                 Ok(()) => {
                     failpoint!(client "hold.released");
-                    self.give_back(&mut shard, claim.place);
+                    self.give_back(shard, claim.place);
                 }
                 // A slot that cannot be cleared is not used again.
                 Err(error) => tracing::error!(%error, slot = slot.0, "a hold could not be let go"),
@@ -272,9 +316,40 @@ impl HoldTable {
     }
 
     fn share(&self, slot: Slot) {
+        if !self.is_usable() {
+            return;
+        }
         if let Some(claim) = self.shard(slot).claims.get_mut(&slot.0) {
             claim.count += 1;
         }
+    }
+
+    /// The claim keeps bytes that this process has had since that fork.
+    fn date_back(&self, slot: Slot, since: u64) {
+        if let Some(claim) = self.shard(slot).claims.get_mut(&slot.0) {
+            claim.since = claim.since.min(since);
+        }
+    }
+
+    /// Lets go of what no child has any more; how much of a shard is left.
+    fn let_inherited_go(&self, shard: &Mutex<Shard>) -> usize {
+        let mut shard = lock(shard);
+        let mut left = Vec::new();
+        for slot in std::mem::take(&mut shard.inherited) {
+            match shard.claims.get(&slot) {
+                Some(Claim { count: 0, since, until, .. }) => {
+                    if fork::is_inherited(*since, *until) {
+                        left.push(slot);
+                    } else {
+                        self.let_claim_go(&mut shard, Slot(slot));
+                    }
+                }
+                // In use again: who lets it go comes back to this.
+                Some(_) | None => {}
+            }
+        }
+        shard.inherited = left;
+        shard.inherited.len()
     }
 
     /// Take a free slot of the pool, or one that another shard keeps, and raise the mark of its
@@ -322,6 +397,13 @@ impl HoldTable {
 
     fn shard(&self, slot: Slot) -> MutexGuard<'_, Shard> {
         lock(&self.shards[shard_of(slot)])
+    }
+}
+
+impl fork::Deferred for HoldTable {
+    fn let_go(&self) -> bool {
+        self.is_usable()
+            && self.shards.iter().map(|shard| self.let_inherited_go(shard)).sum::<usize>() > 0
     }
 }
 
@@ -460,6 +542,12 @@ impl Held {
     #[must_use]
     pub fn entry(&self) -> &Entry {
         &self.entry
+    }
+
+    /// Say that this process has had the bytes since before the claim, from fork `since` on: children
+    /// of all later forks may have inherited them.
+    pub fn date_back(&self, since: u64) {
+        self.table.date_back(self.entry.id.slot(), since);
     }
 
     /// The table it belongs to.

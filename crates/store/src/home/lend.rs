@@ -202,6 +202,11 @@ impl Home {
         self.reserved.get(name).is_some()
     }
 
+    /// Let go of all names that a client reserved which has ended, and whose children may still read.
+    pub fn unreserve_all(&mut self, client: ClientSlot) {
+        self.reserved.retain(|_, owner| *owner != client);
+    }
+
     /// Let go of a name that the client reserved. One that it did not is left alone.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl NodeState {
     }
 
     /// Whether the processes of a guest's node are seen by this one.
-    fn is_host_own(&self, guest: Guest) -> bool {
+    pub(in crate::protocol) fn is_host_own(&self, guest: Guest) -> bool {
         let Some(cluster) = &self.cluster else {
             return false;
         };
@@ -120,6 +120,18 @@ impl NodeState {
         if let Some(cluster) = &mut self.cluster {
             cluster.watched.insert(slot, watched);
         }
+    }
+
+    /// Asks the node of a client that has ended; false if that is not possible now.
+    pub(in crate::protocol) fn ask_node_of(
+        &mut self,
+        guest: Guest,
+        question: &Question,
+        slot: ClientSlot,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let node = self.node_of(guest);
+        node.is_some_and(|node| self.ask_node(&node, question, Asked::Family(slot), out))
     }
 
     /// The node of a guest, unless it is lost.
@@ -234,6 +246,7 @@ impl NodeState {
             // does not know who is a member.
             None if cluster.has_lease
                 && (self.orphans.values().any(|peer| is_of_it(peer.guest))
+                    || !self.families.of_node(key).is_empty()
                     || cluster.dirty.values().any(|one| is_of_it(Some(one.guest)))) => {}
             None => return Err(WireError::NoNode { name, known }),
         }
@@ -245,8 +258,11 @@ impl NodeState {
         let dirty = cluster.dirty.iter().filter(|(_, one)| is_of_it(Some(one.guest)));
         let dirty: Vec<ClientSlot> = dirty.map(|(slot, _)| *slot).collect();
         gone.iter().for_each(|slot| self.guest_gone(*slot, now_ms));
+        // So have their children.
+        let families = self.families.of_node(key);
+        families.iter().for_each(|slot| self.end_family(*slot, now_ms));
         // Its caches went with it.
-        for slot in gone.into_iter().chain(dirty) {
+        for slot in gone.into_iter().chain(families).chain(dirty) {
             if self.home.quarantined().any(|one| one == slot) {
                 self.cleaned(slot, now_ms);
             }

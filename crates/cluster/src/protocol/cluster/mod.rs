@@ -190,6 +190,8 @@ pub(in crate::protocol) enum Asked {
     Naming,
     /// Whether the process of the client in that place is there.
     Watch(ClientSlot, PeerIdentity),
+    /// Whether processes read through the place of a client that has ended.
+    Family(ClientSlot),
     /// A barrier or flags of a client.
     Sync(u64),
     /// What a client of another machine left in its caches.
@@ -572,6 +574,10 @@ impl NodeState {
                 self.guest_gone(slot, now_ms);
             }
             (Asked::Watch(slot, _), _) => self.watch_later(slot, now_ms),
+            (Asked::Family(slot), Ok(Answer::IsThere(is_there))) => {
+                self.family_answered(slot, Some(is_there), now_ms);
+            }
+            (Asked::Family(slot), _) => self.family_answered(slot, None, now_ms),
             (Asked::Clean(slot), Ok(Answer::Done)) => self.cleaned(slot, now_ms),
             (Asked::Clean(slot), _) => self.clean_later(slot, now_ms),
             (Asked::Await(node), Ok(Answer::Sealed(names))) => {
@@ -643,6 +649,13 @@ impl NodeState {
                 out.push(Action::Peer(PeerAction::Clean { token, node, spans }));
                 None
             }
+            Question::Family { region_uid, place } => Some(match self.memory_of(from) {
+                Some(memory) if memory.reader.uid().0 == region_uid => Answer::IsThere(
+                    farrow_memory::family::is_mapped_by_client(memory.fabric.as_ref(), place),
+                ),
+                // Not mapped again yet; its clients' children may be.
+                _ => Answer::No(format!("region {region_uid:#x} is not mapped")),
+            }),
             Question::Await { names } => Some(self.await_for(from, names)),
             Question::Sealed { names } => {
                 self.sealed_elsewhere(from, &names, out);

@@ -46,6 +46,14 @@ pub enum Question {
         /// At most `NAMES_MAX`.
         names: Vec<String>,
     },
+    /// Does a process of the node asked map my region through this place, which a client of that node
+    /// had?
+    Family {
+        /// The asker's region.
+        region_uid: u64,
+        /// The place.
+        place: u32,
+    },
 }
 
 /// The answer to a question.
@@ -53,7 +61,7 @@ pub enum Question {
 pub enum Answer {
     /// Done, nothing to say.
     Done,
-    /// To `Watch`.
+    /// To `Watch` and `Family`.
     IsThere(bool),
     /// To `Await`: which are sealed already.
     Sealed(Vec<String>),

@@ -5,7 +5,7 @@ use std::collections::hash_map;
 use std::sync::Arc;
 
 use farrow_memory::sync::{AtomicU64, Ordering};
-use farrow_memory::{Length, Span};
+use farrow_memory::{Length, Span, fork};
 
 use super::{Claim, ClaimWords, HoldTable, Place, Pool, Shard, claim_on, lock, shard_of};
 use crate::client::reader::Reader;
@@ -189,9 +189,10 @@ impl HoldTable {
     /// Claims all that is wanted, in the reader's steps: all claims, one fence, all looks. So many
     /// are done when slots run out. What is not there any more is not held.
     fn hold_many(&self, wanted: &mut [Wanted]) -> Result<usize, StoreError> {
-        if self.is_abandoned.load(Ordering::Acquire) {
+        if !self.is_usable() {
             return Ok(wanted.len());
         }
+        let since = fork::forks();
         // In the order in which everybody takes them. Nobody else uses a claim before the look.
         let mut shards = self.shards.each_ref().map(lock);
         let mut pool = lock(&self.pool);
@@ -223,7 +224,7 @@ impl HoldTable {
             if looked.is_err() && fresh.place.store(0).is_err() {
                 continue;
             }
-            let is_held = fresh.settle(shard, &mut pool, is_there && looked.is_ok());
+            let is_held = fresh.settle(shard, &mut pool, since, is_there && looked.is_ok());
             if let Some(one) = wanted.get_mut(at) {
                 one.is_held = is_held;
             }
@@ -247,12 +248,12 @@ impl Fresh {
     }
 
     /// Into the books, or its slot back. Whether it holds.
-    fn settle(self, shard: &mut Shard, pool: &mut Pool, is_there: bool) -> bool {
+    fn settle(self, shard: &mut Shard, pool: &mut Pool, since: u64, is_there: bool) -> bool {
         let Self { slot, sequence, place, .. } = self;
         if is_there {
             match shard.claims.entry(slot.0) {
                 hash_map::Entry::Vacant(free) => {
-                    free.insert(Claim { sequence, count: 1, place });
+                    free.insert(Claim::new(sequence, since, place));
                     return true;
                 }
                 // The object is twice in the batch: one claim counts both.

@@ -1,0 +1,137 @@
+//! Clients that have ended, and processes that they forked: those may still read what their parent
+//! held, so its place stays as it is until the last of them has unmapped the region or ended.
+//!
+//! The kernel keeps the account, and this node looks ([`farrow_memory::family`]); of a client on another
+//! machine the node there looks.
+
+use std::collections::BTreeMap;
+
+use farrow_memory::family::is_mapped_by_client;
+use farrow_store::{ClientSlot, Guest};
+
+use super::cluster::Question;
+use super::node::NodeState;
+use super::{Action, PeerIdentity};
+
+/// A client that says goodbye has unmapped the region but for what its threads do just now, so it is
+/// looked for again soon; a child may stay for days, and is missed within a tenth of a second.
+const LOOK_MS_MIN: u64 = 1;
+const LOOK_MS_MAX: u64 = 100;
+
+/// A node that did not answer is asked again after so long.
+const ASK_MS: u64 = 500;
+
+/// Places that are to be given up when nobody reads through them.
+#[derive(Debug, Default)]
+pub(super) struct Families {
+    places: BTreeMap<ClientSlot, Family>,
+}
+
+#[derive(Debug)]
+struct Family {
+    peer: PeerIdentity,
+    /// `None`: its node is being asked.
+    look_at_ms: Option<u64>,
+    wait_ms: u64,
+}
+
+impl Families {
+    pub(super) fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(super) fn has(&self, slot: ClientSlot) -> bool {
+        self.places.contains_key(&slot)
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.places.values().filter_map(|family| family.look_at_ms).min()
+    }
+
+    /// Those of a node's clients.
+    pub(super) fn of_node(&self, key: u64) -> Vec<ClientSlot> {
+        let is_of_it = |guest: Option<Guest>| guest.is_some_and(|guest| guest.node == key);
+        let places = self.places.iter().filter(|(_, family)| is_of_it(family.peer.guest));
+        places.map(|(slot, _)| *slot).collect()
+    }
+}
+
+impl NodeState {
+    /// A client has ended or said goodbye. Its place is given up, at once if nobody reads through it.
+    pub(super) fn end_of_client(&mut self, slot: ClientSlot, peer: PeerIdentity, now_ms: u64) {
+        let is_seen_here = peer.guest.is_none_or(|guest| self.is_host_own(guest));
+        if is_seen_here && !self.is_mapped_by(slot) {
+            return self.leave(slot, now_ms);
+        }
+        // Nobody can go on with what it was making.
+        self.promises.take_back(slot, u32::MAX);
+        self.home.unreserve_all(slot);
+        self.note_reservations();
+        let family = Family { peer, look_at_ms: Some(now_ms), wait_ms: LOOK_MS_MIN };
+        self.families.places.insert(slot, family);
+    }
+
+    /// Whether a process of this machine maps the region through this place.
+    pub(super) fn is_mapped_by(&self, slot: ClientSlot) -> bool {
+        is_mapped_by_client(self.home.region().fabric().as_ref(), slot.0)
+    }
+
+    /// Looks for families whose time has come.
+    pub(super) fn look_for_families(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let due = self.families.places.iter();
+        let due = due.filter(|(_, family)| family.look_at_ms.is_some_and(|at| at <= now_ms));
+        let due: Vec<(ClientSlot, PeerIdentity)> =
+            due.map(|(slot, family)| (*slot, family.peer)).collect();
+        for (slot, peer) in due {
+            match peer.guest.filter(|guest| !self.is_host_own(*guest)) {
+                None if self.is_mapped_by(slot) => self.look_later(slot, now_ms),
+                None => self.end_family(slot, now_ms),
+                Some(guest) => self.ask_for_family(slot, guest, now_ms, out),
+            }
+        }
+    }
+
+    fn look_later(&mut self, slot: ClientSlot, now_ms: u64) {
+        if let Some(family) = self.families.places.get_mut(&slot) {
+            family.look_at_ms = Some(now_ms.saturating_add(family.wait_ms));
+            family.wait_ms = (family.wait_ms * 2).min(LOOK_MS_MAX);
+        }
+    }
+
+    fn ask_for_family(
+        &mut self,
+        slot: ClientSlot,
+        guest: Guest,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let question = Question::Family { region_uid: self.home.uid().0, place: slot.0 };
+        let is_asked = self.ask_node_of(guest, &question, slot, out);
+        if let Some(family) = self.families.places.get_mut(&slot) {
+            family.look_at_ms = (!is_asked).then_some(now_ms.saturating_add(ASK_MS));
+        }
+    }
+
+    /// What the node of a family says; `None`: nothing.
+    pub(super) fn family_answered(
+        &mut self,
+        slot: ClientSlot,
+        is_there: Option<bool>,
+        now_ms: u64,
+    ) {
+        let Some(family) = self.families.places.get_mut(&slot) else {
+            return;
+        };
+        match is_there {
+            Some(false) if family.look_at_ms.is_none() => self.end_family(slot, now_ms),
+            Some(_) => self.look_later(slot, now_ms),
+            None => family.look_at_ms = Some(now_ms.saturating_add(ASK_MS)),
+        }
+    }
+
+    pub(super) fn end_family(&mut self, slot: ClientSlot, now_ms: u64) {
+        if self.families.places.remove(&slot).is_some() {
+            self.leave(slot, now_ms);
+        }
+    }
+}

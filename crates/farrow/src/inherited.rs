@@ -1,0 +1,70 @@
+//! Memory that forked children may read: it is given back when none of them is left.
+//!
+//! What this client has not sealed lies in its grants. The pages of a buffer that is freed, or of a
+//! writer that is dropped, may be a buffer of a child that was forked off in between. They are kept
+//! here until the last such child has ended; when this client ends before, the node keeps its grants.
+
+use std::sync::{Arc, Mutex, Weak};
+
+use farrow_memory::{Offset, Span, fork};
+
+use crate::session::{Session, lock};
+
+/// Memory of the pool that nobody uses in this process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unused {
+    /// Whole pages.
+    Pages(Span),
+    /// A slot of a slab.
+    Slot(Offset),
+    /// Pages whose seal was never answered.
+    Limbo(Span),
+}
+
+/// Memory of which children may have a part.
+#[derive(Debug, Default)]
+pub(crate) struct Inherited(Mutex<Vec<Shared>>);
+
+/// Used after fork `since`, and until after fork `until`.
+#[derive(Debug)]
+struct Shared {
+    since: u64,
+    until: u64,
+    memory: Unused,
+}
+
+impl Session {
+    /// Gives memory back that was in use since fork `since`, at once or when no child has it.
+    pub(crate) fn give_unused(self: &Arc<Self>, memory: Unused, since: u64) {
+        let until = fork::forks();
+        if !fork::is_inherited(since, until) {
+            return self.take_in(memory);
+        }
+        lock(&self.inherited.0).push(Shared { since, until, memory });
+        let this: Weak<Self> = Arc::downgrade(self);
+        fork::defer(this);
+    }
+
+    fn take_in(&self, memory: Unused) {
+        match memory {
+            Unused::Pages(pages) => self.pool.extents().give(self, pages),
+            Unused::Slot(offset) => self.pool.free_slot(self, offset),
+            Unused::Limbo(pages) => self.pool.extents().in_limbo(self, pages),
+        }
+    }
+}
+
+impl fork::Deferred for Session {
+    fn let_go(&self) -> bool {
+        if !self.is_own_process() {
+            return false;
+        }
+        let is_left = |one: &Shared| fork::is_inherited(one.since, one.until);
+        let (left, gone): (Vec<Shared>, Vec<Shared>) =
+            std::mem::take(&mut *lock(&self.inherited.0)).into_iter().partition(is_left);
+        gone.into_iter().for_each(|one| self.take_in(one.memory));
+        let mut all = lock(&self.inherited.0);
+        all.extend(left);
+        !all.is_empty()
+    }
+}
