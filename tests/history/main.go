@@ -11,7 +11,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"sort"
 	"sync"
 	"time"
 
@@ -143,72 +142,41 @@ func nameModel(isEvicted bool) porcupine.Model {
 	}
 }
 
-// All flags that there may be after an operation.
-func stepFlags(state uint64, in input) []uint64 {
+// Flags, once they are known.
+type flagsState struct {
+	flags   uint64
+	isKnown bool
+}
+
+func stepFlags(state flagsState, in input) (bool, flagsState) {
+	found := flagsState{in.Flags, true}
 	switch in.what {
 	case "Set":
-		if state&^in.Clear|in.Set == in.Flags {
-			return []uint64{in.Flags}
+		if state.isKnown {
+			return state.flags&^in.Clear|in.Set == in.Flags, found
 		}
+		return in.Flags&in.Set == in.Set && in.Flags&in.Clear&^in.Set == 0, found
 	case "MaySet":
-		return []uint64{state&^in.Clear | in.Set}
+		return true, flagsState{state.flags&^in.Clear | in.Set, state.isKnown}
 	case "Met":
-		if state == in.Flags && state&in.Mask == in.Mask {
-			return []uint64{state}
-		}
+		return (!state.isKnown || state == found) && in.Flags&in.Mask == in.Mask, found
 	case "NotMet":
-		if state&in.Mask != in.Mask {
-			return []uint64{state}
-		}
-	case "MayReset":
-		return []uint64{state, 0}
-	default:
-		panic("unknown operation " + in.what)
+		return !state.isKnown || state.flags&in.Mask != in.Mask, state
 	}
-	return nil
+	panic("unknown operation " + in.what)
 }
 
-// A set of flags as a string, which can be compared.
 func flagsModel() porcupine.Model {
 	return porcupine.Model{
-		Init: func() interface{} { return "0 " },
+		Init: func() interface{} { return flagsState{} },
 		Step: func(state, in, _ interface{}) (bool, interface{}) {
-			next := map[uint64]bool{}
-			for _, one := range numbers(state.(string)) {
-				for _, flags := range stepFlags(one, in.(input)) {
-					next[flags] = true
-				}
+			isValid, next := stepFlags(state.(flagsState), in.(input))
+			if !next.isKnown {
+				next.flags = 0
 			}
-			return len(next) > 0, text(next)
+			return isValid, next
 		},
 	}
-}
-
-func numbers(text string) []uint64 {
-	var all []uint64
-	number := uint64(0)
-	for _, c := range text {
-		if c == ' ' {
-			all = append(all, number)
-			number = 0
-		} else {
-			number = 10*number + uint64(c-'0')
-		}
-	}
-	return all
-}
-
-func text(set map[uint64]bool) string {
-	all := make([]uint64, 0, len(set))
-	for one := range set {
-		all = append(all, one)
-	}
-	sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
-	text := ""
-	for _, one := range all {
-		text += fmt.Sprintf("%d ", one)
-	}
-	return text
 }
 
 func judge(one part) (porcupine.CheckResult, error) {

@@ -22,8 +22,9 @@ pub struct Run {
     /// Each with the number of its node.
     clients: Vec<(usize, Clients)>,
     started: u64,
-    /// From when to when each fault was: in that time keepers may lose flags.
-    pub faults: Vec<(i64, i64)>,
+    pub faults: u64,
+    /// From when to when each of them was that nodes saw: then other nodes may keep flags.
+    pub moves: Vec<(i64, i64)>,
 }
 
 impl Run {
@@ -37,7 +38,8 @@ impl Run {
             dice: Dice(seed | 1),
             clients: Vec::new(),
             started: 0,
-            faults: Vec::new(),
+            faults: 0,
+            moves: Vec::new(),
         };
         (0..run.ground.count()).for_each(|node| run.start_clients(node));
         run
@@ -68,18 +70,35 @@ impl Run {
     /// One fault, until all nodes are in one view again; in words.
     pub fn fault(&mut self) -> String {
         let begin_ns = now_ns();
-        let what = match self.ground.has_links() && self.dice.roll(3) == 0 {
-            true => self.fault_of_links(),
-            false => self.fault_of_processes(),
+        self.faults += 1;
+        let what = match (self.ground.has_links(), self.dice.roll(4)) {
+            (_, 0) => return self.fault_of_clients(),
+            (true, 1) => self.fault_of_links(),
+            _ => self.fault_of_nodes(),
         };
         self.ground.nodes().settle(self.ground.count());
-        self.faults.push((begin_ns, now_ns()));
+        self.moves.push((begin_ns, now_ns()));
         what
     }
 
-    fn fault_of_processes(&mut self) -> String {
+    fn fault_of_clients(&mut self) -> String {
+        let at = self.one_of(self.clients.len());
+        if self.dice.roll(2) == 0 {
+            let (node, clients) = self.clients.swap_remove(at);
+            clients.kill9();
+            self.start_clients(node);
+            return format!("kill the clients on {node}");
+        }
+        let (node, pid) = (self.clients[at].0, self.clients[at].1.pid());
+        signal(pid, Signal::STOP);
+        self.sleep(200, 2 * LEASE_MS);
+        signal(pid, Signal::CONT);
+        format!("pause the clients on {node}")
+    }
+
+    fn fault_of_nodes(&mut self) -> String {
         let node = self.one_of(self.ground.count());
-        match self.dice.roll(7) {
+        match self.dice.roll(5) {
             0 => {
                 self.ground.kill9(node);
                 self.sleep(0, 200);
@@ -92,30 +111,15 @@ impl Run {
                 self.ground.restart(node);
                 format!("kill {node}, restart after the lease")
             }
-            2 | 3 => {
+            2 => {
+                self.ground.upgrade(node);
+                format!("upgrade {node}")
+            }
+            _ => {
                 signal(self.ground.nodes().daemons[node].pid(), Signal::STOP);
                 self.sleep(LEASE_MS * 3 / 2, 4 * LEASE_MS);
                 signal(self.ground.nodes().daemons[node].pid(), Signal::CONT);
                 format!("pause {node}")
-            }
-            4 => {
-                self.ground.upgrade(node);
-                format!("upgrade {node}")
-            }
-            5 => {
-                let at = self.one_of(self.clients.len());
-                let (node, clients) = self.clients.swap_remove(at);
-                clients.kill9();
-                self.start_clients(node);
-                format!("kill the clients on {node}")
-            }
-            _ => {
-                let at = self.one_of(self.clients.len());
-                let (node, pid) = (self.clients[at].0, self.clients[at].1.pid());
-                signal(pid, Signal::STOP);
-                self.sleep(200, 2 * LEASE_MS);
-                signal(pid, Signal::CONT);
-                format!("pause the clients on {node}")
             }
         }
     }
@@ -151,15 +155,16 @@ impl Run {
                 format!("{other} does not hear {node}")
             }
         };
+        self.ground.heal();
         format!("{what}, {weather}")
     }
 
     /// All clients end, then all nodes, as an operator ends them.
-    pub fn finish(mut self) -> Vec<(i64, i64)> {
+    pub fn finish(mut self) -> (u64, Vec<(i64, i64)>) {
         self.ground.heal();
         self.clients.drain(..).for_each(|(_, clients)| clients.end());
         self.ground.terminate();
-        self.faults
+        (self.faults, self.moves)
     }
 }
 

@@ -86,15 +86,15 @@ impl Plan {
         let until = Instant::now() + Duration::from_secs(60 + operations * SECONDS_PER_1000 / 1000);
         while run.recorded_bytes() < operations * CALL_BYTES {
             assert!(Instant::now() < until, "{name}: too slow: {} bytes", run.recorded_bytes());
-            run.sleep(300, 1500);
+            run.sleep(300, 2500);
             if self.has_faults {
                 let seconds = (record::now_ns() - run.from_ns) / 1_000_000_000;
                 println!("{name}, {seconds:>6} s: {}", run.fault());
             }
         }
-        let faults = run.finish();
-        let parts = Partitions::of(&record::read(folder.path()), &faults);
-        println!("{name}: {} faults; {:#?}", faults.len(), parts.counts);
+        let (faults, moves) = run.finish();
+        let parts = Partitions::of(&record::read(folder.path()), &moves);
+        println!("{name}: {faults} faults; {:#?}", parts.counts);
         if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
             std::fs::create_dir_all(&folder).unwrap();
             let file = PathBuf::from(folder).join(format!("{name}.jsonl"));

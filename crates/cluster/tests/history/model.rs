@@ -90,7 +90,7 @@ impl Operation for NameOp {
 
 impl Operation for FlagsOp {
     fn may_change(&self) -> bool {
-        matches!(self, Self::Set { .. } | Self::MaySet { .. } | Self::MayReset)
+        matches!(self, Self::Set { .. } | Self::MaySet { .. })
     }
 }
 
@@ -200,7 +200,7 @@ fn step(op: &NameOp, state: NameState) -> Option<NameState> {
     is_possible.then_some(next)
 }
 
-/// An operation on flags of one name.
+/// An operation on flags of one name, in a time in which one node keeps them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum FlagsOp {
     /// They were changed, and were this then.
@@ -211,45 +211,39 @@ pub enum FlagsOp {
     Met { mask: u64, flags: u64 },
     /// Not all of a mask were set.
     NotMet { mask: u64 },
-    /// The node that keeps them was killed, or excluded, perhaps: then all are clear.
-    MayReset,
 }
 
-/// Flags: all that they may be. One, but for what nodes lost.
+/// Flags; `None`: nobody knows what was set before this time.
 #[derive(Debug)]
 pub struct Flags;
 
 impl Specification for Flags {
-    type State = Vec<u64>;
+    type State = Option<u64>;
     type Operation = FlagsOp;
 
     fn init() -> Self::State {
-        vec![0]
+        None
     }
 
-    fn apply(op: &FlagsOp, state: &Vec<u64>) -> (bool, Vec<u64>) {
-        let mut next: Vec<u64> = match *op {
+    fn apply(op: &FlagsOp, state: &Option<u64>) -> (bool, Option<u64>) {
+        let (is_possible, next) = match *op {
             FlagsOp::Set { set, clear, flags } => {
-                let is_right = |before: &&u64| (*before & !clear) | set == flags;
-                state.iter().find(is_right).map(|_| flags).into_iter().collect()
+                let is_right = match state {
+                    Some(before) => (before & !clear) | set == flags,
+                    None => flags & set == set && flags & clear & !set == 0,
+                };
+                (is_right, Some(flags))
             }
-            FlagsOp::MaySet { set, clear } => {
-                state.iter().map(|before| (before & !clear) | set).collect()
-            }
+            FlagsOp::MaySet { set, clear } => (true, state.map(|before| (before & !clear) | set)),
             FlagsOp::Met { mask, flags } => {
-                let is_right = |before: &&u64| **before == flags && flags & mask == mask;
-                state.iter().find(is_right).copied().into_iter().collect()
+                let is_right = state.is_none_or(|before| before == flags) && flags & mask == mask;
+                (is_right, Some(flags))
             }
-            FlagsOp::NotMet { mask } => {
-                state.iter().copied().filter(|before| before & mask != mask).collect()
-            }
-            FlagsOp::MayReset => state.iter().copied().chain([0]).collect(),
+            FlagsOp::NotMet { mask } => (state.is_none_or(|before| before & mask != mask), *state),
         };
-        next.sort_unstable();
-        next.dedup();
-        match may_step() && !next.is_empty() {
+        match may_step() && is_possible {
             true => (true, next),
-            false => (false, state.clone()),
+            false => (false, *state),
         }
     }
 }

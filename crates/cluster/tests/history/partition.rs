@@ -14,6 +14,9 @@ pub const NEVER: i64 = i64::MAX;
 /// The end of [`NameOp::Close`].
 pub const CLOSE_NS: i64 = NEVER - 1;
 
+/// When all nodes have one view again, what is on its way to a new keeper comes after so long at most.
+const MOVE_NS: i64 = 1_000_000_000;
+
 /// An operation and its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Timed<Op> {
@@ -94,12 +97,14 @@ impl Versions {
     }
 }
 
-/// Puts of a name: whether each was answered that it is taken, and its time.
+/// The times of puts of a name.
 type Puts = BTreeMap<String, Vec<(i64, i64)>>;
 
 impl Partitions {
-    /// `resets`: the times in which keepers of flags may have lost them.
-    pub fn of(all: &[Recorded], resets: &[(i64, i64)]) -> Self {
+    /// `moves`: the times in which other nodes may have come to keep flags. What was set goes over to
+    /// them, but not in one step, and what a killed keeper kept is lost: so flags are judged in the
+    /// times between.
+    pub fn of(all: &[Recorded], moves: &[(i64, i64)]) -> Self {
         let mut parts = Self::default();
         let versions = Versions::of(all, &mut parts.wrong);
         let mut puts = Puts::new();
@@ -110,18 +115,7 @@ impl Partitions {
         parts.note_flights(&puts);
         parts.end_what_was_seen();
         parts.names.values_mut().for_each(close);
-        for flags in parts.flags.values_mut() {
-            let begin = flags.iter().map(|one| one.begin_ns).min().unwrap_or(0);
-            let ends = flags.iter().map(|one| one.end_ns).filter(|end| *end != NEVER);
-            let end = ends.max().unwrap_or(NEVER);
-            let some = resets.iter().filter(|(from, to)| *from < end && *to > begin);
-            let resets: Vec<_> = some
-                .map(|&(begin_ns, end_ns)| Timed { begin_ns, end_ns, op: FlagsOp::MayReset })
-                .collect();
-            // Away from its keeper, and perhaps back.
-            flags.extend(resets.iter().cloned());
-            flags.extend(resets);
-        }
+        parts.flags = between(&parts.flags, moves);
         parts
     }
 
@@ -158,9 +152,7 @@ impl Partitions {
                     let (partition, version) = (partition_of(draft), draft.version);
                     let is_taken = matches!(outcome, Some(Outcome::Taken { name })
                         if draft.name.as_ref() == Some(name));
-                    if !is_taken {
-                        puts.entry(partition.clone()).or_default().push((begin_ns, end_ns));
-                    }
+                    puts.entry(partition.clone()).or_default().push((begin_ns, end_ns));
                     match outcome {
                         Some(Outcome::Put { .. }) => {
                             name(&partition, end_ns, NameOp::Put { version });
@@ -259,7 +251,7 @@ impl Partitions {
             for one in ops.iter_mut() {
                 let (begin, end) = (one.begin_ns, one.end_ns);
                 let is_during = |times: &[(i64, i64)]| {
-                    times.iter().any(|(from, to)| *from < end && *to > begin)
+                    times.iter().any(|time| time.0 < end && time.1 > begin && *time != (begin, end))
                 };
                 match &mut one.op {
                     NameOp::Taken { is_in_flight } => {
@@ -345,4 +337,28 @@ fn close(ops: &mut Vec<Timed<NameOp>>) {
     let ends = ops.iter().map(|one| one.end_ns).filter(|end| *end != NEVER);
     let begin_ns = ends.chain(ops.iter().map(|one| one.begin_ns)).max().unwrap_or(0) + 1;
     ops.push(Timed { begin_ns, end_ns: CLOSE_NS, op: NameOp::Close });
+}
+
+/// Flags in the times between moves, each time by itself. What may be carried out late stays.
+fn between(
+    flags: &BTreeMap<String, Vec<Timed<FlagsOp>>>,
+    moves: &[(i64, i64)],
+) -> BTreeMap<String, Vec<Timed<FlagsOp>>> {
+    let ends = moves.iter().map(|(begin, _)| *begin - 1).chain([CLOSE_NS]);
+    let begins = [i64::MIN].into_iter().chain(moves.iter().map(|(_, end)| *end + MOVE_NS));
+    let times: Vec<(i64, i64)> = begins.zip(ends).collect();
+    let mut parts = BTreeMap::new();
+    for (name, ops) in flags {
+        for (number, (begin, end)) in times.iter().enumerate() {
+            let is_in = |one: &&Timed<FlagsOp>| match one.end_ns {
+                NEVER => one.begin_ns <= *end,
+                late => one.begin_ns >= *begin && late <= *end,
+            };
+            let some: Vec<_> = ops.iter().filter(is_in).cloned().collect();
+            if some.iter().any(|one| one.end_ns != NEVER) {
+                parts.insert(format!("{name} {number}"), some);
+            }
+        }
+    }
+    parts
 }
