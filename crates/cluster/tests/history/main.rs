@@ -15,6 +15,7 @@ mod faults;
 mod judge;
 mod model;
 mod partition;
+mod porcupine;
 mod record;
 
 use std::path::PathBuf;
@@ -95,18 +96,25 @@ impl Plan {
         let (faults, moves) = run.finish();
         let parts = Partitions::of(&record::read(folder.path()), &moves);
         println!("{name}: {faults} faults; {:#?}", parts.counts);
-        if let Some(folder) = std::env::var_os(FOLDER_VARIABLE) {
-            std::fs::create_dir_all(&folder).unwrap();
-            let file = PathBuf::from(folder).join(format!("{name}.jsonl"));
-            judge::export(&parts, self.is_evicted, &file);
-        }
         parts
     }
 
+    /// By both checkers, which have to agree.
     fn judge(&self, parts: &Partitions) -> Judgement {
-        let begin = Instant::now();
+        let (name, begin) = (self.name, Instant::now());
         let judgement = judge_all(parts, self.is_evicted);
-        println!("{}: judged in {:?}: {judgement}", self.name, begin.elapsed());
+        println!("{name}: judged in {:?}: {judgement}", begin.elapsed());
+        let is_right = judgement.not_count == 0 && judgement.undecided == 0;
+        let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let kept = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
+        let folder = kept.unwrap_or_else(|| temporary.path().to_owned());
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(format!("{name}.jsonl"));
+        judge::export(parts, self.is_evicted, &file);
+        if let Some((is_right_by_porcupine, words)) = porcupine::judge(&file) {
+            println!("{words}");
+            assert_eq!(is_right, is_right_by_porcupine, "{name}: {judgement}, but {words}");
+        }
         judgement
     }
 
