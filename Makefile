@@ -1,4 +1,4 @@
-# make demo | test | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-restart | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize: each sets up what it needs.
+# make demo | test | history | test-vm | test-ray | lab | bench | bench-store | bench-cluster | bench-graph | bench-graph-cluster | bench-network | bench-restart | bench-coherence | reproduce | lint | docs | soak | fuzz | compare | sanitize: each sets up what it needs.
 #
 # A fresh Debian 12 with Rust (1.90 or later), Python 3.10 or later, a C++ compiler and make is
 # enough; Python packages go into .venv, everything else into target (or $CARGO_TARGET_DIR).
@@ -23,7 +23,7 @@ SOURCES := $(shell find crates cpp python -type f \( -name '*.rs' -o -name '*.to
 	-o -name '*.h' -o -name '*.hpp' -o -name '*.py' -o -name '*.pyi' \) 2>/dev/null) \
 	Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: help demo test test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-restart bench-coherence reproduce lint docs install fuzz soak compare sanitize clean
+.PHONY: help demo test history test-rust test-cross test-install test-python test-vm test-ray lab bench bench-store bench-cluster bench-graph bench-graph-cluster bench-network bench-restart bench-coherence reproduce lint docs install fuzz soak compare sanitize clean
 
 help:
 	@sed -n '1,5p' Makefile
@@ -122,6 +122,14 @@ docs: $(VENV)/tools
 # Four hours' worth of operations; memory, descriptors and fragmentation must stay flat.
 soak: $(VENV)/tools
 	FARROW_SOAK_OPERATIONS=14400000 cargo test --release --quiet -p farrow-cluster --test soak -- --nocapture
+
+# What clients did on nodes that are killed, paused and upgraded and whose links fail, so many calls of it
+# judged for linearizability; once where nothing is evicted, once where objects are. With Go, by
+# porcupine too. SEED is another run.
+OPERATIONS ?= 1000000
+history: $(VENV)/tools
+	FARROW_HISTORY_OPERATIONS=$(OPERATIONS) $(if $(SEED),FARROW_HISTORY_SEED=$(SEED)) \
+		cargo test --quiet -p farrow-cluster --test history -- --nocapture --test-threads=1
 
 # Needs cargo-fuzz; RUNS executions of each target.
 RUNS ?= 1000000

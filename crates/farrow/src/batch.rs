@@ -201,7 +201,6 @@ fn seal_left(
             Some(id) => Ok(id),
             None => match results.next() {
                 Some((mut one, result)) => {
-                    let result = result.map_err(Error::from);
                     settle(session, &mut one, &result);
                     background::take_down(one.retired);
                     result

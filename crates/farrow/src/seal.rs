@@ -3,43 +3,44 @@
 use std::collections::BTreeMap;
 
 use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem, WireError};
+use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem};
 use farrow_store::ObjectId;
 
 use crate::error::Error;
 use crate::session::Session;
 
+/// What became of one object.
+pub(crate) type Sealed = Result<ObjectId, Error>;
+
 /// One object.
 pub(crate) fn one(session: &Session, item: SealItem) -> Result<ObjectId, Error> {
     let mut sealed = many(session, vec![item])?;
     match sealed.pop() {
-        Some(result) => Ok(result?),
+        Some(result) => result,
         None => Err(Error::Protocol("the node sealed nothing".into())),
     }
 }
 
 /// Several in one message, each with its own result.
-pub(crate) fn many(
-    session: &Session,
-    items: Vec<SealItem>,
-) -> Result<Vec<Result<ObjectId, WireError>>, Error> {
+pub(crate) fn many(session: &Session, items: Vec<SealItem>) -> Result<Vec<Sealed>, Error> {
     let blocks: Vec<u64> = items.iter().map(|item| item.primary.0).collect();
     match session.call(RequestBody::Seal { items }) {
         Ok(ReplyBody::Sealed(results)) if results.len() == blocks.len() => {
             let id = |(hi, lo)| ObjectId { hi, lo };
-            Ok(results.into_iter().map(|result| result.map(id)).collect())
+            Ok(results.into_iter().map(|result| Ok(result.map(id)?)).collect())
         }
         Ok(other) => Err(confused(&other).into()),
         Err(error @ (Error::Disconnected { .. } | Error::NodeLost { .. })) => {
-            find_sealed(session, &blocks).ok_or(error)
+            find_sealed(session, &blocks, &error).ok_or(error)
         }
         Err(error) => Err(error),
     }
 }
 
 /// The node went away with the answer. What it sealed is in the directory all the same: found
-/// there by its primary block. `None` when it sealed none of them.
-fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId, WireError>>> {
+/// there by its primary block. `None` when it sealed none of them; of the others when it sealed some,
+/// all that is known is that it went.
+fn find_sealed(session: &Session, blocks: &[u64], error: &Error) -> Option<Vec<Sealed>> {
     let mut found: BTreeMap<u64, ObjectId> = BTreeMap::new();
     // Where a spilled object lay may be anybody's by now.
     for listed in session.reader.list("").ok()?.into_iter().filter(|one| !one.is_spilled) {
@@ -51,7 +52,11 @@ fn find_sealed(session: &Session, blocks: &[u64]) -> Option<Vec<Result<ObjectId,
     if found.is_empty() {
         return None;
     }
-    let result = |block| found.get(block).copied().ok_or(WireError::Closing);
+    let gone = || Error::Disconnected {
+        socket: session.socket.clone(),
+        reason: format!("it sealed some objects of several only: {error}"),
+    };
+    let result = |block| found.get(block).copied().ok_or_else(gone);
     Some(blocks.iter().map(result).collect())
 }
 

@@ -90,6 +90,12 @@ pub const ALL: &[&str] = &[
 pub const OF_CLIENTS: &[&str] =
     &["hold.marked", "hold.claimed", "hold.released", "own.filled", "own.sealed"];
 
+/// Deliberate faults: a test that lasts over days of calls shows by them that it finds something.
+pub const FAULTS: &[&str] = &["names.blind"];
+
+/// Where [`is_faulty`] looks: the name of one of [`FAULTS`].
+pub const FAULT_VARIABLE: &str = "FARROW_FAULT";
+
 /// Where [`arm`] looks: `seal.words:3` is the third time that this place is passed.
 pub const VARIABLE: &str = "FARROW_FAILPOINT";
 
@@ -132,6 +138,14 @@ pub fn arm() -> bool {
             std::process::abort();
         }
     }))
+}
+
+/// Whether this process has this one of [`FAULTS`].
+#[must_use]
+pub fn is_faulty(fault: &str) -> bool {
+    static FAULT: OnceLock<Option<String>> = OnceLock::new();
+    let said = FAULT.get_or_init(|| std::env::var(FAULT_VARIABLE).ok());
+    said.as_deref().is_some_and(|said| said == fault && FAULTS.contains(&said))
 }
 
 /// Pass the place `name` of a client.

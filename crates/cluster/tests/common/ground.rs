@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::Dice;
 use super::netns::{Placed, required};
 use super::nodes::Nodes;
@@ -54,6 +56,23 @@ impl Ground {
         self.nodes_mut().daemons[node].restart();
         if let Self::Proxied(linked) = self {
             linked.links.know(node, &linked.nodes.daemons[node]);
+        }
+    }
+
+    /// Another daemon takes over from that of a node.
+    pub fn upgrade(&mut self, node: usize) {
+        self.nodes_mut().daemons[node].upgrade();
+        if let Self::Proxied(linked) = self {
+            linked.links.know(node, &linked.nodes.daemons[node]);
+        }
+    }
+
+    /// Ends all nodes as an operator does, by SIGTERM.
+    pub fn terminate(&mut self) {
+        for daemon in &mut self.nodes_mut().daemons {
+            let pid = Pid::from_raw(daemon.pid() as i32).unwrap();
+            kill_process(pid, Signal::TERM).unwrap();
+            assert!(daemon.wait_end().success());
         }
     }
 

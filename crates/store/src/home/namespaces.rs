@@ -120,6 +120,22 @@ impl Home {
         }
     }
 
+    /// The full name of an object, if it has one.
+    #[must_use]
+    pub fn name_of_object(&self, id: ObjectId) -> Option<String> {
+        let id = self.forwarded(id).ok()?;
+        if self.layout().client_entry(id.slot()).is_some() {
+            // What a client seals by itself has none.
+            return None;
+        }
+        let entry = match self.find_spilled(Target::Id(id)).ok()? {
+            Some(entry) => entry,
+            None => self.find(Target::Id(id)).ok()?,
+        };
+        let name = self.name_of(&entry).ok()?;
+        String::from_utf8(name).ok().filter(|name| !name.is_empty())
+    }
+
     /// Whether a full name is one that this client may give.
     pub(super) fn check_name_for_client(
         &self,

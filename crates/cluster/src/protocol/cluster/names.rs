@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farrow_store::{ClientSlot, own_name};
+use farrow_store::{ClientSlot, ObjectId, own_name};
 
 use super::neighbours::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
@@ -12,7 +12,7 @@ use crate::protocol::membership::Member;
 use crate::protocol::naming::{self, Refusal};
 use crate::protocol::rights::Rights;
 use crate::protocol::{Action, SessionId};
-use crate::wire::{ReplyBody, RequestBody, WireError};
+use crate::wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, WireError, WireTarget};
 
 /// Most requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;
@@ -40,6 +40,8 @@ pub(super) struct Parked {
     waiting: BTreeMap<u64, Waiting>,
     /// Not asked for yet: this node has no lease.
     asleep: Vec<Waiting>,
+    /// Deletes of objects whose registrars may think that the names are still in flight.
+    deletes: Vec<Waiting>,
     /// Reserved by clients of this node's memory.
     reserved: Vec<String>,
     /// Some of them may be reserved no more.
@@ -53,7 +55,7 @@ impl Parked {
     }
 
     fn count(&self) -> usize {
-        self.waiting.len() + self.asleep.len()
+        self.waiting.len() + self.asleep.len() + self.deletes.len()
     }
 
     /// Memory that the requests of a session take, with the names that are asked for.
@@ -64,7 +66,7 @@ impl Parked {
     }
 
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        self.asleep.iter().map(|one| one.deadline_ms).min()
+        self.asleep.iter().chain(&self.deletes).map(|one| one.deadline_ms).min()
     }
 }
 
@@ -74,8 +76,9 @@ impl NodeState {
         self.cluster.as_ref().map_or(0, |cluster| cluster.parked.bytes_of(session))
     }
 
-    /// Parks a request that takes names, until the cluster grants them. `Err` gives back one that
-    /// takes none, or none that is free here.
+    /// Parks a request that takes names, until the cluster grants them, and one that frees names,
+    /// until their registrars know that they are not in flight. `Err` gives back one that does
+    /// neither, or takes none that is free here.
     pub(in crate::protocol) fn park(
         &mut self,
         session: SessionId,
@@ -88,7 +91,9 @@ impl NodeState {
         if self.cluster.is_none() {
             return Err(body);
         }
-        let Some(names) = self.names_to_take(slot, &body) else {
+        let names_in_debt = self.names_in_debt(slot, &body);
+        let is_delete = names_in_debt.is_some();
+        let Some(names) = names_in_debt.or_else(|| self.names_to_take(slot, &body)) else {
             return Err(body);
         };
         let Some(cluster) = &mut self.cluster else {
@@ -102,10 +107,56 @@ impl NodeState {
             out.push(answer_to(session, seq, Err(error)));
             return Ok(());
         }
-        let patience_ms = cluster.options.lease_ms.saturating_mul(ASK_LEASES_MAX);
-        let deadline_ms = now_ms.saturating_add(patience_ms);
+        let lease_ms = cluster.options.lease_ms;
+        if is_delete {
+            // A registrar that says nothing for so long is excluded, and the next one knows nothing.
+            let deadline_ms = now_ms.saturating_add(lease_ms);
+            let delete = Waiting { session, slot, seq, body, names, deadline_ms };
+            cluster.parked.deletes.push(delete);
+            return Ok(());
+        }
+        let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
         self.ask_names(Waiting { session, slot, seq, body, names, deadline_ms }, now_ms, out);
         Ok(())
+    }
+
+    /// Names of objects that a request deletes which are sealed, and of which a registrar may not
+    /// know that yet: it would tell others that they are taken when they are free again.
+    fn names_in_debt(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
+        let RequestBody::Delete { targets } = body else {
+            return None;
+        };
+        let naming = &self.cluster.as_ref()?.naming;
+        if !naming.owes_any() || targets.len() > BATCH_ITEMS_MAX {
+            return None;
+        }
+        let full = |target: &WireTarget| match target {
+            WireTarget::Name(name) => self.full_name(slot, name).ok(),
+            WireTarget::Id(hi, lo) => self.home.name_of_object(ObjectId { hi: *hi, lo: *lo }),
+        };
+        let names = targets.iter().filter_map(full).filter(|name| naming.owes(name));
+        let names: Vec<String> = names.collect();
+        (!names.is_empty()).then_some(names)
+    }
+
+    /// Deletes that waited for registrars, and wait no more.
+    fn serve_deletes(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
+            return;
+        };
+        let deletes = std::mem::take(&mut parked.deletes);
+        let is_due = |one: &Waiting| {
+            one.deadline_ms <= now_ms || !one.names.iter().any(|name| naming.owes(name))
+        };
+        let (due, left) = deletes.into_iter().partition(is_due);
+        parked.deletes = left;
+        for Waiting { session, slot, seq, body, .. } in due {
+            let is_there = self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot));
+            if is_there {
+                let body = self.serve(slot, body, now_ms, self.home.now_ns(), out);
+                out.push(answer_to(session, seq, body));
+            }
+        }
     }
 
     fn ask_names(&mut self, waiting: Waiting, now_ms: u64, out: &mut Vec<Action>) {
@@ -156,6 +207,7 @@ impl NodeState {
             out.push(answer_to(session, seq, Err(error)));
         }
         self.perform_naming(outputs, now_ms, out);
+        self.serve_deletes(now_ms, out);
     }
 
     /// Names, in full, that a request takes and that are free here; `None`: there are none, or the
@@ -340,6 +392,7 @@ impl NodeState {
         naming.set_unread(unread(neighbours, membership.view()));
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
+        self.serve_deletes(now_ms, out);
     }
 
     fn refusal_error(&self, full: &str, why: &Refusal) -> WireError {

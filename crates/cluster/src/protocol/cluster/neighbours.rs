@@ -322,6 +322,10 @@ pub(super) fn is_name_known(
     neighbours: &BTreeMap<String, Neighbour>,
     full: &str,
 ) -> bool {
+    #[cfg(feature = "failpoints")]
+    if farrow_store::failpoints::is_faulty("names.blind") {
+        return false;
+    }
     // What cannot be read might be there.
     home.has_name(full).unwrap_or(true) || neighbours.values().any(|one| one.has_name(full))
 }

@@ -123,6 +123,18 @@ impl Naming {
         self.has_lease && self.held.contains(name)
     }
 
+    /// Whether a registrar may still think that the name is in flight here, although it is settled.
+    #[must_use]
+    pub fn owes(&self, name: &str) -> bool {
+        self.debts.values().any(|debt| debt.settled.contains_key(name))
+    }
+
+    /// Whether there is any name that [`Self::owes`] would say so of.
+    #[must_use]
+    pub fn owes_any(&self) -> bool {
+        self.debts.values().any(|debt| !debt.settled.is_empty())
+    }
+
     /// All names that are held, to be handed over to the next process of the same life.
     pub fn held(&self) -> impl Iterator<Item = &str> {
         self.held.iter().map(String::as_str)

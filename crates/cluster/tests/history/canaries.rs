@@ -1,0 +1,141 @@
+//! What must be found: a small history that is right, and the same with one thing changed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use super::judge::{Judgement, judge_all};
+use super::partition::Partitions;
+use super::record::{Call, Draft, Outcome, Recorded, Seen};
+
+fn put(name: &str, version: u64) -> Call {
+    let draft = Draft { name: Some(name.to_owned()), version };
+    Call::Put { drafts: vec![draft], node: "a".to_owned() }
+}
+
+fn made(version: u64) -> Outcome {
+    Outcome::Put { ids: vec![format!("id {version}")] }
+}
+
+fn get(name: &str) -> Call {
+    Call::Get { names: vec![name.to_owned()] }
+}
+
+fn got(version: u64) -> Outcome {
+    Outcome::Got { objects: vec![Seen { id: format!("id {version}"), version }] }
+}
+
+fn not_found(name: &str) -> Outcome {
+    Outcome::NotFound { name: Some(name.to_owned()) }
+}
+
+fn taken(name: &str) -> Outcome {
+    Outcome::Taken { name: name.to_owned() }
+}
+
+/// Calls that follow one another.
+fn history(calls: Vec<(Call, Option<Outcome>)>) -> Vec<Recorded> {
+    let one = |(number, (call, outcome)): (usize, (Call, Option<Outcome>))| {
+        let begin_ns = 10 * number as i64;
+        Recorded { begin_ns, call, end: outcome.map(|outcome| (begin_ns + 5, outcome)) }
+    };
+    calls.into_iter().enumerate().map(one).collect()
+}
+
+fn judged(calls: Vec<(Call, Option<Outcome>)>, is_evicted: bool) -> Judgement {
+    let parts = Partitions::of(&history(calls), &[]);
+    assert!(parts.wrong.is_empty(), "{:?}", parts.wrong);
+    judge_all(&parts, is_evicted)
+}
+
+fn right() -> Vec<(Call, Option<Outcome>)> {
+    let n = || "n".to_owned();
+    let unknown = || Some(Outcome::Unknown("lost".to_owned()));
+    let flags = |set, clear| Call::SetFlags { name: "f".to_owned(), set, clear };
+    vec![
+        (get("n"), Some(not_found("n"))),
+        (put("n", 1), Some(made(1))),
+        (put("n", 2), Some(taken("n"))),
+        (get("n"), Some(got(1))),
+        (Call::Contains { name: n() }, Some(Outcome::Is(true))),
+        (Call::Delete { name: n() }, Some(Outcome::Deleted)),
+        (Call::GetById { version: 1 }, Some(Outcome::NotFound { name: None })),
+        (flags(1, 0), Some(Outcome::Flags(1))),
+        (flags(2, 0), Some(Outcome::Flags(3))),
+        (flags(4, 1), Some(Outcome::Flags(6))),
+        (put("n", 3), unknown()),
+        (Call::Wait { name: n() }, Some(Outcome::Is(false))),
+        (get("n"), Some(got(3))),
+        (Call::DeleteById { version: 3 }, unknown()),
+        (get("n"), Some(got(3))),
+        (Call::Contains { name: n() }, Some(Outcome::Is(false))),
+        (put("n", 4), None),
+        (put("n", 5), Some(taken("n"))),
+    ]
+}
+
+#[test]
+fn a_right_history_is_right() {
+    for is_evicted in [false, true] {
+        let judgement = judged(right(), is_evicted);
+        assert_eq!((judgement.not_count, judgement.undecided), (0, 0), "{:?}", judgement.not);
+    }
+}
+
+#[test]
+fn what_was_changed_is_found() {
+    let changes: [(&str, usize, Outcome); 10] = [
+        ("found before it was put", 0, got(1)),
+        ("a name made twice", 2, made(2)),
+        ("another object", 3, got(4)),
+        ("there, and not found", 4, Outcome::Is(false)),
+        ("deleted, and then not there to be deleted", 5, not_found("n")),
+        ("back after its deletion", 6, got(1)),
+        ("flags that were not set", 7, Outcome::Flags(2)),
+        ("flags that were lost", 8, Outcome::Flags(2)),
+        ("deleted by an unknown call, and found", 15, Outcome::Is(true)),
+        ("waited for in vain", 11, Outcome::Is(true)),
+    ];
+    for (what, at, outcome) in changes {
+        let mut calls = right();
+        if what == "deleted by an unknown call, and found" {
+            calls[14].1 = Some(not_found("n"));
+        }
+        if what == "waited for in vain" {
+            calls[10] = (get("n"), Some(not_found("n")));
+            calls.truncate(12);
+        }
+        calls[at].1 = Some(outcome);
+        let judgement = judged(calls, false);
+        assert_eq!(judgement.not_count, 1, "{what}: {judgement}");
+    }
+}
+
+/// Where objects are evicted, what was not there may be right; what was there may not be wrong.
+#[test]
+fn what_was_changed_is_found_where_objects_are_evicted() {
+    let changes: [(&str, usize, Outcome, usize); 5] = [
+        ("evicted, and put again", 2, made(2), 0),
+        ("evicted", 3, not_found("n"), 0),
+        ("another object", 3, got(4), 1),
+        ("back after its deletion", 6, got(1), 1),
+        ("found before it was put", 0, got(1), 1),
+    ];
+    for (what, at, outcome, wrong) in changes {
+        let mut calls = right();
+        calls[at].1 = Some(outcome);
+        calls.truncate(at + 1);
+        let judgement = judged(calls, true);
+        assert_eq!(judgement.not_count, wrong, "{what}: {:?}", judgement.not);
+    }
+}
+
+/// A name that nobody has and nobody is about to take is not taken.
+#[test]
+fn a_name_that_is_taken_by_nobody_is_found() {
+    let calls = vec![
+        (put("n", 1), Some(made(1))),
+        (Call::Delete { name: "n".to_owned() }, Some(Outcome::Deleted)),
+        (put("n", 2), Some(taken("n"))),
+    ];
+    let judgement = judged(calls, false);
+    assert_eq!(judgement.not_count, 1);
+    assert!(judgement.not[0].contains("Taken"), "{:?}", judgement.not);
+}

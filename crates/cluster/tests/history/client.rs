@@ -1,0 +1,496 @@
+//! A process with several clients that call at random and record what came of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow::{Client, ConnectOptions, Error, ObjectBytes, ObjectId, ObjectOptions, Target, Value};
+use farrow_memory::sync::{AtomicBool, Ordering};
+
+use super::common::{self, Dice, bytes_of, this_test_again, wait_for};
+use super::record::{Call, Draft, Outcome, Recorder, Seen, now_ns};
+
+/// Set in the environment of such a process: its [`Job`].
+const JOB: &str = "FARROW_TEST_HISTORY";
+/// Time that a client gives each message: less than the longest faults last.
+const CALL: Duration = Duration::from_secs(1);
+/// How long a client waits for a name or for flags.
+const WAIT: Duration = Duration::from_millis(4);
+const NOW: Duration = Duration::ZERO;
+/// Threads of one process, which share a client.
+const THREADS: u64 = 2;
+/// Objects that one thread knows by id, and views that it keeps to look at them again.
+const KNOWN_MAX: usize = 12;
+/// Small objects of one page, of several, and some that share huge pages.
+const LENGTHS: [usize; 8] = [0, 1, 300, 700, 5_000, 9_000, 70_000, 200_000];
+/// Kinds of names: all clients use so many at a time, for so many milliseconds.
+const KINDS: [(u64, u64); 3] = [(10, 500), (6, 3_000), (4, 10_000)];
+/// Flags are few: there is one keeper of each.
+const FLAGS: u64 = 3;
+const FLAGS_MS: u64 = 3_000;
+
+/// The driver's end.
+pub struct Clients {
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Clients {
+    /// This program again, at its test `worker`.
+    pub fn start(socket: &Path, folder: &Path, number: u64, (seed, from_ns): (u64, i64)) -> Self {
+        let job = [socket.to_str().unwrap(), folder.to_str().unwrap()].join("\n");
+        let mut child = this_test_again("worker")
+            .env(JOB, format!("{job}\n{number}\n{seed}\n{from_ns}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        Self { child, input }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn kill9(mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "clients ended by themselves: {ended:?}");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    pub fn end(mut self) {
+        self.input = None;
+        let ended = wait_for("clients that end", || self.child.try_wait().unwrap());
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What runs in the child; nothing where this process is none.
+pub fn work() {
+    let Ok(job) = std::env::var(JOB) else { return };
+    let job: Vec<&str> = job.lines().collect();
+    let [socket, folder, numbers @ ..] = &job[..] else { panic!("{job:?}") };
+    let numbers: Vec<i64> = numbers.iter().map(|one| one.parse().unwrap()).collect();
+    let [number, seed, from_ns] = numbers[..] else { panic!("three numbers") };
+    let (number, seed) = (number as u64, seed as u64);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&is_over);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        told.store(true, Ordering::Relaxed);
+    });
+    // Its daemon may be down just now.
+    let options = ConnectOptions { timeout: CALL, ..ConnectOptions::at(PathBuf::from(socket)) };
+    let client = wait_for("the daemon", || Client::connect(&options).ok()).expect("a daemon");
+    let roster = wait_for("the nodes", || client.roster().ok()).expect("nodes");
+    let own = client.node().unwrap().expect("a cluster");
+    let nodes: Vec<String> = roster.nodes.iter().map(|node| node.name.clone()).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let client_number = number * THREADS + thread;
+            let mut work = Work {
+                client: client.clone(),
+                nodes: nodes.clone(),
+                own: own.clone(),
+                recorder: Recorder::create(Path::new(folder), client_number),
+                dice: Dice(seed.wrapping_mul(client_number * 2 + 3) | 1),
+                from_ns,
+                next_version: client_number << 32,
+                known: Vec::new(),
+                views: Vec::new(),
+            };
+            let is_over = Arc::clone(&is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    work.step();
+                }
+            });
+        }
+    });
+}
+
+struct Work {
+    client: Client,
+    nodes: Vec<String>,
+    own: String,
+    recorder: Recorder,
+    dice: Dice,
+    /// When the run began.
+    from_ns: i64,
+    next_version: u64,
+    known: Vec<(ObjectId, u64)>,
+    views: Vec<ObjectBytes>,
+}
+
+/// Bytes that say what they are: version, checksum of all others, name, and more.
+fn content(draft: &Draft, more: usize) -> Vec<u8> {
+    let name = draft.name.as_deref().unwrap_or_default();
+    let mut bytes = draft.version.to_le_bytes().to_vec();
+    bytes.extend([0; 4]);
+    bytes.extend((name.len() as u32).to_le_bytes());
+    bytes.extend(name.as_bytes());
+    bytes.extend(bytes_of(draft.version, more));
+    let sum = crc_of(&bytes);
+    bytes[8..12].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn crc_of(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..8]), &bytes[12..])
+}
+
+/// The version of an object by its bytes, or what is wrong with them.
+fn version_of(bytes: &[u8], name: Option<&str>) -> Result<u64, String> {
+    let wrong = |what: &str| format!("{what}: {} B that begin {:?}", bytes.len(), bytes.get(..64));
+    let Some((head, rest)) = bytes.split_first_chunk::<16>() else { return Err(wrong("short")) };
+    let number =
+        |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if number(8) != crc_of(bytes) {
+        return Err(wrong("its checksum is wrong"));
+    }
+    let found = rest.get(..number(12) as usize);
+    if name.is_some_and(|name| found != Some(name.as_bytes())) {
+        return Err(wrong(&format!("not {name:?}, but {found:?}")));
+    }
+    Ok(u64::from(number(0)) | (u64::from(number(4)) << 32))
+}
+
+/// An error of a call that changes something, or of one that does not.
+fn outcome_of(error: &Error) -> Outcome {
+    let text = error.to_string();
+    match error {
+        Error::AlreadyExists { name } => Outcome::Taken { name: name.clone() },
+        Error::OutOfMemory { .. } | Error::TooMany { .. } | Error::CutOff { .. } => {
+            Outcome::Refused(text)
+        }
+        Error::NodeLost { .. } | Error::Timeout { .. } | Error::Disconnected { .. } => {
+            Outcome::Unknown(text)
+        }
+        _ => Outcome::Wrong(format!("{error:?}")),
+    }
+}
+
+impl Work {
+    fn step(&mut self) {
+        match self.dice.roll(100) {
+            0..18 => self.put(false),
+            18..24 => self.put_nameless(),
+            24..27 => self.put_many(),
+            27..30 => self.put(true),
+            30..46 => self.get(1),
+            46..49 => self.get(3),
+            49..56 => self.get_by_id(),
+            56..66 => self.contains(),
+            66..78 => self.delete(),
+            78..83 => self.delete_by_id(),
+            83..86 => self.wait(),
+            86..90 => self.list(),
+            90..95 => self.set_flags(),
+            95..98 => self.wait_flags(),
+            _ => self.look_again(),
+        }
+    }
+
+    /// A name that all clients use at this time, of any kind; sometimes one of the time before,
+    /// so that what is left of it is deleted and looked for.
+    fn name(&mut self, is_to_delete: bool) -> String {
+        let kind = [0, 0, 1, 2][self.dice.roll(4) as usize];
+        let (count, _) = KINDS[kind];
+        let is_earlier = self.dice.roll(10) < if is_to_delete { 5 } else { 1 };
+        let prefix = self.prefix(kind, is_earlier);
+        format!("{prefix}{}", self.dice.roll(count))
+    }
+
+    fn prefix(&self, kind: usize, is_earlier: bool) -> String {
+        let now_ms = (now_ns() - self.from_ns) as u64 / 1_000_000;
+        let turn = 1 + now_ms / KINDS[kind].1 - u64::from(is_earlier);
+        format!("{kind}-{turn}-")
+    }
+
+    fn flags(&mut self) -> String {
+        let now_ms = (now_ns() - self.from_ns) as u64 / 1_000_000;
+        format!("f-{}-{}", now_ms / FLAGS_MS, self.dice.roll(FLAGS))
+    }
+
+    fn draft(&mut self, name: Option<String>) -> (Draft, Vec<u8>) {
+        self.next_version += 1;
+        let draft = Draft { name, version: self.next_version };
+        let more = LENGTHS[self.dice.roll(LENGTHS.len() as u64) as usize];
+        let bytes = content(&draft, more);
+        (draft, bytes)
+    }
+
+    /// The client with the memory of a node, its own one more often.
+    fn somewhere(&mut self) -> Option<(Client, String)> {
+        let at = self.dice.roll(2 * self.nodes.len() as u64) as usize;
+        let node = self.nodes.get(at).unwrap_or(&self.own).clone();
+        self.client.at(&node).ok().map(|client| (client, node))
+    }
+
+    fn know(&mut self, id: ObjectId, version: u64) {
+        if self.known.len() == KNOWN_MAX {
+            let at = self.dice.roll(KNOWN_MAX as u64) as usize;
+            self.known.swap_remove(at);
+        }
+        self.known.push((id, version));
+    }
+
+    fn pick_known(&mut self) -> Option<(ObjectId, u64)> {
+        let count = self.known.len() as u64;
+        (count > 0).then(|| self.known[self.dice.roll(count) as usize])
+    }
+
+    fn put(&mut self, is_created: bool) {
+        let name = self.name(false);
+        let (draft, bytes) = self.draft(Some(name));
+        self.put_one(draft, &bytes, is_created);
+    }
+
+    fn put_nameless(&mut self) {
+        let (draft, bytes) = self.draft(None);
+        self.put_one(draft, &bytes, false);
+    }
+
+    fn put_one(&mut self, draft: Draft, bytes: &[u8], is_created: bool) {
+        let Some((client, node)) = self.somewhere() else { return };
+        let version = draft.version;
+        let name = draft.name.clone();
+        let mut made = None;
+        self.recorder.call(Call::Put { drafts: vec![draft], node }, || {
+            let put = match is_created {
+                true => create(&client, name.as_deref(), bytes),
+                false => client.put(&Value::Bytes(bytes), name.as_deref()),
+            };
+            match put {
+                Ok(id) => {
+                    made = Some(id);
+                    Outcome::Put { ids: vec![id.to_string()] }
+                }
+                // Sealed, and deleted before its creator held it.
+                Err(error @ Error::NotFound { .. }) if is_created => {
+                    Outcome::Unknown(error.to_string())
+                }
+                Err(error) => outcome_of(&error),
+            }
+        });
+        if let Some(id) = made {
+            self.know(id, version);
+        }
+    }
+
+    fn put_many(&mut self) {
+        let mut all: BTreeMap<String, (Draft, Vec<u8>)> = BTreeMap::new();
+        for _ in 0..2 {
+            let name = self.name(false);
+            all.insert(name.clone(), self.draft(Some(name)));
+        }
+        let Some((client, node)) = self.somewhere() else { return };
+        let drafts: Vec<Draft> = all.values().map(|(draft, _)| draft.clone()).collect();
+        let values: Vec<(Value<'_>, ObjectOptions<'_>)> = all
+            .iter()
+            .map(|(name, (_, bytes))| (Value::Bytes(bytes), ObjectOptions::named(Some(name))))
+            .collect();
+        self.recorder.call(Call::Put { drafts, node }, || match client.put_many(&values) {
+            Ok(ids) => Outcome::Put { ids: ids.iter().map(ToString::to_string).collect() },
+            Err(error) => outcome_of(&error),
+        });
+    }
+
+    fn get(&mut self, count: u64) {
+        let mut names: Vec<String> = (0..count).map(|_| self.name(false)).collect();
+        names.sort();
+        names.dedup();
+        let client = self.client.clone();
+        let mut views = Vec::new();
+        self.recorder.call(Call::Get { names: names.clone() }, || {
+            let targets: Vec<Target> = names.iter().map(|name| name.as_str().into()).collect();
+            let found = match &targets[..] {
+                [one] => client.get(one, NOW).map(|object| vec![object]),
+                _ => client.get_many(&targets, NOW),
+            };
+            let found = found.and_then(|objects| {
+                objects.into_iter().map(|object| object.into_view()).collect::<Result<Vec<_>, _>>()
+            });
+            match found {
+                Ok(found) => {
+                    views = found;
+                    seen(&views, &names)
+                }
+                Err(Error::NotFound { what }) => {
+                    Outcome::NotFound { name: Some(what.trim_matches('"').to_owned()) }
+                }
+                Err(error) => outcome_of(&error),
+            }
+        });
+        for view in views {
+            if let Ok(version) = version_of(&view, None) {
+                self.know(view.id(), version);
+            }
+            self.views.push(view);
+        }
+    }
+
+    fn get_by_id(&mut self) {
+        let Some((id, version)) = self.pick_known() else { return };
+        let client = self.client.clone();
+        let mut view = None;
+        self.recorder.call(Call::GetById { version }, || {
+            match client.get(&id.into(), NOW).and_then(|object| object.into_view()) {
+                Ok(found) => match version_of(&found, None) {
+                    Ok(same) if same == version => {
+                        view = Some(found);
+                        Outcome::Got { objects: vec![Seen { id: id.to_string(), version }] }
+                    }
+                    Ok(other) => Outcome::Wrong(format!("{id} is {other:#x}, not {version:#x}")),
+                    Err(wrong) => Outcome::Wrong(wrong),
+                },
+                Err(Error::NotFound { .. }) => Outcome::NotFound { name: None },
+                Err(error) => outcome_of(&error),
+            }
+        });
+        self.views.extend(view);
+    }
+
+    fn contains(&mut self) {
+        let name = self.name(false);
+        let client = self.client.clone();
+        self.recorder.call(Call::Contains { name: name.clone() }, || {
+            match client.contains(&name.as_str().into()) {
+                Ok(is_there) => Outcome::Is(is_there),
+                Err(error) => outcome_of(&error),
+            }
+        });
+    }
+
+    fn delete(&mut self) {
+        let name = self.name(true);
+        let target = name.as_str().into();
+        self.delete_now(Call::Delete { name: name.clone() }, target);
+    }
+
+    fn delete_by_id(&mut self) {
+        let Some((id, version)) = self.pick_known() else { return };
+        self.delete_now(Call::DeleteById { version }, id.into());
+    }
+
+    fn delete_now(&mut self, call: Call, target: Target) {
+        let client = self.client.clone();
+        self.recorder.call(call, || {
+            // A delete that does not know where the object is says no other error than one that
+            // was sent and not answered; what is known of neither would be much.
+            if let Err(error) = client.contains(&target) {
+                return Outcome::Refused(error.to_string());
+            }
+            match client.delete(&[target]) {
+                Ok(()) => Outcome::Deleted,
+                Err(Error::NotFound { .. }) => Outcome::NotFound { name: None },
+                Err(error) => outcome_of(&error),
+            }
+        });
+    }
+
+    fn wait(&mut self) {
+        let name = self.name(false);
+        let client = self.client.clone();
+        self.recorder.call(Call::Wait { name: name.clone() }, || {
+            match client.wait(&[name.as_str().into()], 1, WAIT) {
+                Ok(ready) => Outcome::Is(ready == [true]),
+                Err(error) => outcome_of(&error),
+            }
+        });
+    }
+
+    fn list(&mut self) {
+        let kind = self.dice.roll(KINDS.len() as u64) as usize;
+        let prefix = self.prefix(kind, false);
+        let Some((client, node)) = self.somewhere() else { return };
+        let names = (0..KINDS[kind].0).map(|number| format!("{prefix}{number}")).collect();
+        self.recorder.call(Call::List { names, node }, || match client.list(&prefix) {
+            Ok(listed) => Outcome::Listed(
+                listed
+                    .into_iter()
+                    .filter_map(|one| Some((one.name?, one.id.to_string())))
+                    .collect(),
+            ),
+            Err(error) => outcome_of(&error),
+        });
+    }
+
+    fn set_flags(&mut self) {
+        let (name, set, clear) = (self.flags(), 1 << self.dice.roll(8), 1 << self.dice.roll(8));
+        let client = self.client.clone();
+        self.recorder.call(Call::SetFlags { name: name.clone(), set, clear }, || {
+            match client.set_flags(&name, set, clear) {
+                Ok(flags) => Outcome::Flags(flags),
+                Err(error) => outcome_of(&error),
+            }
+        });
+    }
+
+    fn wait_flags(&mut self) {
+        let (name, mask) = (self.flags(), (1 << self.dice.roll(8)) | (1 << self.dice.roll(8)));
+        let client = self.client.clone();
+        self.recorder.call(Call::WaitFlags { name: name.clone(), mask }, || {
+            match client.wait_flags(&name, mask, WAIT) {
+                Ok(flags) => Outcome::Flags(flags),
+                Err(Error::Timeout { what, .. }) if what.starts_with("flags") => Outcome::NotSet,
+                Err(error) => outcome_of(&error),
+            }
+        });
+    }
+
+    /// What is held is what it was, whatever became of the object.
+    fn look_again(&mut self) {
+        for view in self.views.drain(..) {
+            if let Err(wrong) = version_of(&view, None) {
+                let version = 0;
+                self.recorder.call(Call::GetById { version }, || Outcome::Wrong(wrong));
+            }
+        }
+    }
+}
+
+fn create(client: &Client, name: Option<&str>, bytes: &[u8]) -> Result<ObjectId, Error> {
+    let writer = client.create(bytes.len() as u64, name)?;
+    writer.memory().write_at(0, bytes)?;
+    writer.seal()
+}
+
+fn seen(views: &[ObjectBytes], names: &[String]) -> Outcome {
+    let one = |(view, name): (&ObjectBytes, &String)| {
+        version_of(view, Some(name)).map(|version| Seen { id: view.id().to_string(), version })
+    };
+    match views.iter().zip(names).map(one).collect() {
+        Ok(objects) => Outcome::Got { objects },
+        Err(wrong) => Outcome::Wrong(wrong),
+    }
+}
+
+/// The bytes of an object are told from others, by one bit even.
+#[test]
+fn a_wrong_byte_is_seen() {
+    let draft = Draft { name: Some("n".into()), version: 0x1_0000_0002 };
+    let mut bytes = content(&draft, 700);
+    assert_eq!(version_of(&bytes, Some("n")), Ok(draft.version));
+    version_of(&bytes, Some("m")).unwrap_err();
+    for at in [0, 7, 9, 13, 16, 699] {
+        bytes[at] ^= 1;
+        version_of(&bytes, None).unwrap_err();
+        bytes[at] ^= 1;
+    }
+    let _ = common::PATIENCE;
+}

@@ -1,0 +1,173 @@
+//! What goes wrong in a run, by a seed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::client::Clients;
+use super::common::Dice;
+use super::common::ground::Ground;
+use super::record::now_ns;
+
+pub const LEASE_MS: u64 = 1000;
+
+pub struct Run {
+    pub ground: Ground,
+    pub folder: PathBuf,
+    pub from_ns: i64,
+    seed: u64,
+    dice: Dice,
+    /// Each with the number of its node.
+    clients: Vec<(usize, Clients)>,
+    started: u64,
+    pub faults: u64,
+    /// From when to when each of them was that nodes saw: then other nodes may keep flags.
+    pub moves: Vec<(i64, i64)>,
+}
+
+impl Run {
+    pub fn start(ground: Ground, folder: &Path, seed: u64) -> Self {
+        let from_ns = now_ns();
+        let mut run = Self {
+            ground,
+            folder: folder.to_owned(),
+            from_ns,
+            seed,
+            dice: Dice(seed | 1),
+            clients: Vec::new(),
+            started: 0,
+            faults: 0,
+            moves: Vec::new(),
+        };
+        (0..run.ground.count()).for_each(|node| run.start_clients(node));
+        run
+    }
+
+    fn start_clients(&mut self, node: usize) {
+        let socket = &self.ground.nodes().daemons[node].socket;
+        let clients = Clients::start(socket, &self.folder, self.started, (self.seed, self.from_ns));
+        self.started += 1;
+        self.clients.push((node, clients));
+    }
+
+    pub fn sleep(&mut self, from_ms: u64, to_ms: u64) {
+        let more = self.dice.roll(to_ms - from_ms);
+        std::thread::sleep(Duration::from_millis(from_ms + more));
+    }
+
+    fn one_of(&mut self, count: usize) -> usize {
+        self.dice.roll(count as u64) as usize
+    }
+
+    /// Bytes that all clients recorded.
+    pub fn recorded_bytes(&self) -> u64 {
+        let files = std::fs::read_dir(&self.folder).unwrap();
+        files.map(|one| one.unwrap().metadata().unwrap().len()).sum()
+    }
+
+    /// One fault, until all nodes are in one view again; in words.
+    pub fn fault(&mut self) -> String {
+        let begin_ns = now_ns();
+        self.faults += 1;
+        let what = match (self.ground.has_links(), self.dice.roll(4)) {
+            (_, 0) => return self.fault_of_clients(),
+            (true, 1) => self.fault_of_links(),
+            _ => self.fault_of_nodes(),
+        };
+        self.ground.nodes().settle(self.ground.count());
+        self.moves.push((begin_ns, now_ns()));
+        what
+    }
+
+    fn fault_of_clients(&mut self) -> String {
+        let at = self.one_of(self.clients.len());
+        if self.dice.roll(2) == 0 {
+            let (node, clients) = self.clients.swap_remove(at);
+            clients.kill9();
+            self.start_clients(node);
+            return format!("kill the clients on {node}");
+        }
+        let (node, pid) = (self.clients[at].0, self.clients[at].1.pid());
+        signal(pid, Signal::STOP);
+        self.sleep(200, 2 * LEASE_MS);
+        signal(pid, Signal::CONT);
+        format!("pause the clients on {node}")
+    }
+
+    fn fault_of_nodes(&mut self) -> String {
+        let node = self.one_of(self.ground.count());
+        match self.dice.roll(5) {
+            0 => {
+                self.ground.kill9(node);
+                self.sleep(0, 200);
+                self.ground.restart(node);
+                format!("kill and restart {node} within the lease")
+            }
+            1 => {
+                self.ground.kill9(node);
+                self.sleep(LEASE_MS, 3 * LEASE_MS);
+                self.ground.restart(node);
+                format!("kill {node}, restart after the lease")
+            }
+            2 => {
+                self.ground.upgrade(node);
+                format!("upgrade {node}")
+            }
+            _ => {
+                signal(self.ground.nodes().daemons[node].pid(), Signal::STOP);
+                self.sleep(LEASE_MS * 3 / 2, 4 * LEASE_MS);
+                signal(self.ground.nodes().daemons[node].pid(), Signal::CONT);
+                format!("pause {node}")
+            }
+        }
+    }
+
+    fn fault_of_links(&mut self) -> String {
+        let node = self.one_of(self.ground.count());
+        let other = (node + 1 + self.one_of(self.ground.count() - 1)) % self.ground.count();
+        let weather = self.ground.roll_weather(&mut self.dice).unwrap_or_default();
+        let what = match self.dice.roll(4) {
+            0 => {
+                self.ground.set_link(node, other, false);
+                self.sleep(LEASE_MS / 2, 3 * LEASE_MS);
+                self.ground.set_link(node, other, true);
+                format!("cut {node} from {other}")
+            }
+            1 => {
+                self.ground.set_links_of(node, false);
+                self.sleep(LEASE_MS, 4 * LEASE_MS);
+                self.ground.set_links_of(node, true);
+                format!("cut {node} from all")
+            }
+            2 => {
+                for round in 0..6 {
+                    self.ground.set_links_of(node, round % 2 == 1);
+                    self.sleep(50, LEASE_MS / 2);
+                }
+                format!("the links of {node} flap")
+            }
+            _ => {
+                self.ground.set_one_way(node, other, true);
+                self.sleep(LEASE_MS / 2, 4 * LEASE_MS);
+                self.ground.set_one_way(node, other, false);
+                format!("{other} does not hear {node}")
+            }
+        };
+        self.ground.heal();
+        format!("{what}, {weather}")
+    }
+
+    /// All clients end, then all nodes, as an operator ends them.
+    pub fn finish(mut self) -> (u64, Vec<(i64, i64)>) {
+        self.ground.heal();
+        self.clients.drain(..).for_each(|(_, clients)| clients.end());
+        self.ground.terminate();
+        (self.faults, self.moves)
+    }
+}
+
+fn signal(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}

@@ -1,0 +1,173 @@
+//! A history of what many clients did and saw, on three nodes whose daemons are killed, paused and
+//! upgraded and whose links fail, judged by checkers that are not ours: names, deletes, waits and
+//! flags are linearizable, each object is what was put, and nothing comes back after its deletion.
+//!
+//! `FARROW_HISTORY_OPERATIONS` makes the runs longer than those of every run of the tests,
+//! `FARROW_HISTORY_SEED` other ones; `make history` sets them. A folder in `FARROW_HISTORY_FOLDER`
+//! keeps what is judged, for porcupine.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod canaries;
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod faults;
+mod judge;
+mod model;
+mod partition;
+mod porcupine;
+mod record;
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::Daemon;
+use common::ground::Ground;
+use common::nodes::Nodes;
+use common::proxy::Linked;
+use farrow_store::failpoints;
+use faults::Run;
+use judge::{Judgement, judge_all};
+use partition::Partitions;
+
+const OPERATIONS_VARIABLE: &str = "FARROW_HISTORY_OPERATIONS";
+const SEED_VARIABLE: &str = "FARROW_HISTORY_SEED";
+const FOLDER_VARIABLE: &str = "FARROW_HISTORY_FOLDER";
+/// Calls of a run in every run of the tests.
+const OPERATIONS: u64 = 10_000;
+const CANARY_OPERATIONS: u64 = 2_000;
+/// Of a line of a history and its end, at least: a run is long enough when so many were written.
+const CALL_BYTES: u64 = 190;
+/// A run that does not come to its calls in this time is over.
+const SECONDS_PER_1000: u64 = 12;
+const MEMORY: &str = "64MiB";
+/// So little that objects do not fit.
+const MEMORY_TO_EVICT: &str = "8MiB";
+const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
+
+/// One at a time: each fills the machine.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// Not a test by itself: a child process calls.
+#[test]
+fn worker() {
+    client::work();
+}
+
+fn number_of(variable: &str, otherwise: u64) -> u64 {
+    let Ok(text) = std::env::var(variable) else { return otherwise };
+    let digits = text.strip_prefix("0x");
+    digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16)).expect("a number")
+}
+
+/// What a run is to be.
+struct Plan {
+    name: &'static str,
+    seed: u64,
+    operations: u64,
+    /// Objects may go by themselves.
+    is_evicted: bool,
+    has_faults: bool,
+}
+
+impl Plan {
+    fn new(name: &'static str, seed: u64) -> Self {
+        let seed = number_of(SEED_VARIABLE, seed);
+        let operations = number_of(OPERATIONS_VARIABLE, OPERATIONS);
+        Self { name, seed, operations, is_evicted: false, has_faults: true }
+    }
+
+    /// Runs until so many calls were made, and says what came of them.
+    fn run(&self, ground: Ground) -> Partitions {
+        let Self { name, seed, operations, .. } = *self;
+        println!("{name}: seed {seed:#x}; {SEED_VARIABLE} sets it");
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut run = Run::start(ground, folder.path(), seed);
+        let until = Instant::now() + Duration::from_secs(60 + operations * SECONDS_PER_1000 / 1000);
+        while run.recorded_bytes() < operations * CALL_BYTES {
+            assert!(Instant::now() < until, "{name}: too slow: {} bytes", run.recorded_bytes());
+            run.sleep(300, 2500);
+            if self.has_faults {
+                let seconds = (record::now_ns() - run.from_ns) / 1_000_000_000;
+                println!("{name}, {seconds:>6} s: {}", run.fault());
+            }
+        }
+        let (faults, moves) = run.finish();
+        let parts = Partitions::of(&record::read(folder.path()), &moves);
+        println!("{name}: {faults} faults; {:#?}", parts.counts);
+        parts
+    }
+
+    /// By both checkers, which have to agree.
+    fn judge(&self, parts: &Partitions) -> Judgement {
+        let (name, begin) = (self.name, Instant::now());
+        let judgement = judge_all(parts, self.is_evicted);
+        println!("{name}: judged in {:?}: {judgement}", begin.elapsed());
+        let is_right = judgement.not_count == 0 && judgement.undecided == 0;
+        let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let kept = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
+        let folder = kept.unwrap_or_else(|| temporary.path().to_owned());
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join(format!("{name}.jsonl"));
+        judge::export(parts, self.is_evicted, &file);
+        if let Some((is_right_by_porcupine, words)) = porcupine::judge(&file) {
+            println!("{words}");
+            assert_eq!(is_right, is_right_by_porcupine, "{name}: {judgement}, but {words}");
+        }
+        judgement
+    }
+
+    fn assert_linearizable(&self, ground: Ground) {
+        let parts = self.run(ground);
+        let (name, seed) = (self.name, self.seed);
+        assert!(parts.wrong.is_empty(), "{name}, seed {seed:#x}: {:#?}", parts.wrong);
+        let foreign = parts.foreign();
+        assert!(foreign.is_empty(), "{name}, seed {seed:#x}: {foreign:#?}");
+        let judgement = self.judge(&parts);
+        let not = judgement.not.join("\n");
+        assert!(judgement.not_count == 0, "{name}, seed {seed:#x}: {judgement}\n{not}");
+        assert!(judgement.undecided == 0, "{name}, seed {seed:#x}: {judgement}");
+        assert!(parts.counts.judged * 2 > self.operations, "too tame: {:#?}", parts.counts);
+    }
+}
+
+/// What does not fit in memory is spilled, so nothing goes but by a delete.
+#[test]
+fn names_and_flags_are_linearizable_where_nothing_is_evicted() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let more = [NODES, &["--spill", spill.path().to_str().unwrap()]].concat();
+    let ground = Ground::Proxied(Linked::start(3, MEMORY, &more));
+    Plan::new("spilled", 0x4157_0001).assert_linearizable(ground);
+}
+
+/// What does not fit goes, by the policy: then nothing says that a name must be there, but what is
+/// there is what was put last, and no deleted object comes back.
+#[test]
+fn names_and_flags_are_linearizable_where_objects_are_evicted() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let more = [NODES, &["--evict", "lru"]].concat();
+    let ground = Ground::Loopback(Nodes::start(3, MEMORY_TO_EVICT, &more));
+    let plan = Plan { is_evicted: true, ..Plan::new("evicted", 0x4157_0002) };
+    plan.assert_linearizable(ground);
+}
+
+/// The canary: a node that says that names are free without looking whether they are.
+#[test]
+fn names_that_are_given_away_twice_are_found() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let fault = format!("{}=names.blind", failpoints::FAULT_VARIABLE);
+    let nodes = Nodes::start_each(3, NODES, |_, words| {
+        Daemon::start_by(&["/usr/bin/env", &fault], MEMORY, words)
+    });
+    let plan = Plan {
+        operations: CANARY_OPERATIONS,
+        has_faults: false,
+        ..Plan::new("blind", 0x4157_0003)
+    };
+    let parts = plan.run(Ground::Loopback(nodes));
+    let judgement = plan.judge(&parts);
+    assert!(judgement.not_count > 0, "{judgement}");
+    println!("as it should be: {}", judgement.not[0]);
+}

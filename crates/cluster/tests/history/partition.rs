@@ -1,0 +1,364 @@
+//! From what clients recorded to what is judged: a history for each name, each object without one,
+//! and each set of flags.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::model::{FlagsOp, NameOp};
+use super::record::{Call, Draft, Outcome, Recorded, Seen};
+
+/// The end of what has none in time.
+pub const NEVER: i64 = i64::MAX;
+/// The end of [`NameOp::Close`].
+pub const CLOSE_NS: i64 = NEVER - 1;
+
+/// When all nodes have one view again, what is on its way to a new keeper comes after so long at most.
+const MOVE_NS: i64 = 1_000_000_000;
+
+/// An operation and its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Timed<Op> {
+    pub begin_ns: i64,
+    pub end_ns: i64,
+    pub op: Op,
+}
+
+/// A history in parts that are judged one by one.
+#[derive(Debug, Default)]
+pub struct Partitions {
+    pub names: BTreeMap<String, Vec<Timed<NameOp>>>,
+    pub flags: BTreeMap<String, Vec<Timed<FlagsOp>>>,
+    /// What no client may ever see.
+    pub wrong: Vec<String>,
+    pub counts: Counts,
+}
+
+/// What a run consisted of.
+#[derive(Debug, Default, Serialize)]
+pub struct Counts {
+    /// Calls that ended, whatever came of them.
+    pub calls: u64,
+    /// Of them, those that say what was so: those that are judged.
+    pub judged: u64,
+    /// Calls that changed something perhaps.
+    pub unknown: u64,
+    /// Calls of which nothing is known and nothing came, and those that were refused.
+    pub without_effect: u64,
+    /// Names that were taken while another put was under way.
+    pub taken_in_flight: u64,
+    pub calls_by_outcome: BTreeMap<String, u64>,
+}
+
+/// Where versions are and what they are called.
+#[derive(Debug, Default)]
+struct Versions {
+    /// The partition of each version.
+    partition: BTreeMap<u64, String>,
+    by_id: BTreeMap<String, u64>,
+    /// Those of a partition that are in the memory of a node if they are.
+    at: BTreeMap<(String, String), Vec<u64>>,
+}
+
+fn partition_of(draft: &Draft) -> String {
+    draft.name.clone().unwrap_or_else(|| format!("#{:x}", draft.version))
+}
+
+impl Versions {
+    fn of(all: &[Recorded], wrong: &mut Vec<String>) -> Self {
+        let mut versions = Self::default();
+        for one in all {
+            let outcome = one.end.as_ref().map(|(_, outcome)| outcome);
+            if let Call::Put { drafts, node } = &one.call {
+                for (at, draft) in drafts.iter().enumerate() {
+                    let partition = partition_of(draft);
+                    let there = versions.at.entry((partition.clone(), node.clone()));
+                    there.or_default().push(draft.version);
+                    versions.partition.insert(draft.version, partition);
+                    if let Some(Outcome::Put { ids }) = outcome {
+                        versions.is(&ids[at], draft.version, wrong);
+                    }
+                }
+            }
+            if let Some(Outcome::Got { objects }) = outcome {
+                objects.iter().for_each(|Seen { id, version }| versions.is(id, *version, wrong));
+            }
+        }
+        versions
+    }
+
+    /// An id is that of one version for ever.
+    fn is(&mut self, id: &str, version: u64, wrong: &mut Vec<String>) {
+        let other = self.by_id.insert(id.to_owned(), version);
+        if other.is_some_and(|other| other != version) {
+            wrong.push(format!("{id} was {other:x?}, and then {version:x}"));
+        }
+    }
+}
+
+/// The times of puts of a name.
+type Puts = BTreeMap<String, Vec<(i64, i64)>>;
+
+impl Partitions {
+    /// `moves`: the times in which other nodes may have come to keep flags. What was set goes over to
+    /// them, but not in one step, and what a killed keeper kept is lost: so flags are judged in the
+    /// times between.
+    pub fn of(all: &[Recorded], moves: &[(i64, i64)]) -> Self {
+        let mut parts = Self::default();
+        let versions = Versions::of(all, &mut parts.wrong);
+        let mut puts = Puts::new();
+        for one in all {
+            parts.count(one);
+            parts.add(one, &versions, &mut puts);
+        }
+        parts.note_flights(&puts);
+        parts.end_what_was_seen();
+        parts.names.values_mut().for_each(close);
+        parts.flags = between(&parts.flags, moves);
+        parts
+    }
+
+    fn count(&mut self, one: &Recorded) {
+        let Some((_, outcome)) = &one.end else { return };
+        self.counts.calls += 1;
+        match outcome {
+            Outcome::Unknown(_) => self.counts.unknown += 1,
+            Outcome::Refused(_) => self.counts.without_effect += 1,
+            Outcome::Wrong(what) => self.wrong.push(format!("{:?}: {what}", one.call)),
+            _ => self.counts.judged += 1,
+        }
+        let word = |text: String| {
+            text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
+        };
+        let kind = format!("{} {}", word(format!("{:?}", one.call)), word(format!("{outcome:?}")));
+        *self.counts.calls_by_outcome.entry(kind).or_default() += 1;
+    }
+
+    fn add(&mut self, one: &Recorded, versions: &Versions, puts: &mut Puts) {
+        let begin_ns = one.begin_ns;
+        let (end_ns, outcome) = match &one.end {
+            Some((_, Outcome::Unknown(_))) | None => (NEVER, None),
+            Some((end_ns, outcome)) => (*end_ns, Some(outcome)),
+        };
+        let mut name = |name: &str, end_ns: i64, op: NameOp| {
+            let ops = self.names.entry(name.to_owned()).or_default();
+            ops.push(Timed { begin_ns, end_ns, op });
+        };
+        let of = |version: &u64| versions.partition.get(version).cloned().unwrap_or_default();
+        match (&one.call, outcome) {
+            (Call::Put { drafts, .. }, outcome) => {
+                for draft in drafts {
+                    let (partition, version) = (partition_of(draft), draft.version);
+                    let is_taken = matches!(outcome, Some(Outcome::Taken { name })
+                        if draft.name.as_ref() == Some(name));
+                    puts.entry(partition.clone()).or_default().push((begin_ns, end_ns));
+                    match outcome {
+                        Some(Outcome::Put { .. }) => {
+                            name(&partition, end_ns, NameOp::Put { version });
+                        }
+                        Some(Outcome::Taken { .. }) if is_taken => {
+                            name(&partition, end_ns, NameOp::Taken { is_in_flight: false });
+                        }
+                        None => name(&partition, NEVER, NameOp::MayPut { version }),
+                        // One of several, of which another one failed.
+                        _ => name(&partition, end_ns, NameOp::TakenBack { version }),
+                    }
+                }
+            }
+            (Call::Get { names }, Some(Outcome::Got { objects })) => {
+                for (one, Seen { version, .. }) in names.iter().zip(objects) {
+                    name(one, end_ns, NameOp::Got { version: *version });
+                }
+            }
+            (Call::Get { .. }, Some(Outcome::NotFound { name: Some(which) })) => {
+                name(which, end_ns, NameOp::NotFound);
+            }
+            (Call::GetById { version }, Some(Outcome::Got { .. })) => {
+                name(&of(version), end_ns, NameOp::Got { version: *version });
+            }
+            (
+                Call::GetById { version } | Call::DeleteById { version },
+                Some(Outcome::NotFound { .. }),
+            ) => name(&of(version), end_ns, NameOp::IsNot { version: *version }),
+            (Call::Contains { name: one } | Call::Wait { name: one }, Some(Outcome::Is(is))) => {
+                let there = NameOp::IsThere { is_in_flight: false };
+                name(one, end_ns, if *is { there } else { NameOp::NotFound });
+            }
+            (Call::Delete { name: one }, Some(Outcome::Deleted)) => {
+                name(one, end_ns, NameOp::Deleted { is_in_flight: false });
+            }
+            (Call::Delete { name: one }, Some(Outcome::NotFound { .. })) => {
+                name(one, end_ns, NameOp::NotFound);
+            }
+            (Call::Delete { name: one }, None) => {
+                name(one, NEVER, NameOp::MayDelete { order: 0 });
+            }
+            (Call::DeleteById { version }, Some(Outcome::Deleted)) => {
+                name(&of(version), end_ns, NameOp::DeletedById { version: *version });
+            }
+            (Call::DeleteById { version }, None) => {
+                name(&of(version), NEVER, NameOp::MayDeleteById { version: *version });
+            }
+            (Call::List { names, node }, Some(Outcome::Listed(listed))) => {
+                for one in names {
+                    let there = versions.at.get(&(one.clone(), node.clone()));
+                    let op = match listed.get(one).map(|id| versions.by_id.get(id)) {
+                        Some(Some(version)) => NameOp::Got { version: *version },
+                        // Of a put whose client was killed: nobody else saw it.
+                        Some(None) => NameOp::IsThere { is_in_flight: false },
+                        None => match there {
+                            Some(there) => NameOp::NotListed { versions: there.clone() },
+                            None => continue,
+                        },
+                    };
+                    name(one, end_ns, op);
+                }
+            }
+            (Call::SetFlags { name, set, clear }, outcome) => {
+                let (set, clear) = (*set, *clear);
+                let op = match outcome {
+                    Some(Outcome::Flags(flags)) => FlagsOp::Set { set, clear, flags: *flags },
+                    None => FlagsOp::MaySet { set, clear },
+                    Some(_) => return,
+                };
+                self.flag(name, Timed { begin_ns, end_ns, op });
+            }
+            (Call::WaitFlags { name, mask }, outcome) => {
+                let op = match outcome {
+                    Some(Outcome::Flags(flags)) => FlagsOp::Met { mask: *mask, flags: *flags },
+                    Some(Outcome::NotSet) => FlagsOp::NotMet { mask: *mask },
+                    _ => return,
+                };
+                self.flag(name, Timed { begin_ns, end_ns, op });
+            }
+            _ => {}
+        }
+    }
+
+    fn flag(&mut self, name: &str, op: Timed<FlagsOp>) {
+        self.flags.entry(name.to_owned()).or_default().push(op);
+    }
+
+    /// While a put is under way its name is taken, whatever comes of it; and what is taken back for
+    /// another's sake is there for a while.
+    fn note_flights(&mut self, puts: &Puts) {
+        for (partition, ops) in &mut self.names {
+            let all = puts.get(partition).map(Vec::as_slice).unwrap_or_default();
+            let is_taken_back = |one: &&Timed<NameOp>| matches!(one.op, NameOp::TakenBack { .. });
+            let taken_back = ops.iter().filter(is_taken_back);
+            let taken_back: Vec<_> = taken_back.map(|one| (one.begin_ns, one.end_ns)).collect();
+            for one in ops.iter_mut() {
+                let (begin, end) = (one.begin_ns, one.end_ns);
+                let is_during = |times: &[(i64, i64)]| {
+                    times.iter().any(|time| time.0 < end && time.1 > begin && *time != (begin, end))
+                };
+                match &mut one.op {
+                    NameOp::Taken { is_in_flight } => {
+                        *is_in_flight = is_during(all);
+                        self.counts.taken_in_flight += u64::from(*is_in_flight);
+                    }
+                    NameOp::IsThere { is_in_flight } | NameOp::Deleted { is_in_flight } => {
+                        *is_in_flight = is_during(&taken_back);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A put of which nothing is known was made before the end of who saw its object. One that was
+    /// taken back was made only if somebody saw it.
+    fn end_what_was_seen(&mut self) {
+        for ops in self.names.values_mut() {
+            let mut seen: BTreeMap<u64, i64> = BTreeMap::new();
+            for one in ops.iter() {
+                if let NameOp::Got { version } | NameOp::DeletedById { version } = one.op {
+                    let end = seen.entry(version).or_insert(one.end_ns);
+                    *end = one.end_ns.min(*end);
+                }
+            }
+            let mut more = Vec::new();
+            ops.retain_mut(|one| {
+                match one.op {
+                    NameOp::MayPut { version } => {
+                        if let Some(end_ns) = seen.get(&version) {
+                            (one.end_ns, one.op) = (*end_ns, NameOp::Put { version });
+                        }
+                    }
+                    NameOp::TakenBack { version } => {
+                        if seen.contains_key(&version) {
+                            more.push(Timed { op: NameOp::Put { version }, ..one.clone() });
+                            more.push(Timed { op: NameOp::Unmade { version }, ..one.clone() });
+                        }
+                        return false;
+                    }
+                    _ => {}
+                }
+                true
+            });
+            ops.extend(more);
+        }
+    }
+
+    /// Versions that were got although nobody had put them.
+    pub fn foreign(&self) -> Vec<String> {
+        let mut foreign = Vec::new();
+        for (name, ops) in &self.names {
+            let put: BTreeSet<u64> = ops
+                .iter()
+                .filter_map(|one| match one.op {
+                    NameOp::Put { version } | NameOp::MayPut { version } => Some(version),
+                    _ => None,
+                })
+                .collect();
+            for one in ops {
+                if let NameOp::Got { version } = one.op
+                    && !put.contains(&version)
+                {
+                    foreign.push(format!("{name}: {version:x} was got, and not put"));
+                }
+            }
+        }
+        foreign
+    }
+}
+
+/// Puts deletes of which nothing is known in order, and an end behind all that has one.
+fn close(ops: &mut Vec<Timed<NameOp>>) {
+    ops.sort_by_key(|one| one.begin_ns);
+    let mut next = 0;
+    for one in ops.iter_mut() {
+        if let NameOp::MayDelete { order } = &mut one.op {
+            *order = next;
+            next += 1;
+        }
+    }
+    let ends = ops.iter().map(|one| one.end_ns).filter(|end| *end != NEVER);
+    let begin_ns = ends.chain(ops.iter().map(|one| one.begin_ns)).max().unwrap_or(0) + 1;
+    ops.push(Timed { begin_ns, end_ns: CLOSE_NS, op: NameOp::Close });
+}
+
+/// Flags in the times between moves, each time by itself. What may be carried out late stays.
+fn between(
+    flags: &BTreeMap<String, Vec<Timed<FlagsOp>>>,
+    moves: &[(i64, i64)],
+) -> BTreeMap<String, Vec<Timed<FlagsOp>>> {
+    let ends = moves.iter().map(|(begin, _)| *begin - 1).chain([CLOSE_NS]);
+    let begins = [i64::MIN].into_iter().chain(moves.iter().map(|(_, end)| *end + MOVE_NS));
+    let times: Vec<(i64, i64)> = begins.zip(ends).collect();
+    let mut parts = BTreeMap::new();
+    for (name, ops) in flags {
+        for (number, (begin, end)) in times.iter().enumerate() {
+            let is_in = |one: &&Timed<FlagsOp>| match one.end_ns {
+                NEVER => one.begin_ns <= *end,
+                late => one.begin_ns >= *begin && late <= *end,
+            };
+            let some: Vec<_> = ops.iter().filter(is_in).cloned().collect();
+            if some.iter().any(|one| one.end_ns != NEVER) {
+                parts.insert(format!("{name} {number}"), some);
+            }
+        }
+    }
+    parts
+}

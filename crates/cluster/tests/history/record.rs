@@ -1,0 +1,185 @@
+//! The history of a run: what each client called and what came of it, as lines of JSON.
+//!
+//! A call is a line when it begins and a line when it ends, each written by one system call, so a
+//! client that is killed leaves a whole history. Times are those of the monotonic clock, which all
+//! processes of a machine share.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// A line of a history.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Line {
+    /// The client: a thread of a process.
+    pub client: u64,
+    /// The number of the call of that client.
+    pub number: u64,
+    pub time_ns: i64,
+    pub event: Event,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    Begin(Call),
+    End(Outcome),
+}
+
+/// An object that is to be: its version is in its bytes and in those of no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draft {
+    /// `None`: an object without a name.
+    pub name: Option<String>,
+    pub version: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Call {
+    /// All or none, in the memory of a node; one, but for `put_many`.
+    Put {
+        drafts: Vec<Draft>,
+        node: String,
+    },
+    /// All, or an error; one, but for `get_many`.
+    Get {
+        names: Vec<String>,
+    },
+    GetById {
+        version: u64,
+    },
+    Contains {
+        name: String,
+    },
+    Delete {
+        name: String,
+    },
+    DeleteById {
+        version: u64,
+    },
+    Wait {
+        name: String,
+    },
+    /// Of the names of one prefix, those whose objects are in the memory of a node.
+    List {
+        names: Vec<String>,
+        node: String,
+    },
+    SetFlags {
+        name: String,
+        set: u64,
+        clear: u64,
+    },
+    WaitFlags {
+        name: String,
+        mask: u64,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// The ids, in the order of the drafts.
+    Put {
+        ids: Vec<String>,
+    },
+    Taken {
+        name: String,
+    },
+    Got {
+        objects: Vec<Seen>,
+    },
+    /// `name`: which of several; `None` where an id was asked for.
+    NotFound {
+        name: Option<String>,
+    },
+    Is(bool),
+    Deleted,
+    /// Ids by name.
+    Listed(BTreeMap<String, String>),
+    Flags(u64),
+    /// The time of a wait for flags was over.
+    NotSet,
+    /// An error that says that nothing was done.
+    Refused(String),
+    /// An error that leaves it open whether it was done.
+    Unknown(String),
+    /// What no call may ever say.
+    Wrong(String),
+}
+
+/// An object that was read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    pub id: String,
+    pub version: u64,
+}
+
+/// The file of one client.
+pub struct Recorder {
+    file: File,
+    client: u64,
+    number: u64,
+}
+
+impl Recorder {
+    pub fn create(folder: &Path, client: u64) -> Self {
+        let path = folder.join(format!("{client}.jsonl"));
+        let file = OpenOptions::new().append(true).create_new(true).open(path).unwrap();
+        Self { file, client, number: 0 }
+    }
+
+    /// Makes a call between its two lines.
+    pub fn call(&mut self, call: Call, make: impl FnOnce() -> Outcome) -> Outcome {
+        self.number += 1;
+        self.write(Event::Begin(call));
+        let outcome = make();
+        self.write(Event::End(outcome.clone()));
+        outcome
+    }
+
+    fn write(&mut self, event: Event) {
+        let (client, number) = (self.client, self.number);
+        // Of a begin, a time before the call; of an end, one behind it: what is between took longer.
+        let line = Line { client, number, time_ns: now_ns(), event };
+        let mut bytes = serde_json::to_vec(&line).unwrap();
+        bytes.push(b'\n');
+        self.file.write_all(&bytes).unwrap();
+    }
+}
+
+pub fn now_ns() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// A call with its times. Without an end, its client was killed.
+#[derive(Debug)]
+pub struct Recorded {
+    pub begin_ns: i64,
+    pub call: Call,
+    pub end: Option<(i64, Outcome)>,
+}
+
+/// What all clients recorded in a folder.
+pub fn read(folder: &Path) -> Vec<Recorded> {
+    let mut all = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = BufReader::new(File::open(file.unwrap().path()).unwrap());
+        for line in file.lines() {
+            // The last line of a client that was killed may be cut off.
+            let Ok(line) = serde_json::from_str::<Line>(&line.unwrap()) else { continue };
+            match line.event {
+                Event::Begin(call) => {
+                    all.push(Recorded { begin_ns: line.time_ns, call, end: None });
+                }
+                Event::End(outcome) => {
+                    all.last_mut().expect("a begin").end = Some((line.time_ns, outcome));
+                }
+            }
+        }
+    }
+    all
+}
