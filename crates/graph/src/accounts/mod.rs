@@ -55,11 +55,13 @@ impl Accounts {
             std::hint::black_box(slots.fold(0, |all, one| all ^ one));
             let guesses = hashes.map(|hash| self.index.find(hash, |_| true).unwrap_or(NO_ACCOUNT));
             let is_it = |(&at, key): (&u32, &i64)| self.keys.get(at) == Some(*key);
-            for ((record, who), keys) in some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
+            for ((record, guess), keys) in
+                some.iter_mut().zip(guesses.chunks(2)).zip(keys.chunks(2))
             {
-                let who = [0, 1]
-                    .map(|end| if is_it((&who[end], &keys[end])) { who[end] } else { NO_ACCOUNT });
-                [record.source, record.target] = who;
+                let ends = [0, 1].map(|end| {
+                    if is_it((&guess[end], &keys[end])) { guess[end] } else { NO_ACCOUNT }
+                });
+                [record.source, record.target] = ends;
             }
         }
     }

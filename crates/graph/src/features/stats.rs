@@ -27,7 +27,7 @@ pub struct GraphStats {
     pub now: Option<i64>,
     /// Rows that were added since the graph was empty.
     pub rows: u64,
-    /// Searches that ended at [`Settings::work_max`], by [`Kind`].
+    /// Searches that ended at [`Settings::work_max`](crate::Settings::work_max), by [`Kind`].
     pub cut_short: [u64; Kind::COUNT],
 }
 

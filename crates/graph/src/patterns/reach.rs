@@ -151,13 +151,13 @@ impl<T: Copy> TimedReach<T> {
 
     /// Queues the fresh accounts for which `is_worth_it` holds.
     pub(crate) fn queue(&mut self, is_worth_it: impl Fn(u32) -> bool) {
-        let mut kept = 0;
+        let mut retained = 0;
         for at in 0..self.fresh.len() {
             let one = self.fresh[at];
-            self.fresh[kept] = one;
-            kept += usize::from(is_worth_it(one.2));
+            self.fresh[retained] = one;
+            retained += usize::from(is_worth_it(one.2));
         }
-        self.fresh.truncate(kept);
+        self.fresh.truncate(retained);
         for &one in &self.fresh {
             self.heap.push(Reverse(one));
         }

@@ -135,10 +135,10 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
     let is_kept = context.is_causal
         && is_ordered
         && context.graph.at_most(near, side, whole, view) >= hubs::LEGS_KEPT_MIN;
-    let kept = hubs::hub_key(near, side, search.window);
+    let hub = hubs::hub_key(near, side, search.window);
     let key = context.graph.key(near);
     let own = is_kept.then(|| {
-        let legs = context.hubs.take_legs(kept, context.view(group[0])).unwrap_or_default();
+        let legs = context.hubs.take_legs(hub, context.view(group[0])).unwrap_or_default();
         std::mem::replace(&mut scratch.legs, legs)
     });
     let is_causal = context.is_causal;
@@ -183,7 +183,7 @@ pub(crate) fn scatter_gather<T: Stamp, G: Adjacency<T>>(
         }
     }
     if let Some(own) = own {
-        context.hubs.put_legs(kept, std::mem::replace(&mut scratch.legs, own));
+        context.hubs.put_legs(hub, std::mem::replace(&mut scratch.legs, own));
     }
 }
 

@@ -266,8 +266,8 @@ mod tests {
             let (mut indexes, mut segments) = (CombinedIndex::default(), VecDeque::new());
             let mut accounts = 3;
             for (kind, edges) in &steps {
-                if *kind == 0 && let Some(gone) = segments.pop_front() {
-                    indexes.drop_first(&gone);
+                if *kind == 0 && let Some(oldest) = segments.pop_front() {
+                    indexes.drop_first(&oldest);
                 } else {
                     accounts += 29 * kind;
                     let made = segment(accounts, edges);
@@ -287,9 +287,9 @@ mod tests {
             indexes.push(&made);
             segments.push_back(made);
             if number % 3 == 0
-                && let Some(gone) = segments.pop_front()
+                && let Some(oldest) = segments.pop_front()
             {
-                indexes.drop_first(&gone);
+                indexes.drop_first(&oldest);
             }
         }
         assert!(segments.len() > TOGETHER);

@@ -187,13 +187,13 @@ mod tests {
     #[test]
     fn what_has_gone_leaves_no_rounding_behind() {
         let cents: Vec<f64> = (0..50).map(|n| 20.0 + f64::from(n % 7) * 0.01).collect();
-        for gone in [3e9, 5e5, 1e7] {
-            let mut moments = of(&[gone, cents[0]]);
+        for outlier in [3e9, 5e5, 1e7] {
+            let mut moments = of(&[outlier, cents[0]]);
             cents[1..].iter().for_each(|&value| moments.add(value));
             assert!(!moments.is_worn(), "the pivot is one of the values");
-            moments.take(gone);
+            moments.take(outlier);
             assert!(moments.is_worn());
-            assert_ne!(moments.figures(0.0)[4], of(&cents).figures(0.0)[4], "{gone}");
+            assert_ne!(moments.figures(0.0)[4], of(&cents).figures(0.0)[4], "{outlier}");
             let again = Moments::of(cents[49], cents.iter().copied());
             assert!(!again.is_worn());
             for (got, want) in again.figures(0.0).into_iter().zip(of(&cents).figures(0.0)) {

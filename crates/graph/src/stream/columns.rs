@@ -44,12 +44,12 @@ impl EdgeColumns {
 
     /// Drops the values from `next` on.
     pub(crate) fn rewind(&mut self, next: u64) {
-        let kept = usize::try_from(next.saturating_sub(self.head)).unwrap_or(usize::MAX);
+        let retained = usize::try_from(next.saturating_sub(self.head)).unwrap_or(usize::MAX);
         if let Some(ids) = &mut self.ids {
-            ids.truncate(kept);
+            ids.truncate(retained);
         }
         for values in &mut self.values {
-            values.truncate(kept);
+            values.truncate(retained);
         }
     }
 
@@ -86,7 +86,7 @@ impl EdgeColumns {
         self.late.insert(number, (id, values));
     }
 
-    /// Drops the kept values of removed edges.
+    /// Drops the retained values of removed edges.
     pub(crate) fn retain(&mut self, is_alive: impl Fn(u64) -> bool) {
         self.late.retain(|&number, _| is_alive(number));
     }

@@ -2,10 +2,11 @@
 
 use super::call::{Call, call_bytes};
 use super::engine::StreamEngine;
+use super::pending_rows::PendingRows;
 use crate::edge::{EvictionFloor, Record, Stamp};
 use crate::memory::{OutOfMemory, probe, reserve};
 use crate::patterns::Trigger;
-use crate::settings::Mode;
+use crate::settings::{Mode, Settings};
 use crate::store::REMOVED_TOGETHER;
 use crate::threads::KeepAwake;
 
@@ -139,5 +140,31 @@ impl<T: Stamp> StreamEngine<T> {
             self.batch.triggers = Vec::new();
         }
         Ok(())
+    }
+
+    /// Adds rows whose features are computed later. The error says how many rows were added.
+    pub(crate) fn learn_pending(&mut self, call: &Call<'_>) -> Result<(), (usize, OutOfMemory)> {
+        // In parts: sealed edges leave the store between them.
+        for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
+            let first = self.graph.next();
+            let mut pending = self.pending.take().unwrap_or_else(|| PendingRows::new(first));
+            let reserved = pending.reserve(part.len());
+            let added = reserved.and_then(|()| self.insert(&Call { order: part, ..*call }));
+            if added.is_ok() {
+                pending.extend(&self.batch.triggers, first);
+            }
+            self.pending = Some(pending).filter(|pending| !pending.is_empty());
+            added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
+            self.evict(call.settings, None);
+        }
+        Ok(())
+    }
+
+    /// Leaves the pending rows in the graph without features.
+    pub(crate) fn drop_pending(&mut self, settings: &Settings) {
+        if self.pending.take().is_some() {
+            self.batch.triggers.clear();
+            self.evict(settings, None);
+        }
     }
 }

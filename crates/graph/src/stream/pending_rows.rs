@@ -1,12 +1,8 @@
 //! Offline mode: rows that are in the graph before their features are computed.
 
-use super::call::Call;
-use super::engine::StreamEngine;
-use super::insert::LEARNT_AT_ONCE;
 use crate::edge::{EvictionFloor, Stamp};
 use crate::memory::OutOfMemory;
 use crate::patterns::Trigger;
-use crate::settings::Settings;
 use std::collections::VecDeque;
 
 /// Rows without features. Each has the eviction floor of a row that was the last to arrive.
@@ -47,13 +43,13 @@ impl<T: Stamp> PendingRows<T> {
         self.next
     }
 
-    fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+    pub(super) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         let bytes = (self.len() + more) * size_of::<Trigger<T>>();
         self.triggers.try_reserve(more).map_err(|_| OutOfMemory { bytes })
     }
 
     /// Adds triggers of a batch whose first edge has sequence number `first`.
-    fn extend(&mut self, triggers: &[Trigger<T>], first: u64) {
+    pub(super) fn extend(&mut self, triggers: &[Trigger<T>], first: u64) {
         let distance = (first - self.origin).cast_signed();
         self.triggers.extend(triggers.iter().map(|&one| rebased(one, distance)));
     }
@@ -75,33 +71,5 @@ impl<T: Stamp> PendingRows<T> {
 
     pub(crate) fn bytes(&self) -> usize {
         self.triggers.capacity() * size_of::<Trigger<T>>()
-    }
-}
-
-impl<T: Stamp> StreamEngine<T> {
-    /// Adds rows whose features are computed later. The error says how many rows were added.
-    pub(crate) fn learn_pending(&mut self, call: &Call<'_>) -> Result<(), (usize, OutOfMemory)> {
-        // In parts: sealed edges leave the store between them.
-        for (number, part) in call.order.chunks(LEARNT_AT_ONCE).enumerate() {
-            let first = self.graph.next();
-            let mut pending = self.pending.take().unwrap_or_else(|| PendingRows::new(first));
-            let reserved = pending.reserve(part.len());
-            let added = reserved.and_then(|()| self.insert(&Call { order: part, ..*call }));
-            if added.is_ok() {
-                pending.extend(&self.batch.triggers, first);
-            }
-            self.pending = Some(pending).filter(|pending| !pending.is_empty());
-            added.map_err(|full| (number * LEARNT_AT_ONCE, full))?;
-            self.evict(call.settings, None);
-        }
-        Ok(())
-    }
-
-    /// Leaves the pending rows in the graph without features.
-    pub(crate) fn drop_pending(&mut self, settings: &Settings) {
-        if self.pending.take().is_some() {
-            self.batch.triggers.clear();
-            self.evict(settings, None);
-        }
     }
 }

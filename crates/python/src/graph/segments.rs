@@ -291,7 +291,7 @@ impl GraphEngine {
         py.detach(|| self.lock().undo());
     }
 
-    /// Number of arrival that the next row will have.
+    /// The sequence number of the next row.
     fn next_number(&self) -> u64 {
         self.lock().next_number()
     }
@@ -308,13 +308,13 @@ impl GraphEngine {
         py: Python<'py>,
         ends: [PyReadonlyArray1<'py, i64>; 4],
         measured: Vec<PyReadonlyArray1<'py, f64>>,
-        (index, count): (usize, usize),
+        share: (usize, usize),
     ) -> PyResult<super::Matrix<'py>> {
         let width = self.width();
+        let share = WorkShare { index: share.0, count: share.1 };
         let rows = ends[0].as_slice()?.len();
         let mut cells = vec![0.0; rows * width];
         with_columns(&ends, &measured, |edges| {
-            let share = WorkShare { index, count };
             let run = || self.lock().transform_share(edges, &mut cells, width, 0, share);
             py.detach(run).map_err(raise)
         })?;

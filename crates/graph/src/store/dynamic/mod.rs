@@ -172,15 +172,15 @@ impl<T: Stamp> DynamicGraph<T> {
         }
         for at in 0..count {
             let (source, target, time) = edge(at);
-            let Record { source: who, target: whom, .. } = found[at];
+            let Record { source: known_source, target: known_target, .. } = found[at];
             found[at] = unknown;
             found[at].time = time;
-            let ends = self.intern_one(source, who).and_then(|who| {
-                found[at].source = who;
-                self.intern_one(target, whom)
+            let ends = self.intern_one(source, known_source).and_then(|account| {
+                found[at].source = account;
+                self.intern_one(target, known_target)
             });
             match ends {
-                Ok(whom) => found[at].target = whom,
+                Ok(account) => found[at].target = account,
                 Err(full) => {
                     found.truncate(at + 1);
                     return Err(full);
@@ -190,8 +190,8 @@ impl<T: Stamp> DynamicGraph<T> {
         Ok(())
     }
 
-    fn intern_one(&mut self, key: i64, who: u32) -> Result<u32, OutOfMemory> {
-        if who == NO_ACCOUNT { self.accounts.intern(key) } else { Ok(who) }
+    fn intern_one(&mut self, key: i64, known: u32) -> Result<u32, OutOfMemory> {
+        if known == NO_ACCOUNT { self.accounts.intern(key) } else { Ok(known) }
     }
 
     /// Forgets those of these accounts that have no edges, unless accounts are remembered.
@@ -301,8 +301,8 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// Removes edges; passes over those that are not there.
-    pub(crate) fn remove_all(&mut self, gone: &[Removal<T>], pool: Option<&rayon::ThreadPool>) {
-        for piece in gone.chunks(REMOVED_TOGETHER) {
+    pub(crate) fn remove_all(&mut self, removals: &[Removal<T>], pool: Option<&rayon::ThreadPool>) {
+        for piece in removals.chunks(REMOVED_TOGETHER) {
             let mut chosen = EdgeBits::NONE;
             for (at, one) in piece.iter().enumerate() {
                 if self.forget(self.number(one.seq)) {
@@ -373,7 +373,7 @@ impl<T: Stamp> DynamicGraph<T> {
     }
 
     /// The removal of an edge that is alive.
-    pub(crate) fn gone(&self, number: u64) -> Option<Removal<T>> {
+    pub(crate) fn removal(&self, number: u64) -> Option<Removal<T>> {
         Some(Removal { record: self.record(number)?, seq: number as u32 })
     }
 

@@ -45,8 +45,8 @@ impl<T: Stamp> DynamicGraph<T> {
         }
         let end = self.sealed.next.min(self.head.saturating_add(most as u64));
         let numbers = (self.head..end).filter(|one| !self.is_late(*one));
-        let gone = numbers.filter_map(|number| self.gone(number)).collect::<Vec<_>>();
-        self.remove_all(&gone, None);
+        let removals = numbers.filter_map(|number| self.removal(number)).collect::<Vec<_>>();
+        self.remove_all(&removals, None);
         // Late edges stay, apart from the records.
         while self.head < end && self.records.pop() {
             self.head += 1;

@@ -36,7 +36,7 @@ proptest! {
             for graph in [&mut graph, &mut other] {
                 add(graph, &[row]);
                 while graph.len() > left {
-                    let oldest = graph.gone(graph.head());
+                    let oldest = graph.removal(graph.head());
                     graph.remove_all(oldest.as_slice(), None);
                 }
             }
@@ -63,7 +63,7 @@ proptest! {
 
     /// A rebuilt store holds what it held, and changes alike.
     #[test]
-    fn a_graph_made_anew_is_the_same(
+    fn a_rebuilt_graph_is_the_same(
         steps in prop::collection::vec((0..40i64, 0..40i64, 0..50u32, 0..4u8), 1..500),
         remembers: bool,
         far: bool,
@@ -77,26 +77,26 @@ proptest! {
             // Some edges leave, at the old end and elsewhere.
             let leaving = if kind == 0 { graph.head() } else { number.saturating_sub(30) };
             let leaving = graph.record(leaving).map(|record| Removal { record, seq: leaving as u32 });
-            if let Some(gone) = leaving.filter(|_| kind != 2) {
-                graph.remove_all(&[gone], None);
+            if let Some(removal) = leaving.filter(|_| kind != 2) {
+                graph.remove_all(&[removal], None);
             }
         }
-        let mut anew = graph.rebuilt(None).unwrap();
+        let mut rebuilt = graph.rebuilt(None).unwrap();
         for round in 0..2 {
-            prop_assert_eq!(anew.accounts(), graph.accounts());
-            prop_assert_eq!(anew.in_order(), graph.in_order());
-            prop_assert_eq!((anew.head(), anew.next(), anew.len()), (graph.head(), graph.next(), graph.len()));
-            prop_assert_eq!(anew.is_ordered(), graph.is_ordered());
+            prop_assert_eq!(rebuilt.accounts(), graph.accounts());
+            prop_assert_eq!(rebuilt.in_order(), graph.in_order());
+            prop_assert_eq!((rebuilt.head(), rebuilt.next(), rebuilt.len()), (graph.head(), graph.next(), graph.len()));
+            prop_assert_eq!(rebuilt.is_ordered(), graph.is_ordered());
             for account in (0..40).map(key) {
                 for side in [Side::Out, Side::In] {
-                    prop_assert_eq!(edges(&anew, account, side), edges(&graph, account, side), "round {}", round);
+                    prop_assert_eq!(edges(&rebuilt, account, side), edges(&graph, account, side), "round {}", round);
                 }
             }
-            let oldest = graph.gone(graph.head());
-            for graph in [&mut graph, &mut anew] {
-                let gone = graph.gone(graph.head());
-                prop_assert_eq!(gone.is_some(), oldest.is_some());
-                graph.remove_all(gone.as_slice(), None);
+            let oldest = graph.removal(graph.head());
+            for graph in [&mut graph, &mut rebuilt] {
+                let removal = graph.removal(graph.head());
+                prop_assert_eq!(removal.is_some(), oldest.is_some());
+                graph.remove_all(removal.as_slice(), None);
                 add(graph, &[(key(1), key(0), 600), (key(77), key(77), 601)]);
             }
         }

@@ -123,11 +123,11 @@ impl<T: Stamp> HybridGraph<T> {
     pub(crate) fn expire(&mut self, oldest: T) -> Vec<Arc<Segment>> {
         self.floor = self.floor.max(oldest);
         let floor = self.floor;
-        let gone = self.parts.iter().take_while(|part| part.last < floor).count();
-        for part in self.parts.iter().take(gone) {
+        let expired = self.parts.iter().take_while(|part| part.last < floor).count();
+        for part in self.parts.iter().take(expired) {
             self.indexes.drop_first(&part.segment);
         }
-        self.parts.drain(..gone).map(|part| part.segment).collect()
+        self.parts.drain(..expired).map(|part| part.segment).collect()
     }
 
     /// Sealed edges that still wait to leave the store.
