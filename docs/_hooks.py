@@ -1,7 +1,8 @@
 """What mkdocs does to each page before it renders it.
 
-The help texts of the command are inserted where a page asks for them, so that they have one source. Links to files
-of the repository outside of ``docs`` become the path of the file: the site does not contain them.
+The help texts of the command are inserted where a page asks for them, so that they have one source.
+Links to files of the repository outside of ``docs`` become the path of the file: the site does not
+contain them.
 """
 
 from __future__ import annotations

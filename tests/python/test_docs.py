@@ -1,18 +1,20 @@
 """The documentation runs: every block of every page, in the order of the page.
 
-Readers copy code out of the documentation.  A page whose code does not run costs each of them an hour,
-so each page is a test.  What a fence says after its backticks decides:
+Readers copy code out of the documentation.  A page whose code does not run costs each of them an
+hour, so each page is a test.  What a fence says after its backticks decides:
 
 ``python``                 runs in one Python process for the whole page
 ``python title="a.py"``    is written to the file ``a.py`` (so is any language with a title)
 ``sh``                     runs in a shell in the same folder, with ``farrow`` on the path
 anything else              is output or a fragment, and only shown
 
-An HTML comment that begins with ``run`` is Python that the reader does not see, such as example data.
+An HTML comment that begins with ``run`` is Python that the reader does not see, such as example
+data.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -114,8 +116,6 @@ def end_all(group: int) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_runs(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    import json
-
     steps = steps_of(page.read_text())
     if not steps:
         pytest.skip("no code on this page")
@@ -138,7 +138,7 @@ def test_page_runs(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None
         process.stdin = None
         process.wait(PAGE_SECONDS_MAX)
     finally:
-        process.kill() if process.poll() is None else None
+        process.kill()
         end_all(process.pid)
         assert process.stdout is not None
         log = process.stdout.read()
@@ -147,7 +147,8 @@ def test_page_runs(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None
 
 def test_a_wrong_page_fails() -> None:
     """The canary: blocks are found, hidden ones and titled ones too, and nothing else is."""
-    text = '<!-- run\na = 1\n-->\n```python\nassert a == 1\n```\n```text\nno\n```\n```c title="a.c"\n;\n```\n'
+    hidden = "<!-- run\na = 1\n-->\n```python\nassert a == 1\n```\n"
+    text = hidden + '```text\nno\n```\n```c title="a.c"\n;\n```\n'
     assert [(step.language, step.title, step.line) for step in steps_of(text)] == [
         ("python", "", 2),
         ("python", "", 5),
