@@ -115,9 +115,13 @@ lint: $(VENV)/tools
 	ruff format --check python tests bench examples kernel kernel/run
 	mypy
 
-docs: $(VENV)/tools
+# The site, and the Rust reference; warnings and dead links are errors.
+docs: $(VENV)/farrow
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps
+	pip install --quiet --group docs
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 	echo "$${CARGO_TARGET_DIR:-target}/doc/farrow/index.html"
+	echo "target/site/index.html"
 
 # Four hours' worth of operations; memory, descriptors and fragmentation must stay flat.
 soak: $(VENV)/tools

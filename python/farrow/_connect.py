@@ -34,7 +34,7 @@ def connect(
         PermissionDenied: it belongs to another user.
         OutOfMemory: there is no room for a private node.
 
-    Example:
+    Examples:
         >>> import farrow
         >>> client = farrow.connect()
         >>> client.get(client.put(b"hello")).to_pybytes()

@@ -1,6 +1,6 @@
 """Features of the graph of a transaction stream.
 
-Example:
+Examples:
     >>> from farrow.graph import GraphFeatures
     >>> import numpy as np
     >>> rows = np.array([[0, 1, 9, 1], [1, 2, 9, 2], [2, 3, 9, 3]], dtype=float)

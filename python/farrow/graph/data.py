@@ -1,6 +1,6 @@
 """Transactions as a graph: read them from files, number their accounts, enlarge them.
 
-Example:
+Examples:
     >>> import pyarrow as pa
     >>> data = from_table(pa.table({"source": ["a", "b"], "target": ["b", "a"],
     ...                             "timestamp": [60, 0], "amount": [1.5, 2.5]}))

@@ -17,7 +17,7 @@ its ring file and from its first thousand rows):
 The same arguments give the same table on every machine.  Five million rows take a few
 seconds, see ``farrow graph generate``.
 
-Example:
+Examples:
     >>> table = transactions(1_000, seed=7)
     >>> table.num_rows, table.column_names[0], table.column_names[-1]
     (1000, 'timestamp', 'is laundering')

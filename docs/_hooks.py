@@ -1,0 +1,44 @@
+"""What mkdocs does to each page before it renders it.
+
+The help texts of the command are inserted where a page asks for them, so that they have one source.
+Links to files of the repository outside of ``docs`` become the path of the file: the site does not
+contain them.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import subprocess
+import sys
+from typing import Any
+
+_LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
+_MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
+
+
+def _help(words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "farrow.cli", *words.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1"},
+    )
+    return f"```text\n{done.stdout.rstrip()}\n```"
+
+
+def _outside(folder: str, match: re.Match[str]) -> str:
+    path = posixpath.normpath(posixpath.join("docs", folder, match[2].partition("#")[0]))
+    if path.startswith("docs/"):
+        return match[0]
+    return f"{match[1]} (`{path}`)"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
+    """Called by mkdocs with the text of each page."""
+    folder = posixpath.dirname(page.file.src_uri)
+    markdown = _MARK.sub(lambda match: _help(match[1].removeprefix("farrow")), markdown)
+    return _LINK.sub(lambda match: _outside(folder, match), markdown)

@@ -1,0 +1,156 @@
+"""The documentation runs: every block of every page, in the order of the page.
+
+Readers copy code out of the documentation.  A page whose code does not run costs each of them an
+hour, so each page is a test.  What a fence says after its backticks decides:
+
+``python``                 runs in one Python process for the whole page
+``python title="a.py"``    is written to the file ``a.py`` (so is any language with a title)
+``sh``                     runs in a shell in the same folder, with ``farrow`` on the path
+anything else              is output or a fragment, and only shown
+
+An HTML comment that begins with ``run`` is Python that the reader does not see, such as example
+data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Pages of the site that hold code; design notes and formats hold fragments only.
+PAGES = sorted(
+    page
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if not {"design", "formats"} & set(page.relative_to(ROOT).parts)
+)
+PAGE_SECONDS_MAX = 120.0
+FENCE = re.compile(
+    r"^<!-- run\n(?P<hidden>.*?)^-->$|^```(?P<info>[^\n`]*)\n(?P<code>.*?)^```$", re.M | re.S
+)
+
+
+class Step(NamedTuple):
+    """One block of a page: its language, its title ("" for none), its code, and its line."""
+
+    language: str
+    title: str
+    code: str
+    line: int
+
+
+def steps_of(text: str) -> list[Step]:
+    """The blocks of a page that do something, in order."""
+    steps = []
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 2
+        if match["hidden"] is not None:
+            steps.append(Step("python", "", match["hidden"], line))
+            continue
+        language, _, rest = match["info"].strip().partition(" ")
+        title = re.search(r'title="([^"]+)"', rest)
+        step = Step(language, title[1] if title else "", match["code"], line)
+        if step.title or step.language in ("python", "sh"):
+            steps.append(step)
+    return steps
+
+
+# Runs the steps of a page: Python in one namespace, so that a page reads as one program.
+RUNNER = """
+import json, subprocess, sys, pathlib
+steps = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+for language, title, code, line in steps:
+    if title:
+        pathlib.Path(title).write_text(code)
+    elif language == "python":
+        exec(compile("\\n" * (line - 1) + code, sys.argv[1], "exec"), names)
+    else:
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], stdin=subprocess.DEVNULL)
+        if done.returncode:
+            sys.exit(f"{sys.argv[1]}:{line}: the shell block ended with {done.returncode}")
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """A user's environment: a home of its own, and the commands that an installation brings."""
+    commands = folder / "bin"
+    commands.mkdir()
+    for name, words in {"farrow": "-m farrow.cli", "python": ""}.items():
+        command = commands / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    (folder / "run").mkdir(mode=0o700)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("FARROW_")}
+    return inherited | {
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "FARROW_MEMORY": "128MiB",
+        "REPOSITORY": str(ROOT),
+    }
+
+
+def end_all(group: int) -> None:
+    """End what a page left running, nodes in the background above all, in good order."""
+    end = time.monotonic() + 30.0
+    try:
+        os.killpg(group, signal.SIGTERM)
+        while time.monotonic() < end:
+            os.killpg(group, 0)
+            time.sleep(0.02)
+        os.killpg(group, signal.SIGKILL)
+        pytest.fail("a process of the page did not end by SIGTERM")
+    except ProcessLookupError:
+        pass
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_runs(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    steps = steps_of(page.read_text())
+    if not steps:
+        pytest.skip("no code on this page")
+    folder = tmp_path_factory.mktemp("page")
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUNNER, str(page)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=environment(folder),
+        start_new_session=True,
+    )
+    log = ""
+    try:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(steps))
+        process.stdin.close()
+        process.stdin = None
+        process.wait(PAGE_SECONDS_MAX)
+    finally:
+        process.kill()
+        end_all(process.pid)
+        assert process.stdout is not None
+        log = process.stdout.read()
+    assert process.returncode == 0, log
+
+
+def test_a_wrong_page_fails() -> None:
+    """The canary: blocks are found, hidden ones and titled ones too, and nothing else is."""
+    hidden = "<!-- run\na = 1\n-->\n```python\nassert a == 1\n```\n"
+    text = hidden + '```text\nno\n```\n```c title="a.c"\n;\n```\n'
+    assert [(step.language, step.title, step.line) for step in steps_of(text)] == [
+        ("python", "", 2),
+        ("python", "", 5),
+        ("c", "a.c", 11),
+    ]
