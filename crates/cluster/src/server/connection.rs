@@ -117,6 +117,13 @@ impl Connection {
         max.saturating_sub(self.input.len()).min(READ_BYTES)
     }
 
+    /// Whether the event loop is to hear of more input.
+    pub(super) fn is_listened_to(&self) -> bool {
+        let is_waiting = self.is_blocked && self.has_request();
+        let has_no_room = self.is_stuffed() || self.starved_since_ms.is_some();
+        !(self.is_closing || is_waiting || has_no_room)
+    }
+
     /// Room that the next read may take: twice what there is, up to the end of the frame.
     pub(super) fn growth_bytes(&self) -> usize {
         match self.wanted_bytes() {

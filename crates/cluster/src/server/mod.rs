@@ -622,10 +622,7 @@ impl Server {
             let Some(connection) = self.connections.get_mut(&session) else {
                 continue;
             };
-            let is_reading = !connection.is_stuffed()
-                && !connection.is_closing
-                && connection.starved_since_ms.is_none()
-                && !(connection.is_blocked && connection.has_request());
+            let is_reading = connection.is_listened_to();
             let wish = (is_reading, connection.has_output());
             if wish == connection.interest {
                 continue;

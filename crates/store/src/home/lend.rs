@@ -204,7 +204,7 @@ impl Home {
 
     /// Let go of all names that a client reserved which has ended, and whose children may still read.
     pub fn unreserve_all(&mut self, client: ClientSlot) {
-        self.reserved.retain(|_, owner| *owner != client);
+        self.reserved.retain_of(client, |_| false);
     }
 
     /// Let go of a name that the client reserved. One that it did not is left alone.
