@@ -11,11 +11,11 @@ use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::address::{AskedToken, SeatId};
 use super::error::shorten;
+use super::failures::FailureLog;
 use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
 use super::queue::{EventQueue, Left};
-use super::troubles::Troubles;
 use super::{PeerEvent, SeatProcess, seat};
 
 /// Longest that a question is kept, whatever its deadline.
@@ -28,7 +28,7 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
-    pub(super) troubles: Arc<Troubles>,
+    pub(super) failures: Arc<FailureLog>,
     pub(super) limits: PeerLimits,
     pub(super) asked: AtomicU64,
     pub(super) seats: AtomicU64,
@@ -54,7 +54,7 @@ impl node_server::Node for Service {
         let (caller, _place) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
         let from = caller.check(version, &from).inspect_err(|status| {
-            self.troubles.refused(&shorten(&from), status.message());
+            self.failures.refused(&shorten(&from), status.message());
         })?;
         if body.len() > LETTER_BYTES_MAX {
             return Err(too_long(body.len(), LETTER_BYTES_MAX));
