@@ -9,6 +9,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::address::SeatId;
 use super::error::{PeerError, shorten};
+use super::failures::{FailureLog, cause_of_call};
 use super::limits::{PeerLimits, PeerTimes, Place, VERSION};
 use super::link::{Lane, Link, Live};
 use super::outbox::{Frames, Outbox};
@@ -16,7 +17,6 @@ use super::pb::{Frame, Letter, Open, Question};
 use super::queue::{EventQueue, Left};
 use super::seat::{self, SeatRoom};
 use super::tls::Tls;
-use super::troubles::{Troubles, cause_of_call};
 use super::{PeerAnswer, PeerEvent, SeatProcess};
 use crate::certs::NodeName;
 
@@ -36,7 +36,7 @@ pub(super) struct Client {
     pub(super) times: PeerTimes,
     pub(super) tls: Option<Tls>,
     pub(super) events: Arc<EventQueue>,
-    pub(super) troubles: Arc<Troubles>,
+    pub(super) failures: Arc<FailureLog>,
 }
 
 impl Client {
@@ -69,8 +69,8 @@ impl Client {
                 Err((error, cause_of_call(error, ended(used).await, self.tls.is_none())))
             }
         };
-        if let Some(why_not) = link.fared.note(&address, result, &self.troubles) {
-            self.events.push(Left::Event(PeerEvent::Fared { address, why_not }));
+        if let Some(why_not) = link.delivery.note(&address, result, &self.failures) {
+            self.events.push(Left::Event(PeerEvent::Delivery { address, why_not }));
         }
     }
 

@@ -17,10 +17,10 @@ use tower_service::Service;
 use super::address::PeerAddress;
 use super::calls::Client;
 use super::error::{PeerError, shorten};
+use super::failures::{Delivery, Ended, cause_of};
 use super::limits::{AROUND_BYTES_MAX, PeerLimits, PeerTimes, SEAT_FRAME_BYTES_MAX};
 use super::pb::node_client::NodeClient;
 use super::tls::Wire;
-use super::troubles::{Ended, Fared, cause_of};
 use crate::certs::NodeName;
 
 /// Calls under way on one connection: all that the default limits allow one node, and some.
@@ -73,7 +73,7 @@ pub(super) struct Link {
     pub(super) asks: Arc<Semaphore>,
     pub(super) seats: Arc<Semaphore>,
     /// Whether letters arrive.
-    pub(super) fared: Fared,
+    pub(super) delivery: Delivery,
     lanes: [Mutex<LaneState>; 2],
 }
 
@@ -84,7 +84,7 @@ impl Link {
             letters: Arc::new(Semaphore::new(limits.letters_max)),
             asks: Arc::new(Semaphore::new(limits.asks_max)),
             seats: Arc::new(Semaphore::new(limits.seats_max)),
-            fared: Fared::default(),
+            delivery: Delivery::default(),
             lanes: Default::default(),
         }
     }

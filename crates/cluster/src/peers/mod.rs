@@ -8,6 +8,7 @@ mod address;
 mod calls;
 mod error;
 mod etcd;
+mod failures;
 mod limits;
 mod link;
 mod outbox;
@@ -16,7 +17,6 @@ mod seat;
 mod serve;
 mod service;
 mod tls;
-mod troubles;
 
 #[cfg(test)]
 mod tests;
@@ -70,11 +70,11 @@ use crate::certs::NodeName;
 use crate::protocol::membership::etcd as membership;
 use calls::Client;
 use etcd::Etcd;
+use failures::FailureLog;
 use limits::{ASK_BYTES_MAX, LETTER_BYTES_MAX, Place};
 use link::Link;
 use outbox::Outbox;
 use queue::{EventQueue, Left};
-use troubles::Troubles;
 
 /// Most addresses that are remembered; those with nothing under way are forgotten beyond.
 const LINKS_MAX: usize = 1024;
@@ -135,7 +135,7 @@ pub(crate) enum PeerEvent {
     /// stream broke: the client may live and read.
     SeatEnded { seat: SeatId, is_process_gone: Option<bool>, reason: String },
     /// Whether letters to an address arrive, when that changed: `None`, they do; else why not.
-    Fared { address: String, why_not: Option<String> },
+    Delivery { address: String, why_not: Option<String> },
     /// What became of [`Peers::ask_etcd`]; exactly one for each.
     EtcdAnswered { id: u64, reply: membership::Reply },
     /// Something changed in etcd, or may have.
@@ -189,7 +189,7 @@ impl Peers {
         let events = Arc::new(EventQueue::new(options.limits.letters_waiting_max).map_err(failed)?);
         let wake = events.wake().map_err(failed)?;
         let handle = runtime.handle().clone();
-        let troubles = Arc::new(Troubles::default());
+        let failures = Arc::new(FailureLog::default());
         let client = Arc::new(Client {
             name: options.name,
             incarnation: AtomicU64::new(options.incarnation),
@@ -197,14 +197,14 @@ impl Peers {
             times: options.times.clone(),
             tls: tls.clone(),
             events: Arc::clone(&events),
-            troubles: Arc::clone(&troubles),
+            failures: Arc::clone(&failures),
         });
         let listener = {
             let _inside = runtime.enter();
             tokio::net::TcpListener::from_std(listener).map_err(failed)?
         };
         let server =
-            serve::Server::new(tls, options.limits, options.times, (events.clone(), troubles));
+            serve::Server::new(tls, options.limits, options.times, (events.clone(), failures));
         let bytes = (Arc::clone(&server.bytes), client.limits.bytes_max);
         let (stop, stopped) = oneshot::channel();
         let work = move || {

@@ -133,7 +133,7 @@ impl Waiting {
                 PeerEvent::Answered { .. }
                 | PeerEvent::EtcdAnswered { .. }
                 | PeerEvent::EtcdChanged
-                | PeerEvent::Fared { .. } => &mut self.answers,
+                | PeerEvent::Delivery { .. } => &mut self.answers,
             },
         }
     }

@@ -18,6 +18,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service as _;
 
+use super::failures::{FailureLog, cause_of};
 use super::limits::{
     AROUND_BYTES_MAX, Account, Caller, LETTER_BYTES_MAX, PeerLimits, PeerTimes, Place,
     SEAT_FRAME_BYTES_MAX,
@@ -27,7 +28,6 @@ use super::pb::node_server::NodeServer;
 use super::queue::EventQueue;
 use super::service::Service;
 use super::tls::{Tls, Wire};
-use super::troubles::{Troubles, cause_of};
 use crate::certs::NodeName;
 
 /// How long a connection may take until its first call is let in.
@@ -51,7 +51,7 @@ pub(super) struct Server {
     letters: NodeServer<Service>,
     work: NodeServer<Service>,
     connections: Arc<Semaphore>,
-    troubles: Arc<Troubles>,
+    failures: Arc<FailureLog>,
     strangers: Mutex<BTreeMap<IpAddr, Weak<Semaphore>>>,
     accounts: Mutex<BTreeMap<NodeName, Weak<Account>>>,
     /// Of bodies that were read and not taken.
@@ -63,12 +63,12 @@ impl Server {
         tls: Option<Tls>,
         limits: PeerLimits,
         times: PeerTimes,
-        (events, troubles): (Arc<EventQueue>, Arc<Troubles>),
+        (events, failures): (Arc<EventQueue>, Arc<FailureLog>),
     ) -> Arc<Self> {
         let (asked, seats) = (AtomicU64::new(0), AtomicU64::new(0));
         let service = {
-            let (limits, troubles) = (limits.clone(), Arc::clone(&troubles));
-            Arc::new(Service { events, troubles, limits, asked, seats })
+            let (limits, failures) = (limits.clone(), Arc::clone(&failures));
+            Arc::new(Service { events, failures, limits, asked, seats })
         };
         let letters = NodeServer::from_arc(Arc::clone(&service))
             .max_decoding_message_size(LETTER_BYTES_MAX + AROUND_BYTES_MAX);
@@ -85,7 +85,7 @@ impl Server {
             letters,
             work,
             connections,
-            troubles,
+            failures,
             strangers,
             accounts,
             bytes,
@@ -142,7 +142,7 @@ impl Server {
         let (wire, name) = match tokio::time::timeout_at(until, self.shake(stream)).await {
             Ok(Ok(shaken)) => shaken,
             Ok(Err(error)) => {
-                return self.troubles.refused(&from.ip().to_string(), &cause_of(&error));
+                return self.failures.refused(&from.ip().to_string(), &cause_of(&error));
             }
             Err(_) => return tracing::debug!(%from, "a connection said nothing"),
         };
@@ -164,7 +164,7 @@ impl Server {
             if !caller.is_known() && self.tls.is_none() {
                 let cause = cause_of(&error);
                 let cause = format!("it does not speak plain text, so it may use --certs: {cause}");
-                self.troubles.refused(&from.ip().to_string(), &cause);
+                self.failures.refused(&from.ip().to_string(), &cause);
             }
             tracing::debug!(%from, %error, "a connection ended");
         }

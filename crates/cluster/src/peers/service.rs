@@ -11,12 +11,12 @@ use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::address::{AskedToken, SeatId};
 use super::error::shorten;
+use super::failures::FailureLog;
 use super::limits::{ASK_BYTES_MAX, Caller, LETTER_BYTES_MAX, PeerLimits, Place};
 use super::outbox::{Frames, Outbox};
 use super::pb::{Answer, Frame, Letter, Question, Receipt, frame::Kind, node_server};
 use super::queue::{EventQueue, Left};
 use super::seat::{self, SeatRoom};
-use super::troubles::Troubles;
 use super::{PeerEvent, SeatProcess};
 
 /// Longest that a question is kept, whatever its deadline.
@@ -29,7 +29,7 @@ const OPEN_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) events: Arc<EventQueue>,
-    pub(super) troubles: Arc<Troubles>,
+    pub(super) failures: Arc<FailureLog>,
     pub(super) limits: PeerLimits,
     pub(super) asked: AtomicU64,
     pub(super) seats: AtomicU64,
@@ -55,7 +55,7 @@ impl node_server::Node for Service {
         let (caller, of_peer) = admitted(request.extensions())?;
         let Letter { version, from, incarnation, body } = request.into_inner();
         let from = caller.check(version, &from).inspect_err(|status| {
-            self.troubles.refused(&shorten(&from), status.message());
+            self.failures.refused(&shorten(&from), status.message());
         })?;
         if body.len() > LETTER_BYTES_MAX {
             return Err(too_long(body.len(), LETTER_BYTES_MAX));

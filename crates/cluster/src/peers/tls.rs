@@ -21,7 +21,7 @@ use webpki::EndEntityCert;
 use super::PeersOptions;
 use super::address::PeerAddress;
 use super::error::{PeerError, StartError};
-use super::troubles::cause_of;
+use super::failures::cause_of;
 use crate::certs::NodeName;
 
 /// HTTP/2 (RFC 9113, 3.2): both sides insist on it.

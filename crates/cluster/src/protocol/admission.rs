@@ -115,7 +115,7 @@ impl Admission {
             return false;
         };
         self.remove(place, 0);
-        self.seen_freed_bytes = None;
+        self.seen = None;
         true
     }
 

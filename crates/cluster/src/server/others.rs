@@ -201,7 +201,9 @@ impl Server {
                     let answer = answer.map_err(|error| error.to_string());
                     self.state.answered(token, answer, now_ms, actions);
                 }
-                PeerEvent::Fared { address, why_not } => self.state.fared(address, why_not),
+                PeerEvent::Delivery { address, why_not } => {
+                    self.state.delivery_changed(address, why_not)
+                }
                 PeerEvent::EtcdAnswered { id, reply } => {
                     self.state.etcd_answered(id, reply, now_ms, actions);
                 }

@@ -186,8 +186,8 @@ impl Raw {
         let link = Arc::new(Link::new(to.parse().unwrap(), &options.limits));
         let PeersOptions { name, limits, times, .. } = options;
         let incarnation = AtomicU64::new(0);
-        let troubles = Arc::default();
-        let client = Client { name, incarnation, limits, times, tls, events, troubles };
+        let failures = Arc::default();
+        let client = Client { name, incarnation, limits, times, tls, events, failures };
         Self { client: Arc::new(client), link }
     }
 

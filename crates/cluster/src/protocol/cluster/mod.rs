@@ -8,10 +8,10 @@ mod guests;
 mod lookups;
 mod names;
 mod neighbours;
+mod not_joined;
 mod numbers;
 mod offer;
 mod questions;
-mod strangers;
 #[cfg(test)]
 mod tests;
 mod waits;
@@ -40,8 +40,8 @@ use agreement::{Agreement, Outcome};
 use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
+use not_joined::NotJoined;
 use offer::info_of;
-use strangers::Strangers;
 use waits::Awaited;
 
 /// How long a question to another node may take, in leases: what is to be found out does not
@@ -246,7 +246,7 @@ pub(in crate::protocol) struct Cluster {
     parked: Parked,
     awaited: Awaited,
     lookups: Lookups,
-    strangers: Strangers,
+    not_joined: NotJoined,
     /// It was in a view since this daemon began.
     was_member: bool,
     asked: BTreeMap<u64, Asked>,
@@ -300,7 +300,7 @@ impl NodeState {
             parked: Parked::new(reserved),
             awaited: Awaited::default(),
             lookups: Lookups::default(),
-            strangers: Strangers::default(),
+            not_joined: NotJoined::default(),
             was_member: false,
             asked: BTreeMap::new(),
             next_token: 0,

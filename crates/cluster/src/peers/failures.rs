@@ -1,4 +1,4 @@
-//! What goes wrong with other nodes, in words for whoever runs them, and told once.
+//! Failures to reach other nodes and to admit them: in plain words, logged at a limited rate.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -33,11 +33,11 @@ struct Told {
 
 /// What was told of each peer, and when.
 #[derive(Debug, Default)]
-pub(super) struct Troubles {
+pub(super) struct FailureLog {
     told: Mutex<BTreeMap<(String, String), Told>>,
 }
 
-impl Troubles {
+impl FailureLog {
     /// Whether a cause is to be told now.
     fn is_due(&self, peer: &str, cause: &str, now: Instant) -> bool {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,19 +77,19 @@ impl Troubles {
     }
 }
 
-/// How the last letters to one address fared.
+/// Whether letters to one address arrive.
 #[derive(Debug, Default)]
-pub(super) struct Fared {
+pub(super) struct Delivery {
     failing: Mutex<Option<(Instant, String)>>,
 }
 
-impl Fared {
+impl Delivery {
     /// Notes what became of a letter. `Some`: what is to be known of the address has changed.
     pub(super) fn note(
         &self,
         peer: &str,
         result: Result<(), (&PeerError, String)>,
-        troubles: &Troubles,
+        failures: &FailureLog,
     ) -> Option<Option<String>> {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let Err((error, cause)) = result else {
@@ -105,7 +105,7 @@ impl Fared {
         }
         let is_refused = cause.starts_with(REFUSED);
         if is_certain || is_refused || now.saturating_duration_since(since) >= STARTING_MAX {
-            troubles.unreached(peer, &cause);
+            failures.unreached(peer, &cause);
         }
         let is_news = failing.as_ref().is_none_or(|(_, known)| *known != cause);
         *failing = Some((since, cause.clone()));
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once_a_minute_at_most_whatever_numbers_are_in_it() {
-        let (troubles, now) = (Troubles::default(), Instant::now());
-        assert!(troubles.is_due("a", "expired at 17", now));
-        assert!(!troubles.is_due("a", "expired at 18", now + AGAIN / 2));
-        assert!(troubles.is_due("b", "expired at 18", now + AGAIN / 2));
-        assert!(troubles.is_due("a", "refused", now + AGAIN / 2));
-        assert!(troubles.is_due("a", "expired at 19", now + AGAIN));
-        assert!(!troubles.is_due("a", "expired at 19", now + 2 * AGAIN));
-        assert!(troubles.is_due("a", "expired at 19", now + 3 * AGAIN));
+        let (failures, now) = (FailureLog::default(), Instant::now());
+        assert!(failures.is_due("a", "expired at 17", now));
+        assert!(!failures.is_due("a", "expired at 18", now + AGAIN / 2));
+        assert!(failures.is_due("b", "expired at 18", now + AGAIN / 2));
+        assert!(failures.is_due("a", "refused", now + AGAIN / 2));
+        assert!(failures.is_due("a", "expired at 19", now + AGAIN));
+        assert!(!failures.is_due("a", "expired at 19", now + 2 * AGAIN));
+        assert!(failures.is_due("a", "expired at 19", now + 3 * AGAIN));
     }
 
     #[test]
@@ -255,10 +255,10 @@ mod tests {
 
     #[test]
     fn strangers_cannot_fill_the_log() {
-        let (troubles, now) = (Troubles::default(), Instant::now());
+        let (failures, now) = (FailureLog::default(), Instant::now());
         let name = |n: usize| char::from_u32(0x4e00 + n as u32).unwrap().to_string();
-        let told = (0..2 * CAUSES_MAX).filter(|n| troubles.is_due(&name(*n), "x", now)).count();
+        let told = (0..2 * CAUSES_MAX).filter(|n| failures.is_due(&name(*n), "x", now)).count();
         assert_eq!(told, CAUSES_MAX);
-        assert!(troubles.is_due("x", "x", now + AGAIN));
+        assert!(failures.is_due("x", "x", now + AGAIN));
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes that are to be members and are not: why, for whoever runs them.
+//! Nodes that did not join, with the cause: for the log and for `farrow nodes`.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +14,16 @@ const AGAIN_MS: u64 = 60_000;
 /// Most addresses, and most words, that are remembered.
 const REMEMBERED_MAX: usize = 128;
 
-/// What is known of nodes that are no members.
+/// The causes, by address, and what was logged.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct NotJoined {
     /// Why nodes at these addresses are not reached, or not joined.
     why_not: BTreeMap<String, String>,
     /// What was said, and when.
     said: BTreeMap<String, u64>,
 }
 
-impl Strangers {
+impl NotJoined {
     fn note(&mut self, address: &str, why: String) {
         if self.why_not.len() < REMEMBERED_MAX || self.why_not.contains_key(address) {
             self.why_not.insert(address.to_owned(), why);
@@ -43,13 +43,13 @@ impl Strangers {
 
 impl NodeState {
     /// Letters to an address arrive, or why they do not.
-    pub fn fared(&mut self, address: String, why_not: Option<String>) {
+    pub fn delivery_changed(&mut self, address: String, why_not: Option<String>) {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
         match why_not {
-            Some(why) => cluster.strangers.note(&address, why),
-            None => drop(cluster.strangers.why_not.remove(&address)),
+            Some(why) => cluster.not_joined.note(&address, why),
+            None => drop(cluster.not_joined.why_not.remove(&address)),
         }
     }
 
@@ -60,7 +60,7 @@ impl NodeState {
         };
         let words = clash.to_string();
         if let Some(address) = clash.address() {
-            cluster.strangers.note(address, words.clone());
+            cluster.not_joined.note(address, words.clone());
         }
         let is_newcomer = cluster.membership.view().is_none() && !cluster.was_member;
         if let (ClashError::NameInUse { name, address }, true) = (clash, is_newcomer) {
@@ -70,7 +70,7 @@ impl NodeState {
                  start this one with another --name"
             ));
             out.push(Action::Stop);
-        } else if cluster.strangers.is_due(&words, now_ms) {
+        } else if cluster.not_joined.is_due(&words, now_ms) {
             tracing::error!(%clash, "cluster");
         }
     }
@@ -90,10 +90,10 @@ impl NodeState {
             "node {name} at {address} is not let in: its lease is {theirs_ms} ms, that of this \
              node {own_ms} ms (--lease-ms)"
         );
-        if cluster.strangers.is_due(&words, now_ms) {
+        if cluster.not_joined.is_due(&words, now_ms) {
             tracing::error!("{words}");
         }
-        cluster.strangers.note(address, words);
+        cluster.not_joined.note(address, words);
         Some(cluster.membership.refuse_lease(&letter.from))
     }
 
@@ -108,7 +108,7 @@ impl NodeState {
         };
         let absent = cluster.options.seeds.iter().filter(|address| !is_known(address));
         let absent =
-            absent.filter_map(|address| Some((address, cluster.strangers.why_not.get(address)?)));
+            absent.filter_map(|address| Some((address, cluster.not_joined.why_not.get(address)?)));
         absent
             .map(|(address, why)| RosterNode {
                 address: address.clone(),
@@ -126,20 +126,20 @@ mod tests {
 
     #[test]
     fn words_are_said_once_a_minute() {
-        let mut strangers = Strangers::default();
-        assert!(strangers.is_due("x", 5) && strangers.is_due("y", 5));
-        assert!(!strangers.is_due("x", 5 + AGAIN_MS - 1));
-        assert!(strangers.is_due("x", 5 + AGAIN_MS));
+        let mut not_joined = NotJoined::default();
+        assert!(not_joined.is_due("x", 5) && not_joined.is_due("y", 5));
+        assert!(!not_joined.is_due("x", 5 + AGAIN_MS - 1));
+        assert!(not_joined.is_due("x", 5 + AGAIN_MS));
     }
 
     #[test]
     fn what_is_remembered_has_a_limit() {
-        let mut strangers = Strangers::default();
+        let mut not_joined = NotJoined::default();
         for n in 0..2 * REMEMBERED_MAX {
-            strangers.note(&n.to_string(), String::new());
-            strangers.is_due(&n.to_string(), 0);
+            not_joined.note(&n.to_string(), String::new());
+            not_joined.is_due(&n.to_string(), 0);
         }
-        assert_eq!(strangers.why_not.len(), REMEMBERED_MAX);
-        assert_eq!(strangers.said.len(), REMEMBERED_MAX);
+        assert_eq!(not_joined.why_not.len(), REMEMBERED_MAX);
+        assert_eq!(not_joined.said.len(), REMEMBERED_MAX);
     }
 }
