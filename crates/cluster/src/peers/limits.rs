@@ -11,7 +11,7 @@ use crate::certs::NodeName;
 use crate::wire::FRAME_BYTES_MAX;
 
 /// Version of the protocol between nodes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) use crate::protocol::membership::LETTER_BYTES_MAX;
 

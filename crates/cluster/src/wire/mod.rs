@@ -17,7 +17,7 @@ pub use request::*;
 pub use roster::*;
 
 /// Version of this protocol; a peer of another version is refused in `Hello`.
-pub const PROTOCOL_VERSION: u32 = 5;
+pub const PROTOCOL_VERSION: u32 = 6;
 
 /// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
