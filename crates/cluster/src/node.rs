@@ -313,8 +313,8 @@ pub struct Node {
     options: NodeOptions,
     /// `None`: on a device, which stays, or nowhere by name.
     place: Option<Place>,
-    /// Keeps the memory, whatever else of the node goes.
-    held: Option<HeldMemory>,
+    /// Keeps the memory, whatever else of the node goes. Its lock says by which descriptors.
+    handles: Handles,
     custody: Custody,
     lock: Lock,
     preparing: Option<JoinHandle<()>>,
@@ -494,11 +494,10 @@ impl Node {
         let allowed = options.cluster.as_ref().map_or(&[][..], |one| &one.devices);
         let devices = Devices::new(&options.source, allowed);
         let peers = peers.map(|peers| (peers, devices));
-        let (held, predecessor) = (found.held, found.predecessor);
-        let handles = handles_of(&lock, &listener, held.as_ref())?;
+        let predecessor = found.predecessor;
+        let handles = handles_of(&lock, &listener, found.held)?;
         // Before any other node hears where the memory is.
         custody.ready(&handles, predecessor.as_ref())?;
-        drop(handles);
         let parts = Parts { listener, wake, started, is_private, prepared, metrics, spill, peers };
         let server = Server::new(parts, state, first).map_err(failed("the event loop"))?;
         let preparing = preparing.flatten();
@@ -507,7 +506,7 @@ impl Node {
             server,
             options,
             place,
-            held,
+            handles,
             custody,
             lock,
             preparing,
@@ -544,7 +543,8 @@ impl Node {
 
     /// `Some`: another daemon was to follow and failed.
     fn serve(self) -> Result<Option<Self>, NodeError> {
-        let Self { server, options, place, held, custody, lock, preparing, .. } = self;
+        let Self { server, options, place, handles, custody, lock, preparing, .. } = self;
+        let held = handles.memory;
         let (should_prepare, stopper) = (self.should_prepare, self.stopper);
         let ended = server.run();
         drop(self.predecessor);
@@ -623,14 +623,10 @@ struct Beginning {
 fn handles_of(
     lock: &Lock,
     listener: &UnixListener,
-    memory: Option<&HeldMemory>,
+    memory: Option<HeldMemory>,
 ) -> Result<Handles, NodeError> {
-    let share = || failed("share descriptors");
-    Ok(Handles {
-        lock: Some(lock.share()?),
-        listener: Some(listener.try_clone().map_err(share())?),
-        memory: memory.map(HeldMemory::try_clone).transpose().map_err(share())?,
-    })
+    let listener = listener.try_clone().map_err(failed("share the socket"))?;
+    Ok(Handles { lock: Some(lock.share()?), listener: Some(listener), memory })
 }
 
 /// Listens for other nodes, and looks whether there is the etcd that is to say who they are.

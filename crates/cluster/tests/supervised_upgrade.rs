@@ -149,6 +149,22 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
     assert!(old_went_on > 0);
 }
 
+/// Without a supervisor the daemon itself says by which descriptors it holds the memory.
+#[test]
+fn memory_without_a_name_is_handed_over_by_daemons_that_nobody_supervises() {
+    let mut node = Daemon::start_anywhere("16M", &[]);
+    let client = node.client();
+    fill(&client);
+    for _ in 0..3 {
+        node.upgrade();
+        assert_eq!(client.stats().unwrap().node.pid, node.pid());
+        assert_whole(&client, "upgraded");
+    }
+    client.shut_down_node().unwrap();
+    assert!(node.wait_end().success());
+    assert_eq!(std::fs::read_dir(node.dir.path()).unwrap().count(), 0);
+}
+
 /// What a node of the version before has: memory with a name where nodes put it then, and a lock that
 /// says nothing.
 #[test]

@@ -75,14 +75,6 @@ impl HeldMemory {
         Self::new(open(control)?, open(data)?)
     }
 
-    /// Another pair of descriptors of the same open files.
-    ///
-    /// # Errors
-    /// No descriptor is left.
-    pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { control: self.control.try_clone()?, data: self.data.try_clone()? })
-    }
-
     /// The descriptors: control, data.
     #[must_use]
     pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
