@@ -61,12 +61,13 @@ impl Client {
         let tell_ms = u64::try_from(self.times.tell.as_millis()).unwrap_or(u64::MAX);
         let told = tokio::time::timeout(self.times.tell, call).await;
         let told = told.unwrap_or(Err(PeerError::Deadline { deadline_ms: tell_ms }));
+        let may_want_tls = self.tls.is_none() && !link.delivery.has_arrived();
         let address = link.address.to_string();
         let result = match &told {
             Ok(()) => Ok(()),
             Err(error) => {
                 tracing::debug!(address, %error, "a letter is lost");
-                Err((error, cause_of_call(error, ended(used).await, self.tls.is_none())))
+                Err((error, cause_of_call(error, ended(used).await, may_want_tls)))
             }
         };
         if let Some(why_not) = link.delivery.note(&address, result, &self.failures) {

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use farrow_memory::sync::{AtomicBool, Ordering};
 use rustls::CertificateError;
 use tonic::Code;
 
@@ -81,9 +82,16 @@ impl FailureLog {
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
     failing: Mutex<Option<(Instant, String)>>,
+    /// One arrived: how the node speaks is known.
+    has_arrived: AtomicBool,
 }
 
 impl Delivery {
+    /// Whether a letter ever arrived there.
+    pub(super) fn has_arrived(&self) -> bool {
+        self.has_arrived.load(Ordering::Relaxed)
+    }
+
     /// Notes what became of a letter. `Some`: what is to be known of the address has changed.
     pub(super) fn note(
         &self,
@@ -93,6 +101,7 @@ impl Delivery {
     ) -> Option<Option<String>> {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let Err((error, cause)) = result else {
+            self.has_arrived.store(true, Ordering::Relaxed);
             return failing.take().map(|_| None);
         };
         let now = Instant::now();
