@@ -288,13 +288,13 @@ impl Work {
 
     /// Deletes what nobody uses any more, so that no run is full of it. Each client does a part.
     fn sweep(&mut self, client_number: u64) {
-        for kind in 0..KINDS.len() {
+        for (kind, (count, _)) in KINDS.into_iter().enumerate() {
             let turn = self.turn(kind).saturating_sub(2);
             if turn <= self.swept[kind] {
                 continue;
             }
             self.swept[kind] = turn;
-            for number in (0..KINDS[kind].0).filter(|one| (one + client_number) % 3 == 0) {
+            for number in (0..count).filter(|one| (one + client_number).is_multiple_of(3)) {
                 let name = format!("{kind}-{turn}-{number}");
                 let target = name.as_str().into();
                 self.delete_now(Call::Delete { name }, target);
