@@ -17,7 +17,7 @@ const NAMES: u32 = 12;
 
 #[test]
 fn a_deleted_name_is_free_on_all_nodes_when_the_delete_is_answered() {
-    let linked = Linked::start(3, "32MiB", &["--no-prepare"]);
+    let linked = Linked::start(3, "32MiB", &["--no-prepare", "--lease-ms", "10000"]);
     let (a, b) = (linked.nodes.client(0), linked.nodes.client(1));
     for other in [1, 2] {
         linked.links.set(0, other, |link| link.delay = DELAY);

@@ -543,10 +543,11 @@ fn connect(
                 return Err(Error::NodeLost { node: hello.node.clone(), reason });
             }
             Err(LinkError::Refused(WireError::Closing)) => "it is shutting down".to_owned(),
-            // Our node is there, and will say so when the other one is lost.
+            // Our node is there, and will say so when the other one is lost; or it has not noticed
+            // yet that our last connection has ended.
             Err(LinkError::Refused(WireError::NoSeat { node, reason })) => {
                 was_there = true;
-                silent = Some(node);
+                silent = (!hello.node.is_empty()).then_some(node);
                 reason
             }
             Err(error) => return Err(error.into()),

@@ -97,11 +97,11 @@ impl NodeState {
 
     /// Why a client does not get a place back now.
     fn in_use(&self, slot: ClientSlot, holder: PeerIdentity, peer: PeerIdentity) -> WireError {
-        if peer.guest.is_none() || holder != peer {
+        if holder != peer {
             return WireError::Denied(format!("place {} is in use", slot.0));
         }
-        // The same process. Its own node saw the link break before this one does: what it had said may
-        // still arrive, so it comes again when the old connection is known to have ended.
+        // The same process. It saw the link break, or gave up waiting, before this node knows of it:
+        // what it had said may still arrive, so it comes again when the old connection has ended.
         let reason = format!("the last connection to place {} has not ended yet", slot.0);
         WireError::NoSeat { node: self.own_name(), reason }
     }

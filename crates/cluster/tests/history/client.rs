@@ -1,7 +1,7 @@
 //! A process with several clients that call at random and record what came of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
@@ -111,12 +111,15 @@ pub fn work() {
                 from_ns,
                 next_version: client_number << 32,
                 known: Vec::new(),
+                nameless: VecDeque::new(),
+                swept: [0; KINDS.len()],
                 views: Vec::new(),
             };
             let is_over = Arc::clone(&is_over);
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     work.step();
+                    work.sweep(client_number);
                 }
             });
         }
@@ -133,6 +136,10 @@ struct Work {
     from_ns: i64,
     next_version: u64,
     known: Vec<(ObjectId, u64)>,
+    /// Those that it made and has to delete, for nobody else finds them.
+    nameless: VecDeque<(ObjectId, u64)>,
+    /// Of each kind of names, the turn up to which nothing is left.
+    swept: [u64; KINDS.len()],
     views: Vec<ObjectBytes>,
 }
 
@@ -180,6 +187,8 @@ fn outcome_of(error: &Error) -> Outcome {
         Error::NodeLost { .. } | Error::Timeout { .. } | Error::Disconnected { .. } => {
             Outcome::Unknown(text)
         }
+        // Its place, when it comes back to a daemon that has not noticed yet that it went.
+        Error::PermissionDenied(_) => Outcome::Unknown(text),
         _ => Outcome::Wrong(format!("{error:?}")),
     }
 }
@@ -215,10 +224,14 @@ impl Work {
         format!("{prefix}{}", self.dice.roll(count))
     }
 
-    fn prefix(&self, kind: usize, is_earlier: bool) -> String {
+    /// Names of a kind that all clients use at this time have this number.
+    fn turn(&self, kind: usize) -> u64 {
         let now_ms = (now_ns() - self.from_ns) as u64 / 1_000_000;
-        let turn = 1 + now_ms / KINDS[kind].1 - u64::from(is_earlier);
-        format!("{kind}-{turn}-")
+        1 + now_ms / KINDS[kind].1
+    }
+
+    fn prefix(&self, kind: usize, is_earlier: bool) -> String {
+        format!("{kind}-{}-", self.turn(kind) - u64::from(is_earlier))
     }
 
     fn flags(&mut self) -> String {
@@ -262,11 +275,35 @@ impl Work {
 
     fn put_nameless(&mut self) {
         let (draft, bytes) = self.draft(None);
-        self.put_one(draft, &bytes, false);
+        let version = draft.version;
+        if let Some(id) = self.put_one(draft, &bytes, false) {
+            self.nameless.push_back((id, version));
+        }
+        if self.nameless.len() > KNOWN_MAX
+            && let Some((id, version)) = self.nameless.pop_front()
+        {
+            self.delete_now(Call::DeleteById { version }, id.into());
+        }
     }
 
-    fn put_one(&mut self, draft: Draft, bytes: &[u8], is_created: bool) {
-        let Some((client, node)) = self.somewhere() else { return };
+    /// Deletes what nobody uses any more, so that no run is full of it. Each client does a part.
+    fn sweep(&mut self, client_number: u64) {
+        for (kind, (count, _)) in KINDS.into_iter().enumerate() {
+            let turn = self.turn(kind).saturating_sub(2);
+            if turn <= self.swept[kind] {
+                continue;
+            }
+            self.swept[kind] = turn;
+            for number in (0..count).filter(|one| (one + client_number).is_multiple_of(3)) {
+                let name = format!("{kind}-{turn}-{number}");
+                let target = name.as_str().into();
+                self.delete_now(Call::Delete { name }, target);
+            }
+        }
+    }
+
+    fn put_one(&mut self, draft: Draft, bytes: &[u8], is_created: bool) -> Option<ObjectId> {
+        let (client, node) = self.somewhere()?;
         let version = draft.version;
         let name = draft.name.clone();
         let mut made = None;
@@ -290,6 +327,7 @@ impl Work {
         if let Some(id) = made {
             self.know(id, version);
         }
+        made
     }
 
     fn put_many(&mut self) {

@@ -12,6 +12,8 @@ use super::common::ground::Ground;
 use super::record::now_ns;
 
 pub const LEASE_MS: u64 = 1000;
+/// Processes with clients on each node.
+const PER_NODE: usize = 2;
 
 pub struct Run {
     pub ground: Ground,
@@ -41,7 +43,8 @@ impl Run {
             faults: 0,
             moves: Vec::new(),
         };
-        (0..run.ground.count()).for_each(|node| run.start_clients(node));
+        let count = run.ground.count();
+        (0..count * PER_NODE).for_each(|number| run.start_clients(number % count));
         run
     }
 

@@ -17,6 +17,9 @@ pub const CLOSE_NS: i64 = NEVER - 1;
 /// When all nodes have one view again, what is on its way to a new keeper comes after so long at most.
 const MOVE_NS: i64 = 1_000_000_000;
 
+/// A name that was reserved for what then had no room is given back by a message without an answer.
+const GIVEN_BACK_NS: i64 = 1_000_000_000;
+
 /// An operation and its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Timed<Op> {
@@ -152,7 +155,10 @@ impl Partitions {
                     let (partition, version) = (partition_of(draft), draft.version);
                     let is_taken = matches!(outcome, Some(Outcome::Taken { name })
                         if draft.name.as_ref() == Some(name));
-                    puts.entry(partition.clone()).or_default().push((begin_ns, end_ns));
+                    let is_refused = matches!(outcome, Some(Outcome::Refused(_)));
+                    let more_ns = if is_refused { GIVEN_BACK_NS } else { 0 };
+                    let until_ns = end_ns.saturating_add(more_ns);
+                    puts.entry(partition.clone()).or_default().push((begin_ns, until_ns));
                     match outcome {
                         Some(Outcome::Put { .. }) => {
                             name(&partition, end_ns, NameOp::Put { version });

@@ -22,7 +22,6 @@ use crate::units::{Address, Geometry, Length, Offset, Section, Span, page_bytes}
 
 pub(crate) mod alias;
 mod by_call;
-mod cut;
 mod ranges;
 pub(crate) mod sealed;
 pub(crate) mod words;
@@ -103,8 +102,6 @@ pub struct Region {
     writable: Mutex<WritableRanges>,
     counters: CounterCells,
     profile: Arc<Profile>,
-    /// Of a home whose clients could cut its data section short.
-    _length: Option<cut::LengthGuard>,
     /// Looked for when the first range comes that is large enough.
     all_caches: OnceLock<Option<Arc<AllCaches>>>,
     /// Which process mapped it.
@@ -137,11 +134,11 @@ impl Region {
         proximity: Proximity,
     ) -> Result<Self, MapError> {
         let geometry = fabric.geometry();
-        let bytes = geometry.total();
-        if let Some(address) = wish.filter(|wish| !is_possible(*wish, bytes)) {
-            return Err(MapError::BadAddress { address, length: bytes });
+        let length = geometry.total();
+        if let Some(address) = wish.filter(|wish| !is_possible(*wish, length)) {
+            return Err(MapError::BadAddress { address, length });
         }
-        let window = Mapping::reserve(bytes, wish)
+        let window = Mapping::reserve(length, wish)
             .map_err(|errno| failure("reserve", geometry.span(), errno))?;
         let is_at_wish = wish == Some(window.address());
         let control = match access {
@@ -164,10 +161,6 @@ impl Region {
             Access::Client => window.let_children_inherit(),
             Access::Home => window,
         };
-        let length = match (access, fabric.kind()) {
-            (Access::Home, FabricKind::Shm) => keep_length(&window, &*fabric),
-            _ => None,
-        };
         let is_node_local = fabric.coherence_class() == CoherenceClass::NodeLocal;
         // A home has the time, and clients find what it measured. Simulated caches cost nothing.
         let has_time = access == Access::Home || is_node_local;
@@ -187,7 +180,6 @@ impl Region {
             writable: Mutex::new(WritableRanges::default()),
             counters: CounterCells::default(),
             profile,
-            _length: length,
             all_caches: OnceLock::new(),
             process: process_number(),
         })
@@ -715,16 +707,6 @@ fn longest(spans: &[Span]) -> Length {
 fn is_possible(wish: Address, length: Length) -> bool {
     let is_page = (wish.0 as u64).is_multiple_of(page_bytes());
     wish.0 != 0 && is_page && wish.0.checked_add(length.as_usize()).is_some()
-}
-
-/// Looks after the length of the data section's file, which clients may write to.
-fn keep_length(window: &Mapping, fabric: &dyn Fabric) -> Option<cut::LengthGuard> {
-    let (fd, file_offset) = fabric.write_fd(Section::Data)?;
-    let span = fabric.geometry().span_of(Section::Data);
-    let file = fd.try_clone_to_owned().ok()?;
-    let address = window.address().0.checked_add(usize::try_from(span.offset.0).ok()?)?;
-    let file_bytes = file_offset.checked_add(span.length.0)?;
-    cut::LengthGuard::new(address, span.length.0, file, file_bytes)
 }
 
 /// The error of a call that maps.

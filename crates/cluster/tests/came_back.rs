@@ -1,0 +1,28 @@
+//! A client gave up waiting for a daemon that was paused, connected again, and was told that its
+//! place is in use: the daemon, awake again, heard of the new connection before the end of the old
+//! one. Its user got a denial for a call that had nothing to do with permissions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use common::asked::{Asked, OWNER, hello, is_denied};
+use farrow_cluster::wire::{ReplyBody, WireError};
+
+#[test]
+fn a_client_whose_last_connection_has_not_ended_yet_is_told_to_come_again() {
+    let mut node = Asked::new();
+    let (first, welcome) = node.join_as(50, OWNER, None);
+    let place = Some((welcome.region_uid, welcome.slot, welcome.nonce));
+    let early = node.open(50, OWNER, None);
+    let told = node.ask(early, hello("", place, ""));
+    assert!(matches!(told, Err(WireError::NoSeat { .. })), "{told:?}");
+    // Another process may not have it, whatever it knows.
+    let other = node.open(51, OWNER, None);
+    let told = node.ask(other, hello("", place, ""));
+    assert!(is_denied(&told), "{told:?}");
+    node.state.closed(early, false, node.now_ms);
+    node.state.closed(first, true, node.now_ms);
+    let again = node.open(50, OWNER, None);
+    let told = node.ask(again, hello("", place, ""));
+    assert!(matches!(told, Ok(ReplyBody::Welcome(_))), "{told:?}");
+}
