@@ -188,6 +188,8 @@ impl Mapping {
         let mut target = Self::reserve(Length::from(room.max(huge)), None)?;
         target.owner = Owner::Process(process_number());
         let flags = MremapFlags::MAYMOVE | MremapFlags::from_bits_retain(MREMAP_DONTUNMAP);
+        // During a fork the window may be inherited; what is moved away never is.
+        let _steady = fork::without_fork();
         let asked = length.as_usize();
         // SAFETY: the caller vouches for the source; the target lies in `target`, which is ours.
         unsafe {
