@@ -150,7 +150,7 @@ mod tests {
         assert!(slabs.take(128).is_some());
         assert!(slabs.take(129).is_none(), "another class");
         assert_eq!(slabs.take_empty(), []);
-        slabs.add(span(9 << 20), 1000);
+        slabs.add(span(9 << 20), 1000, 0);
         assert_eq!(slabs.take_empty(), [span(9 << 20)]);
         assert!(slabs.take(1000).is_none(), "it is gone");
         assert!(slabs.take(128).is_some());

@@ -336,16 +336,14 @@ impl HoldTable {
         let mut shard = lock(shard);
         let mut left = Vec::new();
         for slot in std::mem::take(&mut shard.inherited) {
-            match shard.claims.get(&slot) {
-                Some(Claim { count: 0, since, until, .. }) => {
-                    if fork::is_inherited(*since, *until) {
-                        left.push(slot);
-                    } else {
-                        self.let_claim_go(&mut shard, Slot(slot));
-                    }
-                }
-                // In use again: who lets it go comes back to this.
-                Some(_) | None => {}
+            // A claim in use again is let go like any other.
+            let Some(Claim { count: 0, since, until, .. }) = shard.claims.get(&slot) else {
+                continue;
+            };
+            if fork::is_inherited(*since, *until) {
+                left.push(slot);
+            } else {
+                self.let_claim_go(&mut shard, Slot(slot));
             }
         }
         shard.inherited = left;
