@@ -607,9 +607,7 @@ def certs_issue(
         FarrowError: the authority is damaged, or not made by ``certs_init``.
     """
 
-def leftovers(
-    dirs: Sequence[str | PathLike[str]], *, remove: bool = False
-) -> list[dict[str, Any]]:
+def leftovers(dirs: Sequence[str | PathLike[str]], *, remove: bool = False) -> list[dict[str, Any]]:
     """What nodes left behind that ended, in ``dirs`` and in the usual places.
 
     Each entry has ``kind`` (``"region"``, ``"mount"``, ``"socket"`` or ``"marks"``), ``path`` and

@@ -1,6 +1,6 @@
 """A put that could not succeed threw out others: on a node of 512 MiB with ten objects of 8 MB,
 ``farrow put`` of a Parquet file whose table takes 640 MB failed with OutOfMemory, and nine of the
-ten were gone.  The pool had taken memory piece by piece, and each piece had cost somebody an object.
+ten were gone.  The pool had taken memory piece by piece, and each piece had evicted an object.
 
 Here, an eighth of that size: whatever fails, the ten stay; and what fits still makes room.
 """
