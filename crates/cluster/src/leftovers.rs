@@ -238,7 +238,7 @@ mod tests {
         drop(home);
         assert_eq!(found_in(dir.path()), [], "a supervisor holds it");
         drop(held);
-        assert_eq!(found_in(dir.path()), [region.clone()]);
+        assert_eq!(found_in(dir.path()), std::slice::from_ref(&region));
         let reader = ShmFabric::inspect(dir.path(), &name).unwrap();
         assert_eq!(found_in(dir.path()), [], "a reader has it");
         drop(reader);
