@@ -198,7 +198,10 @@ impl Supervisor<'_> {
                  giving up",
                 QUICK.as_secs()
             ));
-            self.clear();
+            // One that ended with an error may have found another pair, which has the socket now.
+            if by_signal.is_some() {
+                self.clear();
+            }
             return Some(1);
         }
         (self.say)(&format!("farrow node: the daemon {how}: starting it again"));
@@ -207,10 +210,12 @@ impl Supervisor<'_> {
 
     /// What a daemon that ends in order takes away by itself.
     fn clear(&self) {
-        if self.handles.lock.is_none() {
+        let socket = &self.options.socket;
+        let holder = Holder::read(&paths::lock_of(socket));
+        if !holder.is_ok_and(|holder| holder.pid == std::process::id()) {
+            // Another pair has followed.
             return;
         }
-        let socket = &self.options.socket;
         let metrics = self.options.metrics.as_ref().and_then(|it| it.path(socket));
         let lock = paths::lock_of(socket);
         for path in [Some(socket.clone()), metrics, Some(lock)].into_iter().flatten() {
