@@ -79,6 +79,7 @@ pub(crate) fn pause(length: std::time::Duration) -> Result<(), Error> {
 pub(crate) fn may_interrupt(body: &RequestBody) -> bool {
     match body {
         RequestBody::Grant { .. }
+        | RequestBody::Room(_)
         | RequestBody::Promise { .. }
         | RequestBody::Reserve { .. }
         | RequestBody::Wait { .. }

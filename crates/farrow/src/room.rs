@@ -86,7 +86,7 @@ pub(crate) fn groups(sizes: &[u64], most: usize) -> Vec<usize> {
         return vec![1; sizes.len()];
     }
     let total = sizes.iter().fold(0, |sum: u64, size| sum.saturating_add(*size));
-    let share = total / most.max(1) as u64 + 1;
+    let share = total.div_ceil(most.max(1) as u64);
     let (mut groups, mut bytes): (Vec<usize>, u64) = (Vec::new(), 0);
     for size in sizes {
         let is_full = bytes >= share && groups.len() < most;

@@ -315,6 +315,8 @@ impl Work {
                 | Error::AlreadyExists { .. }
                 | Error::OutOfMemory { .. }
                 | Error::NodeLost { .. }
+                // For the moment in which a node that came back is mapped.
+                | Error::NodeUnreachable { .. }
                 | Error::CutOff { .. }
                 | Error::Timeout { .. }
                 | Error::Disconnected { .. },

@@ -43,9 +43,10 @@ fn another_version_another_name_or_no_name_are_refused_with_a_reason() {
     runtime().block_on(async {
         let raw = Raw::new(b.peers.local_address());
         let mut calls = raw.calls().await.unwrap();
-        let refused = calls.tell(letter(2, "raw", 1)).await.unwrap_err();
+        let refused = calls.tell(letter(VERSION + 1, "raw", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
-        assert!(refused.message().contains("version 2"), "{refused}");
+        let version = format!("version {}", VERSION + 1);
+        assert!(refused.message().contains(&version), "{refused}");
         let refused = calls.tell(letter(VERSION, "No Name", 1)).await.unwrap_err();
         assert_eq!(refused.code(), Code::InvalidArgument);
         calls.tell(letter(VERSION, "raw", 1)).await.unwrap();
