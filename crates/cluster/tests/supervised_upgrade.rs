@@ -73,15 +73,14 @@ fn settle(node: &Supervised, what: &str) -> Option<u32> {
         [one, other] => {
             let pair = [(one, other), (other, one)].into_iter();
             let mut pair = pair.filter(|(first, second)| children(*first) == [*second]);
-            pair.next().map(Some)
+            let (supervisor, daemon) = pair.next()?;
+            // A daemon that was just killed is there for a moment more.
+            let serving = client_at(&node.node.socket).stats().ok()?.node.pid;
+            (serving == daemon).then_some(Some(supervisor))
         }
         _ => None,
     });
-    let (supervisor, daemon) =
-        pair.unwrap_or_else(|| panic!("{what}: {:?} are left", runs_at(&node.node.socket)))?;
-    let client = client_at(&node.node.socket);
-    assert_eq!(client.stats().unwrap().node.pid, daemon, "{what}");
-    Some(supervisor)
+    pair.unwrap_or_else(|| panic!("{what}: {:?} are left", runs_at(&node.node.socket)))
 }
 
 /// Moments of the kill, from the start of the new node on: it serves after some 15 ms. All of them
