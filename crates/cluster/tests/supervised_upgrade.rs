@@ -104,11 +104,16 @@ fn whoever_is_killed_during_an_upgrade_one_pair_goes_on_with_everything() {
             let (old, daemon) = (node.supervisor(), node.daemon());
             let mut new = follow(&node);
             std::thread::sleep(Duration::from_micros(delay_us));
-            match victim {
-                "old supervisor" => kill(old),
-                "old daemon" => kill(daemon),
-                "new supervisor" => kill(new.id()),
-                _ => children(new.id()).into_iter().for_each(kill),
+            let victims = match victim {
+                "old supervisor" => vec![old],
+                "old daemon" => vec![daemon],
+                "new supervisor" => vec![new.id()],
+                _ => children(new.id()),
+            };
+            for pid in victims {
+                kill(pid);
+                // One that is about to end may serve for a moment more.
+                wait_for("its end", || (!is_there(pid)).then_some(())).unwrap();
             }
             // The supervisor of the pair that ends is waited for, so that it is gone.
             wait_for("an end", || {
