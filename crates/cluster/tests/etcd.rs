@@ -80,7 +80,7 @@ fn three_nodes_find_each_other_by_etcd_alone_and_are_one_store() {
     // One that goes in good order is gone at once, long before any lease is over.
     clients[2].shut_down_node().unwrap();
     assert!(nodes.daemons[2].wait_end().success());
-    wait_for(&clients[0], |roster| roster.find("c").unwrap().reach == Reach::Lost);
+    wait_for(&clients[0], |roster| roster.find("c").unwrap().reach == Reach::Left);
     put(&clients[1], "without c");
     assert_there(&clients[0], "without c");
 }

@@ -91,7 +91,9 @@ fn other_versions_and_requests_before_hello_are_refused_with_words() {
             namespace: String::new(),
             node: String::new(),
         };
-        assert!(matches!(raw.ask(RequestBody::Hello(hello)), Err(WireError::Denied(_))));
+        // Of one process the daemon thinks that it has not heard of the end of its last connection.
+        let told = raw.ask(RequestBody::Hello(hello));
+        assert!(matches!(told, Err(WireError::Denied(_) | WireError::NoSeat { .. })), "{told:?}");
     }
     assert_serves(&daemon);
 }
