@@ -517,7 +517,8 @@ impl NodeState {
             return;
         }
         let stranded = self.sync.waits.iter();
-        let stranded = stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && wait.refusal.is_none());
+        let stranded =
+            stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && wait.refusal.is_none());
         let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
         for number in stranded {
             self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
@@ -540,7 +541,7 @@ impl NodeState {
         }
         self.sync.table.forget(|waiter| waiter.node != own);
         self.sync.table.forget_flags();
-        self.sync.moves = Moves::default();
+        self.sync.moves.clear();
         self.sync.ended_elsewhere.clear();
         let why = format!("the others went on without node {own}");
         self.break_for(|party| party.node != own, &why, now_ms, out);

@@ -1,11 +1,13 @@
 //! How flags and members of barriers come to the node that keeps them by a new view.
 //!
 //! **Change of the view.** What a node kept and another one keeps by the view is set aside for that
-//! one, which asks every member for it, page by page, and answers for no name before each of them has
-//! said that there is nothing more. A member says so only in the same epoch, and a page is dropped
+//! one, which asks the other members for it, page by page, and answers for no name before each of them
+//! has said that there is nothing more. A member says so only in the same epoch, and a page is dropped
 //! only when the next one is asked for. So when a node answers, nobody else holds anything of its
 //! names, nor does anybody answer for them: a member that has not installed the view has said nothing
-//! yet, and one that the view excludes has lost the lease. What that one kept is lost.
+//! yet, and one that the view excludes has lost the lease. What that one kept is lost. A member that
+//! is new in this very view has kept nothing, and is not asked; after views that this node missed, all
+//! are.
 //!
 //! **Leaving.** A node that leaves sends what it keeps to those that will keep it, which hold it until
 //! the view without that node, and then set it aside as if it had been their own.
@@ -20,7 +22,7 @@ use super::table::{Kept, NAMES_MAX, Outcomes, Party};
 use super::{NodeState, Question, SyncAsk, SyncQuestion};
 use crate::protocol::cluster::{Answer, Asked};
 use crate::protocol::convert::limit;
-use crate::protocol::membership::{Epoch, View};
+use crate::protocol::membership::{Epoch, Incarnation, Member, View};
 use crate::protocol::rights::Rights;
 use crate::protocol::{Action, SessionId};
 
@@ -42,11 +44,25 @@ struct Source {
     again_at_ms: Option<u64>,
 }
 
+/// Faults that the tests must notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mutant {
+    /// It answers before all has come.
+    AnswersAtOnce,
+    /// It answers for flags without the lease.
+    NeedsNoLease,
+    /// It says what it kept in whichever epoch it is.
+    HandsOverInAnyEpoch,
+}
+
 /// What is on its way between nodes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
     /// Of the view by which names are kept; `None`: this node is in none.
     epoch: Option<Epoch>,
+    /// The members of that view, each with its life.
+    members: BTreeSet<(String, Incarnation)>,
     sources: BTreeMap<String, Source>,
     /// By the node that keeps it now, and by name.
     set_aside: BTreeMap<String, BTreeMap<String, Kept>>,
@@ -54,10 +70,40 @@ pub(super) struct Moves {
     inherited: BTreeMap<String, (String, Kept)>,
     /// What this node, which leaves, has sent. It changes no more.
     sent: BTreeMap<String, Kept>,
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
 }
 
 impl Moves {
+    /// This life is over, and all that belongs to it.
+    pub(super) fn clear(&mut self) {
+        self.epoch = None;
+        self.members.clear();
+        self.sources.clear();
+        self.set_aside.clear();
+        self.inherited.clear();
+        self.sent.clear();
+    }
+
+    /// Begins an epoch: what the members kept has not come.
+    fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
+        let life = |member: &Member| (member.name.to_string(), member.incarnation);
+        let members: BTreeSet<_> = view.members.iter().map(life).collect();
+        let is_next = self.epoch.is_some_and(|epoch| epoch.next() == view.epoch);
+        let is_source =
+            |one: &&(String, Incarnation)| one.0 != own && (!is_next || self.members.contains(one));
+        let source = || Source { after: None, again_at_ms: Some(now_ms) };
+        let sources = members.iter().filter(is_source);
+        self.sources = sources.map(|(name, _)| (name.clone(), source())).collect();
+        self.epoch = Some(view.epoch);
+        self.members = members;
+    }
+
     fn check_epoch(&self, epoch: Epoch) -> Result<(), String> {
+        #[cfg(test)]
+        if self.mutant == Some(Mutant::HandsOverInAnyEpoch) {
+            return Ok(());
+        }
         match self.epoch {
             Some(own) if own == epoch => Ok(()),
             Some(own) => Err(format!("the view here is of epoch {}, not {}", own.0, epoch.0)),
@@ -101,8 +147,15 @@ impl NodeState {
         self.check_stays()?;
         // Another view may give the flags to another node. A barrier is passed by as many as it is
         // of, wherever they meet.
-        if !matches!(ask, SyncAsk::Arrive { .. }) && !self.may_keep_flags() {
+        let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
+        #[cfg(test)]
+        let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(Mutant::NeedsNoLease);
+        if is_for_flags && !self.may_keep_flags() {
             return Err(format!("{:?} has no lease", self.own_name()));
+        }
+        #[cfg(test)]
+        if self.sync.moves.mutant == Some(Mutant::AnswersAtOnce) {
+            return Ok(());
         }
         match self.sync.moves.sources.keys().next() {
             Some(node) => Err(format!("{node:?} has not handed over what it kept")),
@@ -119,11 +172,9 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let own = self.own_name();
-        let others = view.members.iter().map(|member| member.name.to_string());
-        let source = |name| (name, Source { after: None, again_at_ms: Some(now_ms) });
         let moves = &mut self.sync.moves;
-        moves.epoch = Some(view.epoch);
-        moves.sources = others.filter(|name| *name != own).map(source).collect();
+        let was_in_none = moves.epoch.is_none();
+        moves.begin(view, &own, now_ms);
         let set_aside = std::mem::take(&mut moves.set_aside).into_values().flatten();
         let (inherited, sent) =
             (std::mem::take(&mut moves.inherited), std::mem::take(&mut moves.sent));
@@ -132,7 +183,10 @@ impl NodeState {
         for name in names {
             if self.registrar_name(&name) != own {
                 let kept = self.sync.table.move_away(&name, &mut outcomes);
-                self.bring(name, kept, now_ms, out);
+                // Outside of all views it kept barriers of its own clients, for itself.
+                if !was_in_none {
+                    self.bring(name, kept, now_ms, out);
+                }
             }
         }
         self.tell_outcomes(outcomes, now_ms, out);
@@ -215,7 +269,8 @@ impl NodeState {
         out: &mut Vec<Action>,
     ) {
         let moves = &mut self.sync.moves;
-        let Some(source) = moves.sources.get_mut(node).filter(|_| moves.epoch == Some(epoch)) else {
+        let Some(source) = moves.sources.get_mut(node).filter(|_| moves.epoch == Some(epoch))
+        else {
             return;
         };
         let Some(names) = names else {
