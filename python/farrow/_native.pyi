@@ -433,14 +433,16 @@ class Client:
         """Set flags, 64 of each name, after those of ``clear`` were cleared.
 
         They are kept in the private memory of one node, and all clear at first.  When nodes join,
-        come back, or leave in good order, they go where the name is kept then; with a node that is
-        killed, those it kept are lost.
+        come back, or leave in good order, another node may keep the flags, and answers once it
+        has them; until then the call waits, for five seconds at most.  If a node is killed or
+        excluded, the flags that it kept are lost.
 
         Returns:
             All flags of that name.
 
         Raises:
-            NodeLost: the node that keeps them is lost.
+            NodeLost: the node that keeps them is lost, or has not received them in time.
+            CutOff: this node keeps them, and has no lease or has not received them in time.
         """
     def wait_flags(self, name: str, bits: int, *, timeout: float = 60.0) -> int:
         """Wait until all flags of ``bits`` are set.  Nobody polls.
@@ -450,8 +452,9 @@ class Client:
 
         Raises:
             Timeout: they were not within ``timeout`` seconds.
-            NodeLost: the node that keeps them is lost.
-            CutOff: the other nodes went on without this client's while it waited.
+            NodeLost: the node that keeps them is lost, or has not received them in time.
+            CutOff: the other nodes went on without this client's while it waited, or this node
+                keeps the flags and has no lease or has not received them in time.
         """
     def list(
         self,

@@ -11,6 +11,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"reflect"
+	"sort"
 	"sync"
 	"time"
 
@@ -142,39 +144,47 @@ func nameModel(isEvicted bool) porcupine.Model {
 	}
 }
 
-// Flags, once they are known.
-type flagsState struct {
-	flags   uint64
-	isKnown bool
-}
+// All that flags may be, from the lowest.
+type flagsState []uint64
 
-func stepFlags(state flagsState, in input) (bool, flagsState) {
-	found := flagsState{in.Flags, true}
-	switch in.what {
-	case "Set":
-		if state.isKnown {
-			return state.flags&^in.Clear|in.Set == in.Flags, found
+func stepFlags(state flagsState, in input) flagsState {
+	values := map[uint64]bool{}
+	for _, before := range state {
+		after := before&^in.Clear | in.Set
+		switch in.what {
+		case "Set":
+			values[after] = after == in.Flags
+		case "MaySet":
+			values[after] = true
+		case "Met":
+			values[before] = before == in.Flags && before&in.Mask == in.Mask
+		case "NotMet":
+			values[before] = before&in.Mask != in.Mask
+		case "MayLose":
+			values[before], values[0] = true, true
+		default:
+			panic("unknown operation " + in.what)
 		}
-		return in.Flags&in.Set == in.Set && in.Flags&in.Clear&^in.Set == 0, found
-	case "MaySet":
-		return true, flagsState{state.flags&^in.Clear | in.Set, state.isKnown}
-	case "Met":
-		return (!state.isKnown || state == found) && in.Flags&in.Mask == in.Mask, found
-	case "NotMet":
-		return !state.isKnown || state.flags&in.Mask != in.Mask, state
 	}
-	panic("unknown operation " + in.what)
+	var next flagsState
+	for value, isPossible := range values {
+		if isPossible {
+			next = append(next, value)
+		}
+	}
+	sort.Slice(next, func(i, j int) bool { return next[i] < next[j] })
+	return next
 }
 
 func flagsModel() porcupine.Model {
 	return porcupine.Model{
-		Init: func() interface{} { return flagsState{} },
+		Init: func() interface{} { return flagsState{0} },
 		Step: func(state, in, _ interface{}) (bool, interface{}) {
-			isValid, next := stepFlags(state.(flagsState), in.(input))
-			if !next.isKnown {
-				next.flags = 0
-			}
-			return isValid, next
+			next := stepFlags(state.(flagsState), in.(input))
+			return len(next) > 0, next
+		},
+		Equal: func(one, other interface{}) bool {
+			return reflect.DeepEqual(one, other)
 		},
 	}
 }

@@ -22,12 +22,14 @@ impl Client {
         self.sync(name, SyncAsk::Arrive { parties, timeout_ms }, timeout).map(drop)
     }
 
-    /// Sets flags of this name, after it cleared others: one step for all that wait. Flags exist
-    /// while the node that keeps them does; all are clear at first. Returns all flags.
+    /// Sets flags of this name, after it cleared others: one step for all that wait. All are clear
+    /// at first. Another node may keep them when nodes join or leave, and answers once it has them;
+    /// the flags of a node that is killed or excluded are lost. Returns all flags.
     ///
     /// # Errors
     ///
-    /// [`Error::NodeLost`].
+    /// [`Error::NodeLost`] when the node that keeps them is lost or has not received them in time;
+    /// [`Error::CutOff`] when it is this node, which has not received them or has no lease.
     pub fn set_flags(&self, name: &str, set: u64, clear: u64) -> Result<u64, Error> {
         let (value, _) = self.sync(name, SyncAsk::SetFlags { set, clear }, Duration::ZERO)?;
         Ok(value)
@@ -37,7 +39,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`], [`Error::NodeLost`].
+    /// [`Error::Timeout`]; [`Error::NodeLost`] and [`Error::CutOff`] as [`Self::set_flags`].
     pub fn wait_flags(&self, name: &str, mask: u64, timeout: Duration) -> Result<u64, Error> {
         let timeout_ms = millis(timeout).min(WAIT_MS_MAX);
         match self.sync(name, SyncAsk::WaitFlags { mask, timeout_ms }, timeout)? {

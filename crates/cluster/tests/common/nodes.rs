@@ -73,6 +73,19 @@ impl Nodes {
         (nodes, dir)
     }
 
+    /// One more node, of another name each time, which is none of [`Self::daemons`].
+    pub fn visitor(&self, more: &[&str]) -> Daemon {
+        let port = super::free_ports(1)[0];
+        let (name, address) = (format!("visitor-{port}"), format!("127.0.0.1:{port}"));
+        let mut words = vec!["--plaintext", "--no-prepare", "--name", &name, "--listen", &address];
+        for daemon in &self.daemons {
+            let at = daemon.arguments.iter().position(|word| word == "--listen").unwrap();
+            words.extend(["--join", &daemon.arguments[at + 1]]);
+        }
+        words.extend(more);
+        Daemon::start("16MiB", &words)
+    }
+
     pub fn client(&self, number: usize) -> Client {
         self.daemons[number].client()
     }

@@ -139,3 +139,22 @@ fn a_name_that_is_taken_by_nobody_is_found() {
     assert_eq!(judgement.not_count, 1);
     assert!(judgement.not[0].contains("Taken"), "{:?}", judgement.not);
 }
+
+fn flags_judged(values: &[(u64, u64, u64)], losses: &[(i64, i64)]) -> Judgement {
+    let call = |(set, clear, flags): &(u64, u64, u64)| {
+        let call = Call::SetFlags { name: "f".to_owned(), set: *set, clear: *clear };
+        (call, Some(Outcome::Flags(*flags)))
+    };
+    judge_all(&Partitions::of(&history(values.iter().map(call).collect()), losses), false)
+}
+
+/// Flags may be lost while a node is, and do not come back.
+#[test]
+fn flags_that_are_lost_do_not_come_back() {
+    let values = [(29, 0, 29), (64, 2, 64), (1, 64, 1)];
+    assert_eq!(flags_judged(&values, &[(7, 12)]).not_count, 0);
+    assert_eq!(flags_judged(&values, &[(16, 18)]).not_count, 1, "not at that time");
+    assert_eq!(flags_judged(&values, &[]).not_count, 1);
+    let back = [(29, 0, 29), (64, 2, 64), (0, 2, 93)];
+    assert_eq!(flags_judged(&back, &[(7, 12)]).not_count, 1, "they were not lost");
+}

@@ -25,8 +25,8 @@ pub struct Run {
     clients: Vec<(usize, Clients)>,
     started: u64,
     pub faults: u64,
-    /// From when to when each of them was that nodes saw: then other nodes may keep flags.
-    pub moves: Vec<(i64, i64)>,
+    /// From when to when each of them was that may have cost a node what it kept for others.
+    pub losses: Vec<(i64, i64)>,
 }
 
 impl Run {
@@ -41,7 +41,7 @@ impl Run {
             clients: Vec::new(),
             started: 0,
             faults: 0,
-            moves: Vec::new(),
+            losses: Vec::new(),
         };
         let count = run.ground.count();
         (0..count * PER_NODE).for_each(|number| run.start_clients(number % count));
@@ -76,12 +76,25 @@ impl Run {
         self.faults += 1;
         let what = match (self.ground.has_links(), self.dice.roll(4)) {
             (_, 0) => return self.fault_of_clients(),
+            (false, 1) => return self.visit(),
             (true, 1) => self.fault_of_links(),
             _ => self.fault_of_nodes(),
         };
         self.ground.nodes().settle(self.ground.count());
-        self.moves.push((begin_ns, now_ns()));
+        self.losses.push((begin_ns, now_ns()));
         what
+    }
+
+    /// No fault: another node comes, keeps what is its part, and goes in good order. Nothing is lost.
+    fn visit(&mut self) -> String {
+        let count = self.ground.count();
+        let mut visitor = self.ground.nodes().visitor(&["--lease-ms", &LEASE_MS.to_string()]);
+        self.ground.nodes().settle(count + 1);
+        self.sleep(LEASE_MS / 2, 2 * LEASE_MS);
+        signal(visitor.pid(), Signal::TERM);
+        assert!(visitor.wait_end().success());
+        self.ground.nodes().settle(count);
+        "a node comes and goes".to_owned()
     }
 
     fn fault_of_clients(&mut self) -> String {
@@ -167,7 +180,7 @@ impl Run {
         self.ground.heal();
         self.clients.drain(..).for_each(|(_, clients)| clients.end());
         self.ground.terminate();
-        (self.faults, self.moves)
+        (self.faults, self.losses)
     }
 }
 

@@ -94,8 +94,8 @@ impl Plan {
                 println!("{name}, {seconds:>6} s: {}", run.fault());
             }
         }
-        let (faults, moves) = run.finish();
-        let parts = Partitions::of(&record::read(folder.path()), &moves);
+        let (faults, losses) = run.finish();
+        let parts = Partitions::of(&record::read(folder.path()), &losses);
         println!("{name}: {faults} faults; {:#?}", parts.counts);
         parts
     }

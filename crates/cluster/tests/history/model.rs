@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use serde::Serialize;
@@ -90,7 +91,7 @@ impl Operation for NameOp {
 
 impl Operation for FlagsOp {
     fn may_change(&self) -> bool {
-        matches!(self, Self::Set { .. } | Self::MaySet { .. })
+        matches!(self, Self::Set { .. } | Self::MaySet { .. } | Self::MayLose)
     }
 }
 
@@ -200,7 +201,7 @@ fn step(op: &NameOp, state: NameState) -> Option<NameState> {
     is_possible.then_some(next)
 }
 
-/// An operation on flags of one name, in a time in which one node keeps them.
+/// An operation on flags of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub enum FlagsOp {
     /// They were changed, and were this then.
@@ -211,39 +212,41 @@ pub enum FlagsOp {
     Met { mask: u64, flags: u64 },
     /// Not all of a mask were set.
     NotMet { mask: u64 },
+    /// Perhaps they were lost with the node that kept them: all are clear.
+    MayLose,
 }
 
-/// Flags; `None`: nobody knows what was set before this time.
+/// Flags: all that they may be. Clear at first.
 #[derive(Debug)]
 pub struct Flags;
 
 impl Specification for Flags {
-    type State = Option<u64>;
+    type State = BTreeSet<u64>;
     type Operation = FlagsOp;
 
     fn init() -> Self::State {
-        None
+        BTreeSet::from([0])
     }
 
-    fn apply(op: &FlagsOp, state: &Option<u64>) -> (bool, Option<u64>) {
-        let (is_possible, next) = match *op {
+    fn apply(op: &FlagsOp, state: &BTreeSet<u64>) -> (bool, BTreeSet<u64>) {
+        let values = state.iter().copied();
+        let next: BTreeSet<u64> = match *op {
             FlagsOp::Set { set, clear, flags } => {
-                let is_right = match state {
-                    Some(before) => (before & !clear) | set == flags,
-                    None => flags & set == set && flags & clear & !set == 0,
-                };
-                (is_right, Some(flags))
+                let changed = values.map(|before| (before & !clear) | set);
+                changed.filter(|after| *after == flags).collect()
             }
-            FlagsOp::MaySet { set, clear } => (true, state.map(|before| (before & !clear) | set)),
+            FlagsOp::MaySet { set, clear } => {
+                values.map(|before| (before & !clear) | set).collect()
+            }
             FlagsOp::Met { mask, flags } => {
-                let is_right = state.is_none_or(|before| before == flags) && flags & mask == mask;
-                (is_right, Some(flags))
+                values.filter(|value| *value == flags && flags & mask == mask).collect()
             }
-            FlagsOp::NotMet { mask } => (state.is_none_or(|before| before & mask != mask), *state),
+            FlagsOp::NotMet { mask } => values.filter(|value| value & mask != mask).collect(),
+            FlagsOp::MayLose => values.chain([0]).collect(),
         };
-        match may_step() && is_possible {
+        match may_step() && !next.is_empty() {
             true => (true, next),
-            false => (false, *state),
+            false => (false, state.clone()),
         }
     }
 }

@@ -14,8 +14,8 @@ pub const NEVER: i64 = i64::MAX;
 /// The end of [`NameOp::Close`].
 pub const CLOSE_NS: i64 = NEVER - 1;
 
-/// When all nodes have one view again, what is on its way to a new keeper comes after so long at most.
-const MOVE_NS: i64 = 1_000_000_000;
+/// A node is excluded no more often than this in one of the faults, and then its flags are lost.
+const LOSSES_MAX: usize = 3;
 
 /// A name that was reserved for what then had no room is given back by a message without an answer.
 const GIVEN_BACK_NS: i64 = 1_000_000_000;
@@ -104,10 +104,9 @@ impl Versions {
 type Puts = BTreeMap<String, Vec<(i64, i64)>>;
 
 impl Partitions {
-    /// `moves`: the times in which other nodes may have come to keep flags. What was set goes over to
-    /// them, but not in one step, and what a killed keeper kept is lost: so flags are judged in the
-    /// times between.
-    pub fn of(all: &[Recorded], moves: &[(i64, i64)]) -> Self {
+    /// `losses`: the times in which a node may have been killed or excluded. What it kept is lost, and
+    /// which flags these are no client knows: so all flags may be lost then, and at no other time.
+    pub fn of(all: &[Recorded], losses: &[(i64, i64)]) -> Self {
         let mut parts = Self::default();
         let versions = Versions::of(all, &mut parts.wrong);
         let mut puts = Puts::new();
@@ -118,7 +117,7 @@ impl Partitions {
         parts.note_flights(&puts);
         parts.end_what_was_seen();
         parts.names.values_mut().for_each(close);
-        parts.flags = between(&parts.flags, moves);
+        parts.flags.values_mut().for_each(|ops| add_losses(ops, losses));
         parts
     }
 
@@ -225,9 +224,11 @@ impl Partitions {
                 let (set, clear) = (*set, *clear);
                 let op = match outcome {
                     Some(Outcome::Flags(flags)) => FlagsOp::Set { set, clear, flags: *flags },
-                    None => FlagsOp::MaySet { set, clear },
+                    // A node that the others went on without does not know either.
+                    None | Some(Outcome::Refused(_)) => FlagsOp::MaySet { set, clear },
                     Some(_) => return,
                 };
+                let end_ns = if matches!(op, FlagsOp::MaySet { .. }) { NEVER } else { end_ns };
                 self.flag(name, Timed { begin_ns, end_ns, op });
             }
             (Call::WaitFlags { name, mask }, outcome) => {
@@ -345,26 +346,14 @@ fn close(ops: &mut Vec<Timed<NameOp>>) {
     ops.push(Timed { begin_ns, end_ns: CLOSE_NS, op: NameOp::Close });
 }
 
-/// Flags in the times between moves, each time by itself. What may be carried out late stays.
-fn between(
-    flags: &BTreeMap<String, Vec<Timed<FlagsOp>>>,
-    moves: &[(i64, i64)],
-) -> BTreeMap<String, Vec<Timed<FlagsOp>>> {
-    let ends = moves.iter().map(|(begin, _)| *begin - 1).chain([CLOSE_NS]);
-    let begins = [i64::MIN].into_iter().chain(moves.iter().map(|(_, end)| *end + MOVE_NS));
-    let times: Vec<(i64, i64)> = begins.zip(ends).collect();
-    let mut parts = BTreeMap::new();
-    for (name, ops) in flags {
-        for (number, (begin, end)) in times.iter().enumerate() {
-            let is_in = |one: &&Timed<FlagsOp>| match one.end_ns {
-                NEVER => one.begin_ns <= *end,
-                late => one.begin_ns >= *begin && late <= *end,
-            };
-            let some: Vec<_> = ops.iter().filter(is_in).cloned().collect();
-            if some.iter().any(|one| one.end_ns != NEVER) {
-                parts.insert(format!("{name} {number}"), some);
-            }
-        }
+/// Adds the losses of the time in which flags were used.
+fn add_losses(ops: &mut Vec<Timed<FlagsOp>>, losses: &[(i64, i64)]) {
+    let begin = ops.iter().map(|one| one.begin_ns).min().unwrap_or(NEVER);
+    let ends = ops.iter().map(|one| if one.end_ns == NEVER { one.begin_ns } else { one.end_ns });
+    let end = ends.max().unwrap_or(begin);
+    let in_use = losses.iter().filter(|loss| loss.0 <= end && loss.1 >= begin);
+    for (begin_ns, end_ns) in in_use.copied() {
+        let loss = Timed { begin_ns, end_ns, op: FlagsOp::MayLose };
+        ops.extend(std::iter::repeat_n(loss, LOSSES_MAX));
     }
-    parts
 }

@@ -29,7 +29,7 @@ pub use offer::{Offer, Way};
 pub use questions::{Answer, Question};
 
 use super::membership::{
-    Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
+    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
 };
 use super::naming::{self, Naming};
 use super::node::NodeState;
@@ -194,6 +194,13 @@ pub(in crate::protocol) enum Asked {
     Family(ClientSlot),
     /// A barrier or flags of a client.
     Sync(u64),
+    /// What a member kept that this node keeps by the view of an epoch.
+    HandOver {
+        /// Which node.
+        node: String,
+        /// Which epoch.
+        epoch: Epoch,
+    },
     /// What a client of another machine left in its caches.
     Clean(ClientSlot),
     /// Names that clients wait for.
@@ -383,12 +390,13 @@ impl NodeState {
             _ => None,
         });
         let mut under_way = asked.chain(cluster.untold.iter().map(|one| &one.what.1));
-        !under_way.any(|question| {
+        let is_under_way = under_way.any(|question| {
             matches!(
                 question,
                 Question::Sync(SyncQuestion::Kept { .. } | SyncQuestion::Told { .. })
             )
-        })
+        });
+        !is_under_way && self.has_nothing_set_aside()
     }
 
     /// Whether nobody has to be told that this node goes.
@@ -514,6 +522,18 @@ impl NodeState {
         self.ask_node_within(node, question, about, timeout_ms, out)
     }
 
+    /// As [`Self::ask_node`], and no answer within a lease is none.
+    pub(in crate::protocol) fn ask_within_lease(
+        &mut self,
+        node: &str,
+        question: &Question,
+        about: Asked,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let lease_ms = self.cluster.as_ref().map_or(0, |cluster| cluster.options.lease_ms);
+        self.ask_node_within(node, question, about, lease_ms, out)
+    }
+
     /// As [`Self::ask_node`], with a time for the answer.
     fn ask_node_within(
         &mut self,
@@ -587,9 +607,15 @@ impl NodeState {
                 self.lookup_answered(lookup, &node, answer, out);
             }
             (Asked::Sync(number), Err(_)) => self.sync_unanswered(number, now_ms),
-            (Asked::Sync(number), Ok(Answer::No(_))) => self.sync_refused(number, now_ms),
+            (Asked::Sync(number), Ok(Answer::No(why))) => self.sync_refused(number, why, now_ms),
+            (Asked::HandOver { node, epoch }, Ok(Answer::HandedOver(names))) => {
+                self.handed_over((&node, epoch), Some(names), now_ms, out);
+            }
+            (Asked::HandOver { node, epoch }, _) => {
+                self.handed_over((&node, epoch), None, now_ms, out);
+            }
             (Asked::Told { node, question, until_ms }, Err(_) | Ok(Answer::No(_)))
-                if now_ms < until_ms =>
+                if now_ms < until_ms && !self.is_of_old_epoch(&question) =>
             {
                 cluster_again(&mut self.cluster, (node, question, until_ms), now_ms);
             }
@@ -634,7 +660,7 @@ impl NodeState {
                 Some(Answer::Done)
             }
             Question::Sync(question) => Some(match self.sync_asked(from, question, now_ms, out) {
-                Ok(()) => Answer::Done,
+                Ok(answer) => answer,
                 Err(reason) => Answer::No(reason),
             }),
             Question::Watch { pid, start_time } => {
@@ -687,6 +713,9 @@ impl NodeState {
         let (due, later) = untold.into_iter().partition(|one: &Untold| one.at_ms <= now_ms);
         cluster.untold = later;
         for Untold { what: (node, question, until_ms), .. } in due {
+            if self.is_of_old_epoch(&question) {
+                continue;
+            }
             let about = Asked::Told { node: node.clone(), question: question.clone(), until_ms };
             self.ask_node(&node, &question, about, out);
         }
@@ -704,11 +733,19 @@ impl NodeState {
         member.map_or_else(|| self.own_name(), |member| member.name.to_string())
     }
 
-    /// The same once this node has left; `None` if it is alone.
-    pub(in crate::protocol) fn registrar_without_own(&self, full: &str) -> Option<String> {
-        let cluster = self.cluster.as_ref()?;
-        let mut view = cluster.membership.view()?.clone();
-        view.members.retain(|member| member.name != cluster.options.name);
+    /// Whether no other node can keep flags of the names that this one keeps.
+    pub(in crate::protocol) fn may_keep_flags(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.has_lease)
+    }
+
+    /// The same once these nodes have left; `None` if there are no others.
+    pub(in crate::protocol) fn registrar_without(
+        &self,
+        nodes: &[&str],
+        full: &str,
+    ) -> Option<String> {
+        let mut view = self.cluster.as_ref()?.membership.view()?.clone();
+        view.members.retain(|member| !nodes.contains(&member.name.as_str()));
         let member = view.member(naming::registrar_of(&view, full)?);
         member.map(|member| member.name.to_string())
     }

@@ -185,7 +185,7 @@ impl NodeState {
         cluster.naming.view_installed(&view, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
         self.sync_without(&lost, now_ms, out);
-        self.sync_view(&lost, now_ms, out);
+        self.sync_view(&view, &lost, now_ms, out);
         self.await_everywhere(out);
         self.tell_roster();
     }

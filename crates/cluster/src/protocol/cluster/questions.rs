@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::naming;
-use crate::protocol::sync::SyncQuestion;
+use crate::protocol::sync::{Kept, SyncQuestion};
 use crate::wire::WireSpan;
 
 /// Most names in one question.
@@ -69,4 +69,6 @@ pub enum Answer {
     No(String),
     /// To `Has`: for each name whether an object has it.
     Has(Vec<bool>),
+    /// To `SyncQuestion::HandOver`: names, in full, and what was kept under them. None: that is all.
+    HandedOver(Vec<(String, Kept)>),
 }

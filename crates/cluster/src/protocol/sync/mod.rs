@@ -1,26 +1,31 @@
 //! Barriers and flags of clients, on any node. Each name is kept by one node, the same for all that
 //! have the same view; where it is not this one, requests go there and outcomes come back. A node
-//! that does not keep a name, by its own view, takes no request for it. When a view gives a name to
-//! another node, flags and members of barriers go there, and who waits asks there. A node that leaves
-//! in good order hands over before it goes, and takes no more requests.
+//! that does not keep a name, by its own view, takes no request for it, nor does one that has no lease
+//! take one for flags. When a view gives a name to another node, flags and members of barriers go
+//! there before it answers for the name (see [`moves`]), and who waits asks there.
 
+mod moves;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
 use serde::{Deserialize, Serialize};
 
+use moves::Moves;
 pub use table::{Kept, PARTIES_MAX, Party, Told, Waiter};
-use table::{NAMES_MAX, Outcomes, SyncTable};
+use table::{Outcomes, SyncTable};
 
 use super::admission::answer_to;
 use super::convert::limit;
 use super::grants::namespace_in;
+use super::membership::Epoch;
 use super::node::NodeState;
 use super::rights::Rights;
 use super::{Action, SessionId};
-use crate::protocol::cluster::{Asked, Question};
+use crate::protocol::cluster::{Answer, Asked, Question};
 use crate::wire::{ReplyBody, WAIT_MS_MAX, WireError};
 
 /// Most waits of one client.
@@ -123,7 +128,7 @@ pub enum SyncQuestion {
         /// Names the request there.
         number: u64,
     },
-    /// What the asking node kept: the asked one keeps it by the view, or by the next one.
+    /// What the asking node kept, which leaves: the asked one keeps it by the view without it.
     Kept {
         /// Told again, it has the same one.
         number: u64,
@@ -131,12 +136,21 @@ pub enum SyncQuestion {
         name: String,
         /// What.
         kept: Kept,
+        /// Of the view of the asking node: in another one it counts for nothing.
+        epoch: Epoch,
     },
     /// A client of the asking node cancelled a request. As if it had never come: a barrier is
     /// not broken by it.
     Withdrawn {
         /// Names the request there.
         number: u64,
+    },
+    /// What did the asked node keep that the asking one keeps by the view of this epoch?
+    HandOver {
+        /// Of the view of the asking node: in another one there is no answer.
+        epoch: Epoch,
+        /// Of the names behind this one. All up to it came.
+        after: Option<String>,
     },
 }
 
@@ -152,8 +166,9 @@ struct Wait {
     deadline_ms: u64,
     /// It did not answer, and is asked again then.
     again_at_ms: Option<u64>,
-    /// It said that it does not hold this request, so nothing is lost if it goes.
-    is_free: bool,
+    /// Why it did not take this request, if it said so: then nothing is lost if it goes, and another
+    /// node may be asked.
+    refusal: Option<String>,
 }
 
 /// What a node keeps for others, and what its own clients wait for.
@@ -168,8 +183,7 @@ pub(super) struct Sync {
     ended: Vec<SessionId>,
     /// Clients of other nodes that ended lately: a barrier that moves may still have them as members.
     ended_elsewhere: VecDeque<(String, u64)>,
-    /// What other nodes keep until they are gone, and then perhaps this one.
-    inherited: BTreeMap<String, (String, Kept)>,
+    moves: Moves,
     /// Everything was handed over, for this node leaves.
     is_leaving: bool,
 }
@@ -208,20 +222,21 @@ impl NodeState {
         let pid = state.peer.pid;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
         let keeper = self.registrar_name(&name);
-        let (again_at_ms, is_free) = (None, false);
-        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, is_free };
+        let (again_at_ms, refusal) = (None, None);
+        let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, refusal };
         let number = self.sync.add(wait);
         self.ask_keeper(number, now_ms, out);
         Ok(())
     }
 
-    /// Asks again, the node that keeps the name of a wait by the view as it is now.
+    /// Asks again, the node that keeps the name of a wait by the view as it is now; as long as the one
+    /// that was asked may have done what was asked, that one.
     fn ask_again_for(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
         let keeper = self.registrar_name(&wait.name);
-        let number = if keeper == wait.keeper {
+        let number = if keeper == wait.keeper || wait.refusal.is_none() {
             self.sync.waits.insert(number, wait);
             number
         } else {
@@ -235,7 +250,7 @@ impl NodeState {
         let Some(wait) = self.sync.waits.get_mut(&number) else {
             return;
         };
-        (wait.again_at_ms, wait.is_free) = (None, false);
+        (wait.again_at_ms, wait.refusal) = (None, None);
         let (client, pid) = (wait.session.0, wait.pid);
         let left_ms = wait.deadline_ms.saturating_sub(GRACE_MS).saturating_sub(now_ms);
         let (name, ask, session) = (wait.name.clone(), wait.ask.within(left_ms), wait.session);
@@ -244,10 +259,10 @@ impl NodeState {
             self.sync.parties.insert(session);
         }
         let own = self.own_name();
-        if keeper == own && self.sync.is_leaving {
-            return self.sync_refused(number, now_ms);
-        }
         if keeper == own {
+            if let Err(reason) = self.check_answers(&ask) {
+                return self.sync_refused(number, reason, now_ms);
+            }
             return self.do_sync(&own, &name, &ask, (number, client, pid), now_ms, out);
         }
         let question = Question::Sync(SyncQuestion::Ask { name, ask, number, client, pid });
@@ -267,9 +282,9 @@ impl NodeState {
 
     /// The node that keeps a name, as it was thought, does not take the request: it is asked again,
     /// or whoever keeps the name by then.
-    pub(super) fn sync_refused(&mut self, number: u64, now_ms: u64) {
+    pub(super) fn sync_refused(&mut self, number: u64, reason: String, now_ms: u64) {
         if let Some(wait) = self.sync.waits.get_mut(&number) {
-            wait.is_free = true;
+            wait.refusal = Some(reason);
         }
         self.sync_unanswered(number, now_ms);
     }
@@ -334,8 +349,9 @@ impl NodeState {
         let body = match told {
             Told::Moved => {
                 // A new number: should the name come back to that node, this one is known there.
+                let reason = format!("{:?} keeps the name no more", wait.keeper);
                 let number = self.sync.add(wait);
-                return self.sync_refused(number, now_ms);
+                return self.sync_refused(number, reason, now_ms);
             }
             Told::Released => Ok(ReplyBody::Done),
             Told::Flags { value, is_met } => Ok(ReplyBody::Flags { value, is_met }),
@@ -399,22 +415,25 @@ impl NodeState {
     ///
     /// # Errors
     ///
-    /// Another node keeps that name, by the view of this one: so the other's view, or this one's, is
-    /// about to change.
+    /// This node does not take it, by its view or for now.
     pub(super) fn sync_asked(
         &mut self,
         from: &str,
         question: SyncQuestion,
         now_ms: u64,
         out: &mut Vec<Action>,
-    ) -> Result<(), String> {
+    ) -> Result<Answer, String> {
         match question {
             SyncQuestion::Ask { name, ask, number, client, pid } => {
+                if self.sync.table.has_come(from, number) {
+                    // What becomes of it is told until it is heard, also by a node that keeps the
+                    // name no more: a refusal would have it done twice.
+                    return Ok(Answer::Done);
+                }
                 self.check_kept(&name)?;
-                self.check_stays()?;
-                if !self.sync.table.is_new(from, number) {
-                    // It was asked before, and what becomes of it is told until it is heard.
-                } else if !self.may(from, ask.right(), &name) {
+                self.check_answers(&ask)?;
+                self.sync.table.is_new(from, number);
+                if !self.may(from, ask.right(), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
                     self.tell_outcomes(vec![(waiter, Told::NotGranted)], now_ms, out);
                 } else if name.len() <= NAME_BYTES_MAX as usize {
@@ -447,90 +466,14 @@ impl NodeState {
                 self.sync.table.is_new(from, number);
                 self.sync.table.withdraw(&Waiter { node: from.to_owned(), number });
             }
-            SyncQuestion::Kept { number, name, kept } => {
-                self.check_stays()?;
-                let keeper = self.registrar_name(&name);
-                if keeper != from {
-                    self.check_kept(&name)?;
-                }
-                let is_good =
-                    name.len() <= NAME_BYTES_MAX as usize && self.may(from, Rights::WRITE, &name);
-                if keeper == from {
-                    let inherited = &mut self.sync.inherited;
-                    limit("names that other nodes hand over", inherited.len() + 1, NAMES_MAX)
-                        .map_err(|error| error.to_string())?;
-                    if is_good && self.sync.table.is_new(from, number) {
-                        inherited.insert(name, (from.to_owned(), kept));
-                    }
-                } else if is_good && self.sync.table.is_new(from, number) {
-                    self.take_over(&name, kept, now_ms, out);
-                }
+            SyncQuestion::Kept { number, name, kept, epoch } => {
+                self.inherit((from, number, epoch), name, kept)?;
+            }
+            SyncQuestion::HandOver { epoch, after } => {
+                return self.hand_over(from, epoch, after.as_ref());
             }
         }
-        Ok(())
-    }
-
-    /// Keeps from now on what another node kept.
-    fn take_over(&mut self, name: &str, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
-        let mut outcomes = Outcomes::new();
-        if let Err(error) = self.sync.table.take_over(name, kept, &mut outcomes) {
-            tracing::warn!(name, error, "what another node kept is not taken");
-        }
-        self.tell_outcomes(outcomes, now_ms, out);
-        // Who ended or was lost while the name moved was told to the one that had it, or to none.
-        let own = self.own_name();
-        let is_gone = |party: &&Party| {
-            if party.node == own {
-                return !self.sessions.contains_key(&SessionId(party.client));
-            }
-            let mut ended = self.sync.ended_elsewhere.iter();
-            ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
-                || !self.is_neighbour(&party.node)
-        };
-        let members = self.sync.table.members(name);
-        let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();
-        if !gone.is_empty() {
-            self.break_for(|party| gone.contains(party), "it ended", now_ms, out);
-        }
-    }
-
-    /// Hands over what this node keeps, for it is about to leave, and takes no more.
-    pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
-        self.sync.is_leaving = true;
-        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
-        for name in names {
-            if let Some(heir) = self.registrar_without_own(&name) {
-                self.move_to(&heir, &name, now_ms, out);
-            }
-        }
-        for (name, (_, kept)) in std::mem::take(&mut self.sync.inherited) {
-            if let Some(heir) = self.registrar_without_own(&name) {
-                self.tell_kept(&heir, name, kept, now_ms, out);
-            }
-        }
-    }
-
-    /// Another node keeps a name, or is to.
-    fn move_to(&mut self, keeper: &str, name: &str, now_ms: u64, out: &mut Vec<Action>) {
-        let mut outcomes = Outcomes::new();
-        let kept = self.sync.table.move_away(name, &mut outcomes);
-        self.tell_kept(keeper, name.to_owned(), kept, now_ms, out);
-        self.tell_outcomes(outcomes, now_ms, out);
-    }
-
-    fn tell_kept(
-        &mut self,
-        keeper: &str,
-        name: String,
-        kept: Kept,
-        now_ms: u64,
-        out: &mut Vec<Action>,
-    ) {
-        if !kept.is_empty() {
-            let number = self.sync.fresh_number();
-            let question = Question::Sync(SyncQuestion::Kept { number, name, kept });
-            self.tell_node(keeper, question, now_ms, out);
-        }
+        Ok(Answer::Done)
     }
 
     fn check_stays(&self) -> Result<(), String> {
@@ -546,29 +489,6 @@ impl NodeState {
             return Ok(());
         }
         Err(format!("{name:?} is kept by {keeper:?}, not by {own:?}"))
-    }
-
-    /// There is a new view, without the nodes that are lost: what other nodes keep by it goes there.
-    pub(super) fn sync_view(&mut self, lost: &[String], now_ms: u64, out: &mut Vec<Action>) {
-        let own = self.own_name();
-        let names: Vec<String> = self.sync.table.names().map(str::to_owned).collect();
-        for name in names {
-            let keeper = self.registrar_name(&name);
-            if keeper == own {
-                continue;
-            }
-            self.move_to(&keeper, &name, now_ms, out);
-        }
-        for (name, (from, kept)) in std::mem::take(&mut self.sync.inherited) {
-            let keeper = self.registrar_name(&name);
-            if keeper == from && !lost.contains(&from) {
-                self.sync.inherited.insert(name, (from, kept));
-            } else if keeper == own {
-                self.take_over(&name, kept, now_ms, out);
-            } else {
-                self.tell_kept(&keeper, name, kept, now_ms, out);
-            }
-        }
     }
 
     fn break_for(
@@ -597,7 +517,8 @@ impl NodeState {
             return;
         }
         let stranded = self.sync.waits.iter();
-        let stranded = stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && !wait.is_free);
+        let stranded =
+            stranded.filter(|(_, wait)| lost.contains(&wait.keeper) && wait.refusal.is_none());
         let stranded: Vec<u64> = stranded.map(|(number, _)| *number).collect();
         for number in stranded {
             self.sync_failed(number, "it kept the name that was waited for".to_owned(), out);
@@ -620,7 +541,7 @@ impl NodeState {
         }
         self.sync.table.forget(|waiter| waiter.node != own);
         self.sync.table.forget_flags();
-        self.sync.inherited.clear();
+        self.sync.moves.clear();
         self.sync.ended_elsewhere.clear();
         let why = format!("the others went on without node {own}");
         self.break_for(|party| party.node != own, &why, now_ms, out);
@@ -629,7 +550,8 @@ impl NodeState {
     pub(super) fn next_sync_deadline_ms(&self) -> Option<u64> {
         let waits = self.sync.waits.values();
         let waits = waits.map(|wait| wait.again_at_ms.unwrap_or(u64::MAX).min(wait.deadline_ms));
-        waits.chain(self.sync.table.next_deadline_ms()).min()
+        let others = [self.sync.table.next_deadline_ms(), self.sync.moves.next_deadline_ms()];
+        waits.chain(others.into_iter().flatten()).min()
     }
 
     pub(super) fn tick_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
@@ -644,6 +566,7 @@ impl NodeState {
                 self.tell_node(&node, question, now_ms, out);
             }
         }
+        self.tick_moves(now_ms, out);
         let mut outcomes = Outcomes::new();
         self.sync.table.tick(now_ms, &mut outcomes);
         self.tell_outcomes(outcomes, now_ms, out);
@@ -653,12 +576,26 @@ impl NodeState {
         again.into_iter().for_each(|number| self.ask_again_for(number, now_ms, out));
         let late = self.sync.waits.iter().filter(|(_, wait)| wait.deadline_ms <= now_ms);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
-        for number in late {
-            if let Some(wait) = self.sync.waits.get(&number) {
-                let (keeper, question) = (wait.keeper.clone(), SyncQuestion::GivenUp { number });
-                self.tell_node(&keeper, Question::Sync(question), now_ms, out);
-            }
-            self.sync_failed(number, "it did not say what became of a wait".to_owned(), out);
+        late.into_iter().for_each(|number| self.sync_late(number, now_ms, out));
+    }
+
+    /// The time of a wait is over, and that for its outcome.
+    fn sync_late(&mut self, number: u64, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(wait) = self.sync.waits.get_mut(&number) else {
+            return;
+        };
+        let (keeper, refusal) = (wait.keeper.clone(), wait.refusal.take());
+        if keeper == self.own_name() {
+            let reason = refusal.unwrap_or_else(|| "the wait was not ended in time".to_owned());
+            let error = WireError::CutOff { node: keeper, reason };
+            return self.end_wait(number, |_| error, out);
         }
+        let question = Question::Sync(SyncQuestion::GivenUp { number });
+        self.tell_node(&keeper, question, now_ms, out);
+        let reason = match refusal {
+            Some(why) => format!("it did not take the request: {why}"),
+            None => "it did not say what became of a wait".to_owned(),
+        };
+        self.sync_failed(number, reason, out);
     }
 }

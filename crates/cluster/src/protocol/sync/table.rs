@@ -123,24 +123,40 @@ impl Kept {
     pub fn is_empty(&self) -> bool {
         self.flags == 0 && self.members.is_empty()
     }
+
+    /// Joins what came twice.
+    pub(super) fn add(&mut self, other: Self) {
+        self.flags |= other.flags;
+        let more = other.members.into_iter().filter(|party| !self.members.contains(party));
+        let more: Vec<Party> = more.collect();
+        self.members.extend(more);
+    }
 }
 
 /// Who is told what.
 pub type Outcomes = Vec<(Waiter, Told)>;
 
 impl SyncTable {
+    /// Whether the request of another node came before.
+    pub fn has_come(&self, node: &str, number: u64) -> bool {
+        let Some(came) = self.came.get(node) else {
+            return false;
+        };
+        let is_older = came.first().is_some_and(|oldest| number < *oldest);
+        came.contains(&number) || came.len() >= REMEMBERED_MAX && is_older
+    }
+
     /// Notes the request of another node; false if it came before.
     pub fn is_new(&mut self, node: &str, number: u64) -> bool {
-        let came = self.came.entry(node.to_owned()).or_default();
-        let is_full = came.len() >= REMEMBERED_MAX;
-        if is_full && came.first().is_some_and(|oldest| number < *oldest) {
+        if self.has_come(node, number) {
             return false;
         }
-        let is_new = came.insert(number);
-        if is_new && is_full {
+        let came = self.came.entry(node.to_owned()).or_default();
+        came.insert(number);
+        if came.len() > REMEMBERED_MAX {
             came.pop_first();
         }
-        is_new
+        true
     }
 
     /// A party came to a barrier.
@@ -293,7 +309,8 @@ impl SyncTable {
         Kept { flags: flags.value, members: barrier.members.into_iter().collect() }
     }
 
-    /// Takes over what another node kept under a name. Flags that were set here since stay set.
+    /// Takes over what another node kept under a name, before anybody is answered here for it. What
+    /// comes twice is the same.
     ///
     /// # Errors
     ///

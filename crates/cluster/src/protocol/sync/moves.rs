@@ -1,0 +1,422 @@
+//! How flags and members of barriers come to the node that keeps them by a new view.
+//!
+//! **Change of the view.** What a node kept and another one keeps by the view is set aside for that
+//! one, which asks the other members for it, page by page, and answers for no name before each of them
+//! has said that there is nothing more. A member says so only in the same epoch, and a page is dropped
+//! only when the next one is asked for. So when a node answers, nobody else holds anything of its
+//! names, nor does anybody answer for them: a member that has not installed the view has said nothing
+//! yet, and one that the view excludes has lost the lease. What that one kept is lost. A member that
+//! is new in this very view has kept nothing, and is not asked; after views that this node missed, all
+//! are.
+//!
+//! **Leaving.** A node that leaves sends what it keeps to those that will keep it, which hold it until
+//! the view without that node, and then set it aside as if it had been their own.
+//!
+//! A message of another epoch is refused, so a late or doubled one brings back nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farrow_store::NAME_BYTES_MAX;
+
+use super::table::{Kept, NAMES_MAX, Outcomes, Party};
+use super::{NodeState, Question, SyncAsk, SyncQuestion};
+use crate::protocol::cluster::{Answer, Asked};
+use crate::protocol::convert::limit;
+use crate::protocol::membership::{Epoch, Incarnation, Member, View};
+use crate::protocol::rights::Rights;
+use crate::protocol::{Action, SessionId};
+
+/// A member that is not in this epoch yet is asked again after so long: some round trips.
+const AGAIN_MS: u64 = 20;
+
+/// Bytes of a page, about, if more than one name is in it: far below a message.
+const PAGE_BYTES_MAX: usize = 256 << 10;
+
+/// What a name, and a member of a barrier, take in a message besides their bytes, at most.
+const COST_BYTES: usize = 32;
+
+/// A member that has not said yet that all it kept for this node has come.
+#[derive(Debug)]
+struct Source {
+    /// The last name that came from it.
+    after: Option<String>,
+    /// Asked again then; `None`: an answer is under way.
+    again_at_ms: Option<u64>,
+}
+
+/// Faults that the tests must notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mutant {
+    /// It answers before all has come.
+    AnswersAtOnce,
+    /// It answers for flags without the lease.
+    NeedsNoLease,
+    /// It says what it kept in whichever epoch it is.
+    HandsOverInAnyEpoch,
+}
+
+/// What is on its way between nodes.
+#[derive(Debug, Default)]
+pub(super) struct Moves {
+    /// Of the view by which names are kept; `None`: this node is in none.
+    epoch: Option<Epoch>,
+    /// The members of that view, each with its life.
+    members: BTreeSet<(String, Incarnation)>,
+    sources: BTreeMap<String, Source>,
+    /// By the node that keeps it now, and by name.
+    set_aside: BTreeMap<String, BTreeMap<String, Kept>>,
+    /// What nodes that leave sent, with the node that keeps it by the view.
+    inherited: BTreeMap<String, (String, Kept)>,
+    /// What this node, which leaves, has sent. It changes no more.
+    sent: BTreeMap<String, Kept>,
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
+}
+
+impl Moves {
+    /// This life is over, and all that belongs to it.
+    pub(super) fn clear(&mut self) {
+        self.epoch = None;
+        self.members.clear();
+        self.sources.clear();
+        self.set_aside.clear();
+        self.inherited.clear();
+        self.sent.clear();
+    }
+
+    /// Begins an epoch: what the members kept has not come.
+    fn begin(&mut self, view: &View, own: &str, now_ms: u64) {
+        let life = |member: &Member| (member.name.to_string(), member.incarnation);
+        let members: BTreeSet<_> = view.members.iter().map(life).collect();
+        let is_next = self.epoch.is_some_and(|epoch| epoch.next() == view.epoch);
+        let is_source =
+            |one: &&(String, Incarnation)| one.0 != own && (!is_next || self.members.contains(one));
+        let source = || Source { after: None, again_at_ms: Some(now_ms) };
+        let sources = members.iter().filter(is_source);
+        self.sources = sources.map(|(name, _)| (name.clone(), source())).collect();
+        self.epoch = Some(view.epoch);
+        self.members = members;
+    }
+
+    fn check_epoch(&self, epoch: Epoch) -> Result<(), String> {
+        #[cfg(test)]
+        if self.mutant == Some(Mutant::HandsOverInAnyEpoch) {
+            return Ok(());
+        }
+        match self.epoch {
+            Some(own) if own == epoch => Ok(()),
+            Some(own) => Err(format!("the view here is of epoch {}, not {}", own.0, epoch.0)),
+            None => Err(format!("this node is in no view, and not in that of epoch {}", epoch.0)),
+        }
+    }
+
+    /// The next names for a node; none: it has all. All up to `after` came there.
+    fn page(&mut self, node: &str, after: Option<&String>) -> Vec<(String, Kept)> {
+        let Some(kept) = self.set_aside.get_mut(node) else {
+            return Vec::new();
+        };
+        kept.retain(|name, _| after.is_none_or(|after| name > after));
+        let (mut bytes, mut page) = (0, Vec::new());
+        for (name, kept) in kept.iter() {
+            let members = kept.members.iter().map(|party| party.node.len() + COST_BYTES);
+            bytes += name.len() + COST_BYTES + members.sum::<usize>();
+            if bytes > PAGE_BYTES_MAX && !page.is_empty() {
+                break;
+            }
+            page.push((name.clone(), kept.clone()));
+        }
+        if page.is_empty() {
+            self.set_aside.remove(node);
+        }
+        page
+    }
+
+    pub(super) fn next_deadline_ms(&self) -> Option<u64> {
+        self.sources.values().filter_map(|source| source.again_at_ms).min()
+    }
+}
+
+impl NodeState {
+    /// Whether this node answers for the names that it keeps.
+    ///
+    /// # Errors
+    ///
+    /// Why not, for now.
+    pub(super) fn check_answers(&self, ask: &SyncAsk) -> Result<(), String> {
+        self.check_stays()?;
+        // Another view may give the flags to another node. A barrier is passed by as many as it is
+        // of, wherever they meet.
+        let is_for_flags = !matches!(ask, SyncAsk::Arrive { .. });
+        #[cfg(test)]
+        let is_for_flags = is_for_flags && self.sync.moves.mutant != Some(Mutant::NeedsNoLease);
+        if is_for_flags && !self.may_keep_flags() {
+            return Err(format!("{:?} has no lease", self.own_name()));
+        }
+        #[cfg(test)]
+        if self.sync.moves.mutant == Some(Mutant::AnswersAtOnce) {
+            return Ok(());
+        }
+        match self.sync.moves.sources.keys().next() {
+            Some(node) => Err(format!("{node:?} has not handed over what it kept")),
+            None => Ok(()),
+        }
+    }
+
+    /// There is a new view, without the nodes that are lost.
+    pub(in crate::protocol) fn sync_view(
+        &mut self,
+        view: &View,
+        lost: &[String],
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let own = self.own_name();
+        let moves = &mut self.sync.moves;
+        let was_in_none = moves.epoch.is_none();
+        moves.begin(view, &own, now_ms);
+        let set_aside = std::mem::take(&mut moves.set_aside).into_values().flatten();
+        let (inherited, sent) =
+            (std::mem::take(&mut moves.inherited), std::mem::take(&mut moves.sent));
+        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+        let mut outcomes = Outcomes::new();
+        for name in names {
+            if self.registrar_name(&name) != own {
+                let kept = self.sync.table.move_away(&name, &mut outcomes);
+                // Outside of all views it kept barriers of its own clients, for itself.
+                if !was_in_none {
+                    self.bring(name, kept, now_ms, out);
+                }
+            }
+        }
+        self.tell_outcomes(outcomes, now_ms, out);
+        set_aside.chain(sent).for_each(|(name, kept)| self.bring(name, kept, now_ms, out));
+        for (name, (keeper, kept)) in inherited {
+            if self.registrar_name(&name) == keeper && !lost.contains(&keeper) {
+                self.sync.moves.inherited.insert(name, (keeper, kept));
+            } else {
+                self.bring(name, kept, now_ms, out);
+            }
+        }
+        if self.sync.is_leaving {
+            self.send_to_heirs(now_ms, out);
+            self.send_on(now_ms, out);
+        }
+        self.ask_sources(now_ms, out);
+    }
+
+    /// To the table, or to what is set aside for the node that keeps it.
+    fn bring(&mut self, name: String, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
+        let keeper = self.registrar_name(&name);
+        if keeper == self.own_name() {
+            self.take_over(&name, kept, now_ms, out);
+        } else if !kept.is_empty() {
+            let set_aside = self.sync.moves.set_aside.entry(keeper).or_default();
+            // There twice, it is the same: it changes only where somebody answers for it.
+            set_aside.entry(name).or_default().add(kept);
+        }
+    }
+
+    fn ask_sources(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let Some(epoch) = self.sync.moves.epoch else {
+            return;
+        };
+        let sources = self.sync.moves.sources.iter_mut();
+        let due = sources.filter(|(_, source)| source.again_at_ms.is_some_and(|at| at <= now_ms));
+        let due: Vec<(String, Option<String>)> = due
+            .map(|(node, source)| {
+                source.again_at_ms = None;
+                (node.clone(), source.after.clone())
+            })
+            .collect();
+        for (node, after) in due {
+            let question = Question::Sync(SyncQuestion::HandOver { epoch, after });
+            let about = Asked::HandOver { node: node.clone(), epoch };
+            if !self.ask_within_lease(&node, &question, about, out) {
+                self.ask_source_later(&node, now_ms);
+            }
+        }
+    }
+
+    fn ask_source_later(&mut self, node: &str, now_ms: u64) {
+        if let Some(source) = self.sync.moves.sources.get_mut(node) {
+            source.again_at_ms = Some(now_ms.saturating_add(AGAIN_MS));
+        }
+    }
+
+    pub(super) fn tick_moves(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.ask_sources(now_ms, out);
+    }
+
+    /// A node asks for what this one kept for it.
+    pub(super) fn hand_over(
+        &mut self,
+        from: &str,
+        epoch: Epoch,
+        after: Option<&String>,
+    ) -> Result<Answer, String> {
+        self.sync.moves.check_epoch(epoch)?;
+        Ok(Answer::HandedOver(self.sync.moves.page(from, after)))
+    }
+
+    /// What a member handed over that was asked in that epoch; `None`: it did not answer, or it is in
+    /// another epoch.
+    pub(in crate::protocol) fn handed_over(
+        &mut self,
+        (node, epoch): (&str, Epoch),
+        names: Option<Vec<(String, Kept)>>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let moves = &mut self.sync.moves;
+        let Some(source) = moves.sources.get_mut(node).filter(|_| moves.epoch == Some(epoch))
+        else {
+            return;
+        };
+        let Some(names) = names else {
+            return self.ask_source_later(node, now_ms);
+        };
+        let Some((last, _)) = names.last() else {
+            moves.sources.remove(node);
+            return self.ask_refused_again(now_ms);
+        };
+        if source.after.as_ref().is_some_and(|after| last <= after) {
+            tracing::warn!(node, "it hands over what it has handed over before");
+            return self.ask_source_later(node, now_ms);
+        }
+        source.after = Some(last.clone());
+        source.again_at_ms = Some(now_ms);
+        for (name, kept) in names {
+            if self.may_hand_over(node, &name) && self.check_kept(&name).is_ok() {
+                self.take_over(&name, kept, now_ms, out);
+            }
+        }
+        if self.sync.is_leaving {
+            self.send_to_heirs(now_ms, out);
+        }
+        self.ask_sources(now_ms, out);
+    }
+
+    /// All has come: what waited for it here goes on with the next tick.
+    fn ask_refused_again(&mut self, now_ms: u64) {
+        if !self.sync.moves.sources.is_empty() {
+            return;
+        }
+        let own = self.own_name();
+        for wait in self.sync.waits.values_mut() {
+            if wait.keeper == own && wait.again_at_ms.is_some() {
+                wait.again_at_ms = Some(now_ms);
+            }
+        }
+    }
+
+    fn may_hand_over(&self, node: &str, name: &str) -> bool {
+        name.len() <= NAME_BYTES_MAX as usize && self.may(node, Rights::WRITE, name)
+    }
+
+    /// A node that leaves sends what it keeps, and this one will keep.
+    pub(super) fn inherit(
+        &mut self,
+        (from, number, epoch): (&str, u64, Epoch),
+        name: String,
+        kept: Kept,
+    ) -> Result<(), String> {
+        self.check_stays()?;
+        self.sync.moves.check_epoch(epoch)?;
+        let keeper = self.registrar_name(&name);
+        if keeper == self.own_name() {
+            return Err(format!("{name:?} is kept by {keeper:?}, which was asked"));
+        }
+        let inherited = self.sync.moves.inherited.len();
+        limit("names that other nodes hand over", inherited + 1, NAMES_MAX)
+            .map_err(|error| error.to_string())?;
+        if self.may_hand_over(from, &name) && self.sync.table.is_new(from, number) {
+            self.sync.moves.inherited.insert(name, (keeper, kept));
+        }
+        Ok(())
+    }
+
+    /// Hands over what this node keeps, for it is about to leave, and takes no more.
+    pub fn hand_over_sync(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        self.sync.is_leaving = true;
+        self.send_to_heirs(now_ms, out);
+        self.send_on(now_ms, out);
+    }
+
+    /// Sends what this node keeps to those that will keep it.
+    fn send_to_heirs(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
+        let mut outcomes = Outcomes::new();
+        for name in names {
+            let Some(heir) = self.registrar_without(&[&self.own_name()], &name) else {
+                continue;
+            };
+            let kept = self.sync.table.move_away(&name, &mut outcomes);
+            self.sync.moves.sent.insert(name.clone(), kept.clone());
+            self.send_kept(&heir, name, kept, now_ms, out);
+        }
+        self.tell_outcomes(outcomes, now_ms, out);
+    }
+
+    /// Sends on what others that leave sent here.
+    fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+        for (name, (keeper, kept)) in self.sync.moves.inherited.clone() {
+            if let Some(heir) = self.registrar_without(&[&self.own_name(), &keeper], &name) {
+                self.send_kept(&heir, name, kept, now_ms, out);
+            }
+        }
+    }
+
+    fn send_kept(
+        &mut self,
+        heir: &str,
+        name: String,
+        kept: Kept,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(epoch) = self.sync.moves.epoch.filter(|_| !kept.is_empty()) else {
+            return;
+        };
+        let number = self.sync.fresh_number();
+        let question = Question::Sync(SyncQuestion::Kept { number, name, kept, epoch });
+        self.tell_node(heir, question, now_ms, out);
+    }
+
+    /// Whether what is to be told is of an epoch that is over: it was sent again in this one.
+    pub(in crate::protocol) fn is_of_old_epoch(&self, question: &Question) -> bool {
+        let Question::Sync(SyncQuestion::Kept { epoch, .. }) = question else {
+            return false;
+        };
+        self.sync.moves.epoch != Some(*epoch)
+    }
+
+    /// Whether nobody has to ask this node for what it kept.
+    pub(in crate::protocol) fn has_nothing_set_aside(&self) -> bool {
+        self.sync.moves.set_aside.is_empty()
+    }
+
+    /// Keeps from now on what another node kept.
+    fn take_over(&mut self, name: &str, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
+        let mut outcomes = Outcomes::new();
+        if let Err(error) = self.sync.table.take_over(name, kept, &mut outcomes) {
+            tracing::warn!(name, error, "what another node kept is not taken");
+        }
+        self.tell_outcomes(outcomes, now_ms, out);
+        // Who ended or was lost while the name moved was told to the one that had it, or to none.
+        let own = self.own_name();
+        let is_gone = |party: &&Party| {
+            if party.node == own {
+                return !self.sessions.contains_key(&SessionId(party.client));
+            }
+            let mut ended = self.sync.ended_elsewhere.iter();
+            ended.any(|(node, client)| (node, *client) == (&party.node, party.client))
+                || !self.is_neighbour(&party.node)
+        };
+        let members = self.sync.table.members(name);
+        let gone: BTreeSet<Party> = members.filter(is_gone).cloned().collect();
+        if !gone.is_empty() {
+            self.break_for(|party| gone.contains(party), "it ended", now_ms, out);
+        }
+    }
+}

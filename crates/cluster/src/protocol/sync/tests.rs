@@ -1,0 +1,441 @@
+//! Flags of up to four nodes whose clock and cables are in the hands of the test, while views move
+//! them: messages are late, lost and doubled, nodes come and go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{Access, Length, Region};
+use farrow_store::{Home, Layout, RegionOptions};
+
+use super::moves::Mutant;
+use super::*;
+use crate::protocol::PeerIdentity;
+use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
+use crate::wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
+
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+const LEASE_MS: u64 = 1000;
+const ROUND_MS: u64 = 10;
+/// A wait for an outcome is over by then.
+const LONG_MS: u64 = GRACE_MS + 5 * LEASE_MS;
+const CLIENT: SessionId = SessionId(1);
+/// Flag words of which each node keeps some.
+const WORDS: u64 = 12;
+
+enum Message {
+    Letter { incarnation: u64, body: Vec<u8> },
+    Question { incarnation: u64, token: u64, body: Vec<u8> },
+    Answer { token: u64, answer: Result<Vec<u8>, String> },
+}
+
+struct OnTheWay {
+    at_ms: u64,
+    from: usize,
+    to: usize,
+    message: Message,
+}
+
+struct World {
+    nodes: BTreeMap<usize, NodeState>,
+    now_ms: u64,
+    messages: Vec<OnTheWay>,
+    /// Questions that were asked: the number by which the asked node knows one, who asked and its token.
+    asked: BTreeMap<u64, (usize, u64)>,
+    next_asked: u64,
+    /// Nodes between which no question is carried for now.
+    held: Option<(usize, usize)>,
+    /// A node that nobody hears.
+    cut: Option<usize>,
+    /// Messages are late, lost and doubled, by this.
+    dice: Option<u64>,
+    replies: Vec<(usize, u64, Result<ReplyBody, WireError>)>,
+    next_seq: u64,
+    mutant: Option<Mutant>,
+}
+
+fn home(number: usize) -> Home {
+    let mut options = RegionOptions::for_capacity(Length(256 << 10));
+    (options.objects_max, options.clients_max) = (16, 4);
+    let geometry = Layout::new(&options).unwrap().geometry;
+    let fabric = Arc::new(ShmFabric::memfd(&format!("sync {number}"), geometry).unwrap());
+    let region = Region::map(fabric, Access::Home, None).unwrap();
+    Home::create(Arc::new(region), &options, 0).unwrap()
+}
+
+impl World {
+    /// So many nodes of one cluster, each with a client.
+    fn new(count: usize, mutant: Option<Mutant>) -> Self {
+        let mut world = Self {
+            nodes: BTreeMap::new(),
+            now_ms: 0,
+            messages: Vec::new(),
+            asked: BTreeMap::new(),
+            next_asked: 0,
+            held: None,
+            cut: None,
+            dice: None,
+            replies: Vec::new(),
+            next_seq: 0,
+            mutant,
+        };
+        (0..count).for_each(|number| world.start(number));
+        world.go_on_until(|world| world.is_whole(count));
+        world
+    }
+
+    fn start(&mut self, number: usize) {
+        let mut node = NodeState::new(home(number), 0, 1, 0, Vec::new(), 0, self.now_ms);
+        node.sync.moves.mutant = self.mutant;
+        let options = ClusterOptions {
+            name: NAMES[number].parse().unwrap(),
+            address: number.to_string(),
+            agreement: AgreementKind::Embedded,
+            seeds: (0..2).filter(|one| *one != number).map(|one| one.to_string()).collect(),
+            lease_ms: LEASE_MS,
+            offer: Offer {
+                host: "one machine".to_owned(),
+                region_uid: number as u64,
+                control_bytes: 1,
+                data_bytes: 1,
+                capacity: 1,
+                base: 0,
+                ways: Vec::new(),
+            },
+            incarnation: 5,
+            seed: 7 + number as u64,
+        };
+        let mut out = Vec::new();
+        node.join_cluster(options, self.now_ms, &mut out).unwrap();
+        let peer = PeerIdentity { pid: 10, start_time: 1, uid: 0, guest: None };
+        node.opened(CLIENT, peer, self.now_ms);
+        node.set_rules(vec!["*:*:all".parse().unwrap()]).unwrap();
+        self.nodes.insert(number, node);
+        self.perform(number, out);
+        let (namespace, node) = (String::new(), String::new());
+        let hello = Hello { version: PROTOCOL_VERSION, resume: None, namespace, node };
+        self.request(number, RequestBody::Hello(hello));
+        self.replies.clear();
+    }
+
+    fn is_whole(&self, count: usize) -> bool {
+        let mut rosters = self.nodes.values().map(NodeState::roster);
+        rosters.all(|one| {
+            let live = one.nodes.iter().filter(|node| node.reach == crate::wire::Reach::Live);
+            one.has_lease && live.count() == count
+        })
+    }
+
+    /// A number below `sides`.
+    fn roll(&mut self, sides: u64) -> u64 {
+        let Some(dice) = &mut self.dice else { return sides - 1 };
+        *dice ^= *dice << 13;
+        *dice ^= *dice >> 7;
+        *dice ^= *dice << 17;
+        *dice % sides
+    }
+
+    fn request(&mut self, number: usize, body: RequestBody) -> u64 {
+        self.next_seq += 1;
+        let request = Request { seq: self.next_seq, body };
+        let mut out = Vec::new();
+        let now_ms = self.now_ms;
+        self.nodes.get_mut(&number).unwrap().handle(CLIENT, request, now_ms, 1, &mut out);
+        self.perform(number, out);
+        self.next_seq
+    }
+
+    fn set_flags(&mut self, number: usize, word: u64, set: u64, clear: u64) -> u64 {
+        let ask = SyncAsk::SetFlags { set, clear };
+        self.request(number, RequestBody::Sync { name: format!("f{word}"), ask })
+    }
+
+    /// What became of a request; `None`: nothing yet.
+    fn reply(&self, seq: u64) -> Option<Result<ReplyBody, WireError>> {
+        let found = self.replies.iter().find(|(_, of, _)| *of == seq);
+        found.map(|(_, _, body)| body.clone())
+    }
+
+    fn send(&mut self, from: usize, to: usize, message: Message) {
+        if self.dice.is_some() && self.roll(8) == 0 {
+            // Lost: who asked is told so, later.
+            if let Message::Question { token, .. } = message {
+                let answer = Err("lost".to_owned());
+                let at_ms = self.now_ms + 100;
+                let message = Message::Answer { token, answer };
+                self.messages.push(OnTheWay { at_ms, from: to, to: from, message });
+            }
+            return;
+        }
+        let late_ms = if self.dice.is_some() { self.roll(60) } else { 0 };
+        self.messages.push(OnTheWay { at_ms: self.now_ms + late_ms, from, to, message });
+    }
+
+    fn perform(&mut self, by: usize, actions: Vec<Action>) {
+        let number_of = |address: &str| address.parse::<usize>().unwrap();
+        for action in actions {
+            match action {
+                Action::Send { session: CLIENT, reply, .. } => {
+                    self.replies.push((by, reply.seq, reply.body));
+                }
+                Action::Peer(PeerAction::Tell { address, incarnation, body }) => {
+                    self.send(by, number_of(&address), Message::Letter { incarnation, body });
+                }
+                Action::Peer(PeerAction::Ask { token, address, incarnation, body, .. }) => {
+                    let message = Message::Question { incarnation, token, body };
+                    self.send(by, number_of(&address), message);
+                }
+                Action::Peer(PeerAction::Answer { token: number, body }) => {
+                    let (to, token) = self.asked[&number];
+                    let is_lost = self.dice.is_some() && self.roll(8) == 0;
+                    let answer = if is_lost { Err("lost".to_owned()) } else { Ok(body) };
+                    let at_ms = self.now_ms + if self.dice.is_some() { self.roll(60) } else { 0 };
+                    let message = Message::Answer { token, answer };
+                    self.messages.push(OnTheWay { at_ms, from: by, to, message });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn deliver(&mut self, one: OnTheWay) {
+        let OnTheWay { from, to, message, .. } = one;
+        let is_cut = [from, to].iter().any(|node| self.cut == Some(*node));
+        let (now_ms, mut out) = (self.now_ms, Vec::new());
+        if is_cut || !self.nodes.contains_key(&to) {
+            if let Message::Question { token, .. } = message {
+                let answer = Err("cut off".to_owned());
+                self.deliver_answer(from, token, answer);
+            }
+            return;
+        }
+        let Some(node) = self.nodes.get_mut(&to) else { return };
+        match message {
+            Message::Letter { incarnation, body } => {
+                node.told((NAMES[from], incarnation), &body, now_ms, &mut out);
+            }
+            Message::Question { incarnation, token, body } => {
+                self.next_asked += 1;
+                self.asked.insert(self.next_asked, (from, token));
+                node.asked(self.next_asked, (NAMES[from], incarnation), &body, now_ms, &mut out);
+                if self.dice.is_some() && self.roll(8) == 0 {
+                    // Once more, later.
+                    let at_ms = now_ms + self.roll(2 * LEASE_MS);
+                    let message = Message::Question { incarnation, token, body };
+                    self.messages.push(OnTheWay { at_ms, from, to, message });
+                }
+            }
+            Message::Answer { token, answer } => {
+                return self.deliver_answer(to, token, answer);
+            }
+        }
+        self.perform(to, out);
+    }
+
+    fn deliver_answer(&mut self, to: usize, token: u64, answer: Result<Vec<u8>, String>) {
+        let mut out = Vec::new();
+        if let Some(node) = self.nodes.get_mut(&to) {
+            node.answered(token, answer, self.now_ms, &mut out);
+            self.perform(to, out);
+        }
+    }
+
+    fn round(&mut self) {
+        self.now_ms += ROUND_MS;
+        let now_ms = self.now_ms;
+        let held = self.held;
+        let is_due = |one: &mut OnTheWay| {
+            let is_question = matches!(one.message, Message::Question { .. });
+            let is_held = held.is_some_and(|(a, b)| {
+                is_question && [(a, b), (b, a)].contains(&(one.from, one.to))
+            });
+            one.at_ms <= now_ms && !is_held
+        };
+        let due: Vec<OnTheWay> = self.messages.extract_if(.., is_due).collect();
+        due.into_iter().for_each(|one| self.deliver(one));
+        let numbers: Vec<usize> = self.nodes.keys().copied().collect();
+        for number in numbers {
+            let mut out = Vec::new();
+            self.nodes.get_mut(&number).unwrap().tick(now_ms, &mut out);
+            self.perform(number, out);
+        }
+    }
+
+    fn go_on(&mut self, ms: u64) {
+        (0..ms / ROUND_MS).for_each(|_| self.round());
+    }
+
+    fn go_on_until(&mut self, is_so: impl Fn(&Self) -> bool) {
+        let until_ms = self.now_ms + 10 * LONG_MS;
+        while !is_so(self) {
+            assert!(self.now_ms < until_ms, "it is not so after {} ms", self.now_ms);
+            self.round();
+        }
+    }
+
+    /// A node ends in good order.
+    fn leave(&mut self, number: usize) {
+        let (now_ms, mut out) = (self.now_ms, Vec::new());
+        self.nodes.get_mut(&number).unwrap().hand_over_sync(now_ms, &mut out);
+        self.perform(number, out);
+        self.go_on_until(|world| world.nodes[&number].has_handed_over());
+        let (now_ms, mut out) = (self.now_ms, Vec::new());
+        self.nodes.get_mut(&number).unwrap().leave_cluster(now_ms, &mut out);
+        self.perform(number, out);
+        self.go_on_until(|world| world.nodes[&number].has_left());
+        self.nodes.remove(&number);
+    }
+}
+
+fn flags(value: u64) -> Option<Result<ReplyBody, WireError>> {
+    Some(Ok(ReplyBody::Flags { value, is_met: true }))
+}
+
+/// The words that were answered by the keeper of the view before, or from nothing.
+fn moved_words(mutant: Option<Mutant>) -> (Vec<u64>, World) {
+    let mut world = World::new(2, mutant);
+    let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 29, 0)).collect();
+    world.go_on(LEASE_MS);
+    set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(29)));
+    world.held = Some((0, 2));
+    world.start(2);
+    world.go_on_until(|world| world.is_whole(3));
+    let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 64, 2)).collect();
+    world.go_on(2 * LEASE_MS);
+    let late: Vec<u64> = set.iter().copied().filter(|seq| world.reply(*seq).is_none()).collect();
+    let right = set.iter().filter(|seq| world.reply(**seq) == flags(93)).count();
+    let wrong = set.len() - right - late.len();
+    assert_eq!(wrong > 0, mutant.is_some(), "{wrong} are wrong");
+    (late, world)
+}
+
+/// Flags were 29, a third node came and was to keep them, and what the first one kept was late:
+/// `set 64, clear 2` was answered with 64 by the new keeper, and the next one with 93.
+#[test]
+fn a_new_keeper_does_not_answer_before_it_has_what_was_kept() {
+    let (late, mut world) = moved_words(None);
+    assert!((1..WORDS as usize).contains(&late.len()), "{late:?} moved");
+    world.held = None;
+    world.go_on(LEASE_MS);
+    late.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(93)));
+    // All that was not told is over, so a change to come has nothing old to bring.
+    world.leave(0);
+    let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(2, word, 2, 93)).collect();
+    world.go_on(LEASE_MS);
+    set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(2)));
+}
+
+#[test]
+fn a_keeper_that_does_not_wait_is_found() {
+    moved_words(Some(Mutant::AnswersAtOnce));
+}
+
+/// What waits for a member that hands nothing over ends with an error, and in time.
+#[test]
+fn what_waits_for_a_member_that_does_not_hand_over_ends_in_time() {
+    let (late, mut world) = moved_words(None);
+    let own: Vec<u64> = (0..WORDS).map(|word| world.set_flags(2, word, 1, 0)).collect();
+    world.go_on(LONG_MS);
+    let errors = late.iter().map(|seq| world.reply(*seq).unwrap().unwrap_err());
+    for error in errors {
+        let text = error.to_string();
+        assert!(text.contains("\"a\" has not handed over"), "{text}");
+    }
+    let cut_off = own.iter().filter(|seq| {
+        matches!(world.reply(**seq), Some(Err(WireError::CutOff { node, .. })) if node == "c")
+    });
+    assert_eq!(cut_off.count(), late.len());
+}
+
+/// A node that hears nobody: the others keep its words from nothing, as is documented, and it answers
+/// its own client for none of them.
+fn answers_of_a_node_that_is_cut_off(mutant: Option<Mutant>) -> usize {
+    let mut world = World::new(3, mutant);
+    let set: Vec<u64> = (0..WORDS).map(|word| world.set_flags(0, word, 1, 0)).collect();
+    world.go_on(LEASE_MS);
+    set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(1)));
+    world.cut = Some(0);
+    let is_alone = |world: &World| {
+        !world.nodes[&1].roster().find("a").is_some_and(|a| a.reach != crate::wire::Reach::Lost)
+    };
+    world.go_on_until(is_alone);
+    let there: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 2, 0)).collect();
+    let here: Vec<u64> = (0..WORDS).map(|word| world.set_flags(0, word, 4, 0)).collect();
+    world.go_on(LONG_MS);
+    let there = there.iter().map(|seq| world.reply(*seq));
+    let lost = there.filter(|reply| *reply == flags(2)).count();
+    assert!((1..WORDS as usize).contains(&lost), "{lost} were lost");
+    here.iter().filter(|seq| world.reply(**seq).is_some_and(|reply| reply.is_ok())).count()
+}
+
+#[test]
+fn a_node_that_is_cut_off_answers_for_no_flags() {
+    assert_eq!(answers_of_a_node_that_is_cut_off(None), 0);
+}
+
+#[test]
+fn a_node_that_answers_without_a_lease_is_found() {
+    assert!(answers_of_a_node_that_is_cut_off(Some(Mutant::NeedsNoLease)) > 0);
+}
+
+/// Nodes come and go in good order and one client after another changes flags: each change is made
+/// once, on top of the one before; one whose keeper left before its answer was heard may have been
+/// made, or not. The first answer that is wrong.
+fn run(seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
+    let mut world = World::new(2, mutant);
+    world.dice = Some(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut known = vec![BTreeSet::from([0_u64]); WORDS as usize];
+    let mut under_way: BTreeMap<u64, (u64, BTreeSet<u64>)> = BTreeMap::new();
+    let (mut changes, mut changed_ms, mut answers) = (0, world.now_ms, 0);
+    let mut order = [2, 3].into_iter();
+    for step in 0..600 {
+        world.round();
+        let ended = under_way.extract_if(.., |_, (seq, _)| world.reply(*seq).is_some());
+        for (word, (seq, values)) in ended {
+            match world.reply(seq) {
+                Some(Ok(ReplyBody::Flags { value, .. })) if values.contains(&value) => {
+                    known[word as usize] = BTreeSet::from([value]);
+                    answers += 1;
+                }
+                Some(Err(WireError::NodeLost { .. })) => known[word as usize].extend(values),
+                other => {
+                    return Err(format!("seed {seed}, {step}, f{word}: {other:?}: {values:?}"));
+                }
+            }
+        }
+        let word = world.roll(WORDS);
+        if !under_way.contains_key(&word) {
+            // Of a node that stays.
+            let (set, clear) = (1 << world.roll(16), 1 << world.roll(16));
+            let seq = world.set_flags(1, word, set, clear);
+            let values = known[word as usize].iter().map(|value| value & !clear | set);
+            under_way.insert(word, (seq, values.collect()));
+        }
+        if world.now_ms - changed_ms > LEASE_MS && changes < 4 {
+            changed_ms = world.now_ms;
+            changes += 1;
+            match (order.next(), world.nodes.contains_key(&0)) {
+                (Some(next), _) => world.start(next),
+                (None, true) => world.leave(0),
+                (None, false) => world.leave(2),
+            }
+        }
+    }
+    Ok(answers)
+}
+
+#[test]
+fn changes_are_made_once_in_order_while_nodes_come_and_go() {
+    for seed in 1..=20 {
+        let answers = run(seed, None).unwrap();
+        assert!(answers > 100, "seed {seed}: {answers} answers");
+    }
+}
+
+#[test]
+fn the_simulator_finds_what_it_should() {
+    for mutant in [Mutant::AnswersAtOnce, Mutant::HandsOverInAnyEpoch] {
+        let found = (1..=40).find_map(|seed| run(seed, Some(mutant)).err());
+        assert!(found.is_some(), "{mutant:?} is not found");
+    }
+}
