@@ -404,13 +404,12 @@ fn run(seed: u64, mutant: Option<Mutant>) -> Result<u64, String> {
             }
         }
         let word = world.roll(WORDS);
-        if !under_way.contains_key(&word) {
+        under_way.entry(word).or_insert_with(|| {
             // Of a node that stays.
             let (set, clear) = (1 << world.roll(16), 1 << world.roll(16));
-            let seq = world.set_flags(1, word, set, clear);
             let values = known[word as usize].iter().map(|value| value & !clear | set);
-            under_way.insert(word, (seq, values.collect()));
-        }
+            (world.set_flags(1, word, set, clear), values.collect())
+        });
         if world.now_ms - changed_ms > LEASE_MS && changes < 4 {
             changed_ms = world.now_ms;
             changes += 1;
