@@ -25,7 +25,7 @@ use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::Promise;
 use crate::room::{self, Claim, Demand};
-use crate::seal;
+use crate::seal::{self, Sealed, Unsealed};
 use crate::session::{Session, wire_span};
 
 /// What can be put.
@@ -91,6 +91,11 @@ impl Written {
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
         Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise, claim }
+    }
+
+    /// The node is about to be asked to seal it.
+    pub(crate) fn ask(&self, session: &Session) {
+        session.extents.asked(self.primary);
     }
 
     /// What was promised, for another try.
@@ -235,26 +240,27 @@ pub(crate) fn put(
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
     let deadline = deadline_after(options.wait.saturating_sub(since.elapsed()));
-    let result = seal_until(session, &written.item, deadline);
+    let result = seal_until(session, &written, deadline);
     settle(session, &mut written, &result);
     background::take_down(written.retired);
-    result
+    Ok(result?)
 }
 
 /// Seals what is written. Where the directory has no room for it, until then waits for some.
-fn seal_until(
-    session: &Arc<Session>,
-    item: &SealItem,
-    deadline: Instant,
-) -> Result<ObjectId, Error> {
+fn seal_until(session: &Arc<Session>, written: &Written, deadline: Instant) -> Sealed {
+    let item = &written.item;
+    written.ask(session);
     loop {
         let result = seal::one(session, item.clone());
         let wait = deadline.saturating_duration_since(Instant::now());
-        if wait.is_zero() || !result.as_ref().err().is_some_and(room::is_entry_short) {
+        let is_short = |no: &Unsealed| room::is_entry_short(&no.error);
+        if wait.is_zero() || !result.as_ref().err().is_some_and(is_short) {
             return result;
         }
         let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
-        room::ask(session, Vec::new(), 0, Some(&demand))?;
+        // Without room the seal was refused, and that is known.
+        room::ask(session, Vec::new(), 0, Some(&demand))
+            .map_err(|error| Unsealed { error, is_unknown: false })?;
     }
 }
 
@@ -522,14 +528,10 @@ pub(crate) fn relabel(
 }
 
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
-pub(crate) fn settle(
-    session: &Arc<Session>,
-    written: &mut Written,
-    result: &Result<ObjectId, Error>,
-) {
+pub(crate) fn settle(session: &Arc<Session>, written: &mut Written, result: &Sealed) {
     let id = match result {
         Ok(id) => *id,
-        Err(error) => return abandon(session, written, seal::is_unknown(session, error)),
+        Err(no) => return abandon(session, written, no.is_unknown),
     };
     written.promise.used(1);
     written.claim.sealed();
@@ -557,6 +559,7 @@ pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown:
         session.extents.in_limbo(session, written.primary);
         return;
     }
+    session.extents.refused(written.primary);
     session.pool.abort_seal(session, &written.pool_pages);
     if written.is_small {
         session.arena.untake(session, written.primary);

@@ -21,7 +21,7 @@ use crate::options::ObjectOptions;
 use crate::promises::{Promise, rest_of};
 use crate::put;
 use crate::room::Demand;
-use crate::seal;
+use crate::seal::{self, Unsealed};
 use crate::session::{Session, lock, span, wire_span};
 
 /// Copies of this length on are made through a mapping of their own, whose page table entries are
@@ -296,6 +296,7 @@ impl Writer {
             return Ok(id);
         }
         let _unheld = session.sealing();
+        session.pool.extents().asked(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         match sealed {
@@ -310,16 +311,18 @@ impl Writer {
                 *state = State::Sealed(hold(id)?);
                 Ok(id)
             }
-            Err(error) => {
-                if seal::is_unknown(&session, &error) {
+            Err(Unsealed { error, is_unknown }) => {
+                // If it is sealed, or will be, the name is not reserved any more by then.
+                session.reservations.give(&session, self.name.take().into_iter().collect());
+                if is_unknown {
                     self.promise.used(1);
                     *state = State::Unknown;
                     return Err(error);
                 }
+                session.pool.extents().refused(memory.pages);
                 if let Err(error) = session.region.make_writable(memory.pages) {
                     tracing::error!(%error, "pages of a failed seal stay read-only");
                 }
-                session.reservations.give(&session, self.name.take().into_iter().collect());
                 Err(error)
             }
         }

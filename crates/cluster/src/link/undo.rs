@@ -18,7 +18,7 @@ pub(super) enum Undo {
 impl Undo {
     pub(super) fn of(body: &RequestBody) -> Self {
         match body {
-            RequestBody::Grant { .. } => Self::Grant,
+            RequestBody::Grant { .. } | RequestBody::Room(_) => Self::Grant,
             RequestBody::Promise { objects, .. } => Self::Promise(*objects),
             RequestBody::Reserve { names } => Self::Reserve(names.clone()),
             _ => Self::Nothing,
@@ -35,6 +35,9 @@ impl Undo {
         match (self, reply) {
             (Self::Grant, ReplyBody::Granted(span)) => {
                 Some(RequestBody::Release { spans: vec![span] })
+            }
+            (Self::Grant, ReplyBody::Room(spans)) => {
+                (!spans.is_empty()).then_some(RequestBody::Release { spans })
             }
             (Self::Promise(objects), ReplyBody::Done) => Some(RequestBody::Unpromise { objects }),
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),

@@ -425,6 +425,7 @@ impl PoolCore {
                 if let Some(large) = state.large.get_mut(&span.offset.0) {
                     large.state = LargeState::Sealing;
                 }
+                self.extents.asked(*span);
             }
         }
         for span in merged(pages) {
@@ -451,6 +452,7 @@ impl PoolCore {
 
     /// The object does not exist: the buffers are writable again.
     pub(crate) fn abort_seal(&self, session: &Session, pages: &[Span]) {
+        pages.iter().for_each(|span| self.extents.refused(*span));
         for span in merged(pages) {
             if let Err(error) = session.region.make_writable(span) {
                 tracing::error!(%error, %span, "a buffer stays read-only");
