@@ -184,7 +184,7 @@ fn seal_left(
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
     let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
-    left.iter().for_each(|one| one.ask(session));
+    left.iter_mut().for_each(|one| one.ask(session));
     let results = match seal::many(session, items) {
         Ok(results) => results,
         Err(Unsealed { error, is_unknown }) => {

@@ -50,24 +50,35 @@ struct State {
     /// sealed by itself stays in it.
     granted: BTreeMap<u64, u64>,
     /// Ranges that the node was asked to make part of an object, by their starts, until the answer.
-    /// Sealed is what is granted anew meanwhile: then it is the new grant's, and no answer to the
-    /// seal may touch it.
+    /// What is granted anew meanwhile was sealed, and deleted since: it leaves this list, and no answer
+    /// to the seal changes anything any more.
     asked: BTreeMap<u64, Asked>,
+    /// How often it was asked.
+    seals: u64,
     /// The connection for which `granted` was last compared with the node's books.
     connection: u64,
     grant_bytes: u64,
+}
+
+/// A range that the node was asked to make part of an object. The number tells the request from one
+/// for the same range after it was granted anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SealTicket {
+    span: Span,
+    number: u64,
 }
 
 /// A range between a seal and its answer.
 #[derive(Debug)]
 struct Asked {
     end: u64,
+    number: u64,
     /// The answer never came: at the next connection the node says whose the range is.
     is_lost: bool,
 }
 
 /// What the node granted, and the connection that said so.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Granted {
     pub(crate) ranges: Vec<Span>,
     pub(crate) connection: u64,
@@ -84,6 +95,7 @@ impl Extents {
             free,
             granted: BTreeMap::new(),
             asked: BTreeMap::new(),
+            seals: 0,
             connection: FIRST_CONNECTION,
             grant_bytes: GRANT_BYTES_FIRST,
         };
@@ -276,24 +288,24 @@ impl Extents {
     }
 
     /// The node is about to be asked to make this range part of an object.
-    pub(crate) fn asked(&self, span: Span) {
-        lock(&self.state).asked_to_seal(span);
+    pub(crate) fn asked(&self, span: Span) -> SealTicket {
+        lock(&self.state).asked_to_seal(span)
     }
 
     /// The node did not make it part of an object.
-    pub(crate) fn refused(&self, span: Span) {
-        lock(&self.state).asked.remove(&span.offset.0);
+    pub(crate) fn refused(&self, ticket: SealTicket) {
+        lock(&self.state).end_seal(ticket);
     }
 
-    /// A range became part of an object.
-    pub(crate) fn sealed(&self, span: Span) {
-        lock(&self.state).sealed(span);
+    /// The range became part of an object.
+    pub(crate) fn sealed(&self, ticket: SealTicket) {
+        lock(&self.state).sealed(ticket);
     }
 
-    /// A seal of this range was never answered.
-    pub(crate) fn in_limbo(&self, session: &Session, span: Span) {
+    /// The seal was never answered.
+    pub(crate) fn in_limbo(&self, session: &Session, ticket: SealTicket) {
         if session.is_own_process() {
-            lock(&self.state).in_limbo(span);
+            lock(&self.state).in_limbo(ticket);
         }
     }
 
@@ -390,20 +402,29 @@ impl State {
         self.connection
     }
 
-    fn asked_to_seal(&mut self, span: Span) {
+    fn asked_to_seal(&mut self, span: Span) -> SealTicket {
+        self.seals += 1;
         let Run { start, end } = span_run(span);
-        self.asked.insert(start, Asked { end, is_lost: false });
+        self.asked.insert(start, Asked { end, number: self.seals, is_lost: false });
+        SealTicket { span, number: self.seals }
     }
 
-    fn sealed(&mut self, span: Span) {
-        // Else it was deleted since, and granted anew.
-        if self.asked.remove(&span.offset.0).is_some() {
-            self.remove_granted(span);
+    /// False: what was sealed was deleted since, and granted anew.
+    fn end_seal(&mut self, ticket: SealTicket) -> bool {
+        let start = ticket.span.offset.0;
+        let is_open = self.asked.get(&start).is_some_and(|one| one.number == ticket.number);
+        is_open && self.asked.remove(&start).is_some()
+    }
+
+    fn sealed(&mut self, ticket: SealTicket) {
+        if self.end_seal(ticket) {
+            self.remove_granted(ticket.span);
         }
     }
 
-    fn in_limbo(&mut self, span: Span) {
-        if let Some(asked) = self.asked.get_mut(&span.offset.0) {
+    fn in_limbo(&mut self, ticket: SealTicket) {
+        let asked = self.asked.get_mut(&ticket.span.offset.0);
+        if let Some(asked) = asked.filter(|one| one.number == ticket.number) {
             asked.is_lost = true;
         }
     }
@@ -582,6 +603,8 @@ pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
 
 #[cfg(test)]
 mod models;
+#[cfg(test)]
+mod orders;
 
 #[cfg(test)]
 mod tests {

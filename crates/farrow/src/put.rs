@@ -20,6 +20,7 @@ use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
 use crate::client::deadline_after;
 use crate::error::Error;
+use crate::extents::SealTicket;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
@@ -82,6 +83,8 @@ pub(crate) struct Written {
     pub(crate) retired: Retired,
     promise: Promise,
     claim: Claim,
+    /// The node was asked to seal it.
+    ticket: Option<SealTicket>,
 }
 
 impl Written {
@@ -90,12 +93,13 @@ impl Written {
         item.is_promised = promise.is_there();
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
-        Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise, claim }
+        let (pool_pages, ticket) = (Vec::new(), None);
+        Self { item, primary, is_small, pool_pages, retired, promise, claim, ticket }
     }
 
     /// The node is about to be asked to seal it.
-    pub(crate) fn ask(&self, session: &Session) {
-        session.extents.asked(self.primary);
+    pub(crate) fn ask(&mut self, session: &Session) {
+        self.ticket = Some(session.extents.asked(self.primary));
     }
 
     /// What was promised, for another try.
@@ -240,16 +244,15 @@ pub(crate) fn put(
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
     let deadline = deadline_after(options.wait.saturating_sub(since.elapsed()));
-    let result = seal_until(session, &written, deadline);
+    written.ask(session);
+    let result = seal_until(session, &written.item, deadline);
     settle(session, &mut written, &result);
     background::take_down(written.retired);
     Ok(result?)
 }
 
 /// Seals what is written. Where the directory has no room for it, until then waits for some.
-fn seal_until(session: &Arc<Session>, written: &Written, deadline: Instant) -> Sealed {
-    let item = &written.item;
-    written.ask(session);
+fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sealed {
     loop {
         let result = seal::one(session, item.clone());
         let wait = deadline.saturating_duration_since(Instant::now());
@@ -535,7 +538,9 @@ pub(crate) fn settle(session: &Arc<Session>, written: &mut Written, result: &Sea
     };
     written.promise.used(1);
     written.claim.sealed();
-    session.extents.sealed(written.primary);
+    if let Some(ticket) = written.ticket {
+        session.extents.sealed(ticket);
+    }
     if written.pool_pages.is_empty() {
         return;
     }
@@ -556,10 +561,14 @@ pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown:
     if is_unknown {
         written.promise.used(1);
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
-        session.extents.in_limbo(session, written.primary);
+        if let Some(ticket) = written.ticket {
+            session.extents.in_limbo(session, ticket);
+        }
         return;
     }
-    session.extents.refused(written.primary);
+    if let Some(ticket) = written.ticket {
+        session.extents.refused(ticket);
+    }
     session.pool.abort_seal(session, &written.pool_pages);
     if written.is_small {
         session.arena.untake(session, written.primary);
