@@ -397,8 +397,10 @@ impl Node {
         }
         let lock = match lock {
             Some(file) => Lock::inherited(file, &options.socket),
-            // One that could not hand over any more has it for a moment.
-            None if options.is_upgrade => Lock::take_when_free(&options.socket)?,
+            // One that could not hand over any more, or whose socket is gone, has it for a moment.
+            None if options.is_upgrade || !options.socket.exists() => {
+                Lock::take_when_free(&options.socket)?
+            }
             None => Lock::take(&options.socket)?,
         };
         // Before there is memory that would be left behind. An etcd that is away just now is no

@@ -20,7 +20,7 @@ use crate::put::{
     Place, Prepared, Value, Written, abandon, block_bytes, give_back, settle, write, write_plain,
 };
 use crate::room::{self, Claim, Demand};
-use crate::seal;
+use crate::seal::{self, Unsealed};
 use crate::session::Session;
 use crate::writer::Writer;
 
@@ -184,10 +184,10 @@ fn seal_left(
 ) -> Result<Vec<ObjectId>, Error> {
     let items: Vec<SealItem> = left.iter().map(|one| one.item.clone()).collect();
     let _unheld = items.iter().any(|item| item.is_held_by_creator).then(|| session.sealing());
+    left.iter_mut().for_each(|one| one.ask(session));
     let results = match seal::many(session, items) {
         Ok(results) => results,
-        Err(error) => {
-            let is_unknown = seal::is_unknown(session, &error);
+        Err(Unsealed { error, is_unknown }) => {
             left.iter_mut().for_each(|one| abandon(session, one, is_unknown));
             take_back(session, &own.into_iter().flatten().collect::<Vec<_>>());
             return Err(error);
@@ -203,7 +203,7 @@ fn seal_left(
                 Some((mut one, result)) => {
                     settle(session, &mut one, &result);
                     background::take_down(one.retired);
-                    result
+                    result.map_err(Error::from)
                 }
                 None => Err(WireError::Closing.into()),
             },

@@ -63,8 +63,9 @@ impl Draft {
         };
         written.item.name = Some(name.to_owned());
         let _unheld = self.session.sealing();
+        written.ask(&self.session);
         let result = seal::one(&self.session, written.item.clone());
-        if matches!(result, Err(Error::AlreadyExists { .. })) {
+        if matches!(&result, Err(no) if matches!(no.error, Error::AlreadyExists { .. })) {
             self.written = Some(written);
             return Ok(None);
         }

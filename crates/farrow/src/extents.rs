@@ -12,7 +12,7 @@ use farrow_store::{Run, SpaceAllocator};
 
 use crate::error::Error;
 use crate::room::{self, Demand, GROUPS_MAX};
-use crate::session::{Session, lock};
+use crate::session::{FIRST_CONNECTION, Session, lock};
 
 /// First grant; later ones double up to the greatest, so that a client that writes little takes
 /// little and one that writes much asks seldom.
@@ -49,9 +49,39 @@ struct State {
     /// All that is granted and not sealed by the node: start to end, merged. What this client
     /// sealed by itself stays in it.
     granted: BTreeMap<u64, u64>,
-    /// Ranges whose seal was never answered: the node says later whose they are.
-    limbo: Vec<Span>,
+    /// Ranges that the node was asked to make part of an object, by their starts, until the answer.
+    /// What is granted anew meanwhile was sealed, and deleted since: it leaves this list, and no answer
+    /// to the seal changes anything any more.
+    asked: BTreeMap<u64, Asked>,
+    /// How often it was asked.
+    seals: u64,
+    /// The connection for which `granted` was last compared with the node's books.
+    connection: u64,
     grant_bytes: u64,
+}
+
+/// A range that the node was asked to make part of an object. The number tells the request from one
+/// for the same range after it was granted anew.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SealTicket {
+    span: Span,
+    number: u64,
+}
+
+/// A range between a seal and its answer.
+#[derive(Debug)]
+struct Asked {
+    end: u64,
+    number: u64,
+    /// The answer never came: at the next connection the node says whose the range is.
+    is_lost: bool,
+}
+
+/// What the node granted, and the connection that said so.
+#[derive(Debug, Clone)]
+pub(crate) struct Granted {
+    pub(crate) ranges: Vec<Span>,
+    pub(crate) connection: u64,
 }
 
 impl Extents {
@@ -64,7 +94,9 @@ impl Extents {
         let state = State {
             free,
             granted: BTreeMap::new(),
-            limbo: Vec::new(),
+            asked: BTreeMap::new(),
+            seals: 0,
+            connection: FIRST_CONNECTION,
             grant_bytes: GRANT_BYTES_FIRST,
         };
         let ahead_bytes = (heap.length.0 / AHEAD_PART_OF_HEAP).clamp(page, AHEAD_BYTES_MAX);
@@ -97,10 +129,7 @@ impl Extents {
         let whole = whole_pages(bytes)?;
         let ahead_bytes = self.ahead_bytes.min(CUT_BYTES_MAX);
         let want = lock(&self.state).want_ahead(whole, ahead_bytes);
-        let granted = room::ask(session, vec![whole], want, Some(demand))?;
-        let granted = granted.first().copied().unwrap_or_default();
-        self.make_ready(session, granted)?;
-        Ok(lock(&self.state).admit(granted, whole))
+        self.ask_for_one(session, whole, want, Some(demand))
     }
 
     /// Takes `whole` bytes of what is free here, or else has the node grant what is wanted.
@@ -117,19 +146,48 @@ impl Extents {
                 None => want(&mut state),
             }
         };
-        let granted = match room::ask(session, vec![whole], want, None) {
+        match self.ask_for_one(session, whole, want, None) {
             Err(error @ (Error::OutOfMemory { .. } | Error::QuotaExceeded { .. })) => {
                 // What this client keeps for later may be just what is missing.
                 if !trim_all(session) {
                     return Err(error);
                 }
-                room::ask(session, vec![whole], whole, None)?
+                self.ask_for_one(session, whole, whole, None)
             }
-            granted => granted?,
-        };
+            taken => taken,
+        }
+    }
+
+    /// Has the node grant one range, and takes `whole` bytes of it.
+    fn ask_for_one(
+        &self,
+        session: &Session,
+        whole: u64,
+        want: u64,
+        demand: Option<&Demand>,
+    ) -> Result<Span, Error> {
+        let granted = self.ask(session, &[whole], want, demand)?;
         let granted = granted.first().copied().unwrap_or_default();
-        self.make_ready(session, granted)?;
-        Ok(lock(&self.state).admit(granted, whole))
+        Ok(lock(&self.state).hand_out(granted, whole))
+    }
+
+    /// Has the node grant a range for each size. They are in the books, and ready, when this returns.
+    fn ask(
+        &self,
+        session: &Session,
+        sizes: &[u64],
+        want: u64,
+        demand: Option<&Demand>,
+    ) -> Result<Vec<Span>, Error> {
+        loop {
+            let granted = room::ask(session, sizes.to_vec(), want, demand)?;
+            if lock(&self.state).accept(&granted) {
+                self.make_ready(session, &granted.ranges)?;
+                return Ok(granted.ranges);
+            }
+            // Another thread has found the next daemon since, and given the ranges back.
+            tracing::debug!(?granted, "granted by a daemon that has gone");
+        }
     }
 
     /// As [`Self::make`], unless all is free: then it is taken in one piece, with no other
@@ -169,11 +227,7 @@ impl Extents {
             trim_all(session);
         }
         let groups = room::groups(&sizes, GROUPS_MAX);
-        let ranges = room::ask(session, group_sizes(&sizes, &groups), 0, Some(demand))?;
-        for range in &ranges {
-            self.make_ready(session, *range)?;
-            lock(&self.state).insert_granted(*range);
-        }
+        let ranges = self.ask(session, &group_sizes(&sizes, &groups), 0, Some(demand))?;
         let mut spans = Vec::with_capacity(sizes.len());
         let mut left = &sizes[..];
         for (range, count) in ranges.into_iter().zip(groups) {
@@ -184,12 +238,17 @@ impl Extents {
         Ok(spans)
     }
 
-    /// Granted ranges are written in place where they are the pool's.
-    fn make_ready(&self, session: &Session, granted: Span) -> Result<(), Error> {
-        if self.is_writable {
-            session.region.make_writable(granted)?;
+    /// Granted ranges are written in place where they are the pool's. If that cannot be, all of them
+    /// go back.
+    fn make_ready(&self, session: &Session, granted: &[Span]) -> Result<(), Error> {
+        if !self.is_writable {
+            return Ok(());
         }
-        Ok(())
+        let ready = granted.iter().try_for_each(|span| session.region.make_writable(*span));
+        if ready.is_err() {
+            self.release(session, granted);
+        }
+        Ok(ready?)
     }
 
     /// Takes the pages right behind `end`, if they are free here.
@@ -223,20 +282,30 @@ impl Extents {
     /// Parts of pages, lines of 128 bytes, that hold nothing and are of no use here.
     pub(crate) fn give_lines(&self, session: &Session, span: Span) {
         if span.length.0 > 0 && session.is_own_process() {
-            lock(&self.state).remove_granted(span);
-            session.give_back(&[span]);
+            let connection = lock(&self.state).let_go(&[span]);
+            session.give_back(&[span], connection);
         }
     }
 
-    /// A range became part of an object.
-    pub(crate) fn sealed(&self, span: Span) {
-        lock(&self.state).remove_granted(span);
+    /// The node is about to be asked to make this range part of an object.
+    pub(crate) fn asked(&self, span: Span) -> SealTicket {
+        lock(&self.state).asked_to_seal(span)
     }
 
-    /// A seal of this range was never answered.
-    pub(crate) fn in_limbo(&self, session: &Session, span: Span) {
+    /// The node did not make it part of an object.
+    pub(crate) fn refused(&self, ticket: SealTicket) {
+        lock(&self.state).end_seal(ticket);
+    }
+
+    /// The range became part of an object.
+    pub(crate) fn sealed(&self, ticket: SealTicket) {
+        lock(&self.state).sealed(ticket);
+    }
+
+    /// The seal was never answered.
+    pub(crate) fn in_limbo(&self, session: &Session, ticket: SealTicket) {
         if session.is_own_process() {
-            lock(&self.state).limbo.push(span);
+            lock(&self.state).in_limbo(ticket);
         }
     }
 
@@ -248,12 +317,14 @@ impl Extents {
         let free = {
             let mut state = lock(&self.state);
             let runs: Vec<Span> = state.free.runs().map(run_span).collect();
-            runs.into_iter().filter(|run| state.take_back(*run)).collect::<Vec<_>>()
+            let free = |run: &Span| state.free.claim(span_run(*run));
+            runs.into_iter().filter(free).collect::<Vec<_>>()
         };
         self.release(session, &free);
         !free.is_empty()
     }
 
+    /// Gives ranges to the node that are granted and neither free here nor in use.
     fn release(&self, session: &Session, spans: &[Span]) {
         if spans.is_empty() || !session.is_own_process() {
             return;
@@ -262,8 +333,10 @@ impl Extents {
             true => self.protected(session, spans),
             false => spans.to_vec(),
         };
+        // Only now: what is out of the books may be granted to anybody at once.
+        let connection = lock(&self.state).let_go(&gone);
         for batch in gone.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
-            session.give_back(batch);
+            session.give_back(batch, connection);
         }
     }
 
@@ -275,11 +348,9 @@ impl Extents {
                 gone.push(*span);
                 continue;
             };
-            let mut state = lock(&self.state);
-            state.insert_granted(*span);
             if matches!(error, MapError::TooManyMaps { .. }) {
                 // As writable as before, and free: the next allocation may take it.
-                let _ = state.free.free(span_run(*span));
+                let _ = lock(&self.state).free.free(span_run(*span));
                 tracing::debug!(%error, %span, "a range is not given back yet");
             } else {
                 tracing::error!(%error, %span, "a range cannot be given back");
@@ -288,18 +359,10 @@ impl Extents {
         gone
     }
 
-    /// After a new connection: ranges that were sealed or not, nobody knows, are forgotten. Returns
-    /// what is ours.
-    pub(crate) fn reconcile(&self) -> Vec<Span> {
-        let mut state = lock(&self.state);
-        let limbo = std::mem::take(&mut state.limbo);
-        // Those that are granted yet go back to the node: a writer's may be mapped read-only.
-        limbo.into_iter().for_each(|span| state.remove_granted(span));
-        state
-            .granted
-            .iter()
-            .map(|(start, end)| run_span(Run { start: *start, end: *end }))
-            .collect()
+    /// Before the books are compared with the node's for a new connection: ranges that were sealed or
+    /// not, nobody knows, are forgotten. Returns what is ours.
+    pub(crate) fn reconcile(&self, connection: u64) -> Vec<Span> {
+        lock(&self.state).reconcile(connection)
     }
 }
 
@@ -323,9 +386,65 @@ impl State {
         want
     }
 
-    /// Takes in what the node granted, and hands out its first `whole` bytes.
-    fn admit(&mut self, granted: Span, whole: u64) -> Span {
-        self.insert_granted(granted);
+    /// Takes in what the node granted. False: the books were compared with the node's since then, which
+    /// gave it back as nobody's.
+    fn accept(&mut self, granted: &Granted) -> bool {
+        let is_valid = granted.connection == self.connection;
+        if is_valid {
+            granted.ranges.iter().for_each(|range| self.insert_granted(*range));
+        }
+        is_valid
+    }
+
+    /// Takes ranges out of the books. Returns the connection that is to be told.
+    fn let_go(&mut self, spans: &[Span]) -> u64 {
+        spans.iter().for_each(|span| self.remove_granted(*span));
+        self.connection
+    }
+
+    fn asked_to_seal(&mut self, span: Span) -> SealTicket {
+        self.seals += 1;
+        let Run { start, end } = span_run(span);
+        self.asked.insert(start, Asked { end, number: self.seals, is_lost: false });
+        SealTicket { span, number: self.seals }
+    }
+
+    /// False: what was sealed was deleted since, and granted anew.
+    fn end_seal(&mut self, ticket: SealTicket) -> bool {
+        let start = ticket.span.offset.0;
+        let is_open = self.asked.get(&start).is_some_and(|one| one.number == ticket.number);
+        is_open && self.asked.remove(&start).is_some()
+    }
+
+    fn sealed(&mut self, ticket: SealTicket) {
+        if self.end_seal(ticket) {
+            self.remove_granted(ticket.span);
+        }
+    }
+
+    fn in_limbo(&mut self, ticket: SealTicket) {
+        let asked = self.asked.get_mut(&ticket.span.offset.0);
+        if let Some(asked) = asked.filter(|one| one.number == ticket.number) {
+            asked.is_lost = true;
+        }
+    }
+
+    /// See [`Extents::reconcile`]. A seal under way may be answered yet: its range stays.
+    fn reconcile(&mut self, connection: u64) -> Vec<Span> {
+        self.connection = connection;
+        let lost: Vec<Run> = (self.asked.iter())
+            .filter(|(_, asked)| asked.is_lost)
+            .map(|(start, asked)| Run { start: *start, end: asked.end })
+            .collect();
+        self.asked.retain(|_, asked| !asked.is_lost);
+        // Those that are granted yet go back to the node: a writer's may be mapped read-only.
+        lost.into_iter().for_each(|run| self.remove_granted(run_span(run)));
+        let runs = self.granted.iter().map(|(start, end)| Run { start: *start, end: *end });
+        runs.map(run_span).collect()
+    }
+
+    /// Hands out the first `whole` bytes of what was just granted; others may take the rest.
+    fn hand_out(&mut self, granted: Span, whole: u64) -> Span {
         let (head, tail) = split(granted, whole);
         if let Some(tail) = tail {
             let _ = self.free.free(span_run(tail));
@@ -334,8 +453,9 @@ impl State {
     }
 
     fn insert_granted(&mut self, span: Span) {
-        // What was sealed without the node, and deleted since, may be granted anew.
+        // What was sealed, and deleted since, may be granted anew.
         self.remove_granted(span);
+        self.end_seals(span);
         let Run { mut start, mut end } = span_run(span);
         if let Some((before, stop)) = self.granted.range(..start).next_back()
             && *stop == start
@@ -346,6 +466,19 @@ impl State {
             end = stop;
         }
         self.granted.insert(start, end);
+    }
+
+    /// Seals of what overlaps this have been carried out, whatever is still to be heard of them.
+    fn end_seals(&mut self, span: Span) {
+        let Run { start, end } = span_run(span);
+        let ended: Vec<Run> = (self.asked.range(..end).rev())
+            .take_while(|(_, asked)| asked.end > start)
+            .map(|(from, asked)| Run { start: *from, end: asked.end })
+            .collect();
+        for run in ended {
+            self.asked.remove(&run.start);
+            self.remove_granted(run_span(run));
+        }
     }
 
     fn remove_granted(&mut self, span: Span) {
@@ -368,16 +501,7 @@ impl State {
         }
     }
 
-    /// Takes a free range out altogether.
-    fn take_back(&mut self, span: Span) -> bool {
-        let is_taken = self.free.claim(span_run(span));
-        if is_taken {
-            self.remove_granted(span);
-        }
-        is_taken
-    }
-
-    /// Free ranges beyond what is worth keeping. The longest that fit are kept, and few of them:
+    /// Takes out free ranges beyond what is worth keeping. The longest that fit are kept, and few of them:
     /// each is a place where nobody's long range can be.
     fn surplus(&mut self, kept: u64) -> Vec<Span> {
         let mut runs: Vec<Span> = self.free.runs().map(run_span).collect();
@@ -390,7 +514,7 @@ impl State {
             }
             !is_kept
         });
-        runs.retain(|run| self.take_back(*run));
+        runs.retain(|run| self.free.claim(span_run(*run)));
         runs
     }
 }
@@ -479,6 +603,8 @@ pub(crate) fn difference(theirs: &[Span], ours: &[Span]) -> Vec<WireSpan> {
 
 #[cfg(test)]
 mod models;
+#[cfg(test)]
+mod orders;
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use farrow_memory::{Offset, Span, fork};
 
+use crate::extents::SealTicket;
 use crate::session::{Session, lock};
 
 /// Memory of the pool that nobody uses in this process.
@@ -18,7 +19,7 @@ pub(crate) enum Unused {
     /// A slot of a slab.
     Slot(Offset),
     /// Pages whose seal was never answered.
-    Limbo(Span),
+    Limbo(SealTicket),
 }
 
 /// Memory of which children may have a part.
@@ -49,7 +50,7 @@ impl Session {
         match memory {
             Unused::Pages(pages) => self.pool.extents().give(self, pages),
             Unused::Slot(offset) => self.pool.free_slot(self, offset),
-            Unused::Limbo(pages) => self.pool.extents().in_limbo(self, pages),
+            Unused::Limbo(ticket) => self.pool.extents().in_limbo(self, ticket),
         }
     }
 }

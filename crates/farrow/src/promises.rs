@@ -41,13 +41,13 @@ impl Promises {
 
     /// Says to a node that follows another what is still needed, and goes over to it: in one, so that
     /// what is given back meanwhile is given to the right one.
-    pub(crate) fn renew(&self, link: &Link, are_needed: bool, go_over: impl FnOnce()) {
+    pub(crate) fn renew<T>(&self, link: &Link, are_needed: bool, go_over: impl FnOnce() -> T) -> T {
         let objects = lock(&self.objects);
         self.are_needed.store(are_needed, Ordering::Relaxed);
         if are_needed {
             link.tell(RequestBody::Promised { objects: *objects });
         }
-        go_over();
+        go_over()
     }
 }
 

@@ -20,12 +20,13 @@ use crate::arena::SMALL_BYTES_MAX;
 use crate::background;
 use crate::client::deadline_after;
 use crate::error::Error;
+use crate::extents::SealTicket;
 use crate::gather::Gather;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::Promise;
 use crate::room::{self, Claim, Demand};
-use crate::seal;
+use crate::seal::{self, Sealed, Unsealed};
 use crate::session::{Session, wire_span};
 
 /// What can be put.
@@ -82,6 +83,8 @@ pub(crate) struct Written {
     pub(crate) retired: Retired,
     promise: Promise,
     claim: Claim,
+    /// The node was asked to seal it.
+    ticket: Option<SealTicket>,
 }
 
 impl Written {
@@ -90,7 +93,13 @@ impl Written {
         item.is_promised = promise.is_there();
         item.is_reserved = claim.is_there();
         let retired = Retired::default();
-        Self { item, primary, is_small, pool_pages: Vec::new(), retired, promise, claim }
+        let (pool_pages, ticket) = (Vec::new(), None);
+        Self { item, primary, is_small, pool_pages, retired, promise, claim, ticket }
+    }
+
+    /// The node is about to be asked to seal it.
+    pub(crate) fn ask(&mut self, session: &Session) {
+        self.ticket = Some(session.extents.asked(self.primary));
     }
 
     /// What was promised, for another try.
@@ -235,26 +244,26 @@ pub(crate) fn put(
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
     let deadline = deadline_after(options.wait.saturating_sub(since.elapsed()));
+    written.ask(session);
     let result = seal_until(session, &written.item, deadline);
     settle(session, &mut written, &result);
     background::take_down(written.retired);
-    result
+    Ok(result?)
 }
 
 /// Seals what is written. Where the directory has no room for it, until then waits for some.
-fn seal_until(
-    session: &Arc<Session>,
-    item: &SealItem,
-    deadline: Instant,
-) -> Result<ObjectId, Error> {
+fn seal_until(session: &Arc<Session>, item: &SealItem, deadline: Instant) -> Sealed {
     loop {
         let result = seal::one(session, item.clone());
         let wait = deadline.saturating_duration_since(Instant::now());
-        if wait.is_zero() || !result.as_ref().err().is_some_and(room::is_entry_short) {
+        let is_short = |no: &Unsealed| room::is_entry_short(&no.error);
+        if wait.is_zero() || !result.as_ref().err().is_some_and(is_short) {
             return result;
         }
         let demand = Demand::new(1, item.name.as_deref().into_iter(), wait);
-        room::ask(session, Vec::new(), 0, Some(&demand))?;
+        // Without room the seal was refused, and that is known.
+        room::ask(session, Vec::new(), 0, Some(&demand))
+            .map_err(|error| Unsealed { error, is_unknown: false })?;
     }
 }
 
@@ -522,18 +531,16 @@ pub(crate) fn relabel(
 }
 
 /// After the node's answer: the memory belongs to the object, to us again, or nobody knows yet.
-pub(crate) fn settle(
-    session: &Arc<Session>,
-    written: &mut Written,
-    result: &Result<ObjectId, Error>,
-) {
+pub(crate) fn settle(session: &Arc<Session>, written: &mut Written, result: &Sealed) {
     let id = match result {
         Ok(id) => *id,
-        Err(error) => return abandon(session, written, seal::is_unknown(session, error)),
+        Err(no) => return abandon(session, written, no.is_unknown),
     };
     written.promise.used(1);
     written.claim.sealed();
-    session.extents.sealed(written.primary);
+    if let Some(ticket) = written.ticket {
+        session.extents.sealed(ticket);
+    }
     if written.pool_pages.is_empty() {
         return;
     }
@@ -554,8 +561,13 @@ pub(crate) fn abandon(session: &Arc<Session>, written: &mut Written, is_unknown:
     if is_unknown {
         written.promise.used(1);
         // Perhaps it is sealed yet: the buffers of the pool stay read-only as well.
-        session.extents.in_limbo(session, written.primary);
+        if let Some(ticket) = written.ticket {
+            session.extents.in_limbo(session, ticket);
+        }
         return;
+    }
+    if let Some(ticket) = written.ticket {
+        session.extents.refused(ticket);
     }
     session.pool.abort_seal(session, &written.pool_pages);
     if written.is_small {

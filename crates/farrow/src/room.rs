@@ -15,6 +15,7 @@ use farrow_memory::{Span, page_bytes};
 
 use crate::client::{deadline_after, millis};
 use crate::error::Error;
+use crate::extents::Granted;
 use crate::session::{Session, span};
 
 /// What memory is for, and how long the node may take to find it.
@@ -44,14 +45,15 @@ pub(crate) fn ask(
     sizes: Vec<u64>,
     want: u64,
     demand: Option<&Demand>,
-) -> Result<Vec<Span>, Error> {
+) -> Result<Granted, Error> {
     let wait = demand.map(|demand| demand.wait).unwrap_or_default();
     let purpose = demand.map(|demand| demand.purpose.clone());
     let asked = sizes.clone();
     let ask = RoomAsk { sizes, want, wait_ms: millis(wait).min(WAIT_MS_MAX), purpose };
     // The node keeps the time; its answer may take a little longer.
     let deadline = deadline_after(wait.saturating_add(session.timeout));
-    let granted: Vec<Span> = match session.call_until(RequestBody::Room(ask), deadline)? {
+    let (reply, connection) = session.call_numbered(RequestBody::Room(ask), deadline)?;
+    let granted: Vec<Span> = match reply {
         ReplyBody::Room(granted) => granted.into_iter().map(span).collect(),
         other => return Err(confused(&other).into()),
     };
@@ -62,7 +64,7 @@ pub(crate) fn ask(
         return Err(Error::Protocol(format!("{granted:?} granted, {asked:?} B were asked")));
     }
     granted.iter().try_for_each(|span| session.region.check(*span))?;
-    Ok(granted)
+    Ok(Granted { ranges: granted, connection })
 }
 
 /// Whether the directory had no room for what is written already: no slot, or no bytes for a name.

@@ -13,7 +13,7 @@ use farrow_cluster::farrowd::ALREADY_SERVING_CODE;
 use farrow_cluster::link::{Link, LinkError, confused};
 use farrow_cluster::paths;
 use farrow_cluster::wire::{
-    Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, Welcome, WireError, WireSpan,
+    BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, Welcome, WireError, WireSpan,
 };
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
@@ -39,6 +39,9 @@ use crate::promises::Promises;
 use crate::reservations::Reservations;
 use crate::turn::Turn;
 use crate::unheld::Unheld;
+
+/// The number of a session's first connection.
+pub(crate) const FIRST_CONNECTION: u64 = 1;
 
 /// Pause between two tries to connect, at first and at most.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
@@ -69,6 +72,33 @@ struct Identity {
     nonce: u64,
 }
 
+/// A connection to the daemon. The number tells it from the connections before and after it.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    link: Arc<Link>,
+    number: u64,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub(crate) struct Unanswered {
+    pub(crate) error: Error,
+    /// The request went out, or a part of it.
+    pub(crate) was_sent: bool,
+}
+
+impl Unanswered {
+    fn unsent(error: Error) -> Self {
+        Self { error, was_sent: false }
+    }
+}
+
+impl From<Unanswered> for Error {
+    fn from(unanswered: Unanswered) -> Self {
+        unanswered.error
+    }
+}
+
 /// Shared by the client, its objects and its pools; the place is given up when all are gone.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -95,7 +125,7 @@ pub(crate) struct Session {
     node: String,
     identity: Identity,
     pid: u32,
-    link: Mutex<Arc<Link>>,
+    link: Mutex<Connection>,
     reconnecting: Turn,
     /// More than the hold slots that were counted when the last block was asked for.
     hold_slots: Mutex<u64>,
@@ -160,7 +190,7 @@ impl Session {
                 nonce: welcome.nonce,
             },
             pid: process_id(),
-            link: Mutex::new(Arc::new(link)),
+            link: Mutex::new(Connection { link: Arc::new(link), number: FIRST_CONNECTION }),
             reconnecting: Turn::default(),
             hold_slots: Mutex::default(),
         }))
@@ -189,33 +219,48 @@ impl Session {
         self.call_until(body, Instant::now() + self.timeout)
     }
 
-    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what did
-    /// not go out or may be asked twice.
+    /// As [`Self::call`], until then.
     pub(crate) fn call_until(
         &self,
         body: RequestBody,
         deadline: Instant,
     ) -> Result<ReplyBody, Error> {
-        self.check_process()?;
+        Ok(self.call_numbered(body, deadline)?.0)
+    }
+
+    /// Asks the daemon. When it has gone, finds its successor and asks again, but only what did
+    /// not go out or may be asked twice. Returns the number of the connection that answered, too.
+    pub(crate) fn call_numbered(
+        &self,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(ReplyBody, u64), Unanswered> {
+        self.check_process().map_err(Unanswered::unsent)?;
         // Other calls may be made under a lock, or leave it open whether they changed something.
         let _quiet = (!may_interrupt(&body)).then(interrupt::suspend);
         let interrupt = interrupt::current();
         let mut body = body;
-        let mut link = Arc::clone(&lock(&self.link));
+        let mut connection = lock(&self.link).clone();
         loop {
-            if link.is_dead() {
+            if connection.link.is_dead() {
                 // Nothing was sent yet, so anything may be.
-                link = self.reconnect(&link, deadline)?;
+                connection = self.reconnect(&connection, deadline).map_err(Unanswered::unsent)?;
             }
             let again = may_repeat(&body).then(|| body.clone());
-            body = match (link.call_unless(interrupt.as_ref(), body, deadline), again) {
+            let answer = connection.link.call_unless(interrupt.as_ref(), body, deadline);
+            body = match (answer, again) {
+                (Ok(reply), _) => return Ok((reply, connection.number)),
                 (Err(LinkError::Unsent { body, .. }), _) => *body,
                 (Err(LinkError::Closed { .. }), Some(body)) => body,
                 (Err(LinkError::Closed { reason, .. }), None) if self.is_other_gone() => {
                     let reason = format!("it went away before it answered: {reason}");
-                    return Err(Error::NodeLost { node: self.node.clone(), reason });
+                    let error = Error::NodeLost { node: self.node.clone(), reason };
+                    return Err(Unanswered { error, was_sent: true });
                 }
-                (result, _) => return Ok(result?),
+                (Err(error), _) => {
+                    let was_sent = !matches!(error, LinkError::Frame(_));
+                    return Err(Unanswered { error: error.into(), was_sent });
+                }
             };
         }
     }
@@ -228,14 +273,20 @@ impl Session {
 
     /// Tells the daemon something that needs no answer. False when it has gone.
     pub(crate) fn tell(&self, body: RequestBody) -> bool {
-        self.is_own_process() && Arc::clone(&lock(&self.link)).tell(body)
+        self.is_own_process() && lock(&self.link).link.tell(body)
     }
 
-    /// Gives ranges back that hold nothing.
-    pub(crate) fn give_back(&self, spans: &[Span]) {
-        if self.clean(spans) {
+    /// Gives ranges back that hold nothing, and that the books had when they were last compared with
+    /// the node's, for this connection. If there has been another comparison since, the ranges were
+    /// given back by it, and may have been granted anew.
+    pub(crate) fn give_back(&self, spans: &[Span], connection: u64) {
+        if !self.clean(spans) {
+            return;
+        }
+        let current = lock(&self.link);
+        if current.number == connection {
             let spans = spans.iter().copied().map(wire_span).collect();
-            self.tell(RequestBody::Release { spans });
+            current.link.tell(RequestBody::Release { spans });
         }
     }
 
@@ -273,10 +324,10 @@ impl Session {
         }
     }
 
-    fn reconnect(&self, old: &Arc<Link>, deadline: Instant) -> Result<Arc<Link>, Error> {
+    fn reconnect(&self, old: &Connection, deadline: Instant) -> Result<Connection, Error> {
         let _one = self.reconnecting.enter(&self.socket, deadline)?;
-        let current = Arc::clone(&lock(&self.link));
-        if !Arc::ptr_eq(&current, old) && !current.is_dead() {
+        let current = lock(&self.link).clone();
+        if current.number != old.number && !current.link.is_dead() {
             return Ok(current);
         }
         let hello = self.return_hello();
@@ -288,24 +339,34 @@ impl Session {
         let pages: Vec<Span> = welcome.entry_pages.iter().copied().map(span).collect();
         self.local.add(&pages)?;
         let theirs: Vec<Span> = welcome.grants.iter().copied().map(span).collect();
-        let mut ours = self.extents.reconcile();
-        ours.extend(self.pool.extents().reconcile());
-        let lost = difference(&theirs, &ours);
-        if !lost.is_empty() {
-            // Granted by the old daemon in an answer that never came.
-            if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
-                link.tell(RequestBody::Release { spans: lost });
-            }
-        }
         self.reservations.renew(&link, deadline);
-        self.promises.renew(&link, welcome.are_objects_limited, || {
-            *lock(&self.link) = Arc::clone(&link);
-        });
+        let connection = self
+            .promises
+            .renew(&link, welcome.are_objects_limited, || self.go_over(Arc::clone(&link), &theirs));
         if self.note_successor() {
             link.tell(RequestBody::ConfirmEarlier);
         }
         tracing::info!(socket = %self.socket.display(), "connected again");
-        Ok(link)
+        Ok(connection)
+    }
+
+    /// Compares the books with what the node says is granted, and goes over to the new connection: in
+    /// one, so that each change of the books was told to this connection, or was seen here. What the
+    /// node granted in an answer that nobody took goes back; who takes such an answer later sees by its
+    /// number that it is void.
+    fn go_over(&self, link: Arc<Link>, theirs: &[Span]) -> Connection {
+        let mut current = lock(&self.link);
+        let number = current.number + 1;
+        let mut ours = self.extents.reconcile(number);
+        ours.extend(self.pool.extents().reconcile(number));
+        let lost = difference(theirs, &ours);
+        if self.clean(&lost.iter().copied().map(span).collect::<Vec<_>>()) {
+            for spans in lost.chunks(BATCH_ITEMS_MAX) {
+                link.tell(RequestBody::Release { spans: spans.to_vec() });
+            }
+        }
+        *current = Connection { link, number };
+        current.clone()
     }
 
     /// The node whose memory it is; empty: that of the daemon that is connected to.
@@ -320,7 +381,7 @@ impl Session {
 
     /// True when the node is known to have gone.
     pub(crate) fn is_cut_off(&self) -> bool {
-        lock(&self.link).is_dead()
+        lock(&self.link).link.is_dead()
     }
 
     /// Finds an object in memory and holds it; `None` when it is not there. Sends no message but

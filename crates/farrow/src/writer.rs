@@ -14,14 +14,14 @@ use farrow_store::{Held, ObjectId};
 
 use crate::background;
 use crate::error::Error;
-use crate::extents::difference;
+use crate::extents::{SealTicket, difference};
 use crate::inherited::Unused;
 use crate::local;
 use crate::options::ObjectOptions;
 use crate::promises::{Promise, rest_of};
 use crate::put;
 use crate::room::Demand;
-use crate::seal;
+use crate::seal::{self, Unsealed};
 use crate::session::{Session, lock, span, wire_span};
 
 /// Copies of this length on are made through a mapping of their own, whose page table entries are
@@ -90,7 +90,7 @@ enum State {
     Sealed(Held),
     Aborted,
     /// Sealed or not: the node did not say.
-    Unknown,
+    Unknown(SealTicket),
 }
 
 /// Writes an object of plain bytes in place. Dropped unsealed it leaves nothing behind.
@@ -188,7 +188,9 @@ impl Drop for WriterMemory {
                 held.date_back(self.since);
                 self.session.release(held);
             }
-            State::Unknown => self.session.give_unused(Unused::Limbo(self.pages), self.since),
+            State::Unknown(ticket) => {
+                self.session.give_unused(Unused::Limbo(ticket), self.since);
+            }
         }
     }
 }
@@ -296,30 +298,33 @@ impl Writer {
             return Ok(id);
         }
         let _unheld = session.sealing();
+        let ticket = session.pool.extents().asked(memory.pages);
         let sealed = seal::one(&session, item);
         background::take_down(retired);
         match sealed {
             Ok(id) => {
                 self.promise.used(1);
-                session.pool.extents().sealed(memory.pages);
+                session.pool.extents().sealed(ticket);
                 if let Some(name) = &self.name {
                     session.reservations.sealed(name);
                 }
                 // Held by its memory, so that views stay good even when it is deleted.
-                *state = State::Unknown;
+                *state = State::Unknown(ticket);
                 *state = State::Sealed(hold(id)?);
                 Ok(id)
             }
-            Err(error) => {
-                if seal::is_unknown(&session, &error) {
+            Err(Unsealed { error, is_unknown }) => {
+                // If it is sealed, or will be, the name is not reserved any more by then.
+                session.reservations.give(&session, self.name.take().into_iter().collect());
+                if is_unknown {
                     self.promise.used(1);
-                    *state = State::Unknown;
+                    *state = State::Unknown(ticket);
                     return Err(error);
                 }
+                session.pool.extents().refused(ticket);
                 if let Err(error) = session.region.make_writable(memory.pages) {
                     tracing::error!(%error, "pages of a failed seal stay read-only");
                 }
-                session.reservations.give(&session, self.name.take().into_iter().collect());
                 Err(error)
             }
         }

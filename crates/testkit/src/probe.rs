@@ -21,7 +21,8 @@ pub enum End {
 /// A child that only loads or stores a byte needs microseconds; more than this is a hang.
 const CHILD_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Forks a child that stores a byte to the address and exits with 0 if that worked.
+/// Starts a child over this process's memory that stores a byte to the address and exits with 0 if
+/// that worked. A forked child would not do: it inherits regions read-only, or not at all.
 ///
 /// # Errors
 /// If no child can be made, or it hangs.
@@ -34,7 +35,7 @@ pub fn store_in_child(address: Address) -> io::Result<End> {
     })
 }
 
-/// Forks a child that loads a byte from the address and exits with 0 if that worked.
+/// As [`store_in_child`], but the child loads a byte.
 ///
 /// # Errors
 /// If no child can be made, or it hangs.
@@ -46,22 +47,30 @@ pub fn load_in_child(address: Address) -> io::Result<End> {
     })
 }
 
-fn in_child(act: impl FnOnce()) -> io::Result<End> {
-    // SAFETY: the child uses only calls that are safe after a fork of a program with threads: two
-    // system calls, one access, and an exit that runs no destructors.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
+/// Stack of a child that makes two system calls and one access.
+const CHILD_STACK_BYTES: usize = 64 << 10;
+
+fn in_child<F: FnMut()>(mut act: F) -> io::Result<End> {
+    extern "C" fn run<F: FnMut()>(act: *mut libc::c_void) -> libc::c_int {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: plain system calls on values of this frame; no core file is wanted.
+        // SAFETY: plain system calls on values of this frame; no core file is wanted, and limits and
+        // handlers are the child's own. `act` is that of `in_child`, which waits for the child.
         unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             libc::signal(libc::SIGBUS, libc::SIG_DFL);
+            (*act.cast::<F>())();
         }
-        act();
-        // SAFETY: ends the child.
-        unsafe { libc::_exit(0) };
+        0
     }
+    let mut stack = vec![0u128; CHILD_STACK_BYTES / size_of::<u128>()];
+    let top = stack.as_mut_ptr_range().end.cast();
+    // SAFETY: the child shares this memory and has a stack of its own; this thread waits until it has
+    // ended (CLONE_VFORK), so stack and `act` outlive it. It makes only plain system calls and `act`.
+    let child = unsafe {
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(run::<F>, top, flags, (&raw mut act).cast())
+    };
     if child < 0 {
         return Err(io::Error::last_os_error());
     }

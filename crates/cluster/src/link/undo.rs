@@ -36,8 +36,8 @@ impl Undo {
             (Self::Grant, ReplyBody::Granted(span)) => {
                 Some(RequestBody::Release { spans: vec![span] })
             }
-            (Self::Grant, ReplyBody::Room(spans)) if !spans.is_empty() => {
-                Some(RequestBody::Release { spans })
+            (Self::Grant, ReplyBody::Room(spans)) => {
+                (!spans.is_empty()).then_some(RequestBody::Release { spans })
             }
             (Self::Promise(objects), ReplyBody::Done) => Some(RequestBody::Unpromise { objects }),
             (Self::Reserve(names), ReplyBody::Done) => Some(RequestBody::Unreserve { names }),

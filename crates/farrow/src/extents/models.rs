@@ -58,7 +58,9 @@ fn take(shared: &Shared) -> Span {
         let _ = state.free.free(span_run(granted));
         return pages(granted.offset.0 / whole, 1);
     }
-    shared.state.lock().unwrap().admit(granted, whole)
+    let mut state = shared.state.lock().unwrap();
+    state.insert_granted(granted);
+    state.hand_out(granted, whole)
 }
 
 fn work(shared: &Shared) {

@@ -15,7 +15,7 @@ use farrow_memory::{Address, Length, Offset, Retired, Span, fork, page_bytes, sy
 use farrow_store::Held;
 
 use crate::error::Error;
-use crate::extents::Extents;
+use crate::extents::{Extents, SealTicket};
 use crate::inherited::Unused;
 use crate::session::{Session, lock};
 use expected::Expected;
@@ -89,7 +89,7 @@ enum LargeState {
     Live,
     /// On its way into an object: read-only, nobody else may seal it. It stays so when the node
     /// never says whether it sealed it.
-    Sealing,
+    Sealing(SealTicket),
     /// Part of an object, which this buffer holds.
     Sealed(Held),
 }
@@ -202,7 +202,7 @@ impl Pool {
                 session.release(held);
             }
             // Whether it belongs to an object, the node will say.
-            LargeState::Sealing => self.give_unused(Unused::Limbo(pages), large.since),
+            LargeState::Sealing(ticket) => self.give_unused(Unused::Limbo(ticket), large.since),
         }
     }
 
@@ -397,7 +397,7 @@ impl PoolCore {
         match &large.state {
             LargeState::Live => pages.contains(span).then_some((pages, false)),
             LargeState::Sealed(_) => pages.contains(span).then_some((pages, true)),
-            LargeState::Sealing => None,
+            LargeState::Sealing(_) => None,
         }
     }
 
@@ -423,7 +423,7 @@ impl PoolCore {
             }
             for span in pages {
                 if let Some(large) = state.large.get_mut(&span.offset.0) {
-                    large.state = LargeState::Sealing;
+                    large.state = LargeState::Sealing(self.extents.asked(*span));
                 }
             }
         }
@@ -438,13 +438,13 @@ impl PoolCore {
 
     /// The object exists: the buffers belong to it, and each holds it until it is freed.
     pub(crate) fn commit_seal(&self, pages: &[Span], held: &Held) {
-        for span in pages {
-            self.extents.sealed(*span);
-        }
         let mut state = lock(&self.state);
         for span in pages {
             if let Some(large) = state.large.get_mut(&span.offset.0) {
-                large.state = LargeState::Sealed(held.clone());
+                let before = std::mem::replace(&mut large.state, LargeState::Sealed(held.clone()));
+                if let LargeState::Sealing(ticket) = before {
+                    self.extents.sealed(ticket);
+                }
             }
         }
     }
@@ -459,7 +459,10 @@ impl PoolCore {
         let mut state = lock(&self.state);
         for span in pages {
             if let Some(large) = state.large.get_mut(&span.offset.0) {
-                large.state = LargeState::Live;
+                let before = std::mem::replace(&mut large.state, LargeState::Live);
+                if let LargeState::Sealing(ticket) = before {
+                    self.extents.refused(ticket);
+                }
             }
         }
     }
