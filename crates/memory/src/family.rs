@@ -18,8 +18,9 @@ use crate::locks;
 use crate::units::Section;
 
 /// Places lie behind every byte that a file can have. Several regions may lie in one file, so the
-/// start of the data section is added; a region has fewer clients than bytes.
-const PLACES: u64 = 1 << 62;
+/// start of the data section is added; a region has fewer clients than bytes. Those who hold a file
+/// for a node lock a byte of their own, at 2^62 (`fabric::files`).
+const PLACES: u64 = 1 << 61;
 
 /// Opens the data section read-only for the client in place `place`, and locks that place through it.
 /// On a file that knows no locks nothing is known of the family later.
