@@ -214,6 +214,7 @@ impl Server {
                 PeerEvent::SeatData { seat, bytes } => ready.extend(self.seat_data(seat, bytes)),
                 PeerEvent::SeatWritable { seat } => ready.extend(self.seat_writable(seat)),
                 PeerEvent::SeatEnded { seat, is_process_gone, reason } => {
+                    self.serve_rest(seat, actions);
                     self.seat_ended(seat, is_process_gone, &reason);
                 }
             }
@@ -329,6 +330,15 @@ impl Server {
         }
         self.connections.get_mut(&session)?.is_blocked = false;
         Some(session)
+    }
+
+    /// Serves what a guest asked before its seat ended: its goodbye, above all. A seat has room for so
+    /// little that one turn can have all of it.
+    fn serve_rest(&mut self, seat: SeatId, actions: &mut Vec<Action>) {
+        let session = self.others.as_ref().and_then(|others| others.seats.get(&seat).copied());
+        if let Some(session) = session.filter(|session| self.is_guest(*session)) {
+            self.serve_guest(session, usize::MAX, actions);
+        }
     }
 
     fn seat_ended(&mut self, seat: SeatId, is_process_gone: Option<bool>, reason: &str) {
