@@ -22,6 +22,9 @@ const WRITE_BYTES_MAX: u64 = 1 << 30;
 
 /// Objects that come back at a time, and requests that wait for any of them.
 const RESTORES_MAX: usize = 256;
+
+/// How often one look for room begins again when a reader took hold of an object that was to leave.
+const RESTORE_ROUNDS_MAX: usize = 4;
 const WAITING_MAX: usize = 4096;
 
 /// A request waits so long for an object to come back.
@@ -183,6 +186,11 @@ impl Spills {
     /// Whether memory will come free without anybody's doing.
     pub(super) fn is_making_room(&self) -> bool {
         !self.queue.is_empty() || !self.writing.is_empty()
+    }
+
+    /// Whether an object is being read back.
+    fn is_loading(&self) -> bool {
+        self.restores.values().any(|restore| matches!(restore.stage, Stage::Loading))
     }
 
     pub(super) fn file_of(&self, id: ObjectId) -> String {
@@ -514,7 +522,11 @@ impl NodeState {
         };
         let head = head.clone();
         let mut begun = self.home.begin_restore(&head);
-        if matches!(begun, Err(StoreError::OutOfMemory { .. })) {
+        for _ in 0..RESTORE_ROUNDS_MAX {
+            if self.spills.is_making_room() || !matches!(begun, Err(StoreError::OutOfMemory { .. }))
+            {
+                break;
+            }
             self.reclaim();
             let bytes = Home::restored_bytes(&head).unwrap_or_default();
             if let Err(error) = self.spill_for(&Room::of_run(bytes)) {
@@ -529,7 +541,9 @@ impl NodeState {
                 }
                 self.spills.jobs.push(SpillJob::Load { head, blocks });
             }
-            Err(StoreError::OutOfMemory { .. }) if self.spills.is_making_room() => {}
+            // What is coming back now can leave again as soon as it is there.
+            Err(StoreError::OutOfMemory { .. })
+                if self.spills.is_making_room() || self.spills.is_loading() => {}
             Err(StoreError::OutOfMemory { asked, free, largest }) => {
                 let blocked = self.spills.failure(asked.0, (free.0, largest.0), 0);
                 let error = StoreError::OutOfMemory { asked, free, largest };

@@ -665,7 +665,7 @@ impl Server {
         self.set_accepting(true);
         let is_alive = connection.process.is_some() && !connection.has_unheard_goodbye();
         if let Some(carried) = connection.carried.take() {
-            self.end_carried(&carried, connection.process.is_none());
+            self.end_carried(&carried, !is_alive);
         }
         let orphan = self.state.closed(session, is_alive, self.now_ms());
         let Some(process) = connection.process else {
