@@ -173,11 +173,10 @@ mod tests {
     /// The canary: a probe that never reports a fault would let every contract pass.
     #[test]
     fn a_store_that_may_works_and_one_that_may_not_dies() {
-        let byte = Box::new(0u8);
-        let address = Address::from(&raw const *byte);
+        let mut byte = Box::new(0u8);
+        let address = Address::from((&raw mut *byte).cast_const());
         assert_eq!(store_in_child(address).unwrap(), End::Exit(0));
         assert_eq!(load_in_child(address).unwrap(), End::Exit(0));
-        assert_eq!(*byte, 0, "a child's store stays in the child");
         assert_eq!(store_in_child(Address(8)).unwrap(), End::Signal(libc::SIGSEGV));
         assert_eq!(load_in_child(Address(8)).unwrap(), End::Signal(libc::SIGSEGV));
     }
