@@ -201,7 +201,7 @@ pub enum RequestBody {
 /// so an operation that cannot have it costs no other object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomAsk {
-    /// A range of so many bytes each, at most [`ROOM_RANGES_MAX`]; none: slots and names alone.
+    /// A range of so many bytes each, at most [`ROOM_RANGES_MAX`](super::ROOM_RANGES_MAX); none: slots and names alone.
     pub sizes: Vec<u64>,
     /// Bytes wished for, where there is one range; 0: no more than needed.
     pub want: u64,
