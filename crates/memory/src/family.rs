@@ -14,13 +14,8 @@ use rustix::fs::OFlags;
 use crate::error::FabricError;
 use crate::fabric::Fabric;
 use crate::fabric::files::{self, system};
-use crate::locks;
+use crate::locks::{self, PLACES_AT};
 use crate::units::Section;
-
-/// Places lie behind every byte that a file can have. Several regions may lie in one file, so the
-/// start of the data section is added; a region has fewer clients than bytes. Those who hold a file
-/// for a node lock a byte of their own, at 2^62 (`fabric::files`).
-const PLACES: u64 = 1 << 61;
 
 /// Opens the data section read-only for the client in place `place`, and locks that place through it.
 /// On a file that knows no locks nothing is known of the family later.
@@ -54,8 +49,10 @@ pub fn is_mapped_by_client(fabric: &dyn Fabric, place: u32) -> bool {
     })
 }
 
+/// Several regions may lie in one file, so the start of the data section is added; a region has fewer
+/// clients than bytes.
 fn place_byte(start: u64, place: u32) -> u64 {
-    PLACES.saturating_add(start).saturating_add(u64::from(place))
+    PLACES_AT.saturating_add(start).saturating_add(u64::from(place))
 }
 
 #[cfg(test)]

@@ -7,15 +7,31 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// Bytes that are locked lie behind every byte that a file can have. Whoever holds a region's memory for
+/// its node locks this one; places of clients start at [`PLACES_AT`].
+pub(crate) const HELD_AT: u64 = 1 << 62;
+
+/// Where the bytes of clients' places start, as [`crate::family`] counts them.
+pub(crate) const PLACES_AT: u64 = 1 << 61;
+
 /// Locks one byte for reading. The file may be shorter.
 pub(crate) fn lock_byte(fd: BorrowedFd<'_>, at: u64) -> io::Result<()> {
-    let lock = record(libc::F_RDLCK, at, 1)?;
+    set(fd, record(libc::F_RDLCK, at, 1)?)
+}
+
+/// Locks a range for writing: no other description can have a lock on any of it.
+pub(crate) fn lock_alone(fd: BorrowedFd<'_>, start: u64, bytes: u64) -> io::Result<()> {
+    set(fd, record(libc::F_WRLCK, start, bytes)?)
+}
+
+fn set(fd: BorrowedFd<'_>, lock: libc::flock) -> io::Result<()> {
     // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock, only read.
     let answer = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether another description than this one has a lock on one of these bytes.
+/// Whether another description than this one has a lock on one of these bytes; 0 bytes reach to the end
+/// of all files.
 pub(crate) fn is_locked(fd: BorrowedFd<'_>, start: u64, bytes: u64) -> io::Result<bool> {
     let mut lock = record(libc::F_WRLCK, start, bytes)?;
     // SAFETY: the descriptor is open for the whole call, and `lock` is a valid flock of our own.

@@ -10,6 +10,7 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::error::FabricError;
+use crate::locks;
 use crate::survey;
 use crate::units::{Geometry, Length, Section, page_bytes};
 
@@ -256,7 +257,7 @@ pub(super) fn lock_range(
 ) -> Result<(), FabricError> {
     let mut tries = 0;
     loop {
-        let Err(error) = try_lock(fd, start, length) else {
+        let Err(error) = locks::lock_alone(fd, start, length.0) else {
             return Ok(());
         };
         match error.raw_os_error() {
@@ -275,14 +276,9 @@ pub(super) fn lock_range(
     }
 }
 
-/// Byte that who holds a region's memory locks, shared: far behind the end of any file, so that
-/// it is in nobody's way.
-const HELD_AT: i64 = 1 << 62;
-
 /// Says that a process with this open file lives: for [`is_locked`].
 pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricError> {
-    let mut lock = lock_of(libc::F_RDLCK, HELD_AT, 1);
-    ofd_lock(fd, libc::F_OFD_SETLK, &mut lock).map_err(|source| FabricError::System {
+    locks::lock_byte(fd, locks::HELD_AT).map_err(|source| FabricError::System {
         call: "lock",
         path: path.to_owned(),
         source,
@@ -291,31 +287,7 @@ pub(super) fn mark_held(fd: BorrowedFd<'_>, path: &Path) -> Result<(), FabricErr
 
 /// Whether anybody else has a lock on any part of the file.
 pub(super) fn is_locked(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut lock = lock_of(libc::F_WRLCK, 0, 0);
-    ofd_lock(fd, libc::F_OFD_GETLK, &mut lock)?;
-    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
-}
-
-fn try_lock(fd: BorrowedFd<'_>, start: u64, length: Length) -> io::Result<()> {
-    let (start, length) = (i64::try_from(start).unwrap_or(0), i64::try_from(length.0).unwrap_or(0));
-    ofd_lock(fd, libc::F_OFD_SETLK, &mut lock_of(libc::F_WRLCK, start, length))
-}
-
-/// A range of a file; length 0 reaches to the end of all files.
-fn lock_of(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
-    // SAFETY: flock is plain integers, for which all zeros is a value.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = kind as libc::c_short;
-    lock.l_whence = libc::SEEK_SET as libc::c_short;
-    (lock.l_start, lock.l_len) = (start, length);
-    lock
-}
-
-fn ofd_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open for the whole call and `lock` is a valid flock that only this
-    // call has.
-    let answer = unsafe { libc::fcntl(fd.as_raw_fd(), command, &raw mut *lock) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    locks::is_locked(fd, 0, 0)
 }
 
 /// `F_SETSIG` of linux/fcntl.h, which the crate `libc` does not have.
@@ -459,10 +431,10 @@ mod tests {
         let path = dir.path().join("locked");
         let open = || File::options().create(true).truncate(false).write(true).open(&path).unwrap();
         let (first, second) = (open(), open());
-        try_lock(first.as_fd(), 0, Length(4096)).unwrap();
-        assert!(try_lock(second.as_fd(), 0, Length(4096)).is_err());
-        try_lock(second.as_fd(), 4096, Length(4096)).expect("another range");
-        try_lock(first.as_fd(), 0, Length(4096)).expect("the same open file");
+        locks::lock_alone(first.as_fd(), 0, 4096).unwrap();
+        assert!(locks::lock_alone(second.as_fd(), 0, 4096).is_err());
+        locks::lock_alone(second.as_fd(), 4096, 4096).expect("another range");
+        locks::lock_alone(first.as_fd(), 0, 4096).expect("the same open file");
         drop(first);
         lock_range(second.as_fd(), 0, Length(4096), &path).unwrap();
     }
