@@ -33,8 +33,14 @@ impl NodeState {
             RequestBody::Renew { names, are_all } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
                 let names = self.full_names(slot, &names)?;
+                let held: Vec<bool> =
+                    names.iter().map(|name| self.check_held(name).is_ok()).collect();
+                let left = names.into_iter().zip(&held).filter(|(_, held)| **held);
+                let left: Vec<String> = left.map(|(name, _)| name).collect();
                 self.note_reservations();
-                Ok(ReplyBody::Ready(self.home.renew(slot, &names, are_all)))
+                let mut renewed = self.home.renew(slot, &left, are_all).into_iter();
+                let ready = held.iter().map(|held| *held && renewed.next().unwrap_or(false));
+                Ok(ReplyBody::Ready(ready.collect()))
             }
             RequestBody::Unreserve { names } => {
                 limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
@@ -135,11 +141,14 @@ impl NodeState {
         limit("names in one message", names.len(), BATCH_ITEMS_MAX)?;
         let names = self.full_names(slot, names)?;
         for (count, name) in names.iter().enumerate() {
-            if let Err(error) = self.home.reserve(slot, name) {
+            let reserved = self.check_held(name);
+            let reserved =
+                reserved.and_then(|()| self.home.reserve(slot, name).map_err(store_error));
+            if let Err(error) = reserved {
                 for taken in names.iter().take(count) {
                     let _ = self.home.unreserve(slot, taken);
                 }
-                return Err(store_error(error));
+                return Err(error);
             }
         }
         Ok(ReplyBody::Done)
@@ -163,6 +172,7 @@ impl NodeState {
             self.check_objects(slot, 1)?;
         }
         let name = item.name.as_deref().map(|name| self.full_name(slot, name)).transpose()?;
+        name.as_deref().map_or(Ok(()), |name| self.check_held(name))?;
         let request = SealRequest {
             kind,
             primary: span(item.primary),

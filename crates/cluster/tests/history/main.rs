@@ -4,7 +4,7 @@
 //!
 //! `FARROW_HISTORY_OPERATIONS` makes the runs longer than those of every run of the tests,
 //! `FARROW_HISTORY_SEED` other ones; `make history` sets them. A folder in `FARROW_HISTORY_FOLDER`
-//! keeps what is judged, for porcupine.
+//! keeps what was recorded, and what is judged, for porcupine.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod canaries;
@@ -62,6 +62,10 @@ fn number_of(variable: &str, otherwise: u64) -> u64 {
     digits.map_or_else(|| text.parse(), |hex| u64::from_str_radix(hex, 16)).expect("a number")
 }
 
+fn kept_folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from)
+}
+
 /// What a run is to be.
 struct Plan {
     name: &'static str,
@@ -95,6 +99,9 @@ impl Plan {
             }
         }
         let (faults, losses) = run.finish();
+        if let Some(kept) = kept_folder() {
+            record::copy(folder.path(), &kept.join(name));
+        }
         let parts = Partitions::of(&record::read(folder.path()), &losses);
         println!("{name}: {faults} faults; {:#?}", parts.counts);
         parts
@@ -107,8 +114,7 @@ impl Plan {
         println!("{name}: judged in {:?}: {judgement}", begin.elapsed());
         let is_right = judgement.not_count == 0 && judgement.undecided == 0;
         let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let kept = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
-        let folder = kept.unwrap_or_else(|| temporary.path().to_owned());
+        let folder = kept_folder().unwrap_or_else(|| temporary.path().to_owned());
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(format!("{name}.jsonl"));
         judge::export(parts, self.is_evicted, &file);

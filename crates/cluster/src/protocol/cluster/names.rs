@@ -150,12 +150,17 @@ impl NodeState {
         };
         let (due, left) = deletes.into_iter().partition(is_due);
         parked.deletes = left;
-        for Waiting { session, slot, seq, body, .. } in due {
-            let is_there = self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot));
-            if is_there {
-                let body = self.serve(slot, body, now_ms, self.home.now_ns(), out);
-                out.push(answer_to(session, seq, body));
-            }
+        for delete in due {
+            self.serve_parked(delete, now_ms, out);
+        }
+    }
+
+    /// Serves a request that waits for nothing any more, if its client is still there.
+    fn serve_parked(&mut self, parked: Waiting, now_ms: u64, out: &mut Vec<Action>) {
+        let Waiting { session, slot, seq, body, .. } = parked;
+        if self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot)) {
+            let body = self.serve(slot, body, now_ms, self.home.now_ns(), out);
+            out.push(answer_to(session, seq, body));
         }
     }
 
@@ -184,8 +189,15 @@ impl NodeState {
         let Some(cluster) = &mut self.cluster else {
             return;
         };
-        for waiting in std::mem::take(&mut cluster.parked.asleep) {
-            self.ask_names(waiting, now_ms, out);
+        for mut waiting in std::mem::take(&mut cluster.parked.asleep) {
+            // What it reserved is held again, if no other view came meanwhile.
+            match self.names_to_take(waiting.slot, &waiting.body) {
+                Some(names) => {
+                    waiting.names = names;
+                    self.ask_names(waiting, now_ms, out);
+                }
+                None => self.serve_parked(waiting, now_ms, out),
+            }
         }
     }
 
@@ -233,6 +245,20 @@ impl NodeState {
             }
         }
         (!full.is_empty()).then_some(full)
+    }
+
+    /// That this node may give an object the name now. One that was not asked for had an object when its
+    /// request came; that this one is gone since does not make it free.
+    ///
+    /// # Errors
+    /// [`WireError::NameTaken`] if it is not held.
+    pub(in crate::protocol) fn check_held(&self, full: &str) -> Result<(), WireError> {
+        match &self.cluster {
+            Some(cluster) if !cluster.naming.holds(full) => {
+                Err(WireError::NameTaken { name: own_name(full).to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What became of the names of a request.
