@@ -726,3 +726,43 @@ fn that_a_client_has_ended_is_not_said_of_the_next_in_its_place() {
     world.go_on_with(LONG_MS, |world| world.kept() == (HELD, GRANTED, 0));
     assert!(world.asked_since(0, is_watch).len() > 2, "of the second too");
 }
+
+/// Two objects were put at once, while a third had the name of the first. When the other node granted
+/// the second name the third object was deleted, and the first was sealed under a name that nobody had
+/// been asked for: two nodes could have objects of one name.
+#[test]
+fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
+    for is_reserved_first in [false, true] {
+        let mut world = World::new(false);
+        let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
+        let mut of_b = (0..).map(|number| format!("y{number}")).filter(|name| {
+            let registrar = naming::registrar_of(&view, name);
+            registrar.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
+        });
+        let (x, y) = (of_b.next().unwrap(), of_b.next().unwrap());
+        let named = |world: &mut World, name: &str| {
+            let span = world.grant(world.local, HELD).unwrap();
+            SealItem { name: Some(name.to_owned()), ..SealItem::bytes(span, HELD) }
+        };
+        let third = named(&mut world, &x);
+        world.ask(world.local, RequestBody::Seal { items: vec![third] }).unwrap();
+        world.go_on(SOON_MS);
+        assert!(world.nodes[0].home().has_name(&x).unwrap());
+
+        let both = match is_reserved_first {
+            false => {
+                RequestBody::Seal { items: vec![named(&mut world, &x), named(&mut world, &y)] }
+            }
+            true => RequestBody::Reserve { names: vec![x.clone(), y.clone()] },
+        };
+        world.ask(world.local, both).unwrap();
+        let targets = vec![WireTarget::Name(x.clone())];
+        world.ask(world.local, RequestBody::Delete { targets }).unwrap();
+        assert!(!world.nodes[0].home().has_name(&x).unwrap(), "it is deleted");
+        world.go_on(SOON_MS);
+        let home = world.nodes[0].home();
+        assert!(!home.has_name(&x).unwrap() && !home.is_reserved(&x));
+        assert_eq!(home.has_name(&y).unwrap(), !is_reserved_first, "y was granted");
+        assert!(!home.is_reserved(&y), "all or none");
+    }
+}
