@@ -204,3 +204,23 @@ print(names, kept.to_pybytes(), client.stats()["eviction"])
     out = run_python(script, env={**os.environ, **alone})
     assert out.strip() == "['c', 'd'] b'in use' lru"
     check_gone(alone)
+
+
+def test_a_process_that_may_have_few_open_files_is_told_so(node: Node) -> None:
+    """It was told that the node had sent too few descriptors."""
+    script = """
+import resource, sys
+import farrow
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+try:
+    print(farrow.connect(sys.argv[2]).put(b"fits") is not None)
+except farrow.FarrowError as error:
+    print(type(error).__name__, error)
+"""
+    said = {}
+    for limit in (5, 6, 20):
+        said[limit] = run_python(script, str(limit), str(node.socket)).strip()
+    assert said[20] == "True"
+    assert "open files of this process: the limit is 5" in said[5], said
+    assert "open files of this process: the limit is 6" in said[6], said

@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::{process_number, sync};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg,
+};
+use rustix::process::{Resource, getrlimit};
 
 use crate::interrupt::{self, Interrupt, Pace};
 use crate::server::SPIN;
@@ -484,6 +487,11 @@ impl Link {
                 Ok(message) if message.bytes == 0 => {
                     return Err(self.die("the node went away before it answered"));
                 }
+                // The kernel drops those for which this process has no room.
+                Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+                    let what = "open files of this process".to_owned();
+                    return Err(WireError::TooMany { what, max: open_files_max() }.into());
+                }
                 Ok(message) => {
                     input.extend_from_slice(bytes.get(..message.bytes).unwrap_or(&[]));
                     for message in control.drain() {
@@ -532,6 +540,11 @@ impl Receiving {
             self.abandoned.insert(seq, undo);
         }
     }
+}
+
+/// How many files this process may have open.
+fn open_files_max() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 fn millis_since(started: Instant) -> u64 {
