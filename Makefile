@@ -133,7 +133,7 @@ soak: $(VENV)/tools
 OPERATIONS ?= 1000000
 history: $(VENV)/tools
 	FARROW_HISTORY_OPERATIONS=$(OPERATIONS) $(if $(SEED),FARROW_HISTORY_SEED=$(SEED)) \
-		cargo test --quiet -p farrow-cluster --test history -- --include-ignored --nocapture --test-threads=1
+		cargo test --quiet -p farrow-cluster --test history -- --nocapture --test-threads=1
 
 # Needs cargo-fuzz; RUNS executions of each target.
 RUNS ?= 1000000

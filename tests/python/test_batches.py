@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import farrow
-from conftest import wait_until
+from conftest import LIMIT_SECONDS, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,17 @@ def test_put_many_with_names_is_all_or_none(client: farrow.Client) -> None:
     assert (first.name, second.name, third.name) == ("a", None, "c")
     assert client.get("a").to_pybytes() == b"1"
     assert client.get(second).to_pylist() == [2]
-    with pytest.raises(farrow.AlreadyExists, match="c"):
-        client.put_many([b"4", b"5"], ["d", "c"])
-    assert not client.contains("d")
+    with client.subscribe(kinds=["sealed"], timeout=LIMIT_SECONDS) as events:
+        with pytest.raises(farrow.AlreadyExists, match="c"):
+            client.put_many([b"4", b"5"], ["d", "c"])
+        with pytest.raises(farrow.AlreadyExists, match="twice"):
+            client.put_many([b"4", b"5"], ["twice", "twice"])
+        assert not client.contains("d")
+        assert not client.contains("twice")
+        # Nobody saw it even for a moment.
+        client.put(b"6", "next")
+        assert next(events).name == "next"
+    client.delete("next")
     with pytest.raises(farrow.InvalidArgument, match="1 names for 2 objects"):
         client.put_many([b"4", b"5"], ["d"])
     client.delete_many(["a", second, third])

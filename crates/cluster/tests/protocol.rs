@@ -15,7 +15,7 @@ use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
 
 /// Steps of one run; each is checked against the whole region.
-const STEPS: u64 = 6000;
+const STEPS: u64 = 9000;
 
 struct Dice(u64);
 
@@ -187,7 +187,8 @@ impl Run {
             3 => RequestBody::Reserve { names: vec![self.name(), self.name()] },
             4 => RequestBody::Unreserve { names: vec![self.name()] },
             5..=8 => {
-                let count = 1 + self.dice.roll(3);
+                // Of several none is sealed where one has a taken name.
+                let count = if self.dice.roll(4) == 0 { 3 } else { 1 };
                 RequestBody::Seal { items: (0..count).map(|_| self.item(session)).collect() }
             }
             9 | 10 => {

@@ -1,5 +1,7 @@
 //! The requests of a client that has its place.
 
+use std::collections::BTreeSet;
+
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
 
@@ -61,6 +63,11 @@ impl NodeState {
             }
             RequestBody::Seal { items } => {
                 limit("objects in one message", items.len(), BATCH_ITEMS_MAX)?;
+                if items.len() > 1
+                    && let Err(error) = self.check_names_of(slot, &items)
+                {
+                    return Ok(ReplyBody::Sealed(vec![Err(error); items.len()]));
+                }
                 let sealed =
                     items.into_iter().map(|item| self.seal(slot, item, (now_ms, wall_ns), out));
                 Ok(ReplyBody::Sealed(sealed.collect()))
@@ -152,6 +159,22 @@ impl NodeState {
             }
         }
         Ok(ReplyBody::Done)
+    }
+
+    /// Of several objects none is to be seen if one of their names is taken.
+    fn check_names_of(&self, slot: ClientSlot, items: &[SealItem]) -> Result<(), WireError> {
+        let mut seen = BTreeSet::new();
+        for item in items.iter().filter(|item| item.name.is_some()) {
+            let name = item.name.as_deref().unwrap_or_default();
+            let full = self.full_name(slot, name)?;
+            self.check_held(&full)?;
+            let is_taken = self.home.has_name(&full).map_err(store_error)?
+                || (self.home.is_reserved(&full) && !item.is_reserved);
+            if is_taken || !seen.insert(full) {
+                return Err(WireError::NameTaken { name: name.to_owned() });
+            }
+        }
+        Ok(())
     }
 
     fn seal(

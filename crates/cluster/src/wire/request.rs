@@ -46,7 +46,7 @@ pub enum RequestBody {
         /// The names.
         names: Vec<String>,
     },
-    /// Makes written memory into objects.
+    /// Makes written memory into objects: none if a name of them is taken.
     Seal {
         /// One an object.
         items: Vec<SealItem>,

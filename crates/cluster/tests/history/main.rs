@@ -149,10 +149,8 @@ fn names_and_flags_are_linearizable_where_nothing_is_evicted() {
     Plan::new("spilled", 0x4157_0001).assert_linearizable(ground);
 }
 
-/// As before, and links are cut, flap, lose and delay, in one direction too. Left out by default: now
-/// and then a free name is refused as taken for longer than the second that the model allows.
+/// As before, and links are cut, flap, lose and delay, in one direction too.
 #[test]
-#[ignore = "`make history` runs it: names are sometimes refused for too long"]
 fn names_and_flags_are_linearizable_where_links_fail() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let spill = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -165,7 +165,14 @@ impl Partitions {
                         Some(Outcome::Taken { .. }) if is_taken => {
                             name(&partition, end_ns, NameOp::Taken { is_in_flight: false });
                         }
-                        None => name(&partition, NEVER, NameOp::MayPut { version }),
+                        None => {
+                            name(&partition, NEVER, NameOp::MayPut { version });
+                            // A node that is killed while it seals may seal some of several, and
+                            // then its client takes them back.
+                            if drafts.len() > 1 {
+                                name(&partition, NEVER, NameOp::MayDeleteById { version });
+                            }
+                        }
                         // One of several, of which another one failed.
                         _ => name(&partition, end_ns, NameOp::TakenBack { version }),
                     }

@@ -33,6 +33,27 @@ struct Waiting {
     deadline_ms: u64,
 }
 
+/// What waits until registrars know that names are not in flight any more: they would tell others that
+/// the names are taken when they are free again.
+#[derive(Debug)]
+struct Indebted {
+    session: SessionId,
+    slot: ClientSlot,
+    seq: u64,
+    /// In full.
+    names: Vec<String>,
+    deadline_ms: u64,
+    then: Then,
+}
+
+#[derive(Debug)]
+enum Then {
+    /// A delete of objects that have the names.
+    Serve(RequestBody),
+    /// To a request that was granted the names and did not use them.
+    Answer(Result<ReplyBody, WireError>),
+}
+
 /// Requests that wait for names, and names that were granted and are not settled.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
@@ -40,8 +61,7 @@ pub(super) struct Parked {
     waiting: BTreeMap<u64, Waiting>,
     /// Not asked for yet: this node has no lease.
     asleep: Vec<Waiting>,
-    /// Deletes of objects whose registrars may think that the names are still in flight.
-    deletes: Vec<Waiting>,
+    indebted: Vec<Indebted>,
     /// Reserved by clients of this node's memory.
     reserved: Vec<String>,
     /// Some of them may be reserved no more.
@@ -55,7 +75,7 @@ impl Parked {
     }
 
     fn count(&self) -> usize {
-        self.waiting.len() + self.asleep.len() + self.deletes.len()
+        self.waiting.len() + self.asleep.len() + self.indebted.len()
     }
 
     /// Memory that the requests of a session take, with the names that are asked for.
@@ -66,7 +86,8 @@ impl Parked {
     }
 
     pub(super) fn next_deadline_ms(&self) -> Option<u64> {
-        self.asleep.iter().chain(&self.deletes).map(|one| one.deadline_ms).min()
+        let asleep = self.asleep.iter().map(|one| one.deadline_ms);
+        asleep.chain(self.indebted.iter().map(|one| one.deadline_ms)).min()
     }
 }
 
@@ -111,8 +132,9 @@ impl NodeState {
         if is_delete {
             // A registrar that says nothing for so long is excluded, and the next one knows nothing.
             let deadline_ms = now_ms.saturating_add(lease_ms);
-            let delete = Waiting { session, slot, seq, body, names, deadline_ms };
-            cluster.parked.deletes.push(delete);
+            let then = Then::Serve(body);
+            let delete = Indebted { session, slot, seq, names, deadline_ms, then };
+            cluster.parked.indebted.push(delete);
             return Ok(());
         }
         let deadline_ms = now_ms.saturating_add(lease_ms.saturating_mul(ASK_LEASES_MAX));
@@ -139,25 +161,31 @@ impl NodeState {
         (!names.is_empty()).then_some(names)
     }
 
-    /// Deletes that waited for registrars, and wait no more.
-    fn serve_deletes(&mut self, now_ms: u64, out: &mut Vec<Action>) {
+    /// Goes on with what waited for registrars, and waits no more.
+    fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
             return;
         };
-        let deletes = std::mem::take(&mut parked.deletes);
-        let is_due = |one: &Waiting| {
+        let is_due = |one: &mut Indebted| {
             one.deadline_ms <= now_ms || !one.names.iter().any(|name| naming.owes(name))
         };
-        let (due, left) = deletes.into_iter().partition(is_due);
-        parked.deletes = left;
-        for delete in due {
-            self.serve_parked(delete, now_ms, out);
+        let due: Vec<Indebted> = parked.indebted.extract_if(.., is_due).collect();
+        for Indebted { session, slot, seq, then, .. } in due {
+            match then {
+                Then::Serve(body) => self.serve_parked((session, slot, seq), body, now_ms, out),
+                Then::Answer(body) => out.push(answer_to(session, seq, body)),
+            }
         }
     }
 
     /// Serves a request that waits for nothing any more, if its client is still there.
-    fn serve_parked(&mut self, parked: Waiting, now_ms: u64, out: &mut Vec<Action>) {
-        let Waiting { session, slot, seq, body, .. } = parked;
+    fn serve_parked(
+        &mut self,
+        (session, slot, seq): (SessionId, ClientSlot, u64),
+        body: RequestBody,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
         if self.sessions.get(&session).is_some_and(|one| one.slot == Some(slot)) {
             let body = self.serve(slot, body, now_ms, self.home.now_ns(), out);
             out.push(answer_to(session, seq, body));
@@ -196,7 +224,10 @@ impl NodeState {
                     waiting.names = names;
                     self.ask_names(waiting, now_ms, out);
                 }
-                None => self.serve_parked(waiting, now_ms, out),
+                None => {
+                    let Waiting { session, slot, seq, body, .. } = waiting;
+                    self.serve_parked((session, slot, seq), body, now_ms, out);
+                }
             }
         }
     }
@@ -219,7 +250,7 @@ impl NodeState {
             out.push(answer_to(session, seq, Err(error)));
         }
         self.perform_naming(outputs, now_ms, out);
-        self.serve_deletes(now_ms, out);
+        self.serve_indebted(now_ms, out);
     }
 
     /// Names, in full, that a request takes and that are free here; `None`: there are none, or the
@@ -291,16 +322,35 @@ impl NodeState {
             .collect();
         let is_there = (self.sessions.get(&waiting.session))
             .is_some_and(|session| session.slot == Some(waiting.slot));
-        let body = match is_there {
-            false => Err(None),
-            true => self.serve_granted(&waiting, &refused, now_ms, out).map_err(Some),
-        };
-        match body {
-            Ok(body) => out.push(answer_to(waiting.session, waiting.seq, Ok(body))),
-            Err(Some(error)) => out.push(answer_to(waiting.session, waiting.seq, Err(error))),
-            Err(None) => {}
+        let body = is_there.then(|| self.serve_granted(&waiting, &refused, now_ms, out));
+        self.settle(granted.clone());
+        if let Some(body) = body {
+            self.answer_granted(&waiting, granted, body, now_ms, out);
         }
-        self.settle(granted);
+    }
+
+    /// Answers a request, at once if it used the names that it was granted: what it did not use is free
+    /// when it is answered.
+    fn answer_granted(
+        &mut self,
+        waiting: &Waiting,
+        mut granted: Vec<String>,
+        body: Result<ReplyBody, WireError>,
+        now_ms: u64,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(Cluster { naming, parked, options, .. }) = self.cluster.as_deref_mut() else {
+            return;
+        };
+        // One that has an object now is taken, whatever its registrar thinks.
+        granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
+        let Waiting { session, slot, seq, .. } = *waiting;
+        if granted.is_empty() {
+            return out.push(answer_to(session, seq, body));
+        }
+        let (names, then) = (granted, Then::Answer(body));
+        let deadline_ms = now_ms.saturating_add(options.lease_ms);
+        parked.indebted.push(Indebted { session, slot, seq, names, deadline_ms, then });
     }
 
     fn serve_granted(
@@ -315,27 +365,10 @@ impl NodeState {
         let refusal = |name: &str| errors.get(name).cloned();
         let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
         match &waiting.body {
-            RequestBody::Seal { items } => {
-                // The others are sealed as if these had not been asked for.
-                let mut errors = Vec::with_capacity(items.len());
-                for item in items {
-                    let full = item.name.as_deref();
-                    let full = full.map(|name| self.full_name(slot, name)).transpose()?;
-                    errors.push(full.and_then(|full| refusal(&full)));
-                }
-                let left = items.iter().zip(&errors).filter(|(_, error)| error.is_none());
-                let items = left.map(|(item, _)| item.clone()).collect();
-                let body = RequestBody::Seal { items };
-                let ReplyBody::Sealed(sealed) = self.serve(slot, body, now_ms, wall_ns, out)?
-                else {
-                    return Err(WireError::Invalid("not a seal".into()));
-                };
-                let mut sealed = sealed.into_iter();
-                let results = errors.into_iter().map(|error| match error {
-                    Some(error) => Err(error),
-                    None => sealed.next().unwrap_or(Err(WireError::Closing)),
-                });
-                Ok(ReplyBody::Sealed(results.collect()))
+            RequestBody::Seal { items } if !errors.is_empty() => {
+                // None is sealed where one is refused.
+                let error = errors.into_values().next().unwrap_or(WireError::Closing);
+                Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
             RequestBody::Renew { names, are_all } => {
                 let mut kept = Vec::with_capacity(names.len());
@@ -418,7 +451,7 @@ impl NodeState {
         naming.set_unread(unread(neighbours, membership.view()));
         naming.handle(life, message, asks, now_ms, &mut outputs);
         self.perform_naming(outputs, now_ms, out);
-        self.serve_deletes(now_ms, out);
+        self.serve_indebted(now_ms, out);
     }
 
     fn refusal_error(&self, full: &str, why: &Refusal) -> WireError {
