@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import farrow
 from conftest import LIMIT_SECONDS, run_python, wait_until
+
+if TYPE_CHECKING:
+    from conftest import Node
 
 
 @pytest.fixture

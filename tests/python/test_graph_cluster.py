@@ -17,7 +17,7 @@ import pytest
 import farrow
 from conftest import LIMIT_SECONDS, Cluster, wait_until
 from farrow.graph import GraphFeatures
-from farrow.graph.cluster import ClusterGraph, DaysLost, attach
+from farrow.graph.cluster import ClusterGraph, DaysLost, _objects, attach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,6 +143,44 @@ def test_readers_see_what_the_writer_sees(nodes: Cluster) -> None:
     got = edges.filter(pa.compute.equal(edges["direction"], "out"))
     assert got["account"].to_pylist() == out[:, 2].tolist()
     assert got["timestamp"].to_pylist() == out[:, 3].tolist()
+    features.close()
+
+
+def test_a_reader_that_is_too_slow_leaves_calls_out(nodes: Cluster) -> None:
+    """The log's entries went into segments before it came to read them: that was an error."""
+    matrix = stream(2400)
+    rows = list(batches(matrix))
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(rows[0])
+    reader = attach("payments", nodes.nodes["b"].socket)
+    seen = reader.follow(timeout=1)
+    for batch in rows[1:-1]:
+        features.transform(batch)
+    features._stream.engine.settle(LIMIT_SECONDS)
+    computed = sum(len(found) for _, found in seen)
+    assert computed < len(matrix) - 200, "nothing went into a segment: this shows nothing"
+    assert reader._engine.next_number() == len(matrix) - 100
+    assert np.array_equal(reader.preview(rows[-1]), features.preview(rows[-1]))
+    features.close()
+
+
+def test_a_list_that_misses_what_is_replaced_is_not_the_end(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list can have neither of two manifests of which one comes and the other goes."""
+    features = GraphFeatures(**SETTINGS, cluster=on(nodes, "a"))
+    features.transform(next(iter(batches(stream(100)))))
+    missed, names_of = [], _objects.names_of
+
+    def misses(client: farrow.Client, prefix: str) -> list[str]:
+        if prefix.endswith("manifest/") and len(missed) < 3:
+            missed.append(prefix)
+            return []
+        return names_of(client, prefix)
+
+    monkeypatch.setattr(_objects, "names_of", misses)
+    assert attach("payments", nodes.nodes["b"].socket).stats()["edges"] == 100
+    assert len(missed) == 3
     features.close()
 
 

@@ -139,6 +139,10 @@ def engine_of(manifest: Manifest) -> GraphEngine:
     return GraphEngine(**parameters, segment=manifest.segment)
 
 
+# That each of so many lists missed a manifest would take a replacement within each of them.
+_EMPTY_LISTS = 5
+
+
 def newest(client: Client, graph: str) -> Manifest | None:
     """The manifest that counts; None: there is no such graph.
 
@@ -146,10 +150,15 @@ def newest(client: Client, graph: str) -> Manifest | None:
         farrow.NodeLost: it may lie on a node that cannot be reached.
     """
     prefix = f"{root(graph)}manifest/"
-    # It may be replaced while it is looked for.
+    # It may be replaced while it is looked for: a list may have neither of two objects of which one
+    # comes and the other goes meanwhile.
+    empty = 0
     for _ in range(100):
         names = names_of(client, prefix)
         if not names:
+            empty += 1
+            if empty < _EMPTY_LISTS:
+                continue
             lost = [node.name for node in client.nodes() if node.reach != "live"]
             if lost:
                 # To begin it anew would make two of it.
@@ -158,6 +167,7 @@ def newest(client: Client, graph: str) -> Manifest | None:
                     f"{', '.join(lost)}, until `farrow nodes forget` says that it is gone"
                 )
             return None
+        empty = 0
         try:
             return Manifest.of(client.get(names[-1]))
         except farrow.NotFound:

@@ -205,7 +205,13 @@ class GraphReader:
                 entry = Entry.of(event.name)
                 if entry.first < self._engine.next_number():
                     continue
-                yield self.compute(entry, share)
+                try:
+                    computed = self.compute(entry, share)
+                except farrow.NotFound:
+                    # It was joined with others, or went into a segment, before it was read.
+                    self._catch_up()
+                    continue
+                yield computed
 
     def compute(
         self, entry: Entry, share: tuple[int, int] = (0, 1)
