@@ -43,6 +43,7 @@ const CALL_BYTES: u64 = 230;
 /// A run that does not come to its calls in this time is over.
 const SECONDS_PER_1000: u64 = 12;
 const MEMORY: &str = "64MiB";
+const MEMORY_BYTES: u64 = 64 << 20;
 /// So little that objects do not fit.
 const MEMORY_TO_EVICT: &str = "8MiB";
 const NODES: &[&str] = &["--lease-ms", "1000", "--no-prepare"];
@@ -157,6 +158,15 @@ fn names_and_flags_are_linearizable_where_links_fail() {
     let more = [NODES, &["--spill", spill.path().to_str().unwrap()]].concat();
     let ground = Ground::Proxied(Linked::start(3, MEMORY, &more));
     Plan::new("links", 0x4157_0004).assert_linearizable(ground);
+}
+
+/// As the first, in memory that each machine keeps coherent for itself only, which is refreshed and
+/// cleaned by software.
+#[test]
+fn names_and_flags_are_linearizable_in_node_local_memory() {
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (nodes, _devices) = Nodes::node_local(3, MEMORY_BYTES, &[], NODES);
+    Plan::new("node-local", 0x4157_0005).assert_linearizable(Ground::Loopback(nodes));
 }
 
 /// What does not fit goes, by the policy: then nothing says that a name must be there, but what is
