@@ -1,7 +1,8 @@
 //! Ends the waits of a thread before their time: for a signal handler that raises, or for another
 //! thread that cancels.
 //!
-//! A binding runs a call inside [`scope`]. While the call waits, the waiting thread asks the
+//! A binding runs a call inside [`scope`], or has one check for [all threads](check_on_all_threads).
+//! While the call waits, the waiting thread asks the
 //! check of the scope some twenty times a second, with no lock held. A check may therefore run
 //! code of the user, even code that calls the same client. Code that waits while it holds a lock
 //! does so under [`suspend`].
@@ -9,6 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// A check is asked at most this often: a check of Python takes the GIL, about a microsecond when
@@ -18,11 +20,17 @@ const CHECK_PAUSE: Duration = Duration::from_millis(10);
 /// A pause is cut into pieces of this length, with a check after each.
 const PAUSE_PIECE: Duration = Duration::from_millis(20);
 
-/// Says whether the call of a scope is to end.
+/// Says whether a call is to end.
 #[derive(Clone)]
 pub struct Interrupt {
-    check: Rc<dyn Fn() -> bool>,
+    check: Check,
     ends_on_signal: bool,
+}
+
+#[derive(Clone)]
+enum Check {
+    OfScope(Rc<dyn Fn() -> bool>),
+    OfAll(fn() -> bool),
 }
 
 impl std::fmt::Debug for Interrupt {
@@ -36,7 +44,7 @@ impl std::fmt::Debug for Interrupt {
 impl Interrupt {
     /// Ends the call when `check` returns true. The check runs on the thread that waits.
     pub fn new(check: Rc<dyn Fn() -> bool>) -> Self {
-        Self { check, ends_on_signal: false }
+        Self { check: Check::OfScope(check), ends_on_signal: false }
     }
 
     /// Also ends the call when a signal handler runs on the thread that waits, as a system call
@@ -54,8 +62,10 @@ impl Interrupt {
 
     /// Asks the check. Once the call is to end, every further wait of the scope ends at once.
     pub fn is_up(&self) -> bool {
-        if !HAS_ENDED.get() && (self.check)() {
-            self.end();
+        match &self.check {
+            Check::OfAll(check) => return check(),
+            Check::OfScope(check) if !HAS_ENDED.get() && check() => self.end(),
+            Check::OfScope(_) => {}
         }
         HAS_ENDED.get()
     }
@@ -65,22 +75,32 @@ impl Interrupt {
     }
 }
 
+/// What ends the waits of a thread.
+enum Current {
+    /// What was set for all threads, if anything.
+    OfAll,
+    Nothing,
+    OfScope(Interrupt),
+}
+
+static OF_ALL: OnceLock<fn() -> bool> = OnceLock::new();
+
 thread_local! {
-    static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Current> = const { RefCell::new(Current::OfAll) };
     /// The call of the innermost scope is to end.
     static HAS_ENDED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Puts back what was current before.
 struct Restore {
-    earlier: Option<Interrupt>,
+    earlier: Current,
     had_ended: bool,
     /// It belongs to its thread.
     _thread: PhantomData<Rc<()>>,
 }
 
 impl Restore {
-    fn replace(with: Option<Interrupt>) -> Self {
+    fn replace(with: Current) -> Self {
         let had_ended = HAS_ENDED.replace(false);
         Self { earlier: CURRENT.replace(with), had_ended, _thread: PhantomData }
     }
@@ -88,14 +108,14 @@ impl Restore {
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        CURRENT.set(self.earlier.take());
+        CURRENT.set(std::mem::replace(&mut self.earlier, Current::OfAll));
         HAS_ENDED.set(self.had_ended);
     }
 }
 
 /// Runs `body`, whose waits end early when `interrupt` says so.
 pub fn scope<T>(interrupt: Interrupt, body: impl FnOnce() -> T) -> T {
-    let _restore = Restore::replace(Some(interrupt));
+    let _restore = Restore::replace(Current::OfScope(interrupt));
     body()
 }
 
@@ -104,12 +124,25 @@ pub struct Suspended(#[expect(dead_code, reason = "held for its end")] Restore);
 
 /// For code that waits while it holds a lock, or whose outcome nobody could tell afterwards.
 pub fn suspend() -> Suspended {
-    Suspended(Restore::replace(None))
+    Suspended(Restore::replace(Current::Nothing))
 }
 
-/// The interrupt of the innermost scope of this thread.
+/// Ends waits on all threads outside of scopes, at the cost of no scope a call. The check says true from
+/// then on until its thread's call has ended. Only the first one counts.
+pub fn check_on_all_threads(check: fn() -> bool) {
+    let _ = OF_ALL.set(check);
+}
+
+/// The interrupt of the innermost scope of this thread, or of all threads.
 pub fn current() -> Option<Interrupt> {
-    CURRENT.with_borrow(Clone::clone)
+    CURRENT.with_borrow(|current| match current {
+        Current::OfScope(interrupt) => Some(interrupt.clone()),
+        Current::Nothing => None,
+        Current::OfAll => {
+            let check = Check::OfAll(*OF_ALL.get()?);
+            Some(Interrupt { check, ends_on_signal: false })
+        }
+    })
 }
 
 /// Sleeps. Returns false if the scope of this thread ended before.

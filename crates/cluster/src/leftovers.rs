@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::lock::Holder;
 use crate::paths;
+use crate::spill::Orphans;
 
 /// What is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,16 +26,19 @@ pub enum LeftoverKind {
     Socket,
     /// What clients of a node-local region shared.
     Marks,
+    /// Spilled objects of memory that is gone.
+    Spilled,
 }
 
 impl LeftoverKind {
-    /// `"region"`, `"mount"`, `"socket"` or `"marks"`.
+    /// `"region"`, `"mount"`, `"socket"`, `"marks"` or `"spilled"`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Region => "region",
             Self::Mount => "mount",
             Self::Socket => "socket",
             Self::Marks => "marks",
+            Self::Spilled => "spilled",
         }
     }
 }
@@ -44,9 +48,9 @@ impl LeftoverKind {
 pub struct Leftover {
     /// What it is.
     pub kind: LeftoverKind,
-    /// A region without `.control` and `.data`, the folder of a mount, a socket.
+    /// A region without `.control` and `.data`, the folder of a mount or of spilled objects, a socket.
     pub path: PathBuf,
-    /// Memory that it takes.
+    /// Memory that it takes, or room on a disk.
     pub bytes: u64,
     /// Its files.
     files: Vec<PathBuf>,
@@ -69,6 +73,13 @@ pub fn find(dirs: &[PathBuf]) -> Vec<Leftover> {
         found.extend(regions(dir));
         found.extend(marks(dir));
     }
+    // Before the sockets: what is spilled is known to be left by their locks.
+    for dir in dirs {
+        let left = Orphans::left(dir).into_iter();
+        found.extend(
+            left.map(|one| leftover(LeftoverKind::Spilled, one.folder.clone(), one.files())),
+        );
+    }
     let mounts = survey::tmpfs_dirs().into_iter().filter(|tmpfs| tmpfs.is_of_node);
     found.extend(mounts.filter_map(|tmpfs| mounted(&tmpfs.dir)));
     for dir in &socket_dirs {
@@ -86,6 +97,7 @@ impl Leftover {
     pub fn remove(&self) -> io::Result<()> {
         match self.kind {
             LeftoverKind::Socket => return self.remove_socket(),
+            LeftoverKind::Spilled => return self.remove_spilled(),
             _ if self.files.iter().any(|file| is_used(file)) => {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
@@ -96,6 +108,12 @@ impl Leftover {
             mount::unmount(&self.path).map_err(io::Error::other)?;
         }
         Ok(())
+    }
+
+    fn remove_spilled(&self) -> io::Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new(""));
+        let left = Orphans::left(dir).into_iter().find(|one| one.folder == self.path);
+        left.ok_or(io::ErrorKind::ResourceBusy)?.remove_if_left()
     }
 
     /// With the lock, so that no node begins there meanwhile.
@@ -200,7 +218,7 @@ fn socket(lock: &Path) -> Option<Leftover> {
 }
 
 /// The lock of a node, taken; `None` if a node has it, or this process may not.
-fn lock_if_free(lock: &Path) -> Option<File> {
+pub(crate) fn lock_if_free(lock: &Path) -> Option<File> {
     let file = File::open(lock).ok()?;
     flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).ok()?;
     let is_there = fs::symlink_metadata(lock).is_ok_and(|there| {

@@ -46,6 +46,10 @@ impl Lock {
         self.file.as_fd()
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn take(socket: &Path) -> Result<Self, NodeError> {
         Self::take_within(socket, LOOKS_MAX)
     }

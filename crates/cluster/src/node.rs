@@ -31,7 +31,7 @@ use crate::protocol::rights::Rule;
 use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
-use crate::spill::{SpillStore, Worker};
+use crate::spill::{Owner, SpillStore, Worker};
 use crate::supervisor::{Custody, Handles};
 use crate::upgrade::{self, Inherited, Succession, TakenOver};
 
@@ -466,7 +466,9 @@ impl Node {
         );
         state.set_eviction_policy(options.eviction.policy());
         let spill = options.spill.as_ref();
-        let spill = spill.map(|target| start_spill(target, &mut state)).transpose()?;
+        let is_nameless = found.held.as_ref().is_some_and(HeldMemory::is_nameless);
+        let owner = is_nameless.then_some(&lock);
+        let spill = spill.map(|target| start_spill(target, owner, &mut state)).transpose()?;
         state.set_quotas(options.quotas);
         let of_peers = peers.as_ref().map_or(0, |peers| peers.buffered_bytes().1 as u64);
         state.set_buffers_max(options.buffers_max.0.saturating_sub(of_peers));
@@ -691,12 +693,21 @@ fn cluster_options(config: &ClusterConfig, peers: &Peers, offer: Offer) -> Clust
     }
 }
 
-/// The thread that spills, and a state that has something for it to do.
-fn start_spill(target: &SpillTarget, state: &mut NodeState) -> Result<Worker, NodeError> {
+/// The thread that spills, and a state that has something for it to do. `owner`: the lock of a node with
+/// whose processes the memory goes.
+fn start_spill(
+    target: &SpillTarget,
+    owner: Option<&Lock>,
+    state: &mut NodeState,
+) -> Result<Worker, NodeError> {
     let home = state.home();
     let region = Arc::clone(home.region());
     let open = || format!("the spill files of region {}", home.uid());
     let store = SpillStore::open(target, home.uid()).map_err(failed(open()))?;
+    if let Some(lock) = owner {
+        let told = Owner::of(lock).and_then(|owner| store.belongs_to(&owner));
+        told.map_err(failed(open()))?;
+    }
     let kept = home.spilled_ids()?;
     let label = store.label().to_owned();
     let worker = Worker::start(store, region, &kept).map_err(failed("the spill thread"))?;

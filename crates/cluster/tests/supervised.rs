@@ -92,6 +92,48 @@ fn of_a_killed_node_nothing_is_left_in_any_order_with_and_without_clients() {
     }
 }
 
+/// What was spilled stayed on the disk for ever, with every node that was killed more.
+#[test]
+fn spilled_objects_of_a_killed_node_go_with_the_next_one() {
+    let spill = tempfile::tempdir().unwrap();
+    let spilled = || -> Vec<String> {
+        let names = std::fs::read_dir(spill.path()).unwrap();
+        names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect()
+    };
+    let more = ["--spill", spill.path().to_str().unwrap()];
+    let mut node = Supervised::start("spill", MEMORY, &more);
+    let fill = |client: &Client| {
+        for number in 0..15 {
+            client
+                .put(&Value::Bytes(&bytes_of(number, LARGE)), Some(&format!("{number}")))
+                .unwrap();
+        }
+    };
+    fill(&node.client());
+    // A daemon alone is killed without loss.
+    node.kill_daemon();
+    let first = node.client().get(&"0".into(), PATIENCE).unwrap().view().unwrap();
+    assert_eq!(&first[..], &bytes_of(0, LARGE)[..]);
+    drop(first);
+    let of_first = spilled();
+    node.kill_all(true);
+    node.wait_empty("the memory of a killed node");
+    assert_eq!(spilled(), of_first, "nobody is there to remove them");
+    node.node.restart();
+    let client = node.client();
+    fill(&client);
+    let of_next = spilled();
+    assert!(of_first.iter().all(|name| !of_next.contains(name)), "{of_first:?}, {of_next:?}");
+    drop(client);
+    node.kill_all(false);
+    let left = farrow_cluster::leftovers::find(&[spill.path().to_owned()]);
+    let left: Vec<_> = left.iter().filter(|one| one.path.starts_with(spill.path())).collect();
+    assert_eq!(left.len(), 1);
+    assert!(left[0].bytes > LARGE as u64);
+    left[0].remove().unwrap();
+    assert_eq!(spilled(), <[String; 0]>::default());
+}
+
 /// Who kills the process that he started wants the node to end: it does, in order.
 #[test]
 fn a_daemon_ends_with_its_supervisor_and_leaves_a_named_place_to_the_next_one() {

@@ -66,10 +66,10 @@ impl Arena {
         fresh: impl FnOnce(u64) -> Result<Span, Error>,
     ) -> Result<Span, Error> {
         let length = lines(bytes);
-        // The node is asked under the lock.
-        let _quiet = suspend();
         let mut state = lock(&self.state);
         if state.end - state.next < length {
+            // The node is asked under the lock.
+            let _quiet = suspend();
             let chunk = (state.chunk_bytes * 2).clamp(CHUNK_BYTES_FIRST, CHUNK_BYTES_MAX);
             let fresh = fresh(chunk.max(length))?;
             state.chunk_bytes = chunk;

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use farrow_cluster::wire::{RequestBody, SyncAsk};
 use farrow_memory::sync::{AtomicBool, Ordering};
 
-pub use farrow_cluster::interrupt::{Interrupt, Suspended, current, scope, suspend};
+pub use farrow_cluster::interrupt::{
+    Interrupt, Suspended, check_on_all_threads, current, scope, suspend,
+};
 
 use crate::error::Error;
 

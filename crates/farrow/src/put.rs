@@ -5,7 +5,7 @@
 //! every other one by one message to the node.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
@@ -234,16 +234,33 @@ pub(crate) fn put(
     options: &ObjectOptions<'_>,
 ) -> Result<ObjectId, Error> {
     session.check_process()?;
-    let since = Instant::now();
+    // Who does not wait needs no clock, which would take a twentieth of a small put.
+    let since = (!options.wait.is_zero()).then(Instant::now);
     let (promise, wait) = Promise::take_to_wait(session, 1, options.wait)?;
     let own = ObjectOptions { wait, ..*options };
     let small = &mut Gather::nothing(session);
-    let mut written = write(session, value, &own, promise.into(), small)?;
-    if let Some(id) = local::seal(session, &written.item) {
+    let plain = match write_plain(session, value, &own, small) {
+        // Where nothing is free, others leave for it.
+        Err(error) if room::is_short(&error) => None,
+        plain => plain?,
+    };
+    let mut written = match plain {
+        Some((primary, size)) => {
+            if let Some(id) = local::Sealer::new(session).bytes(primary, size) {
+                return Ok(id);
+            }
+            Written::small_bytes(primary, size)
+        }
+        None => write(session, value, &own, promise.into(), small)?,
+    };
+    if plain.is_none()
+        && let Some(id) = local::seal(session, &written.item)
+    {
         return Ok(id);
     }
     let _unheld = written.item.is_held_by_creator.then(|| session.sealing());
-    let deadline = deadline_after(options.wait.saturating_sub(since.elapsed()));
+    let waited = since.map_or(Duration::ZERO, |since| since.elapsed());
+    let deadline = deadline_after(options.wait.saturating_sub(waited));
     written.ask(session);
     let result = seal_until(session, &written.item, deadline);
     settle(session, &mut written, &result);

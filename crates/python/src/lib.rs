@@ -43,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
             "farrow was built for libarrow.so.{compiled}, but libarrow.so.{loaded} is loaded"
         )));
     }
+    farrow::interrupt::check_on_all_threads(waiting::has_raised);
     module.add("ARROW_SO_VERSION", compiled)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     // The class of a panic that reached the border; `farrow.exceptions` makes it an `Exception`.

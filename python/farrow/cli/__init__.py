@@ -174,10 +174,12 @@ def _parser() -> argparse.ArgumentParser:
     clean.add_argument("--dry-run", action="store_true", help="list only; exit code 3 if any")
     clean.add_argument(
         "--memory-dir",
+        "--spill",
         metavar="DIR",
         action="append",
         default=[],
-        help="look here too (besides /dev/shm, $FARROW_MEMORY_DIR and your folder of sockets)",
+        help="a folder of nodes' memory or spilled objects to look into as well "
+        "(besides /dev/shm, $FARROW_MEMORY_DIR and your folder of sockets)",
     )
 
     doctor = commands.add_parser("doctor", help="what this machine offers, and what to mend")

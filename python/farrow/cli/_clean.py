@@ -1,8 +1,8 @@
 """``farrow clean``: remove what nodes left behind of which no process is left.
 
 That is memory in a place with a name (``--keep``, ``--memory-dir``, earlier versions), with what is
-sealed in it, and sockets at which nobody listens.  What a process serves, opens or maps stays: the
-kernel is asked, by locks and leases on the files.
+sealed in it, spilled objects of memory that is gone, and sockets at which nobody listens.  What a
+process serves, opens or maps stays: the kernel is asked, by locks and leases on the files.
 """
 
 from __future__ import annotations

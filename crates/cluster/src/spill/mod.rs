@@ -2,6 +2,7 @@
 //! writes and reads there. The event loop never waits for it.
 
 mod file;
+mod owner;
 mod worker;
 
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use object_store::local::LocalFileSystem;
 use object_store::{ObjectStore, ObjectStoreExt, ObjectStoreScheme, RetryConfig};
 use url::Url;
 
+pub(crate) use owner::{Orphans, Owner};
 pub(crate) use worker::Worker;
 
 /// A request to a bucket that failed is made again so often, and for so long: less than a step of
@@ -72,6 +74,7 @@ pub(crate) struct SpillStore {
     prefix: object_store::path::Path,
     /// The folder of this region's files, where it is one.
     folder: Option<PathBuf>,
+    uid: RegionUid,
     /// What the name of each file begins with, for people.
     label: String,
 }
@@ -88,15 +91,33 @@ impl SpillStore {
                 make_folder(&folder)?;
                 let label = folder.display().to_string();
                 let prefix = object_store::path::Path::from(region);
-                Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), label })
+                Ok(Self { store: Arc::new(store), prefix, folder: Some(folder), uid, label })
             }
             SpillTarget::Url(url) => {
                 let (store, path) = open_url(url).map_err(io::Error::other)?;
                 let label = format!("{}/{region}", url.as_str().trim_end_matches('/'));
                 let prefix = path.join(region);
-                Ok(Self { store, prefix, folder: None, label })
+                Ok(Self { store, prefix, folder: None, uid, label })
             }
         }
+    }
+
+    /// The memory of this region goes with its node: so do these files, at the latest when the next node
+    /// with the same lock begins. What earlier ones left goes now.
+    pub(crate) fn belongs_to(&self, owner: &Owner) -> io::Result<()> {
+        let Some(dir) = self.folder.as_ref().and_then(|folder| folder.parent()) else {
+            return Ok(());
+        };
+        for left in Orphans::of_earlier(dir, owner, self.uid) {
+            tracing::info!(folder = %left.folder.display(), "spilled objects of a killed node go");
+            left.remove()?;
+        }
+        owner.write(dir, self.uid)
+    }
+
+    fn forget_owner(&self) -> io::Result<()> {
+        let dir = self.folder.as_ref().and_then(|folder| folder.parent());
+        dir.map_or(Ok(()), |dir| owner::forget(dir, self.uid))
     }
 
     /// What the name of each file begins with, for people.

@@ -193,7 +193,8 @@ impl SpillStore {
         let sweep = async { tokio::time::timeout(PURGE_MAX, self.sweep(&BTreeSet::new())).await };
         let swept = runtime.block_on(sweep);
         runtime.shutdown_background();
-        swept.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+        swept.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+        self.forget_owner()
     }
 }
 
