@@ -137,14 +137,13 @@ impl Model {
 
     /// Whether a member is writing an object of this name.
     fn is_written(&self, name: Option<&str>) -> bool {
-        let writers = self.members.iter().flat_map(|member| member.writers.values());
-        name.is_some() && writers.into_iter().any(|one| one.name.as_deref() == name)
+        let mut writers = self.members.iter().flat_map(|member| member.writers.values());
+        name.is_some() && writers.any(|one| one.name.as_deref() == name)
     }
 
     fn is_taken(&self, name: &str) -> bool {
         let is_sealed = self.objects.values().any(|object| object.name.as_deref() == Some(name));
-        let mut writers = self.members.iter().flat_map(|member| member.writers.values());
-        is_sealed || writers.any(|one| one.name.as_deref() == Some(name))
+        is_sealed || self.is_written(Some(name))
     }
 
     /// Whether so many more are beyond the quota. What is being written counts.
