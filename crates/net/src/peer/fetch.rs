@@ -3,12 +3,12 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use farrow_memory::{Length, Offset, Span};
+use farrow_memory::{Length, Span};
 
 use super::Shared;
 use crate::cache::Claim;
 use crate::error::{ConnectionError, NetError};
-use crate::frame::{Expected, RANGES_MAX};
+use crate::frame::{Expected, RANGES_MAX, behind};
 use crate::source::HoldId;
 
 /// Bytes of one request: large enough that headers and calls do not count, small enough that a few
@@ -78,24 +78,24 @@ impl Fetch {
     /// Divides the claim into requests. They are counted as left.
     pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<Request> {
         let mut requests: Vec<Request> = Vec::new();
-        let mut room = 0;
+        let mut bytes = 0;
         for span in self.claim.spans() {
-            let mut at = 0;
-            while at < span.length.0 {
+            let mut rest = Some(*span);
+            while let Some(range) = rest {
+                // Ranges end where the span or a chunk does: half a part would never be complete.
+                let to_boundary = REQUEST_BYTES - range.offset.0 % REQUEST_BYTES;
+                let length = Length(range.length.0.min(to_boundary));
                 let is_full = requests.last().is_none_or(|last| last.ranges.len() >= RANGES_MAX);
-                if is_full || room == 0 {
+                if is_full || bytes + length.0 > REQUEST_BYTES {
                     let (fetch, ranges) = (Arc::clone(self), Vec::new());
                     requests.push(Request { fetch, hold, ranges, attempts: 0 });
-                    room = REQUEST_BYTES;
+                    bytes = 0;
                 }
-                let offset = Offset(span.offset.0 + at);
-                // Requests end where chunks do.
-                let to_boundary = REQUEST_BYTES - offset.0 % REQUEST_BYTES;
-                let length = room.min(span.length.0 - at).min(to_boundary);
                 if let Some(last) = requests.last_mut() {
-                    last.ranges.push(Span::new(offset, Length(length)));
+                    last.ranges.push(Span::new(range.offset, length));
                 }
-                (at, room) = (at + length, room - length);
+                bytes += length.0;
+                rest = behind(range, length);
             }
         }
         self.lock().requests_left = requests.len();

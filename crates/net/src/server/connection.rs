@@ -39,7 +39,7 @@ pub(super) fn serve(
         Ok(member) => member,
         Err(error) => {
             let text = error.to_string();
-            refuse(&mut *lock(&writer), 0, &Refusal::new(ErrorCode::Denied, text))?;
+            refuse(&mut lock(&writer), 0, &Refusal::new(ErrorCode::Denied, text))?;
             return Err(error);
         }
     };
