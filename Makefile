@@ -138,7 +138,7 @@ history: $(VENV)/tools
 # Needs cargo-fuzz; RUNS executions of each target.
 RUNS ?= 1000000
 fuzz:
-	for crate in arrow cluster; do
+	for crate in arrow cluster net; do
 		( cd crates/$$crate && for target in $$(RUSTC_BOOTSTRAP=1 cargo fuzz list); do
 			RUSTC_BOOTSTRAP=1 cargo fuzz run $$target -- -runs=$(RUNS); done )
 	done
