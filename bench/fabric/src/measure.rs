@@ -1,7 +1,7 @@
 //! Rounds of every way, and what is said of them.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
@@ -62,13 +62,11 @@ impl Bench<'_> {
         &mut self,
         way: &'static str,
         count: usize,
-        mut run: impl FnMut(usize) -> Result<(), Fault>,
+        mut run: impl FnMut(usize) -> Result<Duration, Fault>,
     ) -> Result<(), Fault> {
         let mut micros = Vec::with_capacity(count);
         for number in 0..count {
-            let begin = Instant::now();
-            run(number)?;
-            micros.push(begin.elapsed().as_secs_f64() * 1e6);
+            micros.push(run(number)?.as_secs_f64() * 1e6);
         }
         micros.sort_by(f64::total_cmp);
         let at = |part: f64| micros.get((count as f64 * part) as usize).copied().unwrap_or(0.0);
@@ -76,6 +74,12 @@ impl Bench<'_> {
         self.samples.small.entry(way).or_default().push(latency);
         Ok(())
     }
+}
+
+fn timed(run: impl FnOnce() -> Result<(), Fault>) -> Result<Duration, Fault> {
+    let begin = Instant::now();
+    run()?;
+    Ok(begin.elapsed())
 }
 
 /// The bytes are those of the home, looked at here and there.
@@ -111,12 +115,14 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
         bench.bulk("raw, 2 of 100 columns", &columns, || raw.fetch(&target, &columns))?;
         let at = home.greeting.section - 4096;
         let small = Span::new(Offset(at), Length(SMALL_BYTES));
-        bench.small("raw, 1 kB", options.requests, |_| raw.fetch_one(&target, small))?;
+        bench.small("raw, 1 kB", options.requests, |_| timed(|| raw.fetch_one(&target, small)))?;
         let chunk = |number: usize| {
             let number = number as u64 % (options.bytes / CHUNK_BYTES);
             Span::new(Offset(number * CHUNK_BYTES), Length(CHUNK_BYTES))
         };
-        bench.small("raw, 64 KiB", options.requests, |at| raw.fetch_one(&target, chunk(at)))?;
+        bench.small("raw, 64 KiB", options.requests, |at| {
+            timed(|| raw.fetch_one(&target, chunk(at)))
+        })?;
         drop(target);
 
         for (reader, names) in [
@@ -156,7 +162,7 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
             bench.small(one, options.requests, |_| reader.fetch_small())?;
             let kept = reader.open()?;
             let faults = options.requests.min((options.bytes / CHUNK_BYTES) as usize);
-            bench.small(fault, faults, |at| reader.fetch_more(&kept, chunk(at)))?;
+            bench.small(fault, faults, |at| timed(|| reader.fetch_more(&kept, chunk(at))))?;
             reader.forget(kept);
         }
         eprintln!("round {} of {}", round + 1, options.rounds);

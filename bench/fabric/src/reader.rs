@@ -1,7 +1,7 @@
 //! The fabric's side of the comparison: a cache, a mirror and a peer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farrow_memory::{Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
@@ -70,17 +70,20 @@ impl Reader {
         self.peer.release(hold);
     }
 
-    /// A small object, first in the node: its bytes come with the answer.
-    pub fn fetch_small(&self) -> Result<(), Fault> {
+    /// A small object, first in the node: its bytes come with the answer. Returns the time until
+    /// they are in the mirror; that it is forgotten does not count.
+    pub fn fetch_small(&self) -> Result<Duration, Fault> {
+        let begin = Instant::now();
         let opened = self.peer.open(&want(SMALL))?;
         let held = self.mirror.insert(SMALL, &opened.opened.blocks, TIME)?;
         let claim = held.claim(&opened.opened.blocks, TIME)?;
         let offset = opened.opened.blocks.first().map_or(Offset(0), |block| block.offset);
         claim.put(offset, &opened.opened.inline)?;
+        let elapsed = begin.elapsed();
         drop((claim, held));
         self.mirror.remove(SMALL);
         self.peer.release(opened.hold);
-        Ok(())
+        Ok(elapsed)
     }
 
     /// One range of a table that is open.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,34 @@ impl Socket {
         })
     }
 
+    /// The same by way of a pipe, into pages that do not exist yet.
+    pub(crate) fn receive_by_pipe(
+        &self,
+        pipe: &Pipe,
+        map: &FileMap,
+        span: Span,
+    ) -> Result<usize, ConnectionError> {
+        let length = span.length.as_usize();
+        let received = self.wait_for(self.stall, || {
+            let flags = rustix::pipe::SpliceFlags::MOVE;
+            rustix::pipe::splice(&self.stream, None, &pipe.writing, None, length, flags)
+                .map_err(|errno| ConnectionError::Io(errno.into()))
+        })?;
+        // All of it at once: what stayed in the pipe would end up in the next place.
+        let (mut at, end) = (span.offset.0, span.offset.0 + received as u64);
+        while at < end {
+            let rest = Span::new(Offset(at), Length(end - at));
+            match map.write_from_pipe(pipe.reading.as_fd(), rest) {
+                Ok(0) => return Err(ConnectionError::Closed),
+                Ok(count) => at += count as u64,
+                Err(AccessError::System { source, .. })
+                    if source.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(received)
+    }
+
     /// All of it.
     pub(crate) fn write_all(&self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let mut rest = bytes;
@@ -192,6 +220,26 @@ impl Socket {
             self.check_cut()?;
             return Err(failed);
         }
+    }
+}
+
+/// Bytes that a pipe holds: a piece and more, so that one is moved in a few calls.
+const PIPE_BYTES: usize = 1 << 20;
+
+/// Between a socket and a file. Empty whenever nobody moves bytes through it.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    reading: OwnedFd,
+    writing: OwnedFd,
+}
+
+impl Pipe {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        if let Err(errno) = rustix::pipe::fcntl_setpipe_size(&writing, PIPE_BYTES) {
+            tracing::debug!(%errno, "a pipe stays small");
+        }
+        Ok(Self { reading, writing })
     }
 }
 

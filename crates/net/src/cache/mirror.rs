@@ -17,6 +17,7 @@ pub struct Mirror {
     cache: Arc<Cache>,
     id: MirrorId,
     map: Arc<FileMap>,
+    has_large_grains: bool,
 }
 
 /// What became of a removed object.
@@ -32,8 +33,13 @@ pub enum Removal {
 }
 
 impl Mirror {
-    pub(super) fn new(cache: Arc<Cache>, id: MirrorId, map: Arc<FileMap>) -> Self {
-        Self { cache, id, map }
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        id: MirrorId,
+        map: Arc<FileMap>,
+        has_large_grains: bool,
+    ) -> Self {
+        Self { cache, id, map, has_large_grains }
     }
 
     /// The file, for readers to map.
@@ -250,7 +256,8 @@ impl Held {
             Room::Evict(_) | Room::Full => Vec::new(),
         };
         let map = Arc::clone(&self.mirror.map);
-        Ok(Claim::new(Arc::clone(cache), self.id(), map, parts))
+        let has_large_grains = self.mirror.has_large_grains;
+        Ok(Claim::new(Arc::clone(cache), self.id(), map, parts, has_large_grains))
     }
 
     /// Waits until no part of the ranges is arriving, no longer than `time`. Returns whether all of

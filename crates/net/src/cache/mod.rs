@@ -87,7 +87,8 @@ impl Cache {
             return Err(CacheError::TooLarge { asked: grain, limit: Length(state.limit()) });
         }
         let id = state.add_mirror(Arc::clone(&map), grain.0);
-        Ok(Arc::new(Mirror::new(Arc::clone(self), id, map)))
+        let has_large_grains = grain.0 > CHUNK_BYTES;
+        Ok(Arc::new(Mirror::new(Arc::clone(self), id, map, has_large_grains)))
     }
 
     /// Counts.

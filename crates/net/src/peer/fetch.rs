@@ -145,8 +145,10 @@ impl Fetch {
             self.fail(NetError::Cache(error.into()));
         }
         let outcome = self.wait_for_requests(shared, begin, time);
-        if outcome.is_err() {
-            shared.queue.remove(self);
+        match outcome {
+            // Every answer is in place. The threads that received them keep the claim a little longer.
+            Ok(()) => self.claim.end(),
+            Err(_) => shared.queue.remove(self),
         }
         outcome
     }

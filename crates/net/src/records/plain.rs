@@ -7,23 +7,38 @@ use farrow_memory::{FileMap, Span};
 
 use super::{Body, RecordReader, RecordWriter};
 use crate::error::ConnectionError;
-use crate::socket::Socket;
+use crate::socket::{Pipe, Socket};
 
-pub(super) struct PlainReader(Arc<Socket>);
+pub(super) struct PlainReader {
+    socket: Arc<Socket>,
+    /// Made for the first piece whose pages do not exist.
+    pipe: Option<Pipe>,
+}
 
 pub(super) struct PlainWriter(Arc<Socket>);
 
 pub(super) fn halves(socket: &Arc<Socket>) -> (PlainReader, PlainWriter) {
-    (PlainReader(Arc::clone(socket)), PlainWriter(Arc::clone(socket)))
+    let reader = PlainReader { socket: Arc::clone(socket), pipe: None };
+    (reader, PlainWriter(Arc::clone(socket)))
 }
 
 impl RecordReader for PlainReader {
     fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError> {
-        self.0.read(into, patience)
+        self.socket.read(into, patience)
     }
 
     fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError> {
-        self.0.receive(map, span)
+        if map.is_allocated(span) {
+            return self.socket.receive(map, span);
+        }
+        let pipe = match self.pipe.take() {
+            Some(pipe) => pipe,
+            None => Pipe::new()?,
+        };
+        let received = self.socket.receive_by_pipe(&pipe, map, span);
+        // After a failure bytes may be left in it.
+        self.pipe = received.is_ok().then_some(pipe);
+        received
     }
 }
 

@@ -22,8 +22,9 @@ use crate::socket::Socket;
 /// Both sides insist on it, so that no connection of the control channel is taken for one of these.
 const ALPN: &[u8] = b"farrow-data/1";
 
-/// Ciphertext that is read at a time: some records of 16 KiB.
-const RECEIVED_BYTES: usize = 256 << 10;
+/// Bytes that are encrypted, or read to be decrypted, at a time: four records, so that what one step
+/// wrote is in a near cache for the next.
+const STEP_BYTES: usize = 64 << 10;
 
 /// Reads the one member that a certificate names.
 pub type MemberOf = fn(&CertificateDer<'_>) -> Result<String, String>;
@@ -107,7 +108,7 @@ impl TlsIdentity {
         socket: &Arc<Socket>,
         mut connection: Connection,
     ) -> Result<Wire, ConnectionError> {
-        // A whole piece and its header are encrypted in one go.
+        // A step is encrypted in one go.
         connection.set_buffer_limit(None);
         handshake(socket, &mut connection)?;
         if connection.alpn_protocol() != Some(ALPN) {
@@ -120,7 +121,7 @@ impl TlsIdentity {
         let reader = TlsReader {
             socket: Arc::clone(socket),
             connection: Arc::clone(&connection),
-            received: vec![0; RECEIVED_BYTES],
+            received: vec![0; STEP_BYTES],
             unread: 0..0,
         };
         let writer = TlsWriter { socket: Arc::clone(socket), connection, to_send: Vec::new() };
@@ -232,6 +233,15 @@ struct TlsWriter {
 impl RecordWriter for TlsWriter {
     fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError> {
         let body = body.as_slice()?;
+        // A small frame is one record and one packet.
+        let (first, rest) = body.split_at(body.len().min(STEP_BYTES));
+        self.send(head, first)?;
+        rest.chunks(STEP_BYTES).try_for_each(|step| self.send(&[], step))
+    }
+}
+
+impl TlsWriter {
+    fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), ConnectionError> {
         self.to_send.clear();
         {
             // Not held while the socket takes the bytes: the reader would wait too, and two sides
