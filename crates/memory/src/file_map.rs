@@ -162,19 +162,19 @@ impl FileMap {
         usize::try_from(count).map_err(|_| system("sendmsg", span, io::Error::last_os_error()))
     }
 
-    /// Bytes that nobody writes any more, as a slice.
+    /// Bytes without any writer, as a slice.
     ///
     /// As with [`crate::Region::sealed`] this call is where a promise turns into a borrow: the span
-    /// belongs to a sealed object that the caller holds, or was received by the caller, who has not
-    /// yet told anybody of it.
+    /// belongs to a sealed object that the caller holds, or the caller has received it and not yet
+    /// shown it to others.
     ///
     /// # Errors
     /// [`BoundsError`] if the span does not lie in the map.
     pub fn sealed(&self, span: Span) -> Result<&[u8], BoundsError> {
         self.check(span)?;
         let (start, bytes) = (self.mapping.pointer(span.offset.0), span.length.as_usize());
-        // SAFETY: the span lies in our mapping, which lives as long as the borrow, and is sealed, so
-        // nobody writes there.
+        // SAFETY: the span lies in our mapping, which lives as long as the borrow; the caller vouches
+        // that it is sealed, so it has no writer.
         Ok(unsafe { std::slice::from_raw_parts(start.cast_const(), bytes) })
     }
 

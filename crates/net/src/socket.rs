@@ -17,7 +17,7 @@ const TICKS_PER_STALL: u32 = 4;
 /// a peer that sends a byte now and then does not hold a thread for longer.
 const STALLS_PER_FRAME: u32 = 8;
 
-/// What a socket is set to.
+/// Settings of a connection.
 #[derive(Clone, Debug)]
 pub struct SocketOptions {
     /// No byte for this long ends a connection that waits for one.
@@ -122,7 +122,7 @@ impl Socket {
             rustix::pipe::splice(&self.stream, None, &pipe.writing, None, length, flags)
                 .map_err(|errno| ConnectionError::Io(errno.into()))
         })?;
-        // All of it at once: what stayed in the pipe would end up in the next place.
+        // All of it now: bytes left in the pipe would land in the next span.
         let (mut at, end) = (span.offset.0, span.offset.0 + received as u64);
         while at < end {
             let rest = Span::new(Offset(at), Length(end - at));
@@ -226,7 +226,7 @@ impl Socket {
 /// Bytes that a pipe holds: a piece and more, so that one is moved in a few calls.
 const PIPE_BYTES: usize = 1 << 20;
 
-/// Between a socket and a file. Empty whenever nobody moves bytes through it.
+/// Between a socket and a file. Empty between two calls.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     reading: OwnedFd,

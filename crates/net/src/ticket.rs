@@ -1,7 +1,7 @@
 //! Tickets tie a connection to the life of a member.
 //!
-//! A node asks a peer for a ticket over the control channel, where the peer knows who asks and in
-//! which incarnation, and shows it in the first frame of a connection. So a connection cannot
+//! A node asks a peer for a ticket over the control channel, where the peer knows its name and
+//! incarnation, and shows the ticket in the first frame of a connection. So a connection cannot
 //! outlive the incarnation that it was made in, and a plain connection is not open to strangers.
 
 use std::collections::HashMap;
@@ -70,7 +70,7 @@ pub enum TicketError {
     OtherMember {
         /// Whose it is.
         member: Member,
-        /// Who showed it.
+        /// The member that showed it.
         certificate: String,
     },
     /// The system has no random bytes.

@@ -13,9 +13,9 @@ use crate::error::CacheError;
 /// Pages made ready at a time: some 2 ms.
 const COMMIT_BYTES: u64 = 4 << 20;
 
-/// The right and the duty to bring parts of an object. While it lives the parts are arriving: nobody
-/// else brings them, and nobody evicts them. Dropping it gives back what has not become complete, so
-/// whoever may still write into these bytes keeps it.
+/// The exclusive right to bring parts of an object. While it lives the parts are arriving: no other
+/// claim gets them, and no eviction takes them. Its drop releases the parts that are not complete, so
+/// every writer of these bytes keeps a reference to it.
 #[derive(Debug)]
 pub struct Claim {
     cache: Arc<Cache>,
@@ -38,7 +38,7 @@ impl Claim {
         Self { cache, object, map, spans, has_large_grains, has_ended }
     }
 
-    /// What is to be brought, in order. Empty if others have it or bring it.
+    /// The bytes to bring, in order. Empty if all are complete or arriving.
     #[must_use]
     pub fn spans(&self) -> &[Span] {
         &self.spans
@@ -73,8 +73,7 @@ impl Claim {
         self.cache.parts_changed.notify_all();
     }
 
-    /// Ends the claim before it is dropped. The caller knows that nobody writes into its bytes any
-    /// more.
+    /// Ends the claim before its drop. The caller knows that no thread writes its bytes any more.
     pub(crate) fn end(&self) {
         if self.has_ended.swap(true, Ordering::AcqRel) {
             return;

@@ -20,15 +20,15 @@ pub struct Mirror {
     has_large_grains: bool,
 }
 
-/// What became of a removed object.
+/// Outcome of [`Mirror::remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// It was not there.
     Unknown,
     /// Its memory was given back.
     Removed,
-    /// Readers hold it, or a fetch brings parts of it: nobody finds it any more, and its memory is
-    /// given back when the last of these ends.
+    /// It has holds or claims. New holds are refused, and its memory is released when the last of
+    /// these ends.
     InUse,
 }
 
@@ -121,7 +121,7 @@ impl Mirror {
         }
     }
 
-    /// The object was deleted at its home: nobody finds it here from now on.
+    /// The object was deleted at its home: new holds are refused from now on.
     pub fn remove(&self, key: u64) -> Removal {
         let id = self.object(key);
         let mut state = self.cache.lock();
@@ -194,8 +194,8 @@ impl Held {
         Ok(progress == PartState::Complete)
     }
 
-    /// Claims what of these ranges nobody has or brings, and charges all room for it. Waits for
-    /// room no longer than `time`, behind all that came before.
+    /// Claims the parts of these ranges that are neither complete nor arriving, and charges room for
+    /// all of them. Waits for room no longer than `time`, behind all earlier requests.
     ///
     /// # Errors
     /// [`CacheError::NotInObject`], [`CacheError::TooLarge`], [`CacheError::NoRoom`],
@@ -207,7 +207,7 @@ impl Held {
         let mut place = None;
         let outcome = loop {
             if state.waiters.front().copied() != place {
-                // Somebody came before: what needs no room need not wait for it.
+                // Earlier requests wait. A request that needs no room does not wait behind them.
                 match state.missing(self.id(), ranges) {
                     Ok(missing) if !missing.is_empty() => {}
                     Ok(_) => break state.claim(self.id(), ranges),
@@ -286,7 +286,7 @@ impl Held {
 impl Clone for Held {
     fn clone(&self) -> Self {
         let mut state = self.mirror.cache.lock();
-        // Gone or not: who holds it may hold it twice.
+        // A deleted object can be held again by its own holder.
         if let Some(object) = state.object(self.id()) {
             object.holds += 1;
         }

@@ -2,8 +2,8 @@
 //!
 //! A [`Mirror`] is a sparse file in which offset x stands for offset x of one peer's data section. It
 //! has objects; an object has blocks; a block has parts, one for each chunk ([`chunks`]). A part is
-//! missing, arriving or complete. Readers keep an object by [`Held`]; a fetch keeps the parts that it
-//! brings by a [`Claim`]. Objects that nobody keeps are evicted as a whole, least recently used first.
+//! missing, arriving or complete. A reader keeps an object with [`Held`]; a fetch keeps the parts that
+//! it brings with a [`Claim`]. Objects without either are evicted as a whole, least recently used first.
 //!
 //! **Room.** `--cache` is counted in grains: 64 KiB, or the huge page where the file has those. A
 //! grain is charged while any part in it is arriving or complete, and given back after its memory
@@ -42,7 +42,7 @@ pub struct CacheStats {
     pub used: u64,
     /// Objects in all mirrors.
     pub objects: u64,
-    /// Objects that nobody holds.
+    /// Objects without holds.
     pub idle_objects: u64,
     /// Requests that wait for room.
     pub waiters: u64,

@@ -27,9 +27,9 @@ pub(super) struct Object {
     pub(super) holds: u64,
     /// Fetches that may still write its bytes.
     pub(super) claims: u64,
-    /// When nobody held it any more; its place in the order of eviction.
+    /// Sequence number of the end of its last hold: its position in the order of eviction.
     idle_since: Option<u64>,
-    /// It was deleted at its home: nobody holds it anew.
+    /// It was deleted at its home. New holds are refused.
     pub(super) is_gone: bool,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct State {
     limit: u64,
     used: u64,
     mirrors: BTreeMap<MirrorId, MirrorState>,
-    /// Objects that nobody holds, the least recently used first.
+    /// Objects without holds, the least recently used first.
     idle: BTreeMap<u64, ObjectId>,
     /// Requests that wait for room, in the order of arrival.
     pub(super) waiters: VecDeque<u64>,
@@ -238,7 +238,7 @@ impl State {
         }
         let has_bytes =
             object.blocks.iter().any(|block| block.parts_in(PartState::Complete).next().is_some());
-        // Without bytes it would stay until somebody needs room, of which it has none.
+        // An object without bytes has no room to give, so no eviction would ever remove it.
         if object.is_gone || !has_bytes {
             return self.take_out(id);
         }
@@ -247,7 +247,7 @@ impl State {
         None
     }
 
-    /// Takes an object that nobody holds out of the tables.
+    /// Takes an object without holds out of the tables.
     pub(super) fn take_out(&mut self, id: ObjectId) -> Option<Eviction> {
         let mirror = self.mirrors.get_mut(&id.mirror)?;
         let object = mirror.objects.get(&id.key)?;
@@ -368,7 +368,7 @@ impl State {
         Ok(Room::Claimed(missing))
     }
 
-    /// The parts of ranges that nobody has or brings, in order and without repetition.
+    /// The parts of ranges that are neither complete nor arriving, in order, each once.
     pub(super) fn missing(
         &mut self,
         id: ObjectId,

@@ -112,7 +112,7 @@ impl Queue {
         drop::<VecDeque<_>>(of_it);
     }
 
-    /// Everything that waits ends with this error, and so does whatever comes.
+    /// All waiting and later requests end with this error.
     pub(super) fn close(&self, error: &NetError) {
         let mut state = self.lock();
         state.closed.get_or_insert_with(|| error.clone());

@@ -15,7 +15,7 @@ use crate::socket::Socket;
 /// First pause after a failure; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// Longest pause: a peer that comes back is noticed within a lease.
+/// Longest pause: a peer that serves again is noticed within a lease.
 const PAUSE_MAX: Duration = Duration::from_millis(640);
 
 /// A connection that the peer has welcomed.

@@ -3,11 +3,11 @@
 //! Calls block, each with a limit, so they belong on a daemon's worker threads and not on its event
 //! loop. Opens and small reads go by one connection ([`small`]) and never wait behind bulk. Bulk
 //! reads are divided into requests that threads of the peer take from a queue, one thread and
-//! connection each ([`bulk`]). Pushes are sent by their callers ([`push`]).
+//! connection each ([`bulk`]). The caller's thread sends a push ([`push`]).
 //!
 //! A connection that fails is made again, with growing pauses. Reads that were on their way are
-//! asked for again, a few times; bytes that had arrived are not. What an honest peer does not send
-//! ends the connection with its reason.
+//! asked for again, a few times; bytes that had arrived are not. A frame that no honest peer sends
+//! ends the connection with a reason.
 
 mod bulk;
 mod connect;
@@ -38,7 +38,7 @@ use fetch::Fetch;
 /// Fetches up to this size go by the small connection: two chunks, as a fault and its neighbour.
 const SMALL_FETCH_BYTES_MAX: u64 = 128 << 10;
 
-/// Where a peer is and how it is talked to.
+/// Address and settings of a peer.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
     /// Its name as a member.
@@ -73,7 +73,7 @@ impl PeerOptions {
     }
 }
 
-/// What a peer object asks of its daemon, from threads of its own.
+/// Requests of a peer object to its daemon, from threads of its own.
 pub trait Control: Send + Sync {
     /// A ticket for one connection, asked of the peer over the control channel. Returns within a
     /// limit of its own.
@@ -87,7 +87,7 @@ pub trait Control: Send + Sync {
     fn gone(&self, notice: u64, object: u64);
 }
 
-/// What a fetch did.
+/// Result of a fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FetchReport {
     /// Bytes that this call brought.
@@ -275,8 +275,8 @@ impl Peer {
     }
 
     /// Writes ranges of a map to the same offsets at the peer, where they lie in a grant of this
-    /// node. Returns when the peer has every byte in its memory. Nothing is committed by it: whoever
-    /// seals does so afterwards.
+    /// node. Returns when the peer has every byte in its memory. Nothing is committed by it: the
+    /// seal is a later message.
     ///
     /// # Errors
     /// [`NetError::Refused`] if the grant is not this node's; [`NetError::Connection`],
@@ -291,8 +291,8 @@ impl Peer {
         push::push(&self.shared, grant, map, ranges, time)
     }
 
-    /// The peer is no member any more: whatever waits for it ends with an error, and so does every
-    /// later call. What is complete in the mirror stays readable.
+    /// The peer is no member any more. All waiting and later calls end with [`NetError::Lost`].
+    /// Complete parts of the mirror stay readable.
     pub fn lose(&self, reason: &str) {
         self.shared.dialer.lose(reason);
         let error = self.shared.dialer.lost_error(&self.shared.options.name);

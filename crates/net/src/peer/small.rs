@@ -235,7 +235,7 @@ fn send(shared: &Arc<Shared>, request: Request) {
     }
 }
 
-/// Returns the request if it was not sent and nobody else sends it again.
+/// Returns the request if it was not sent and no other thread sends it again.
 fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request, ConnectionError)> {
     let (id, hold) = (shared.number(), request.hold.0);
     let body = encode_ranges(&request.ranges);
@@ -255,8 +255,8 @@ fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request,
     }
 }
 
-/// The thread of a connection. What was asked for when it ends is asked for again by the next one,
-/// except for opens, whose callers see to that.
+/// The thread of a connection. Reads that are pending at its end are sent again on the next one. The
+/// callers of pending opens repeat these themselves.
 fn receive_all(shared: &Arc<Shared>, live: &Live, mut reader: FrameReader) {
     let mut waits_since = None;
     let error = loop {

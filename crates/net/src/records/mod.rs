@@ -1,4 +1,4 @@
-//! How frames reach the socket: one trait for each direction, one file for each record layer.
+//! The layer between frames and a socket: a trait for each direction, a file for each record layer.
 //!
 //! A connection is divided into a reader and a writer, so that two threads can use it. The plain
 //! layer moves bytes between socket and map without a copy in this process, and its frames carry
@@ -17,11 +17,11 @@ use crate::frame::{HEADER_BYTES, Header};
 use crate::socket::Socket;
 pub use tls::TlsIdentity;
 
-/// Who this node is and what it asks of the other side.
+/// The identity of this node, and the identity that it requires of a peer.
 #[derive(Clone, Debug)]
 pub enum Credentials {
-    /// Bytes as they are: within one machine, or where the user said so. Tickets alone tell who is
-    /// there.
+    /// No encryption: within one machine, or where the user allows it. Only tickets identify the
+    /// peer.
     Plain,
     /// TLS 1.3 with certificates on both sides.
     Tls(Arc<TlsIdentity>),

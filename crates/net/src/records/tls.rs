@@ -98,7 +98,7 @@ impl TlsIdentity {
             Some(found) if found == peer => Ok(wire),
             found => Err(ConnectionError::NotAdmitted(format!(
                 "the certificate is of {}, {peer} was called",
-                found.as_deref().unwrap_or("nobody")
+                found.as_deref().unwrap_or("no member")
             ))),
         }
     }

@@ -14,6 +14,9 @@ use crate::source::Member;
 /// Reasons that are remembered.
 const VIOLATIONS_MAX: usize = 64;
 
+/// Connections without a member: they are in their handshake, or strangers.
+const UNADMITTED_MAX: usize = 64;
+
 /// A writer that the thread of a connection shares with notices.
 pub(super) type SharedWriter = Arc<Mutex<FrameWriter>>;
 
@@ -64,10 +67,15 @@ impl Registry {
     /// A connection whose member is not known yet.
     pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<Entry, ConnectionError> {
         let mut state = lock(&self.state);
-        let count = state.connections.len();
-        if state.is_closed || count >= self.connections_max {
-            let max = self.connections_max;
-            return Err(ConnectionError::Cut(format!("{count} connections, at most {max}")));
+        if state.is_closed {
+            return Err(ConnectionError::Cut("the server stops".into()));
+        }
+        let all = state.connections.len();
+        let unadmitted = state.connections.values().filter(|one| one.member.is_none()).count();
+        for (count, max) in [(all, self.connections_max), (unadmitted, UNADMITTED_MAX)] {
+            if count >= max {
+                return Err(ConnectionError::Cut(format!("{count} connections, at most {max}")));
+            }
         }
         state.next += 1;
         let number = state.next;

@@ -1,4 +1,4 @@
-//! What the daemon decides for a server: which objects a peer may read, which grants it may fill.
+//! Decisions of the daemon for a server: the objects that a peer may read, the grants it may fill.
 
 pub mod table;
 
@@ -54,8 +54,8 @@ impl Refusal {
 /// While it lives, the ranges it was given for are not reused: see [`Source::read`].
 pub type Guard = Box<dyn Send>;
 
-/// Objects that peers may read. Called by a server's threads, several at a time; each call returns
-/// soon, since the connection waits for it.
+/// Objects that peers may read. Called by several threads of a server at a time. Each call returns
+/// well within the stall limit, since its connection waits for it.
 pub trait Source: Send + Sync {
     /// The data section that offsets are in.
     fn map(&self) -> &Arc<FileMap>;

@@ -41,7 +41,7 @@ impl TableSource {
         self.lock().objects.insert(key, blocks);
     }
 
-    /// Deletes an object: nobody opens it any more.
+    /// Deletes an object: it cannot be opened any more.
     pub fn delete(&self, key: u64) {
         self.lock().objects.remove(&key);
     }
