@@ -6,7 +6,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use farrow_memory::{FileMap, Length, Offset, Span};
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{
+    Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Offset, Section, Span, mount,
+};
 use farrow_net::peer::Control;
 use farrow_net::records::{Credentials, TlsIdentity};
 use farrow_net::server::{Server, ServerOptions, SocketOptions};
@@ -53,6 +56,21 @@ pub fn memory(bytes: u64) -> Result<Arc<FileMap>, Fault> {
     let file = rustix::fs::memfd_create("bench-fabric", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, bytes)?;
     Ok(Arc::new(FileMap::new(file, 0, Length(bytes), true)?))
+}
+
+/// The same on huge pages, or `None` where there are none or this process may not mount.
+pub fn huge_memory(bytes: u64) -> Result<Option<Arc<FileMap>>, Fault> {
+    if !mount::can_mount_huge() {
+        return Ok(None);
+    }
+    let data = Length(bytes.next_multiple_of(HUGE_PAGE_BYTES_USUAL.0));
+    let fabric = ShmFabric::nameless_in_mount(Geometry { control: HUGE_PAGE_BYTES_USUAL, data })?;
+    let (file, at) = fabric.write_fd(Section::Data).ok_or("no writable descriptor")?;
+    let file = file.try_clone_to_owned()?;
+    let map = FileMap::new(file, at, Length(bytes), true)?;
+    // The fabric allocates memory for a region; a mirror begins with none.
+    map.punch(Span::new(Offset(0), Length(bytes)))?;
+    Ok(Some(Arc::new(map)))
 }
 
 /// The bytes of a span of the data section.

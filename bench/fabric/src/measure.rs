@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use farrow_memory::{Length, Offset, Span};
+use farrow_memory::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Span};
 use farrow_net::CHUNK_BYTES;
 use serde::Serialize;
 
-use crate::home::{Home, SMALL_BYTES, cpu_seconds, memory, pattern};
+use crate::home::{Home, SMALL_BYTES, cpu_seconds, huge_memory, memory, pattern};
 use crate::raw::Raw;
 use crate::reader::Reader;
 use crate::{Compare, Fault};
@@ -99,8 +99,10 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
     let home = Home::start(options.bytes, &options.congestion)?;
     let mut bench = Bench { home: &home, samples: Samples::default() };
     let (count, congestion) = (options.connections, options.congestion.as_str());
-    let plain = Reader::start(&home, "plain", count, congestion)?;
-    let tls = Reader::start(&home, "tls", count, congestion)?;
+    let start = |layer, map, grain| Reader::start(&home, layer, count, congestion, (map, grain));
+    let (section, chunk_bytes) = (home.greeting.section, Length(CHUNK_BYTES));
+    let plain = start("plain", memory(section)?, chunk_bytes)?;
+    let tls = start("tls", memory(section)?, chunk_bytes)?;
     let raw = Raw::connect(home.greeting.raw, count, congestion)?;
     let whole = [Span::new(Offset(0), Length(options.bytes))];
     // The third and the seventieth of a hundred columns of the same length.
@@ -165,6 +167,13 @@ pub fn run(options: &Compare) -> Result<(), Fault> {
             bench.small(fault, faults, |at| timed(|| reader.fetch_more(&kept, chunk(at))))?;
             reader.forget(kept);
         }
+        // A mirror of its own, that ends before the next round.
+        if let Some(map) = huge_memory(section)? {
+            let reader = start("plain", map, HUGE_PAGE_BYTES_USUAL)?;
+            let kept = bench.bulk("net, fresh huge pages", &whole, || reader.fetch(&whole))?;
+            check(&reader, &whole)?;
+            reader.forget(kept);
+        }
         eprintln!("round {} of {}", round + 1, options.rounds);
     }
     show(&bench.samples);
@@ -189,7 +198,8 @@ fn show(samples: &Samples) {
             |of: fn(&Sample) -> f64| median(all.iter().map(|one| of(one) * GIB / one.bytes as f64));
         let (reader, home) = (cpu(|one| one.reader_cpu_seconds), cpu(|one| one.home_cpu_seconds));
         let rate = median(rates.iter().copied());
-        let base = format!("raw, {}", way.split_once(", ").map_or("", |(_, rest)| rest));
+        let pages = way.split_once(", ").map_or("", |(_, rest)| rest);
+        let base = format!("raw, {}", pages.trim_end_matches(" huge pages"));
         // By rounds: both ran in the same minute.
         let ratio = samples
             .bulk

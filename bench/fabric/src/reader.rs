@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_memory::{Length, Offset, Span};
-use farrow_net::CHUNK_BYTES;
+use farrow_memory::{FileMap, Length, Offset, Span};
 use farrow_net::cache::{Cache, Held, Mirror};
 use farrow_net::peer::{Peer, PeerOptions};
 use farrow_net::records::Credentials;
@@ -12,7 +11,7 @@ use farrow_net::source::HoldId;
 use farrow_net::source::table::want;
 
 use crate::Fault;
-use crate::home::{Home, SMALL, TABLE, memory, socket_options};
+use crate::home::{Home, SMALL, TABLE, socket_options};
 
 const TIME: Duration = Duration::from_secs(300);
 
@@ -27,6 +26,7 @@ impl Reader {
         layer: &'static str,
         connections: usize,
         congestion: &str,
+        (map, grain): (Arc<FileMap>, Length),
     ) -> Result<Self, Fault> {
         let greeting = &home.greeting;
         let (address, credentials) = match layer {
@@ -40,8 +40,8 @@ impl Reader {
             ..PeerOptions::new("home", address, section)
         };
         let peer = Peer::start(options, credentials, home.control(layer))?;
-        let cache = Cache::new(Length(section.0 + 2 * CHUNK_BYTES));
-        let mirror = cache.mirror(memory(section.0)?, Length(CHUNK_BYTES))?;
+        let cache = Cache::new(Length(section.0 + 2 * grain.0));
+        let mirror = cache.mirror(map, grain)?;
         Ok(Self { mirror, peer })
     }
 

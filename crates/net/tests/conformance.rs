@@ -9,7 +9,10 @@ use std::time::Duration;
 use common::identity::Authority;
 use common::proxy::Proxy;
 use common::{Home, LONG, Reader, member, options, pattern, span, until};
-use farrow_memory::{Length, Span};
+use farrow_memory::shm::ShmFabric;
+use farrow_memory::{
+    Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Section, Span, mount,
+};
 use farrow_net::CHUNK_BYTES;
 use farrow_net::NetError;
 use farrow_net::cache::{Cache, Removal};
@@ -222,6 +225,47 @@ fn what_is_evicted_comes_again() {
         }
     }
     assert!(reader.cache.stats().evicted_objects >= 12);
+}
+
+/// A huge page is memory for as long as any part of it is there.
+#[test]
+fn huge_pages_stay_within_the_limit() {
+    if !mount::can_mount_huge() {
+        println!("skipped: no huge pages, or no right to mount");
+        return;
+    }
+    let geometry = Geometry { control: Length(2 << 20), data: Length(SECTION) };
+    let fabric = ShmFabric::nameless_in_mount(geometry).unwrap();
+    let (file, at) = fabric.write_fd(Section::Data).unwrap();
+    let file = file.try_clone_to_owned().unwrap();
+    let map = Arc::new(FileMap::new(file, at, Length(SECTION), true).unwrap());
+    // The fabric allocates memory for a region; a mirror begins with none.
+    map.punch(span(0, SECTION)).unwrap();
+
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let blocks: Vec<_> = (0..5).map(|key| span(key * (9 << 20) + 700, 5 << 20)).collect();
+    for (key, block) in (0..).zip(&blocks) {
+        home.add(key, &[*block]);
+    }
+    let limit = 16 << 20;
+    let cache = Cache::new(Length(limit));
+    let mirror = cache.mirror(map, HUGE_PAGE_BYTES_USUAL).unwrap();
+    let reader = Reader::plain(&home, home.address, STALL);
+    for round in 0..3 {
+        for (key, block) in (0..).zip(&blocks) {
+            let opened = reader.peer.open(&want(key)).unwrap();
+            let held = mirror.insert(key, &opened.opened.blocks, LONG).unwrap();
+            reader.peer.fetch(&held, opened.hold, &[*block], LONG).unwrap();
+            assert_eq!(mirror.map().sealed(*block).unwrap(), pattern(*block));
+            let committed = mirror.map().committed().unwrap();
+            assert!(committed.0 <= cache.stats().used, "{committed} in round {round}");
+            assert!(cache.stats().used <= limit);
+            reader.peer.release(opened.hold);
+        }
+    }
+    assert!(cache.stats().evicted_objects >= 10);
+    drop(mirror);
+    assert_eq!(cache.stats().used, 0);
 }
 
 #[test]

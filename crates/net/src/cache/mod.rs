@@ -1,7 +1,7 @@
 //! The mirrors of a node and the room that they share.
 //!
 //! A [`Mirror`] is a sparse file in which offset x stands for offset x of one peer's data section. It
-//! has objects; an object has blocks; a block has parts, one for each chunk ([`chunks`]). A part is
+//! has objects; an object has blocks; a block has parts, one for each chunk (`chunks`). A part is
 //! missing, arriving or complete. A reader keeps an object with [`Held`]; a fetch keeps the parts that
 //! it brings with a [`Claim`]. Objects without either are evicted as a whole, least recently used first.
 //!
@@ -10,7 +10,7 @@
 //! is. A claim is charged whole before its first byte is asked for; if there is no room and
 //! nothing to evict it waits, in the order of arrival, for its caller's time.
 //!
-//! Module-private state is in [`state`], under one lock. Memory is given back outside of that lock,
+//! All tables are in `state`, under one lock. Memory is given back outside of that lock,
 //! since it takes some 25 us a MiB; meanwhile the bytes are `leaving`, and no object may be put there.
 
 mod chunks;

@@ -1,9 +1,9 @@
 //! The reader's side of the data path: everything that this node asks of one peer.
 //!
 //! Calls block, each with a limit, so they belong on a daemon's worker threads and not on its event
-//! loop. Opens and small reads go by one connection ([`small`]) and never wait behind bulk. Bulk
+//! loop. Opens and small reads go by one connection (`small`) and never wait behind bulk. Bulk
 //! reads are divided into requests that threads of the peer take from a queue, one thread and
-//! connection each ([`bulk`]). The caller's thread sends a push ([`push`]).
+//! connection each (`bulk`). The caller's thread sends a push (`push`).
 //!
 //! A connection that fails is made again, with growing pauses. Reads that were on their way are
 //! asked for again, a few times; bytes that had arrived are not. A frame that no honest peer sends
