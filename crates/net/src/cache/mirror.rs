@@ -216,6 +216,12 @@ impl Held {
             } else {
                 match state.claim(self.id(), ranges) {
                     Ok(Room::Evict(evictions)) => {
+                        // First in the queue, so that no later request takes the room.
+                        if place.is_none() {
+                            let number = state.number();
+                            state.waiters.push_back(number);
+                            place = Some(number);
+                        }
                         drop(state);
                         state = cache.give_back(evictions);
                         continue;

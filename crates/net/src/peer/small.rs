@@ -3,7 +3,7 @@
 //! Callers write their requests themselves; one thread receives for all. Requests overlap, and each
 //! answer is found by its number.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -25,7 +25,6 @@ const OPEN_ATTEMPTS: usize = 3;
 enum Pending {
     Open,
     Read(Box<(Request, Expected)>),
-    Release,
 }
 
 #[derive(Debug)]
@@ -37,6 +36,8 @@ enum Answer {
 #[derive(Default)]
 struct Table {
     pending: HashMap<u64, Pending>,
+    /// Releases without an answer. They are not limited: there are no more than holds.
+    releases: HashSet<u64>,
     answers: HashMap<u64, Answer>,
     ended: Option<Arc<ConnectionError>>,
 }
@@ -103,7 +104,10 @@ fn connection(shared: &Arc<Shared>) -> Result<Arc<Live>, ConnectionError> {
         .spawn(move || receive_all(&shared_with, &of_thread, reader))?;
     let releases: Vec<_> = shared.small.releases().iter().copied().collect();
     for hold in releases {
-        send_release(shared, &fresh, hold)?;
+        if let Err(error) = send_release(shared, &fresh, hold) {
+            fresh.socket.cut(error.to_string());
+            return Err(error);
+        }
     }
     *live = Some(Arc::clone(&fresh));
     Ok(fresh)
@@ -194,7 +198,7 @@ pub(super) fn release(shared: &Arc<Shared>, hold: HoldId) {
 
 fn send_release(shared: &Shared, live: &Live, hold: u64) -> Result<(), ConnectionError> {
     let id = shared.number();
-    begin(live, id, Pending::Release).map_err(|(_, error)| error)?;
+    live.table().releases.insert(id);
     live.write(Op::Release, id, hold, &[])
 }
 
@@ -251,7 +255,7 @@ fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request,
     };
     match pending {
         Pending::Read(pending) => Some((pending.0, error)),
-        Pending::Open | Pending::Release => None,
+        Pending::Open => None,
     }
 }
 
@@ -296,7 +300,10 @@ fn receive(
         Ok(header) => header,
         Err(ConnectionError::Stalled { .. }) => {
             let begin = waits_since.get_or_insert_with(Instant::now);
-            let is_asked = !live.table().pending.is_empty();
+            let is_asked = {
+                let table = live.table();
+                !table.pending.is_empty() || !table.releases.is_empty()
+            };
             if !is_asked {
                 *begin = Instant::now();
                 return Ok(());
@@ -320,14 +327,11 @@ fn receive(
             Ok(())
         }
         Op::Released => {
-            let asked = live.table().pending.remove(&header.id);
-            match asked {
-                Some(Pending::Release) => {
-                    shared.small.releases().remove(&header.offset);
-                    Ok(())
-                }
-                _ => Err(not_asked(&header)),
+            if !live.table().releases.remove(&header.id) {
+                return Err(not_asked(&header));
             }
+            shared.small.releases().remove(&header.offset);
+            Ok(())
         }
         Op::Opened => {
             let opened = Opened::decode(&reader.body(&header)?)?;
