@@ -16,7 +16,7 @@ use rustix::pipe::SpliceFlags;
 
 use crate::error::{AccessError, BoundsError, MapError};
 use crate::mapping::{self, Mapping};
-use crate::units::{Length, Offset, Span, page_bytes};
+use crate::units::{HUGE_PAGE_BYTES_USUAL, Length, Offset, Span, page_bytes};
 
 /// Pages that [`FileMap::is_allocated`] asks for at a time: those of 256 KiB.
 const MINCORE_PAGES: usize = 64;
@@ -29,6 +29,7 @@ pub struct FileMap {
     /// Where in the file the map starts.
     file_offset: u64,
     is_writable: bool,
+    has_huge_pages: bool,
 }
 
 impl FileMap {
@@ -50,7 +51,10 @@ impl FileMap {
         }
         let mapping = Mapping::of_file(file.as_fd(), file_offset, length, is_writable)
             .map_err(|errno| refused("mmap", span, errno))?;
-        Ok(Self { mapping, file, file_offset, is_writable })
+        // A tmpfs with huge pages tells their size here.
+        let has_huge_pages = rustix::fs::fstat(&file)
+            .is_ok_and(|stat| stat.st_blksize as u64 >= HUGE_PAGE_BYTES_USUAL.0);
+        Ok(Self { mapping, file, file_offset, is_writable, has_huge_pages })
     }
 
     /// Bytes that are mapped.
@@ -111,6 +115,12 @@ impl FileMap {
         let (length, flags) = (span.length.as_usize(), SpliceFlags::MOVE);
         rustix::pipe::splice(pipe, None, &self.file, Some(&mut at), length, flags)
             .map_err(|errno| system("splice", span, errno.into()))
+    }
+
+    /// Do bytes of a span take less CPU by way of a pipe? Its pages are small, and some do not exist.
+    #[must_use]
+    pub fn is_for_pipe(&self, span: Span) -> bool {
+        !self.has_huge_pages && !self.is_allocated(span)
     }
 
     /// Do all pages of a span exist in the file? Where the system does not tell, they do.

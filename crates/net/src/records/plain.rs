@@ -28,7 +28,7 @@ impl RecordReader for PlainReader {
     }
 
     fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError> {
-        if map.is_allocated(span) {
+        if !map.is_for_pipe(span) {
             return self.socket.receive(map, span);
         }
         let pipe = match self.pipe.take() {
