@@ -17,6 +17,7 @@ use farrow_net::frame::{
     encode_ranges, piece,
 };
 use farrow_net::records::Credentials;
+use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
 use farrow_net::ticket::Ticket;
 
@@ -272,4 +273,36 @@ fn connections_are_limited() {
     drop(kept);
     until("they end", || home.server.connections() == 0);
     drop(Arc::new(welcomed(&home, Class::Push)));
+}
+
+/// The grant of a sender that died is given back; nothing of its push was acknowledged or kept busy.
+#[test]
+fn a_push_that_ends_half_way_commits_nothing() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let (grant, ranges) = (GrantId(1), [span(0, 600_000)]);
+    home.source.grant(grant, &member("liar"), ranges[0]);
+    let first = piece(ranges[0]);
+    let bytes = vec![7; first.length.as_usize()];
+    for is_half_a_frame in [false, true] {
+        let mut sender = welcomed(&home, Class::Push);
+        send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
+        send(&mut sender, Op::Data, 1, first.offset.0, &bytes).unwrap();
+        until("the push begins", || home.source.guards() == 1);
+        if is_half_a_frame {
+            let head = Header::new(Op::Data, 1, first.length.0, first.length.0);
+            sender.write_all(&head.encode(&bytes, true)).unwrap();
+            sender.write_all(&bytes[..1000]).unwrap();
+        }
+        drop(sender);
+        until("the push ends", || home.source.guards() == 0);
+        assert_eq!(home.source.written(grant), []);
+    }
+    // Data that was announced elsewhere is not taken.
+    let mut sender = welcomed(&home, Class::Push);
+    send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
+    send(&mut sender, Op::Data, 1, 1 << 20, &bytes).unwrap();
+    assert_ended(sender);
+    assert_eq!(home.map.sealed(span(1 << 20, 1000)).unwrap(), [0; 1000]);
+    home.server.cut(&member("liar"), LONG).unwrap();
+    assert_eq!(home.source.guards(), 0);
 }
