@@ -1,0 +1,69 @@
+//! `farrow-bench-fabric compare`: objects fetched by `farrow-net` from another process, beside raw TCP
+//! of the same shape (the same connections, request size and pages), one after the other in each
+//! round. Prints medians and ratios, and all samples as JSON with `--json FILE`.
+//!
+//! CPU is that of each process, in seconds for a GiB. `committed` pages exist before the clock starts;
+//! `fresh` ones do not.
+
+#![forbid(unsafe_code)]
+
+mod home;
+mod measure;
+mod raw;
+mod reader;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// What fails ends the run.
+pub type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Parser)]
+#[command(about = "The network fabric beside raw TCP of the same shape.")]
+struct Options {
+    #[command(subcommand)]
+    command: Order,
+}
+
+#[derive(Subcommand)]
+enum Order {
+    /// Measures.
+    Compare(Compare),
+    /// The process that is fetched from: for `compare`.
+    Home {
+        /// Bytes of the table.
+        bytes: u64,
+        /// `TCP_CONGESTION`.
+        congestion: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Compare {
+    /// Rounds; each has every way once.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Bytes of the table.
+    #[arg(long, default_value_t = 1 << 30)]
+    bytes: u64,
+    /// Connections for bulk.
+    #[arg(long, default_value_t = 2)]
+    connections: usize,
+    /// `TCP_CONGESTION`.
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
+    /// Small requests of a round.
+    #[arg(long, default_value_t = 2000)]
+    requests: usize,
+    /// Where all samples go.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<(), Fault> {
+    match Options::parse().command {
+        Order::Compare(compare) => measure::run(&compare),
+        Order::Home { bytes, congestion } => home::run(bytes, &congestion),
+    }
+}

@@ -1,0 +1,98 @@
+//! The fabric's side of the comparison: a cache, a mirror and a peer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::{FileMap, Length, Offset, Span};
+use farrow_net::cache::{Cache, Held, Mirror};
+use farrow_net::peer::{Peer, PeerOptions};
+use farrow_net::records::Credentials;
+use farrow_net::source::HoldId;
+use farrow_net::source::table::want;
+
+use crate::Fault;
+use crate::home::{Home, SMALL, TABLE, socket_options};
+
+const TIME: Duration = Duration::from_secs(300);
+
+pub struct Reader {
+    mirror: Arc<Mirror>,
+    peer: Peer,
+}
+
+impl Reader {
+    pub fn start(
+        home: &Home,
+        layer: &'static str,
+        connections: usize,
+        congestion: &str,
+        (map, grain): (Arc<FileMap>, Length),
+    ) -> Result<Self, Fault> {
+        let greeting = &home.greeting;
+        let (address, credentials) = match layer {
+            "tls" => (greeting.tls, greeting.credentials()?),
+            _ => (greeting.plain, Credentials::Plain),
+        };
+        let section = Length(greeting.section);
+        let options = PeerOptions {
+            socket: socket_options(congestion),
+            bulk_connections: connections,
+            ..PeerOptions::new("home", address, section)
+        };
+        let peer = Peer::start(options, credentials, home.control(layer))?;
+        let cache = Cache::new(Length(section.0 + 2 * grain.0));
+        let mirror = cache.mirror(map, grain)?;
+        Ok(Self { mirror, peer })
+    }
+
+    /// The pages of ranges exist from now on, until their bytes are removed.
+    pub fn commit(&self, ranges: &[Span]) -> Result<(), Fault> {
+        Ok(ranges.iter().try_for_each(|range| self.mirror.map().commit(*range))?)
+    }
+
+    pub fn open(&self) -> Result<(HoldId, Held), Fault> {
+        let opened = self.peer.open(&want(TABLE))?;
+        let held = self.mirror.insert(TABLE, &opened.opened.blocks, TIME)?;
+        Ok((opened.hold, held))
+    }
+
+    /// Everything from the name on: open, insert, fetch.
+    pub fn fetch(&self, ranges: &[Span]) -> Result<(HoldId, Held), Fault> {
+        let (hold, held) = self.open()?;
+        self.peer.fetch(&held, hold, ranges, TIME)?;
+        Ok((hold, held))
+    }
+
+    /// The same as before the first fetch.
+    pub fn forget(&self, (hold, held): (HoldId, Held)) {
+        drop(held);
+        self.mirror.remove(TABLE);
+        self.peer.release(hold);
+    }
+
+    /// A small object, first in the node: its bytes come with the answer. Returns the time until
+    /// they are in the mirror; that it is forgotten does not count.
+    pub fn fetch_small(&self) -> Result<Duration, Fault> {
+        let begin = Instant::now();
+        let opened = self.peer.open(&want(SMALL))?;
+        let held = self.mirror.insert(SMALL, &opened.opened.blocks, TIME)?;
+        let claim = held.claim(&opened.opened.blocks, TIME)?;
+        let offset = opened.opened.blocks.first().map_or(Offset(0), |block| block.offset);
+        claim.put(offset, &opened.opened.inline)?;
+        let elapsed = begin.elapsed();
+        drop((claim, held));
+        self.mirror.remove(SMALL);
+        self.peer.release(opened.hold);
+        Ok(elapsed)
+    }
+
+    /// One range of a table that is open.
+    pub fn fetch_more(&self, (hold, held): &(HoldId, Held), range: Span) -> Result<(), Fault> {
+        self.peer.fetch(held, *hold, &[range], TIME)?;
+        Ok(())
+    }
+
+    pub fn bytes(&self, span: Span) -> Result<&[u8], Fault> {
+        Ok(self.mirror.map().sealed(span)?)
+    }
+}

@@ -1,0 +1,129 @@
+//! Parts that one fetch brings.
+
+use std::sync::Arc;
+
+use farrow_memory::sync::{AtomicBool, Ordering};
+use farrow_memory::{AccessError, FileMap, Length, Offset, Span};
+
+use super::Cache;
+use super::chunks::{PartState, join};
+use super::state::ObjectId;
+use crate::error::CacheError;
+
+/// Pages made ready at a time: some 2 ms.
+const COMMIT_BYTES: u64 = 4 << 20;
+
+/// The exclusive right to bring parts of an object. While it lives the parts are arriving: no other
+/// claim gets them, and no eviction takes them. Its drop releases the parts that are not complete, so
+/// every writer of these bytes keeps a reference to it.
+#[derive(Debug)]
+pub struct Claim {
+    cache: Arc<Cache>,
+    object: ObjectId,
+    map: Arc<FileMap>,
+    spans: Vec<Span>,
+    has_large_grains: bool,
+    has_ended: AtomicBool,
+}
+
+impl Claim {
+    pub(super) fn new(
+        cache: Arc<Cache>,
+        object: ObjectId,
+        map: Arc<FileMap>,
+        parts: Vec<Span>,
+        has_large_grains: bool,
+    ) -> Self {
+        let (spans, has_ended) = (join(parts), AtomicBool::new(false));
+        Self { cache, object, map, spans, has_large_grains, has_ended }
+    }
+
+    /// The bytes to bring, in order. Empty if all are complete or arriving.
+    #[must_use]
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// Bytes in all.
+    #[must_use]
+    pub fn length(&self) -> Length {
+        Length(self.spans.iter().map(|span| span.length.0).sum())
+    }
+
+    /// Where to put them.
+    #[must_use]
+    pub fn map(&self) -> &Arc<FileMap> {
+        &self.map
+    }
+
+    /// These bytes are in place: readers may use them. Parts of which only some bytes lie in the
+    /// span stay as they are.
+    pub fn complete(&self, span: Span) {
+        let mut state = self.cache.lock();
+        let Some(block) = state.object(self.object).and_then(|object| object.block_of(span)) else {
+            return;
+        };
+        for at in block.parts_of(span) {
+            let is_whole = block.part(at).is_some_and(|part| span.contains(part));
+            if is_whole && block.state(at) == PartState::Arriving {
+                block.set(at, PartState::Complete);
+            }
+        }
+        drop(state);
+        self.cache.parts_changed.notify_all();
+    }
+
+    /// Ends the claim before its drop. The caller knows that no thread writes its bytes any more.
+    pub(crate) fn end(&self) {
+        if self.has_ended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let abandoned = self.cache.lock().abandon(self.object, &self.spans);
+        let mut state = self.cache.give_back(abandoned.into_iter().collect());
+        if let Some(object) = state.object(self.object) {
+            object.claims -= 1;
+        }
+        let gone = state.settle(self.object);
+        drop(state);
+        drop(self.cache.give_back(gone.into_iter().collect()));
+    }
+
+    /// Copies bytes into a part of the claim and completes it.
+    ///
+    /// # Errors
+    /// Outside of the claim, or no memory.
+    pub fn put(&self, offset: Offset, bytes: &[u8]) -> Result<(), CacheError> {
+        let span = Span::new(offset, Length::from(bytes.len()));
+        if !self.spans.iter().any(|claimed| claimed.contains(span)) {
+            return Err(CacheError::NotInObject { range: span, object: self.object.key });
+        }
+        self.map.write(offset, bytes)?;
+        self.complete(span);
+        Ok(())
+    }
+
+    /// Makes huge pages of its bytes ready ahead of the stream, by the thread that waits for it. Stops
+    /// once `is_done`. Small pages are left to the stream: it fills them without clearing them first,
+    /// for half the CPU.
+    ///
+    /// # Errors
+    /// No memory for the pages.
+    pub fn commit_ahead(&self, is_done: &dyn Fn() -> bool) -> Result<(), AccessError> {
+        for span in self.spans.iter().filter(|_| self.has_large_grains) {
+            for at in (0..span.length.0).step_by(COMMIT_BYTES as usize) {
+                if is_done() {
+                    return Ok(());
+                }
+                let length = Length(COMMIT_BYTES.min(span.length.0 - at));
+                self.map.commit(Span::new(Offset(span.offset.0 + at), length))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,440 @@
+//! The tables of a cache, under one lock. Nothing here waits.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use farrow_memory::{FileMap, Length, Offset, Span};
+
+use super::CacheStats;
+use super::chunks::{Block, PartState, join};
+use crate::error::CacheError;
+
+/// A mirror, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct MirrorId(u64);
+
+/// An object of a mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ObjectId {
+    pub(super) mirror: MirrorId,
+    pub(super) key: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) blocks: Vec<Block>,
+    /// Readers.
+    pub(super) holds: u64,
+    /// Fetches that may still write its bytes.
+    pub(super) claims: u64,
+    /// Sequence number of the end of its last hold: its position in the order of eviction.
+    idle_since: Option<u64>,
+    /// It was deleted at its home. New holds are refused.
+    pub(super) is_gone: bool,
+}
+
+impl Object {
+    fn spans(&self) -> impl Iterator<Item = Span> + '_ {
+        self.blocks.iter().map(Block::span)
+    }
+
+    /// The block that has all of a range.
+    pub(super) fn block_of(&mut self, range: Span) -> Option<&mut Block> {
+        self.blocks.iter_mut().find(|block| block.span().contains(range) && !range.is_empty())
+    }
+}
+
+#[derive(Debug)]
+struct MirrorState {
+    map: Arc<FileMap>,
+    grain: u64,
+    objects: HashMap<u64, Object>,
+    /// First byte of each block, to its last byte and object.
+    blocks: BTreeMap<u64, (u64, u64)>,
+    /// Parts that are arriving or complete in each grain that is charged.
+    grains: HashMap<u64, u64>,
+    /// Bytes whose memory is being given back.
+    leaving: HashSet<Span>,
+}
+
+/// Parts that left the tables. Their memory is given back next, then their room.
+#[derive(Debug)]
+pub(super) struct Eviction {
+    object: ObjectId,
+    map: Arc<FileMap>,
+    /// Joined.
+    spans: Vec<Span>,
+    /// What these were joined from.
+    parts: Vec<Span>,
+    /// Parts of an object that stays: they are arriving until then.
+    is_of_claim: bool,
+}
+
+impl Eviction {
+    /// Outside of the lock.
+    pub(super) fn punch(&self) -> bool {
+        self.spans.iter().all(|span| punch(&self.map, *span))
+    }
+}
+
+fn punch(map: &FileMap, span: Span) -> bool {
+    let punched = map.punch(span);
+    if let Err(error) = &punched {
+        tracing::error!(%error, "memory of the cache is not given back and stays charged");
+    }
+    punched.is_ok()
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    limit: u64,
+    used: u64,
+    mirrors: BTreeMap<MirrorId, MirrorState>,
+    /// Objects without holds, the least recently used first.
+    idle: BTreeMap<u64, ObjectId>,
+    /// Requests that wait for room, in the order of arrival.
+    pub(super) waiters: VecDeque<u64>,
+    next: u64,
+    evicted_objects: u64,
+}
+
+/// What a request for parts finds.
+pub(super) enum Room {
+    /// All is charged; these parts are the caller's to bring.
+    Claimed(Vec<Span>),
+    /// Memory of these has to be given back first.
+    Evict(Vec<Eviction>),
+    /// Nothing can be evicted for it now.
+    Full,
+}
+
+impl State {
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            used: 0,
+            mirrors: BTreeMap::new(),
+            idle: BTreeMap::new(),
+            waiters: VecDeque::new(),
+            next: 0,
+            evicted_objects: 0,
+        }
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    pub(super) fn stats(&self) -> CacheStats {
+        CacheStats {
+            limit: self.limit,
+            used: self.used,
+            objects: self.mirrors.values().map(|mirror| mirror.objects.len() as u64).sum(),
+            idle_objects: self.idle.len() as u64,
+            waiters: self.waiters.len() as u64,
+            evicted_objects: self.evicted_objects,
+        }
+    }
+
+    /// A number that was not used before; larger than those before.
+    pub(super) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn add_mirror(&mut self, map: Arc<FileMap>, grain: u64) -> MirrorId {
+        let id = MirrorId(self.number());
+        let mirror = MirrorState {
+            map,
+            grain,
+            objects: HashMap::new(),
+            blocks: BTreeMap::new(),
+            grains: HashMap::new(),
+            leaving: HashSet::new(),
+        };
+        self.mirrors.insert(id, mirror);
+        id
+    }
+
+    pub(super) fn remove_mirror(&mut self, id: MirrorId) {
+        self.mirrors.remove(&id);
+    }
+
+    pub(super) fn keys(&self, id: MirrorId) -> Vec<u64> {
+        self.mirrors.get(&id).map_or_else(Vec::new, |one| one.objects.keys().copied().collect())
+    }
+
+    pub(super) fn object(&mut self, id: ObjectId) -> Option<&mut Object> {
+        self.mirrors.get_mut(&id.mirror)?.objects.get_mut(&id.key)
+    }
+
+    /// Is memory of these blocks being given back?
+    pub(super) fn is_leaving(&self, id: MirrorId, blocks: &[Span]) -> bool {
+        self.mirrors.get(&id).is_some_and(|mirror| {
+            mirror.leaving.iter().any(|span| blocks.iter().any(|block| block.overlaps(*span)))
+        })
+    }
+
+    /// Other objects with bytes in these blocks.
+    pub(super) fn overlapping(&self, id: ObjectId, blocks: &[Span]) -> Vec<(Span, u64)> {
+        let Some(mirror) = self.mirrors.get(&id.mirror) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for block in blocks {
+            let last = block.offset.0 + (block.length.0 - 1);
+            // Blocks in the table do not overlap, so the ones before the first that ends too early
+            // end too early as well.
+            let before = mirror.blocks.range(..=last).rev();
+            let touching = before.take_while(|(_, (end, _))| *end >= block.offset.0);
+            let others = touching.filter(|(_, (_, key))| *key != id.key);
+            found.extend(others.map(|(_, (_, key))| (*block, *key)));
+        }
+        found
+    }
+
+    /// A new object, held once. The caller has checked that its blocks have bytes, lie in the map,
+    /// and overlap nothing.
+    pub(super) fn insert(&mut self, id: ObjectId, blocks: &[Span]) {
+        let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
+            return;
+        };
+        for block in blocks {
+            let last = block.offset.0 + (block.length.0 - 1);
+            mirror.blocks.insert(block.offset.0, (last, id.key));
+        }
+        let blocks = blocks.iter().copied().map(Block::new).collect();
+        let object = Object { blocks, holds: 1, claims: 0, idle_since: None, is_gone: false };
+        mirror.objects.insert(id.key, object);
+    }
+
+    /// Has it these blocks?
+    pub(super) fn has_blocks(&mut self, id: ObjectId, blocks: &[Span]) -> bool {
+        self.object(id).is_some_and(|object| object.spans().eq(blocks.iter().copied()))
+    }
+
+    /// One more reader.
+    pub(super) fn hold(&mut self, id: ObjectId) -> bool {
+        let Some(object) = self.object(id).filter(|object| !object.is_gone) else {
+            return false;
+        };
+        object.holds += 1;
+        if let Some(since) = object.idle_since.take() {
+            self.idle.remove(&since);
+        }
+        true
+    }
+
+    /// After a hold or a claim ended. What is returned has left, if it was deleted.
+    pub(super) fn settle(&mut self, id: ObjectId) -> Option<Eviction> {
+        let since = self.number();
+        let object = self.object(id)?;
+        if object.holds > 0 || object.claims > 0 || object.idle_since.is_some() {
+            return None;
+        }
+        let has_bytes =
+            object.blocks.iter().any(|block| block.parts_in(PartState::Complete).next().is_some());
+        // An object without bytes has no room to give, so no eviction would ever remove it.
+        if object.is_gone || !has_bytes {
+            return self.take_out(id);
+        }
+        object.idle_since = Some(since);
+        self.idle.insert(since, id);
+        None
+    }
+
+    /// Takes an object without holds out of the tables.
+    pub(super) fn take_out(&mut self, id: ObjectId) -> Option<Eviction> {
+        let mirror = self.mirrors.get_mut(&id.mirror)?;
+        let object = mirror.objects.get(&id.key)?;
+        if object.holds > 0 || object.claims > 0 {
+            return None;
+        }
+        let object = mirror.objects.remove(&id.key)?;
+        if let Some(since) = object.idle_since {
+            self.idle.remove(&since);
+        }
+        for span in object.spans() {
+            mirror.blocks.remove(&span.offset.0);
+        }
+        let parts: Vec<_> =
+            object.blocks.iter().flat_map(|block| block.parts_in(PartState::Complete)).collect();
+        let spans = join(parts.iter().copied());
+        mirror.leaving.extend(&spans);
+        let map = Arc::clone(&mirror.map);
+        Some(Eviction { object: id, map, spans, parts, is_of_claim: false })
+    }
+
+    /// The parts that a claim did not bring. They are arriving until their memory is given back.
+    pub(super) fn abandon(&mut self, id: ObjectId, claimed: &[Span]) -> Option<Eviction> {
+        let map = Arc::clone(&self.mirrors.get(&id.mirror)?.map);
+        let object = self.object(id)?;
+        let mut parts = Vec::new();
+        for span in claimed {
+            let Some(block) = object.block_of(*span) else { continue };
+            let arriving =
+                block.parts_of(*span).filter(|at| block.state(*at) == PartState::Arriving);
+            parts.extend(arriving.filter_map(|at| block.part(at)));
+        }
+        let spans = join(parts.iter().copied());
+        Some(Eviction { object: id, map, spans, parts, is_of_claim: true })
+    }
+
+    /// The memory of an eviction has been given back, or could not be and stays charged.
+    pub(super) fn forget(&mut self, eviction: &Eviction, is_punched: bool) {
+        let Some(mirror) = self.mirrors.get_mut(&eviction.object.mirror) else {
+            return;
+        };
+        for span in eviction.spans.iter().filter(|_| !eviction.is_of_claim) {
+            mirror.leaving.remove(span);
+        }
+        if eviction.is_of_claim
+            && let Some(object) = mirror.objects.get_mut(&eviction.object.key)
+        {
+            for part in &eviction.parts {
+                if let Some(block) = object.block_of(*part) {
+                    block.parts_of(*part).for_each(|at| block.set(at, PartState::Missing));
+                }
+            }
+        }
+        if !is_punched {
+            return;
+        }
+        let (grain, section) = (mirror.grain, Span::new(Offset(0), mirror.map.length()));
+        let mut spans = eviction.spans.iter().peekable();
+        for part in &eviction.parts {
+            // Both are in the same order, and each part lies in a span.
+            while spans.next_if(|span| !span.contains(*part)).is_some() {}
+            let number = part.offset.0 / grain;
+            let Some(count) = mirror.grains.get_mut(&number) else { continue };
+            *count -= 1;
+            if *count > 0 {
+                continue;
+            }
+            mirror.grains.remove(&number);
+            let whole = Span::new(Offset(number * grain), Length(grain));
+            let is_punched = spans.peek().is_some_and(|span| span.contains(whole));
+            // Else pages at its ends were shared with parts that left before.
+            let is_free = is_punched
+                || whole.intersection(section).is_none_or(|rest| punch(&mirror.map, rest));
+            if is_free {
+                self.used -= grain;
+            }
+        }
+    }
+
+    /// Charges and claims the missing parts of ranges, or says what has to happen before.
+    ///
+    /// Which parts are missing is decided here, under one lock with the charge: of two requests for
+    /// a part one brings it.
+    pub(super) fn claim(&mut self, id: ObjectId, ranges: &[Span]) -> Result<Room, CacheError> {
+        let missing = self.missing(id, ranges)?;
+        let Some(mirror) = self.mirrors.get_mut(&id.mirror) else {
+            return Ok(Room::Claimed(Vec::new()));
+        };
+        let grain = mirror.grain;
+        let mut fresh: Vec<u64> = missing.iter().map(|part| part.offset.0 / grain).collect();
+        fresh.retain(|number| !mirror.grains.contains_key(number));
+        fresh.sort_unstable();
+        fresh.dedup();
+        let asked = fresh.len() as u64 * grain;
+        if asked > self.limit {
+            return Err(CacheError::TooLarge { asked: Length(asked), limit: Length(self.limit) });
+        }
+        let free = self.limit.saturating_sub(self.used);
+        if asked > free {
+            return Ok(match self.evict(asked - free) {
+                evictions if evictions.is_empty() => Room::Full,
+                evictions => Room::Evict(evictions),
+            });
+        }
+        self.used += asked;
+        for part in &missing {
+            *mirror.grains.entry(part.offset.0 / grain).or_default() += 1;
+        }
+        let Some(object) = self.object(id) else {
+            return Ok(Room::Claimed(Vec::new()));
+        };
+        for part in &missing {
+            if let Some(block) = object.block_of(*part) {
+                block.parts_of(*part).for_each(|at| block.set(at, PartState::Arriving));
+            }
+        }
+        object.claims += 1;
+        Ok(Room::Claimed(missing))
+    }
+
+    /// The parts of ranges that are neither complete nor arriving, in order, each once.
+    pub(super) fn missing(
+        &mut self,
+        id: ObjectId,
+        ranges: &[Span],
+    ) -> Result<Vec<Span>, CacheError> {
+        let gone = CacheError::Gone { object: id.key };
+        let object = self.object(id).ok_or(gone)?;
+        let mut missing = Vec::new();
+        for range in ranges {
+            let wrong = CacheError::NotInObject { range: *range, object: id.key };
+            let block = object.block_of(*range).ok_or(wrong)?;
+            let parts = block.parts_of(*range).filter(|at| block.state(*at) == PartState::Missing);
+            missing.extend(parts.filter_map(|at| block.part(at)));
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        Ok(missing)
+    }
+
+    /// How far ranges are: the worst state of their parts.
+    pub(super) fn progress(
+        &mut self,
+        id: ObjectId,
+        ranges: &[Span],
+    ) -> Result<PartState, CacheError> {
+        let gone = CacheError::Gone { object: id.key };
+        let object = self.object(id).ok_or(gone)?;
+        let mut worst = PartState::Complete;
+        for range in ranges {
+            let wrong = CacheError::NotInObject { range: *range, object: id.key };
+            let block = object.block_of(*range).ok_or(wrong)?;
+            for at in block.parts_of(*range) {
+                match block.state(at) {
+                    PartState::Missing => return Ok(PartState::Missing),
+                    PartState::Arriving => worst = PartState::Arriving,
+                    PartState::Complete => {}
+                }
+            }
+        }
+        Ok(worst)
+    }
+
+    /// Takes idle objects out until so many bytes will be free: all that are needed, or none.
+    fn evict(&mut self, needed: u64) -> Vec<Eviction> {
+        let mut planned: HashMap<(MirrorId, u64), u64> = HashMap::new();
+        let (mut freed, mut victims) = (0, Vec::new());
+        for id in self.idle.values() {
+            if freed >= needed {
+                break;
+            }
+            victims.push(*id);
+            let Some(mirror) = self.mirrors.get(&id.mirror) else { continue };
+            let Some(object) = mirror.objects.get(&id.key) else { continue };
+            for part in object.blocks.iter().flat_map(|one| one.parts_in(PartState::Complete)) {
+                let number = part.offset.0 / mirror.grain;
+                let count = planned.entry((id.mirror, number)).or_default();
+                *count += 1;
+                if mirror.grains.get(&number) == Some(count) {
+                    freed += mirror.grain;
+                }
+            }
+        }
+        if freed < needed {
+            return Vec::new();
+        }
+        self.evicted_objects += victims.len() as u64;
+        victims.into_iter().filter_map(|id| self.take_out(id)).collect()
+    }
+}

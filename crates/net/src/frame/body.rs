@@ -1,0 +1,289 @@
+//! The bodies of frames that are not plain data.
+
+use farrow_memory::{Length, Offset, Span};
+
+use crate::error::{BodyError, FrameError};
+use crate::ticket::{TICKET_BYTES, Ticket};
+
+/// Ranges in one request: a page of them, so that a request fits any socket buffer.
+pub const RANGES_MAX: usize = 256;
+
+/// Bytes that one request may ask for. Ours ask for 1 MiB; the limit bounds how long a reader has to
+/// wait behind a request of another version.
+pub const READ_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes of a range in a body: offset and length.
+pub(super) const RANGE_BYTES: usize = 16;
+
+/// Longest entry, descriptor included, in an answer to Open. A table of 10,000 columns has one of 1
+/// to 2 MiB.
+pub const ENTRY_BYTES_MAX: u64 = 4 << 20;
+
+/// Objects up to this size arrive whole in the answer to Open: they share pages with others.
+pub const INLINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Blocks of an object in an answer to Open.
+pub(super) const OPENED_BLOCKS_MAX: usize = 65_536;
+
+/// Longest text of an error.
+pub const ERROR_TEXT_BYTES_MAX: u64 = 1024;
+
+/// Ticket, class, and seven zeros.
+pub(super) const HELLO_BYTES: usize = TICKET_BYTES + 8;
+
+/// What a connection is for. Small requests never wait behind bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Opens, releases, notices and reads of some chunks.
+    Small,
+    /// Reads of many chunks.
+    Bulk,
+    /// Writes to the server.
+    Push,
+}
+
+/// The first frame's body.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// Ties the connection to the life of a member.
+    pub ticket: Ticket,
+    /// What the connection is for.
+    pub class: Class,
+}
+
+impl Hello {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let class = match self.class {
+            Class::Small => 0,
+            Class::Bulk => 1,
+            Class::Push => 2,
+        };
+        let mut bytes = self.ticket.as_bytes().to_vec();
+        bytes.extend([class, 0, 0, 0, 0, 0, 0, 0]);
+        bytes
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// Another length, or an unknown class.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        let wrong = |error| FrameError::Body { what: "Hello", error };
+        let (ticket, rest) =
+            bytes.split_first_chunk::<TICKET_BYTES>().ok_or(wrong(BodyError::Short {
+                asked: TICKET_BYTES as u64,
+                left: bytes.len() as u64,
+            }))?;
+        let class = match rest {
+            [0, 0, 0, 0, 0, 0, 0, 0] => Class::Small,
+            [1, 0, 0, 0, 0, 0, 0, 0] => Class::Bulk,
+            [2, 0, 0, 0, 0, 0, 0, 0] => Class::Push,
+            _ => {
+                let class = rest.first().copied().unwrap_or(0);
+                return Err(wrong(BodyError::Class { class, bytes: rest.len() as u64 }));
+            }
+        };
+        Ok(Self { ticket: Ticket::from_bytes(*ticket), class })
+    }
+}
+
+/// Why a request failed, for the other side to act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    /// There is no such object.
+    NotFound,
+    /// The member's rule does not allow it.
+    Denied,
+    /// There is no such hold or grant, or the range does not lie in it.
+    NotHeld,
+    /// The server is at a limit.
+    Busy,
+    /// Something else: see the text.
+    Other,
+}
+
+impl ErrorCode {
+    /// As the offset of an Error frame.
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        match self {
+            Self::NotFound => 1,
+            Self::Denied => 2,
+            Self::NotHeld => 3,
+            Self::Busy => 4,
+            Self::Other => 0,
+        }
+    }
+
+    /// From the offset of an Error frame; codes of later versions are `Other`.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        match word {
+            1 => Self::NotFound,
+            2 => Self::Denied,
+            3 => Self::NotHeld,
+            4 => Self::Busy,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Ranges as bytes.
+#[must_use]
+pub fn encode_ranges(ranges: &[Span]) -> Vec<u8> {
+    let words = ranges.iter().flat_map(|range| [range.offset.0, range.length.0]);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Ranges of a Read or a Push.
+///
+/// # Errors
+/// [`FrameError::Body`]: none or too many, an empty one, one whose end is over 64 bits, or more than
+/// [`READ_BYTES_MAX`] in all.
+pub fn decode_ranges(bytes: &[u8]) -> Result<Vec<Span>, FrameError> {
+    let wrong = |error| FrameError::Body { what: "ranges", error };
+    let mut input = Input { rest: bytes };
+    let count = bytes.len() / RANGE_BYTES;
+    if count == 0 || count > RANGES_MAX || !bytes.len().is_multiple_of(RANGE_BYTES) {
+        let (bytes, max) = (bytes.len() as u64, RANGES_MAX as u64);
+        return Err(wrong(BodyError::Count { what: "ranges", bytes, max }));
+    }
+    let ranges = input.spans(count).map_err(wrong)?;
+    let total = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.length.0));
+    if total > READ_BYTES_MAX {
+        return Err(wrong(BodyError::TooLong {
+            what: "ranges",
+            bytes: total,
+            max: READ_BYTES_MAX,
+        }));
+    }
+    Ok(ranges)
+}
+
+/// An opened object: the body of the answer to Open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Where its blocks lie in the data section.
+    pub blocks: Vec<Span>,
+    /// Its directory entry and descriptor, for the daemon to interpret.
+    pub entry: Vec<u8>,
+    /// All bytes of all blocks in order, or none where these are more than [`INLINE_BYTES_MAX`].
+    pub inline: Vec<u8>,
+}
+
+impl Opened {
+    /// As bytes.
+    ///
+    /// # Errors
+    /// [`FrameError::Body`] beyond the limits that [`Opened::decode`] has.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        self.check()?;
+        let counts = [self.blocks.len(), self.entry.len(), self.inline.len()];
+        let mut bytes: Vec<u8> =
+            counts.iter().flat_map(|count| (*count as u32).to_le_bytes()).collect();
+        bytes.extend(encode_ranges(&self.blocks));
+        bytes.extend(&self.entry);
+        bytes.extend(&self.inline);
+        Ok(bytes)
+    }
+
+    /// From bytes.
+    ///
+    /// # Errors
+    /// [`FrameError::Body`]: shorter or longer than it says, blocks that overlap or are empty, or
+    /// inline bytes that are neither none nor all.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        let wrong = |error| FrameError::Body { what: "Opened", error };
+        let mut input = Input { rest: bytes };
+        let counts = [input.count(), input.count(), input.count()];
+        let [blocks, entry, inline] = counts;
+        let (blocks, entry, inline) =
+            (blocks.map_err(wrong)?, entry.map_err(wrong)?, inline.map_err(wrong)?);
+        if blocks > OPENED_BLOCKS_MAX {
+            let (bytes, max) = (blocks as u64, OPENED_BLOCKS_MAX as u64);
+            return Err(wrong(BodyError::Count { what: "blocks", bytes, max }));
+        }
+        let blocks = input.spans(blocks).map_err(wrong)?;
+        let entry = input.take(entry).map_err(wrong)?.to_vec();
+        let inline = input.take(inline).map_err(wrong)?.to_vec();
+        if !input.rest.is_empty() {
+            return Err(wrong(BodyError::Rest { bytes: input.rest.len() as u64 }));
+        }
+        let opened = Self { blocks, entry, inline };
+        opened.check()?;
+        Ok(opened)
+    }
+
+    fn check(&self) -> Result<(), FrameError> {
+        let wrong = |error| FrameError::Body { what: "Opened", error };
+        let limits = [
+            ("blocks", self.blocks.len() as u64, OPENED_BLOCKS_MAX as u64),
+            ("entry", self.entry.len() as u64, ENTRY_BYTES_MAX),
+            ("inline", self.inline.len() as u64, INLINE_BYTES_MAX),
+        ];
+        if let Some((what, bytes, max)) = limits.into_iter().find(|(_, bytes, max)| bytes > max) {
+            return Err(wrong(BodyError::TooLong { what, bytes, max }));
+        }
+        let mut sorted = self.blocks.clone();
+        sorted.sort();
+        let mut neighbours = sorted.iter().zip(sorted.iter().skip(1));
+        if let Some((a, b)) = neighbours.find(|(a, b)| a.overlaps(**b)) {
+            return Err(wrong(BodyError::Overlap { a: *a, b: *b }));
+        }
+        let total: u64 =
+            self.blocks.iter().fold(0, |sum, block| sum.saturating_add(block.length.0));
+        let inline = self.inline.len() as u64;
+        if inline != 0 && inline != total {
+            return Err(wrong(BodyError::Inline { inline, total }));
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that are taken from the front.
+struct Input<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], BodyError> {
+        let left = self.rest.len() as u64;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(count)
+            .ok_or(BodyError::Short { asked: count as u64, left })?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BodyError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N)?);
+        Ok(array)
+    }
+
+    fn count(&mut self) -> Result<usize, BodyError> {
+        Ok(u32::from_le_bytes(self.array()?) as usize)
+    }
+
+    fn span(&mut self) -> Result<Span, BodyError> {
+        let offset = Offset(u64::from_le_bytes(self.array()?));
+        let length = Length(u64::from_le_bytes(self.array()?));
+        let span = Span::new(offset, length);
+        match span.end() {
+            Some(_) if !span.is_empty() => Ok(span),
+            _ => Err(BodyError::Range { offset, length }),
+        }
+    }
+
+    fn spans(&mut self, count: usize) -> Result<Vec<Span>, BodyError> {
+        // Before anything is allocated by a number that a peer made up.
+        let asked = count.saturating_mul(RANGE_BYTES) as u64;
+        if asked > self.rest.len() as u64 {
+            return Err(BodyError::Short { asked, left: self.rest.len() as u64 });
+        }
+        (0..count).map(|_| self.span()).collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! The frames of the data path: a header of 32 bytes, little-endian, and a body.
+//!
+//! | bytes | field | meaning |
+//! | --- | --- | --- |
+//! | 0 | op | [`Op`] |
+//! | 1 | flags | bit 0: the checksum is set; the others are zero |
+//! | 2..4 | | zero |
+//! | 4..8 | crc | CRC-32C of the header with zeros here, and of the body; zero without the flag |
+//! | 8..16 | id | the request that the frame belongs to |
+//! | 16..24 | offset | by op: a place in the data section, a hold, a grant, a version |
+//! | 24..32 | length | bytes of the body |
+//!
+//! | op | sent by | offset | body |
+//! | --- | --- | --- | --- |
+//! | Hello | client | version | a ticket and the class of the connection |
+//! | Welcome | server | version | length of the data section |
+//! | Open | client | hold, a new number | the request, for the daemon to interpret |
+//! | Opened | server | hold | [`Opened`] |
+//! | Read | client | hold | 1 to 256 ranges, answered by Data for each [`piece`] in order |
+//! | Data | both | where | the bytes |
+//! | Release | client | hold | none |
+//! | Released | server | hold | none |
+//! | Push | client | grant | 1 to 256 ranges; Data for each piece follows, Pushed answers |
+//! | Pushed | server | grant | none |
+//! | Gone | server | object | none; the id is that of the notice |
+//! | GoneSeen | client | object | none |
+//! | Error | server | code | a text |
+//!
+//! Everything that a peer sends is checked here against limits, and by the caller against what it
+//! asked for. The decoders read no clock and no socket, so a fuzzer can drive them.
+
+mod body;
+mod header;
+
+pub use body::{
+    Class, ENTRY_BYTES_MAX, ERROR_TEXT_BYTES_MAX, ErrorCode, Hello, INLINE_BYTES_MAX, Opened,
+    RANGES_MAX, READ_BYTES_MAX, decode_ranges, encode_ranges,
+};
+pub use header::{HEADER_BYTES, Header, OPEN_BYTES_MAX, Op, VERSION};
+
+use farrow_memory::{Length, Offset, Span};
+
+use crate::{PIECE_BYTES_MAX, error::FrameError};
+
+/// The first part of a range that one Data frame carries. Pieces end at multiples of
+/// [`PIECE_BYTES_MAX`], so that no chunk is divided between two frames.
+#[must_use]
+pub fn piece(range: Span) -> Span {
+    let to_boundary = PIECE_BYTES_MAX - range.offset.0 % PIECE_BYTES_MAX;
+    Span::new(range.offset, Length(range.length.0.min(to_boundary)))
+}
+
+/// What is left of a range behind its first `length` bytes.
+#[must_use]
+pub fn behind(range: Span, length: Length) -> Option<Span> {
+    let rest = range.length.0.checked_sub(length.0).filter(|rest| *rest > 0)?;
+    Some(Span::new(Offset(range.offset.0.checked_add(length.0)?), Length(rest)))
+}
+
+/// The ranges that one request still expects, piece by piece and in order: whatever else arrives is
+/// a violation.
+#[derive(Debug, Clone)]
+pub struct Expected {
+    id: u64,
+    /// In reverse, so that the next one is at the end.
+    ranges: Vec<Span>,
+    bytes: u64,
+}
+
+impl Expected {
+    /// Of a request that was sent, or announced, with these ranges.
+    #[must_use]
+    pub fn new(id: u64, ranges: &[Span]) -> Self {
+        let ranges: Vec<_> = ranges.iter().rev().copied().collect();
+        let bytes = ranges.iter().map(|range| range.length.0).sum();
+        Self { id, ranges, bytes }
+    }
+
+    /// The request.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Bytes that have not arrived.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has everything arrived?
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The piece that has to come next.
+    #[must_use]
+    pub fn next(&self) -> Option<Span> {
+        self.ranges.last().copied().map(piece)
+    }
+
+    /// Is this the header of the next piece?
+    ///
+    /// # Errors
+    /// [`FrameError::NotAsked`] with what was expected and what came.
+    pub fn check(&self, header: &Header) -> Result<Span, FrameError> {
+        let found = Span::new(Offset(header.offset), Length(header.length));
+        match self.next() {
+            Some(piece) if header.id == self.id && found == piece => Ok(piece),
+            next => {
+                let expected = next.map(|piece| (self.id, piece));
+                Err(FrameError::NotAsked { id: header.id, found, expected })
+            }
+        }
+    }
+
+    /// The ranges that have not arrived.
+    #[must_use]
+    pub fn rest(&self) -> Vec<Span> {
+        self.ranges.iter().rev().copied().collect()
+    }
+
+    /// The next piece has arrived.
+    pub fn advance(&mut self) {
+        if let Some(range) = self.ranges.pop() {
+            let piece = piece(range);
+            self.bytes -= piece.length.0;
+            self.ranges.extend(behind(range, piece.length));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

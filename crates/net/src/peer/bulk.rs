@@ -1,0 +1,266 @@
+//! Reads of many chunks: a queue of requests, and threads with a connection each.
+//!
+//! A thread sends requests ahead of their answers, as many as the window allows, and receives the
+//! answers in order, straight into the mirror.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Shared;
+use super::connect::{Connection, dial};
+use super::fetch::{Fetch, Request};
+use crate::error::{ConnectionError, FrameError, NetError};
+use crate::frame::{Class, ErrorCode, Expected, Op, encode_ranges};
+use crate::source::HoldId;
+
+/// Bytes of requests that are on their way on one connection. They fit the buffers of both ends, so
+/// that sending one never waits for the peer, which may wait for this side to receive.
+const REQUESTS_AHEAD_BYTES: usize = 32 << 10;
+
+/// Requests that wait before another fetch is refused: 64 GiB of them. One fetch may have more; the
+/// cache bounds it.
+const WAITING_MAX: usize = 1 << 16;
+
+/// How often a thread without work looks whether its connection was closed by the peer.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Bytes after which the bandwidth is computed again.
+const MEASURE_BYTES: u64 = 16 << 20;
+
+#[derive(Default)]
+struct State {
+    requests: VecDeque<Request>,
+    closed: Option<NetError>,
+}
+
+/// Requests that no connection has sent.
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+enum Next {
+    Request(Request),
+    Nothing,
+    Closed,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Behind all others.
+    fn push(&self, shared: &Shared, requests: Vec<Request>) -> Result<(), NetError> {
+        let mut state = self.lock();
+        if let Some(error) = &state.closed {
+            return Err(error.clone());
+        }
+        let waiting = state.requests.len();
+        if waiting >= WAITING_MAX {
+            let peer = shared.options.name.clone();
+            return Err(NetError::Busy { peer, waiting, max: WAITING_MAX });
+        }
+        state.requests.extend(requests);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Before all others: they were sent before.
+    fn put_back(&self, requests: impl DoubleEndedIterator<Item = Request>) {
+        let mut state = self.lock();
+        for request in requests.rev() {
+            match &state.closed {
+                Some(error) => request.fetch.fail(error.clone()),
+                None => state.requests.push_front(request),
+            }
+        }
+        self.changed.notify_all();
+    }
+
+    fn take(&self, wait: Option<Duration>) -> Next {
+        let mut state = self.lock();
+        let begin = Instant::now();
+        loop {
+            if state.closed.is_some() {
+                return Next::Closed;
+            }
+            while let Some(request) = state.requests.pop_front() {
+                if !request.fetch.has_failed() {
+                    return Next::Request(request);
+                }
+            }
+            let left = wait.and_then(|wait| wait.checked_sub(begin.elapsed()));
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                return Next::Nothing;
+            };
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// A fetch has failed: nothing more is asked for it.
+    pub(super) fn remove(&self, fetch: &Arc<Fetch>) {
+        let mut state = self.lock();
+        let (of_it, others) =
+            state.requests.drain(..).partition(|request| Arc::ptr_eq(&request.fetch, fetch));
+        state.requests = others;
+        drop(state);
+        // A claim that ends here takes the locks of the cache.
+        drop::<VecDeque<_>>(of_it);
+    }
+
+    /// All waiting and later requests end with this error.
+    pub(super) fn close(&self, error: &NetError) {
+        let mut state = self.lock();
+        state.closed.get_or_insert_with(|| error.clone());
+        let requests = std::mem::take(&mut state.requests);
+        drop(state);
+        requests.iter().for_each(|request| request.fetch.fail(error.clone()));
+        self.changed.notify_all();
+    }
+}
+
+/// Asks for all of a claim.
+pub(super) fn fetch(shared: &Shared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
+    shared.queue.push(shared, fetch.requests(hold))
+}
+
+/// A thread of a peer, one of `threads`, until the queue is closed.
+pub(super) fn run(shared: &Shared, threads: usize) {
+    let mut connection = None;
+    loop {
+        let request = match shared.queue.take(Some(IDLE)) {
+            Next::Request(request) => request,
+            Next::Nothing => {
+                // The peer closes what is idle; so is this one, and the next request makes another.
+                connection = None;
+                continue;
+            }
+            Next::Closed => return,
+        };
+        if connection.as_ref().is_none_or(|one: &Connection| one.socket.is_cut()) {
+            connection = match dial(shared, Class::Bulk) {
+                Ok(connection) => Some(connection),
+                Err(error) => {
+                    let error = shared.dialer.error(shared, error);
+                    shared.queue.put_back(request.again(None, &error).into_iter());
+                    continue;
+                }
+            };
+        }
+        if let Some(of_stream) = &mut connection {
+            let mut stream =
+                Stream { shared, threads, connection: of_stream, sent: VecDeque::new() };
+            if let Err(error) = stream.run(request) {
+                let sent = std::mem::take(&mut stream.sent);
+                of_stream.socket.cut(error.to_string());
+                tracing::debug!(peer = %shared.options.name, %error, "bulk connection ended");
+                connection = None;
+                let error = shared.dialer.error(shared, error);
+                let again = sent
+                    .into_iter()
+                    .filter_map(|sent| sent.request.again(Some(&sent.expected), &error));
+                shared.queue.put_back(again.collect::<Vec<_>>().into_iter());
+            }
+        }
+    }
+}
+
+struct Sent {
+    request: Request,
+    expected: Expected,
+    frame_bytes: usize,
+}
+
+/// A connection at work.
+struct Stream<'a> {
+    shared: &'a Shared,
+    threads: usize,
+    connection: &'a mut Connection,
+    /// In the order in which their answers come.
+    sent: VecDeque<Sent>,
+}
+
+impl Stream<'_> {
+    /// Until every request that was sent is answered and no other waits.
+    fn run(&mut self, first: Request) -> Result<(), ConnectionError> {
+        self.send(first)?;
+        let (mut begin, mut bytes) = (Instant::now(), 0);
+        while !self.sent.is_empty() {
+            self.fill_window()?;
+            bytes += self.receive()?;
+            if bytes >= MEASURE_BYTES {
+                // The other connections get as much of the link.
+                let all = bytes.saturating_mul(self.threads as u64);
+                self.shared.link().on_bytes(all, begin.elapsed());
+                (begin, bytes) = (Instant::now(), 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_window(&mut self) -> Result<(), ConnectionError> {
+        let window = self.shared.link().window_bytes() / self.threads as u64;
+        loop {
+            let bytes: u64 = self.sent.iter().map(|sent| sent.expected.bytes()).sum();
+            let frames: usize = self.sent.iter().map(|sent| sent.frame_bytes).sum();
+            if bytes >= window || frames >= REQUESTS_AHEAD_BYTES {
+                return Ok(());
+            }
+            match self.shared.queue.take(None) {
+                Next::Request(request) => self.send(request)?,
+                Next::Nothing | Next::Closed => return Ok(()),
+            }
+        }
+    }
+
+    fn send(&mut self, request: Request) -> Result<(), ConnectionError> {
+        let id = self.shared.number();
+        let (body, hold) = (encode_ranges(&request.ranges), request.hold.0);
+        let (expected, frame_bytes) = (Expected::new(id, &request.ranges), body.len());
+        // First into the list: if sending fails it is sent again.
+        self.sent.push_back(Sent { request, expected, frame_bytes });
+        self.connection.writer.write_bytes(Op::Read, id, hold, &body)
+    }
+
+    /// One frame.
+    fn receive(&mut self) -> Result<u64, ConnectionError> {
+        let reader = &mut self.connection.reader;
+        let header = reader.header(reader.stall())?;
+        let Some(sent) = self.sent.front_mut() else {
+            let (op, id, place) = (header.op, header.id, "where no request waits");
+            return Err(FrameError::Unexpected { op, id, place }.into());
+        };
+        match header.op {
+            Op::Data => {
+                let piece = sent.expected.check(&header)?;
+                let fetch = &sent.request.fetch;
+                reader.body_into(&header, fetch.claim().map(), piece)?;
+                fetch.on_piece(piece);
+                sent.expected.advance();
+                if sent.expected.is_done() {
+                    fetch.on_request_done();
+                    self.sent.pop_front();
+                }
+            }
+            Op::Error if header.id == sent.expected.id() => {
+                let body = reader.body(&header)?;
+                sent.request.fetch.fail(NetError::Refused {
+                    peer: self.shared.options.name.clone(),
+                    code: ErrorCode::from_word(header.offset),
+                    text: String::from_utf8_lossy(&body).into_owned(),
+                });
+                self.sent.pop_front();
+            }
+            op => {
+                let place = "where data is due";
+                return Err(FrameError::Unexpected { op, id: header.id, place }.into());
+            }
+        }
+        self.shared.on_progress();
+        Ok(header.length)
+    }
+}

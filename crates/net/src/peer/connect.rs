@@ -1,0 +1,152 @@
+//! Makes connections, with pauses after failures, and ends all of them at once.
+
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use farrow_memory::Length;
+
+use super::Shared;
+use crate::error::{ConnectionError, FrameError, NetError};
+use crate::frame::{Class, Hello, Op, VERSION};
+use crate::records::{FrameReader, FrameWriter, Wire};
+use crate::socket::Socket;
+
+/// First pause after a failure; each further one is twice as long.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+
+/// Longest pause: a peer that serves again is noticed within a lease.
+const PAUSE_MAX: Duration = Duration::from_millis(640);
+
+/// A connection that the peer has welcomed.
+pub(super) struct Connection {
+    pub(super) socket: Arc<Socket>,
+    pub(super) reader: FrameReader,
+    pub(super) writer: FrameWriter,
+}
+
+#[derive(Default)]
+struct State {
+    lost: Option<String>,
+    pause: Duration,
+    /// No attempt before then.
+    next: Option<Instant>,
+    sockets: Vec<Weak<Socket>>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Dialer {
+    state: Mutex<State>,
+    lost: Condvar,
+}
+
+impl Dialer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts every connection, and makes no other.
+    pub(super) fn lose(&self, reason: &str) {
+        let mut state = self.lock();
+        state.lost.get_or_insert_with(|| reason.to_owned());
+        for socket in state.sockets.drain(..).filter_map(|socket| socket.upgrade()) {
+            socket.cut(reason);
+        }
+        self.lost.notify_all();
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lock().lost.is_some()
+    }
+
+    pub(super) fn lost_error(&self, peer: &str) -> NetError {
+        let reason = self.lock().lost.clone().unwrap_or_default();
+        NetError::Lost { peer: peer.to_owned(), reason }
+    }
+
+    /// The error of the peer if it is lost, else this one.
+    pub(super) fn error(&self, shared: &Shared, error: ConnectionError) -> NetError {
+        if self.is_lost() { self.lost_error(&shared.options.name) } else { shared.failed(error) }
+    }
+
+    /// Waits for the end of the pause.
+    fn pause(&self) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(reason) = &state.lost {
+                return Err(ConnectionError::Cut(reason.clone()));
+            }
+            let left = state.next.and_then(|next| next.checked_duration_since(Instant::now()));
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                return Ok(());
+            };
+            let waited = self.lost.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn register(&self, socket: &Arc<Socket>) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        if let Some(reason) = &state.lost {
+            return Err(ConnectionError::Cut(reason.clone()));
+        }
+        state.sockets.retain(|socket| socket.strong_count() > 0);
+        state.sockets.push(Arc::downgrade(socket));
+        Ok(())
+    }
+
+    fn on_outcome(&self, is_connected: bool) {
+        let mut state = self.lock();
+        if is_connected {
+            (state.pause, state.next) = (Duration::ZERO, None);
+        } else {
+            state.pause = (state.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            state.next = Instant::now().checked_add(state.pause);
+        }
+    }
+}
+
+/// Connects, with the pause that is due.
+pub(super) fn dial(shared: &Shared, class: Class) -> Result<Connection, ConnectionError> {
+    shared.dialer.pause()?;
+    let connection = attempt(shared, class);
+    shared.dialer.on_outcome(connection.is_ok());
+    connection
+}
+
+fn attempt(shared: &Shared, class: Class) -> Result<Connection, ConnectionError> {
+    let options = &shared.options;
+    let ticket = shared.control.ticket().map_err(ConnectionError::NotAdmitted)?;
+    let stream = TcpStream::connect_timeout(&options.address, options.connect)?;
+    let socket = Socket::new(stream, &options.socket)?;
+    shared.dialer.register(&socket)?;
+    let Wire { mut reader, mut writer, .. } =
+        Wire::connect(&socket, &shared.credentials, &options.name)?;
+    let begin = Instant::now();
+    let hello = Hello { ticket, class }.encode();
+    writer.write_bytes(Op::Hello, 0, VERSION, &hello)?;
+    let header = reader.header(options.socket.stall)?;
+    let body = reader.body(&header)?;
+    match header.op {
+        Op::Welcome => {}
+        Op::Error => {
+            let text = String::from_utf8_lossy(&body).into_owned();
+            return Err(ConnectionError::NotAdmitted(text));
+        }
+        op => {
+            let place = "where a welcome is due";
+            return Err(FrameError::Unexpected { op, id: header.id, place }.into());
+        }
+    }
+    if header.offset != VERSION {
+        return Err(FrameError::Version { found: header.offset, expected: VERSION }.into());
+    }
+    let found = body.try_into().map_or(Length::ZERO, |word| Length(u64::from_le_bytes(word)));
+    if found != options.section {
+        return Err(FrameError::SectionLength { found, expected: options.section }.into());
+    }
+    shared.link().on_round_trip(begin.elapsed());
+    shared.on_progress();
+    Ok(Connection { socket, reader, writer })
+}

@@ -1,0 +1,191 @@
+//! Parts of one object on their way, and the call that waits for them.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_memory::{Length, Span};
+
+use super::Shared;
+use crate::cache::Claim;
+use crate::error::{ConnectionError, NetError};
+use crate::frame::{Expected, RANGES_MAX, behind};
+use crate::source::HoldId;
+
+/// Bytes of one request: large enough that headers and calls do not count, small enough that a few
+/// fill the window.
+const REQUEST_BYTES: u64 = 1 << 20;
+
+/// Times that a request is sent before its fetch fails.
+const ATTEMPTS_MAX: u32 = 4;
+
+/// Above this size pages are made ready ahead: below, that takes as long as the fetch.
+const COMMIT_AHEAD_BYTES_MIN: u64 = 1 << 20;
+
+/// Longest wait between two looks at whether anything moves.
+const LOOK: Duration = Duration::from_millis(250);
+
+#[derive(Default)]
+struct State {
+    requests_left: usize,
+    bytes_done: u64,
+    error: Option<NetError>,
+}
+
+/// A claim whose bytes have been asked for. Every request keeps it, so the bytes stay claimed as
+/// long as a connection may still write them, also after the caller has given up.
+pub(super) struct Fetch {
+    claim: Claim,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What is asked for at once.
+pub(super) struct Request {
+    pub(super) fetch: Arc<Fetch>,
+    pub(super) hold: HoldId,
+    pub(super) ranges: Vec<Span>,
+    attempts: u32,
+}
+
+impl Request {
+    /// The same for what has not arrived, or `None` after the last attempt: then its fetch has
+    /// failed for this reason.
+    pub(super) fn again(mut self, expected: Option<&Expected>, error: &NetError) -> Option<Self> {
+        self.attempts += 1;
+        if let Some(expected) = expected {
+            self.ranges = expected.rest();
+        }
+        if self.attempts >= ATTEMPTS_MAX {
+            self.fetch.fail(error.clone());
+        }
+        (!self.fetch.has_failed()).then_some(self)
+    }
+}
+
+impl Fetch {
+    pub(super) fn new(claim: Claim) -> Arc<Self> {
+        Arc::new(Self { claim, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// Divides the claim into requests. They are counted as left.
+    pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<Request> {
+        let mut requests: Vec<Request> = Vec::new();
+        let mut bytes = 0;
+        for span in self.claim.spans() {
+            let mut rest = Some(*span);
+            while let Some(range) = rest {
+                // Ranges end where the span or a chunk does: half a part would never be complete.
+                let to_boundary = REQUEST_BYTES - range.offset.0 % REQUEST_BYTES;
+                let length = Length(range.length.0.min(to_boundary));
+                let is_full = requests.last().is_none_or(|last| last.ranges.len() >= RANGES_MAX);
+                if is_full || bytes + length.0 > REQUEST_BYTES {
+                    let (fetch, ranges) = (Arc::clone(self), Vec::new());
+                    requests.push(Request { fetch, hold, ranges, attempts: 0 });
+                    bytes = 0;
+                }
+                if let Some(last) = requests.last_mut() {
+                    last.ranges.push(Span::new(range.offset, length));
+                }
+                bytes += length.0;
+                rest = behind(range, length);
+            }
+        }
+        self.lock().requests_left = requests.len();
+        requests
+    }
+
+    /// Bytes of a piece are in place.
+    pub(super) fn on_piece(&self, piece: Span) {
+        self.claim.complete(piece);
+        self.lock().bytes_done += piece.length.0;
+    }
+
+    pub(super) fn on_request_done(&self) {
+        let mut state = self.lock();
+        state.requests_left = state.requests_left.saturating_sub(1);
+        if state.requests_left == 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// The first error stays.
+    pub(super) fn fail(&self, error: NetError) {
+        self.lock().error.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().error.is_some()
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.requests_left == 0 || state.error.is_some()
+    }
+
+    /// Waits for every request, and meanwhile makes pages ready. Fails when the time is over, or
+    /// nothing has arrived from the peer for the length of its patience.
+    pub(super) fn wait(
+        self: &Arc<Self>,
+        shared: &Shared,
+        begin: Instant,
+        time: Duration,
+    ) -> Result<(), NetError> {
+        if self.claim.length().0 >= COMMIT_AHEAD_BYTES_MIN
+            && let Err(error) = self.claim.commit_ahead(&|| self.is_over())
+        {
+            self.fail(NetError::Cache(error.into()));
+        }
+        let outcome = self.wait_for_requests(shared, begin, time);
+        match outcome {
+            // Every answer is in place. The threads that received them keep the claim a little longer.
+            Ok(()) => self.claim.end(),
+            Err(_) => shared.queue.remove(self),
+        }
+        outcome
+    }
+
+    fn wait_for_requests(
+        &self,
+        shared: &Shared,
+        begin: Instant,
+        time: Duration,
+    ) -> Result<(), NetError> {
+        let (mut seen, mut moved) = (shared.progress(), Instant::now());
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            if state.requests_left == 0 {
+                return Ok(());
+            }
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let (done, asked) = (Length(state.bytes_done), self.claim.length());
+                let peer = shared.options.name.clone();
+                let error = NetError::Deadline { peer, done, asked, waited: time };
+                return Err(state.error.insert(error).clone());
+            }
+            let progress = shared.progress();
+            if progress != seen {
+                (seen, moved) = (progress, Instant::now());
+            }
+            let waited = shared.patience();
+            if moved.elapsed() > waited {
+                let error = shared.failed(ConnectionError::Stalled { waited });
+                return Err(state.error.insert(error).clone());
+            }
+            let woken = self.changed.wait_timeout(state, left.min(LOOK));
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

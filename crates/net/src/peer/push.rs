@@ -1,0 +1,244 @@
+//! Writes to a peer, by the threads of their callers.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_memory::{FileMap, Length, Offset, Span};
+
+use super::Shared;
+use super::connect::{Connection, dial};
+use crate::error::{ConnectionError, FrameError, NetError};
+use crate::frame::{Class, ErrorCode, Header, Op, READ_BYTES_MAX, behind, encode_ranges, piece};
+use crate::records::Body;
+use crate::source::GrantId;
+
+/// Requests that are on their way before the first is acknowledged.
+const AHEAD: usize = 4;
+
+/// Callers that wait for a connection.
+const WAITERS_MAX: usize = 1024;
+
+#[derive(Default)]
+struct State {
+    free: Vec<Connection>,
+    used: usize,
+    waiters: usize,
+}
+
+/// Connections for pushes.
+pub(super) struct Pool {
+    state: Mutex<State>,
+    changed: Condvar,
+    connections_max: usize,
+}
+
+/// The right to use one connection of a pool.
+struct Place<'a>(&'a Pool);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.lock().used -= 1;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Pool {
+    pub(super) fn new(connections_max: usize) -> Self {
+        Self { state: Mutex::default(), changed: Condvar::new(), connections_max }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(
+        &self,
+        shared: &Shared,
+        begin: Instant,
+        time: Duration,
+        asked: Length,
+    ) -> Result<Place<'_>, NetError> {
+        let peer = || shared.options.name.clone();
+        let mut state = self.lock();
+        if state.waiters >= WAITERS_MAX {
+            let waiting = state.waiters;
+            return Err(NetError::Busy { peer: peer(), waiting, max: WAITERS_MAX });
+        }
+        state.waiters += 1;
+        while state.used >= self.connections_max {
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                state.waiters -= 1;
+                let done = Length::ZERO;
+                return Err(NetError::Deadline { peer: peer(), done, asked, waited: time });
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.waiters -= 1;
+        state.used += 1;
+        Ok(Place(self))
+    }
+}
+
+enum Failed {
+    Connection(ConnectionError),
+    Final(NetError),
+}
+
+impl From<ConnectionError> for Failed {
+    fn from(error: ConnectionError) -> Self {
+        Self::Connection(error)
+    }
+}
+
+pub(super) fn push(
+    shared: &Shared,
+    grant: GrantId,
+    map: &Arc<FileMap>,
+    ranges: &[Span],
+    time: Duration,
+) -> Result<(), NetError> {
+    let begin = Instant::now();
+    for range in ranges {
+        map.check(*range).map_err(crate::error::CacheError::from)?;
+    }
+    let asked = Length(ranges.iter().map(|range| range.length.0).sum());
+    let requests = divide(ranges);
+    let place = shared.pushes.place(shared, begin, time, asked)?;
+    let pooled = shared.pushes.lock().free.pop();
+    // A connection that lay idle may have been closed by the peer: that is no failure.
+    let mut is_old = pooled.is_some();
+    let mut connection = pooled;
+    loop {
+        let mut used = match connection.take() {
+            Some(connection) => connection,
+            None => {
+                let dialed = dial(shared, Class::Push);
+                dialed.map_err(|error| shared.dialer.error(shared, error))?
+            }
+        };
+        let mut push =
+            Push { shared, grant, map, connection: &mut used, begin, time, done: 0, asked };
+        match push.run(&requests) {
+            Ok(()) => {
+                shared.pushes.lock().free.push(used);
+                drop(place);
+                return Ok(());
+            }
+            Err(Failed::Final(error)) => {
+                used.socket.cut(error.to_string());
+                return Err(error);
+            }
+            Err(Failed::Connection(_)) if is_old && !shared.dialer.is_lost() => is_old = false,
+            Err(Failed::Connection(error)) => {
+                used.socket.cut(error.to_string());
+                return Err(shared.dialer.error(shared, error));
+            }
+        }
+    }
+}
+
+/// Requests of some pieces each.
+fn divide(ranges: &[Span]) -> Vec<Vec<Span>> {
+    let mut requests: Vec<Vec<Span>> = Vec::new();
+    let mut room = 0;
+    for range in ranges.iter().filter(|range| !range.is_empty()) {
+        let mut at = 0;
+        while at < range.length.0 {
+            let is_full = requests.last().is_none_or(|last| last.len() >= crate::frame::RANGES_MAX);
+            if is_full || room == 0 {
+                requests.push(Vec::new());
+                room = READ_BYTES_MAX;
+            }
+            let length = room.min(range.length.0 - at);
+            if let Some(last) = requests.last_mut() {
+                last.push(Span::new(Offset(range.offset.0 + at), Length(length)));
+            }
+            (at, room) = (at + length, room - length);
+        }
+    }
+    requests
+}
+
+struct Push<'a> {
+    shared: &'a Shared,
+    grant: GrantId,
+    map: &'a Arc<FileMap>,
+    connection: &'a mut Connection,
+    begin: Instant,
+    time: Duration,
+    done: u64,
+    asked: Length,
+}
+
+impl Push<'_> {
+    fn run(&mut self, requests: &[Vec<Span>]) -> Result<(), Failed> {
+        let mut sent = std::collections::VecDeque::new();
+        for ranges in requests {
+            let id = self.shared.number();
+            self.send(id, ranges)?;
+            sent.push_back((id, ranges));
+            if sent.len() >= AHEAD
+                && let Some((id, ranges)) = sent.pop_front()
+            {
+                self.acknowledged(id, ranges)?;
+            }
+        }
+        for (id, ranges) in sent {
+            self.acknowledged(id, ranges)?;
+        }
+        Ok(())
+    }
+
+    fn check_time(&self) -> Result<(), Failed> {
+        if self.begin.elapsed() < self.time {
+            return Ok(());
+        }
+        Err(Failed::Final(NetError::Deadline {
+            peer: self.shared.options.name.clone(),
+            done: Length(self.done),
+            asked: self.asked,
+            waited: self.time,
+        }))
+    }
+
+    fn send(&mut self, id: u64, ranges: &[Span]) -> Result<(), Failed> {
+        let writer = &mut self.connection.writer;
+        writer.write_bytes(Op::Push, id, self.grant.0, &encode_ranges(ranges))?;
+        for range in ranges {
+            let mut rest = Some(*range);
+            while let Some(range) = rest {
+                let piece = piece(range);
+                let header = Header::new(Op::Data, id, piece.offset.0, piece.length.0);
+                self.connection.writer.write(header, Body::Map(self.map, piece))?;
+                rest = behind(range, piece.length);
+                self.check_time()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&mut self, id: u64, ranges: &[Span]) -> Result<(), Failed> {
+        let reader = &mut self.connection.reader;
+        let header = reader.header(reader.stall())?;
+        let body = reader.body(&header)?;
+        match header.op {
+            Op::Pushed if header.id == id && header.offset == self.grant.0 => {
+                self.done += ranges.iter().map(|range| range.length.0).sum::<u64>();
+                self.shared.on_progress();
+                Ok(())
+            }
+            Op::Error if header.id == id => Err(Failed::Final(NetError::Refused {
+                peer: self.shared.options.name.clone(),
+                code: ErrorCode::from_word(header.offset),
+                text: String::from_utf8_lossy(&body).into_owned(),
+            })),
+            op => {
+                let place = "where an acknowledgement is due";
+                let error = FrameError::Unexpected { op, id: header.id, place };
+                Err(Failed::Connection(error.into()))
+            }
+        }
+    }
+}

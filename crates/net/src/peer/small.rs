@@ -1,0 +1,406 @@
+//! The small connection of a peer: opens, releases, notices and reads of some chunks.
+//!
+//! Callers write their requests themselves; one thread receives for all. Requests overlap, and each
+//! answer is found by its number.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::connect::{Connection, dial};
+use super::fetch::{Fetch, Request};
+use super::{OpenedObject, Shared};
+use crate::error::{ConnectionError, FrameError, NetError};
+use crate::frame::{Class, ErrorCode, Expected, Header, Op, Opened, encode_ranges};
+use crate::records::{FrameReader, FrameWriter};
+use crate::socket::Socket;
+use crate::source::HoldId;
+
+/// Requests that wait for an answer at a time.
+const PENDING_MAX: usize = 4096;
+
+/// Connections that an open is tried on.
+const OPEN_ATTEMPTS: usize = 3;
+
+enum Pending {
+    Open,
+    Read(Box<(Request, Expected)>),
+}
+
+#[derive(Debug)]
+enum Answer {
+    Opened(HoldId, Opened),
+    Refused(ErrorCode, String),
+}
+
+#[derive(Default)]
+struct Table {
+    pending: HashMap<u64, Pending>,
+    /// Releases without an answer. They are not limited: there are no more than holds.
+    releases: HashSet<u64>,
+    answers: HashMap<u64, Answer>,
+    ended: Option<Arc<ConnectionError>>,
+}
+
+/// One connection and what was asked on it.
+struct Live {
+    socket: Arc<Socket>,
+    writer: Mutex<FrameWriter>,
+    table: Mutex<Table>,
+    changed: Condvar,
+}
+
+impl Live {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, op: Op, id: u64, offset: u64, body: &[u8]) -> Result<(), ConnectionError> {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write_bytes(op, id, offset, body)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Small {
+    live: Mutex<Option<Arc<Live>>>,
+    /// Holds that have to end at the peer, until it has said that they have.
+    releases: Mutex<BTreeSet<u64>>,
+}
+
+impl Small {
+    fn live(&self) -> MutexGuard<'_, Option<Arc<Live>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn releases(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.releases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The peer is lost: it keeps no hold for this node.
+    pub(super) fn close(&self) {
+        self.releases().clear();
+    }
+}
+
+/// The connection, made if there is none.
+fn connection(shared: &Arc<Shared>) -> Result<Arc<Live>, ConnectionError> {
+    // Others wait here while one connects: no longer than a pause and an attempt.
+    let mut live = shared.small.live();
+    if let Some(live) = live.as_ref().filter(|live| !live.socket.is_cut()) {
+        return Ok(Arc::clone(live));
+    }
+    let Connection { socket, reader, writer } = dial(shared, Class::Small)?;
+    let fresh = Arc::new(Live {
+        socket,
+        writer: Mutex::new(writer),
+        table: Mutex::default(),
+        changed: Condvar::new(),
+    });
+    let (of_thread, shared_with) = (Arc::clone(&fresh), Arc::clone(shared));
+    std::thread::Builder::new()
+        .name("farrow-net-small".into())
+        .spawn(move || receive_all(&shared_with, &of_thread, reader))?;
+    let releases: Vec<_> = shared.small.releases().iter().copied().collect();
+    for hold in releases {
+        if let Err(error) = send_release(shared, &fresh, hold) {
+            fresh.socket.cut(error.to_string());
+            return Err(error);
+        }
+    }
+    *live = Some(Arc::clone(&fresh));
+    Ok(fresh)
+}
+
+/// Notes a request before it is sent. Gives it back if the connection has ended or is full.
+fn begin(live: &Live, id: u64, pending: Pending) -> Result<(), (Pending, ConnectionError)> {
+    let mut table = live.table();
+    let count = table.pending.len();
+    let reason = match &table.ended {
+        Some(ended) => ended.to_string(),
+        None if count >= PENDING_MAX => format!("{count} requests wait, at most {PENDING_MAX}"),
+        None => {
+            table.pending.insert(id, pending);
+            return Ok(());
+        }
+    };
+    Err((pending, ConnectionError::Cut(reason)))
+}
+
+pub(super) fn open(shared: &Arc<Shared>, want: &[u8]) -> Result<OpenedObject, NetError> {
+    let mut attempt = 1;
+    loop {
+        match open_once(shared, want) {
+            Ok(Answer::Opened(hold, opened)) => return Ok(OpenedObject { hold, opened }),
+            Ok(Answer::Refused(code, text)) => {
+                let peer = shared.options.name.clone();
+                return Err(NetError::Refused { peer, code, text });
+            }
+            Err(error) if attempt >= OPEN_ATTEMPTS || shared.dialer.is_lost() => {
+                return Err(shared.dialer.error(shared, error));
+            }
+            Err(_) => attempt += 1,
+        }
+    }
+}
+
+fn open_once(shared: &Arc<Shared>, want: &[u8]) -> Result<Answer, ConnectionError> {
+    let live = connection(shared)?;
+    let id = shared.number();
+    // A new hold each time: whether the peer made the last one is not known.
+    let hold = HoldId(id);
+    begin(&live, id, Pending::Open).map_err(|(_, error)| error)?;
+    let begin = Instant::now();
+    let answer = live.write(Op::Open, id, hold.0, want).and_then(|()| wait_for(&live, id));
+    match &answer {
+        Ok(Answer::Opened(..)) => shared.link().on_round_trip(begin.elapsed()),
+        Ok(Answer::Refused(..)) => {}
+        Err(error) => {
+            live.socket.cut(error.to_string());
+            live.table().pending.remove(&id);
+            release(shared, hold);
+        }
+    }
+    answer
+}
+
+fn wait_for(live: &Live, id: u64) -> Result<Answer, ConnectionError> {
+    let (begin, time) = (Instant::now(), live.socket.stall());
+    let mut table = live.table();
+    loop {
+        if let Some(answer) = table.answers.remove(&id) {
+            return Ok(answer);
+        }
+        if let Some(ended) = &table.ended {
+            return Err(ConnectionError::Cut(ended.to_string()));
+        }
+        let left = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
+        let left = left.ok_or(ConnectionError::Stalled { waited: time })?;
+        let waited = live.changed.wait_timeout(table, left);
+        table = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+pub(super) fn release(shared: &Arc<Shared>, hold: HoldId) {
+    if shared.dialer.is_lost() {
+        return;
+    }
+    shared.small.releases().insert(hold.0);
+    let live = shared.small.live().clone();
+    // Without a connection the next one sends it.
+    if let Some(live) = live.filter(|live| !live.socket.is_cut())
+        && let Err(error) = send_release(shared, &live, hold.0)
+    {
+        live.socket.cut(error.to_string());
+    }
+}
+
+fn send_release(shared: &Shared, live: &Live, hold: u64) -> Result<(), ConnectionError> {
+    let id = shared.number();
+    live.table().releases.insert(id);
+    live.write(Op::Release, id, hold, &[])
+}
+
+pub(super) fn acknowledge_gone(
+    shared: &Arc<Shared>,
+    notice: u64,
+    object: u64,
+) -> Result<(), NetError> {
+    let sent = connection(shared).and_then(|live| live.write(Op::GoneSeen, notice, object, &[]));
+    sent.map_err(|error| shared.dialer.error(shared, error))
+}
+
+/// Asks for all of a small claim.
+pub(super) fn fetch(
+    shared: &Arc<Shared>,
+    fetch: &Arc<Fetch>,
+    hold: HoldId,
+) -> Result<(), NetError> {
+    for request in fetch.requests(hold) {
+        send(shared, request);
+    }
+    Ok(())
+}
+
+/// Sends a request, again if it has to be. Its fetch hears of failures.
+fn send(shared: &Arc<Shared>, request: Request) {
+    let mut next = Some(request);
+    while let Some(request) = next.take() {
+        let failed = match connection(shared) {
+            Ok(live) => match send_once(shared, &live, request) {
+                None => return,
+                Some(failed) => failed,
+            },
+            Err(error) => (request, error),
+        };
+        let error = shared.dialer.error(shared, failed.1);
+        next = failed.0.again(None, &error);
+    }
+}
+
+/// Returns the request if it was not sent and no other thread sends it again.
+fn send_once(shared: &Shared, live: &Live, request: Request) -> Option<(Request, ConnectionError)> {
+    let (id, hold) = (shared.number(), request.hold.0);
+    let body = encode_ranges(&request.ranges);
+    let expected = Expected::new(id, &request.ranges);
+    let (pending, error) = match begin(live, id, Pending::Read(Box::new((request, expected)))) {
+        Ok(()) => {
+            let error = live.write(Op::Read, id, hold, &body).err()?;
+            live.socket.cut(error.to_string());
+            // Else the receiving thread has it, which ends now.
+            (live.table().pending.remove(&id)?, error)
+        }
+        Err(refused) => refused,
+    };
+    match pending {
+        Pending::Read(pending) => Some((pending.0, error)),
+        Pending::Open => None,
+    }
+}
+
+/// The thread of a connection. Reads that are pending at its end are sent again on the next one. The
+/// callers of pending opens repeat these themselves.
+fn receive_all(shared: &Arc<Shared>, live: &Live, mut reader: FrameReader) {
+    let mut waits_since = None;
+    let error = loop {
+        let received = receive(shared, live, &mut reader, &mut waits_since);
+        if let Err(error) = received {
+            break error;
+        }
+    };
+    live.socket.cut(error.to_string());
+    tracing::debug!(peer = %shared.options.name, %error, "small connection ended");
+    let pending = {
+        let mut table = live.table();
+        table.ended = Some(Arc::new(ConnectionError::Cut(error.to_string())));
+        std::mem::take(&mut table.pending)
+    };
+    live.changed.notify_all();
+    let error = shared.dialer.error(shared, error);
+    for pending in pending.into_values() {
+        if let Pending::Read(pending) = pending {
+            let (request, expected) = *pending;
+            if let Some(request) = request.again(Some(&expected), &error) {
+                send(shared, request);
+            }
+        }
+    }
+}
+
+fn receive(
+    shared: &Arc<Shared>,
+    live: &Live,
+    reader: &mut FrameReader,
+    waits_since: &mut Option<Instant>,
+) -> Result<(), ConnectionError> {
+    // By ticks, since requests are sent by others while this waits.
+    let tick = reader.stall() / 2;
+    let header = match reader.header(tick) {
+        Ok(header) => header,
+        Err(ConnectionError::Stalled { .. }) => {
+            let begin = waits_since.get_or_insert_with(Instant::now);
+            let is_asked = {
+                let table = live.table();
+                !table.pending.is_empty() || !table.releases.is_empty()
+            };
+            if !is_asked {
+                *begin = Instant::now();
+                return Ok(());
+            }
+            // One more tick than the limit: the request may have been sent within the first.
+            let waited = begin.elapsed();
+            return if waited > reader.stall() + tick {
+                Err(ConnectionError::Stalled { waited })
+            } else {
+                Ok(())
+            };
+        }
+        Err(error) => return Err(error),
+    };
+    *waits_since = None;
+    shared.on_progress();
+    match header.op {
+        Op::Data => on_data(live, reader, &header),
+        Op::Gone => {
+            shared.control.gone(header.id, header.offset);
+            Ok(())
+        }
+        Op::Released => {
+            if !live.table().releases.remove(&header.id) {
+                return Err(not_asked(&header));
+            }
+            shared.small.releases().remove(&header.offset);
+            Ok(())
+        }
+        Op::Opened => {
+            let opened = Opened::decode(&reader.body(&header)?)?;
+            let section = shared.options.section;
+            let whole = farrow_memory::Span::new(farrow_memory::Offset(0), section);
+            if let Some(block) = opened.blocks.iter().find(|block| !whole.contains(**block)) {
+                let (offset, length) = (block.offset, block.length);
+                let bounds = farrow_memory::BoundsError { offset, length, region: section };
+                return Err(bounds.into());
+            }
+            on_answer(live, &header, Answer::Opened(HoldId(header.offset), opened))
+        }
+        Op::Error => {
+            let text = String::from_utf8_lossy(&reader.body(&header)?).into_owned();
+            let code = ErrorCode::from_word(header.offset);
+            let asked = live.table().pending.remove(&header.id);
+            match asked {
+                Some(Pending::Read(pending)) => {
+                    let peer = shared.options.name.clone();
+                    pending.0.fetch.fail(NetError::Refused { peer, code, text });
+                    Ok(())
+                }
+                Some(open) => {
+                    live.table().pending.insert(header.id, open);
+                    on_answer(live, &header, Answer::Refused(code, text))
+                }
+                None => Err(not_asked(&header)),
+            }
+        }
+        _ => Err(not_asked(&header)),
+    }
+}
+
+fn not_asked(header: &Header) -> ConnectionError {
+    let place = "where no such answer is due";
+    FrameError::Unexpected { op: header.op, id: header.id, place }.into()
+}
+
+fn on_answer(live: &Live, header: &Header, answer: Answer) -> Result<(), ConnectionError> {
+    let mut table = live.table();
+    match table.pending.remove(&header.id) {
+        // The hold has the number of its request.
+        Some(Pending::Open) if !matches!(&answer, Answer::Opened(hold, _) if hold.0 != header.id) =>
+        {
+            table.answers.insert(header.id, answer);
+            drop(table);
+            live.changed.notify_all();
+            Ok(())
+        }
+        _ => Err(not_asked(header)),
+    }
+}
+
+fn on_data(live: &Live, reader: &mut FrameReader, header: &Header) -> Result<(), ConnectionError> {
+    // Taken out while it is received, so that the lock is not held for a body.
+    let Some(Pending::Read(mut pending)) = live.table().pending.remove(&header.id) else {
+        return Err(not_asked(header));
+    };
+    let (request, expected) = &mut *pending;
+    let received = expected.check(header).map_err(ConnectionError::from).and_then(|piece| {
+        reader.body_into(header, request.fetch.claim().map(), piece)?;
+        request.fetch.on_piece(piece);
+        expected.advance();
+        Ok(())
+    });
+    if received.is_ok() && expected.is_done() {
+        request.fetch.on_request_done();
+    } else {
+        live.table().pending.insert(header.id, Pending::Read(pending));
+    }
+    received
+}

@@ -1,0 +1,222 @@
+//! The layer between frames and a socket: a trait for each direction, a file for each record layer.
+//!
+//! A connection is divided into a reader and a writer, so that two threads can use it. The plain
+//! layer moves bytes between socket and map without a copy in this process, and its frames carry
+//! checksums. Under TLS the tag of each record covers its bytes, so frames carry none.
+
+mod plain;
+mod tls;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use farrow_memory::{FileMap, Length, Offset, Span};
+
+use crate::error::{ConnectionError, FrameError};
+use crate::frame::{HEADER_BYTES, Header};
+use crate::socket::Socket;
+pub use tls::TlsIdentity;
+
+/// The identity of this node, and the identity that it requires of a peer.
+#[derive(Clone, Debug)]
+pub enum Credentials {
+    /// No encryption: within one machine, or where the user allows it. Only tickets identify the
+    /// peer.
+    Plain,
+    /// TLS 1.3 with certificates on both sides.
+    Tls(Arc<TlsIdentity>),
+}
+
+impl Credentials {
+    /// `"net"` or `"net+TLS"`.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Plain => "net",
+            Self::Tls(_) => "net+TLS",
+        }
+    }
+}
+
+/// What follows the header of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body<'a> {
+    Bytes(&'a [u8]),
+    /// Sealed bytes of a map.
+    Map(&'a FileMap, Span),
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn as_slice(self) -> Result<&'a [u8], ConnectionError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Map(map, span) => Ok(map.sealed(span)?),
+        }
+    }
+}
+
+/// The receiving half of a record layer.
+pub(crate) trait RecordReader: Send {
+    /// At least one byte, within the patience.
+    fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError>;
+
+    /// At least one byte of a span, into a file.
+    fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError>;
+}
+
+/// The sending half of a record layer.
+pub(crate) trait RecordWriter: Send {
+    /// All of a header and the body behind it.
+    fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError>;
+}
+
+/// Frames from a record layer.
+pub(crate) struct FrameReader {
+    records: Box<dyn RecordReader>,
+    socket: Arc<Socket>,
+    is_checked: bool,
+    last: [u8; HEADER_BYTES],
+}
+
+/// Frames to a record layer.
+pub(crate) struct FrameWriter {
+    records: Box<dyn RecordWriter>,
+    is_checked: bool,
+}
+
+/// A connection that is ready for frames, and the name in the other side's certificate if it showed
+/// one.
+pub(crate) struct Wire {
+    pub(crate) reader: FrameReader,
+    pub(crate) writer: FrameWriter,
+    pub(crate) certificate: Option<String>,
+}
+
+impl Wire {
+    /// As the side that listens.
+    pub(crate) fn accept(
+        socket: &Arc<Socket>,
+        credentials: &Credentials,
+    ) -> Result<Self, ConnectionError> {
+        match credentials {
+            Credentials::Plain => Ok(Self::plain(socket)),
+            Credentials::Tls(identity) => identity.accept(socket),
+        }
+    }
+
+    /// As the side that connects to a peer of that name.
+    pub(crate) fn connect(
+        socket: &Arc<Socket>,
+        credentials: &Credentials,
+        peer: &str,
+    ) -> Result<Self, ConnectionError> {
+        match credentials {
+            Credentials::Plain => Ok(Self::plain(socket)),
+            Credentials::Tls(identity) => identity.connect(socket, peer),
+        }
+    }
+
+    fn plain(socket: &Arc<Socket>) -> Self {
+        let (reader, writer) = plain::halves(socket);
+        Self::new(socket, Box::new(reader), Box::new(writer), true, None)
+    }
+
+    fn new(
+        socket: &Arc<Socket>,
+        reader: Box<dyn RecordReader>,
+        writer: Box<dyn RecordWriter>,
+        is_checked: bool,
+        certificate: Option<String>,
+    ) -> Self {
+        let last = [0; HEADER_BYTES];
+        Self {
+            reader: FrameReader { records: reader, socket: Arc::clone(socket), is_checked, last },
+            writer: FrameWriter { records: writer, is_checked },
+            certificate,
+        }
+    }
+}
+
+impl FrameReader {
+    /// Without progress for longer than this, a connection ends.
+    pub(crate) fn stall(&self) -> Duration {
+        self.socket.stall()
+    }
+
+    /// The header of the next frame, whose first byte may take as long as `patience`.
+    pub(crate) fn header(&mut self, patience: Duration) -> Result<Header, ConnectionError> {
+        let mut bytes = [0; HEADER_BYTES];
+        let mut done = self.records.read(&mut bytes, patience)?;
+        let begin = Instant::now();
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            done += self.records.read(rest, self.socket.stall())?;
+            self.socket.check_frame_time(begin, HEADER_BYTES as u64)?;
+        }
+        self.last = bytes;
+        let header = Header::decode(&bytes, self.is_checked)?;
+        if header.length == 0 {
+            self.verify(&header, &[])?;
+        }
+        Ok(header)
+    }
+
+    /// The body of the last header, in memory of its own.
+    pub(crate) fn body(&mut self, header: &Header) -> Result<Vec<u8>, ConnectionError> {
+        // The header was checked against the limit of its op.
+        let mut body = vec![0; Length(header.length).as_usize()];
+        let (mut done, begin) = (0, Instant::now());
+        while let Some(rest) = body.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            done += self.records.read(rest, self.socket.stall())?;
+            self.socket.check_frame_time(begin, header.length)?;
+        }
+        self.verify(header, &body)?;
+        Ok(body)
+    }
+
+    /// The body of the last header, straight into its place. Until this returns the bytes there may
+    /// be anything.
+    pub(crate) fn body_into(
+        &mut self,
+        header: &Header,
+        map: &FileMap,
+        span: Span,
+    ) -> Result<(), ConnectionError> {
+        let (mut done, begin) = (0, Instant::now());
+        while done < span.length.0 {
+            let rest = Span::new(Offset(span.offset.0 + done), Length(span.length.0 - done));
+            done += self.records.read_into(map, rest)? as u64;
+            self.socket.check_frame_time(begin, header.length)?;
+        }
+        if self.is_checked {
+            // Hot in the cache now.
+            self.verify(header, map.sealed(span)?)?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, header: &Header, body: &[u8]) -> Result<(), FrameError> {
+        if self.is_checked { header.verify(&self.last, body) } else { Ok(()) }
+    }
+}
+
+impl FrameWriter {
+    /// Sends a frame.
+    pub(crate) fn write(&mut self, header: Header, body: Body<'_>) -> Result<(), ConnectionError> {
+        let head = match self.is_checked {
+            true => header.encode(body.as_slice()?, true),
+            false => header.encode(&[], false),
+        };
+        self.records.write(&head, body)
+    }
+
+    /// Sends a frame with bytes as its body.
+    pub(crate) fn write_bytes(
+        &mut self,
+        op: crate::frame::Op,
+        id: u64,
+        offset: u64,
+        body: &[u8],
+    ) -> Result<(), ConnectionError> {
+        self.write(Header::new(op, id, offset, body.len() as u64), Body::Bytes(body))
+    }
+}

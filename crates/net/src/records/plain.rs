@@ -1,0 +1,54 @@
+//! Bytes as they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use farrow_memory::{FileMap, Span};
+
+use super::{Body, RecordReader, RecordWriter};
+use crate::error::ConnectionError;
+use crate::socket::{Pipe, Socket};
+
+pub(super) struct PlainReader {
+    socket: Arc<Socket>,
+    /// Made for the first piece whose pages do not exist.
+    pipe: Option<Pipe>,
+}
+
+pub(super) struct PlainWriter(Arc<Socket>);
+
+pub(super) fn halves(socket: &Arc<Socket>) -> (PlainReader, PlainWriter) {
+    let reader = PlainReader { socket: Arc::clone(socket), pipe: None };
+    (reader, PlainWriter(Arc::clone(socket)))
+}
+
+impl RecordReader for PlainReader {
+    fn read(&mut self, into: &mut [u8], patience: Duration) -> Result<usize, ConnectionError> {
+        self.socket.read(into, patience)
+    }
+
+    fn read_into(&mut self, map: &FileMap, span: Span) -> Result<usize, ConnectionError> {
+        if !map.is_for_pipe(span) {
+            return self.socket.receive(map, span);
+        }
+        let pipe = match self.pipe.take() {
+            Some(pipe) => pipe,
+            None => Pipe::new()?,
+        };
+        let received = self.socket.receive_by_pipe(&pipe, map, span);
+        // After a failure bytes may be left in it.
+        self.pipe = received.is_ok().then_some(pipe);
+        received
+    }
+}
+
+impl RecordWriter for PlainWriter {
+    fn write(&mut self, head: &[u8], body: Body<'_>) -> Result<(), ConnectionError> {
+        match body {
+            Body::Bytes([]) => self.0.write_all(head),
+            // One call, and so one packet for a small frame.
+            Body::Bytes(bytes) => self.0.write_all(&[head, bytes].concat()),
+            Body::Map(map, span) => self.0.send_all(head, map, span),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One connection, from its first frame to its last.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use farrow_memory::{FileMap, Span};
+
+use super::Shared;
+use super::registry::{Entry, SharedWriter};
+use crate::error::{ConnectionError, FrameError};
+use crate::frame::{
+    Class, ERROR_TEXT_BYTES_MAX, ErrorCode, Expected, Header, Hello, Op, VERSION, behind,
+    decode_ranges, piece,
+};
+use crate::records::{Body, FrameReader, FrameWriter, Wire};
+use crate::socket::Socket;
+use crate::source::{GrantId, HoldId, Member, Refusal};
+
+/// Admits the connection and answers its requests until it ends.
+pub(super) fn serve(
+    shared: &Shared,
+    socket: &Arc<Socket>,
+    entry: &Entry,
+) -> Result<(), ConnectionError> {
+    let wire = Wire::accept(socket, &shared.credentials)?;
+    let (mut reader, certificate) = (wire.reader, wire.certificate);
+    let writer = Arc::new(Mutex::new(wire.writer));
+    let hello = read_hello(&mut reader)?;
+    let admitted = shared.registry.admit(entry, hello.class, &writer, || {
+        let mut tickets = shared.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        let redeemed = tickets.redeem(&hello.ticket, certificate.as_deref(), shared.now_ms());
+        redeemed.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
+    });
+    let admitted = admitted.and_then(|member| {
+        // What the last small connection asked for has been done before this one asks.
+        shared.registry.replace_small(entry, &member, hello.class, socket.frame_time())?;
+        Ok(member)
+    });
+    let member = match admitted {
+        Ok(member) => member,
+        Err(error) => {
+            let text = error.to_string();
+            refuse(&mut lock(&writer), 0, &Refusal::new(ErrorCode::Denied, text))?;
+            return Err(error);
+        }
+    };
+    let section = shared.source.map().length();
+    lock(&writer).write_bytes(Op::Welcome, 0, VERSION, &section.0.to_le_bytes())?;
+    let mut session = Session { shared, socket, member, class: hello.class, reader, writer };
+    loop {
+        let header = match session.reader.header(shared.options.idle) {
+            // Nothing was asked for that long; the client connects again when it needs to.
+            Err(ConnectionError::Stalled { waited }) if waited == shared.options.idle => {
+                return Ok(());
+            }
+            header => header?,
+        };
+        session.on_frame(header)?;
+    }
+}
+
+fn lock(writer: &SharedWriter) -> std::sync::MutexGuard<'_, FrameWriter> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_hello(reader: &mut FrameReader) -> Result<Hello, ConnectionError> {
+    let patience = reader.stall();
+    let header = reader.header(patience)?;
+    if header.op != Op::Hello {
+        let (op, id, place) = (header.op, header.id, "as the first frame");
+        return Err(FrameError::Unexpected { op, id, place }.into());
+    }
+    if header.offset != VERSION {
+        return Err(FrameError::Version { found: header.offset, expected: VERSION }.into());
+    }
+    let body = reader.body(&header)?;
+    Ok(Hello::decode(&body)?)
+}
+
+fn refuse(writer: &mut FrameWriter, id: u64, refusal: &Refusal) -> Result<(), ConnectionError> {
+    let mut end = refusal.text.len().min(ERROR_TEXT_BYTES_MAX as usize);
+    while !refusal.text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let text = refusal.text.get(..end).unwrap_or_default();
+    writer.write_bytes(Op::Error, id, refusal.code.to_word(), text.as_bytes())
+}
+
+struct Session<'a> {
+    shared: &'a Shared,
+    socket: &'a Arc<Socket>,
+    member: Member,
+    class: Class,
+    reader: FrameReader,
+    writer: SharedWriter,
+}
+
+impl Session<'_> {
+    fn on_frame(&mut self, header: Header) -> Result<(), ConnectionError> {
+        match (header.op, self.class) {
+            (Op::Open, Class::Small) => self.on_open(&header),
+            (Op::Read, Class::Small | Class::Bulk) => self.on_read(&header),
+            (Op::Push, Class::Push) => self.on_push(&header),
+            (Op::Release, Class::Small) => {
+                self.shared.source.release(&self.member, HoldId(header.offset));
+                lock(&self.writer).write_bytes(Op::Released, header.id, header.offset, &[])
+            }
+            (Op::GoneSeen, Class::Small) => {
+                self.shared.source.gone_seen(&self.member, header.offset);
+                Ok(())
+            }
+            (op, _) => {
+                let place = "at a server, on a connection of another class";
+                Err(FrameError::Unexpected { op, id: header.id, place }.into())
+            }
+        }
+    }
+
+    fn on_open(&mut self, header: &Header) -> Result<(), ConnectionError> {
+        let want = self.reader.body(header)?;
+        let hold = HoldId(header.offset);
+        let opened = self.shared.source.open(&self.member, hold, &want).and_then(|opened| {
+            opened.encode().map_err(|error| {
+                self.shared.source.release(&self.member, hold);
+                Refusal::new(ErrorCode::Other, error.to_string())
+            })
+        });
+        let mut writer = lock(&self.writer);
+        match opened {
+            // If the answer does not arrive the client releases the hold by its next connection.
+            Ok(body) => writer.write_bytes(Op::Opened, header.id, hold.0, &body),
+            Err(refusal) => refuse(&mut writer, header.id, &refusal),
+        }
+    }
+
+    fn on_read(&mut self, header: &Header) -> Result<(), ConnectionError> {
+        let ranges = decode_ranges(&self.reader.body(header)?)?;
+        let hold = HoldId(header.offset);
+        let guard = self.shared.source.read(&self.member, hold, &ranges);
+        let mut writer = lock(&self.writer);
+        let _guard = match guard {
+            Ok(guard) => guard,
+            Err(refusal) => return refuse(&mut writer, header.id, &refusal),
+        };
+        let map = self.shared.source.map();
+        for range in ranges {
+            let mut rest = Some(range);
+            while let Some(range) = rest {
+                let piece = piece(range);
+                let (offset, length) = (piece.offset.0, piece.length.0);
+                let head = Header::new(Op::Data, header.id, offset, length);
+                writer.write(head, Body::Map(map, piece))?;
+                rest = behind(range, piece.length);
+                if self.socket.is_cut() {
+                    return Err(ConnectionError::Cut("cut while sending".into()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives straight into the heap, once the grant is checked. A refused push is read to its
+    /// end, so that its client is told why.
+    fn on_push(&mut self, header: &Header) -> Result<(), ConnectionError> {
+        let ranges = decode_ranges(&self.reader.body(header)?)?;
+        let (id, grant) = (header.id, GrantId(header.offset));
+        let refusal = match &self.shared.target {
+            None => Refusal::new(ErrorCode::Denied, "this node takes no pushes"),
+            Some(target) => match target.write(&self.member, grant, &ranges) {
+                Ok(_guard) => {
+                    receive(&mut self.reader, id, &ranges, Some(target.map()))?;
+                    match target.written(&self.member, grant, &ranges) {
+                        Ok(()) => {
+                            return lock(&self.writer).write_bytes(Op::Pushed, id, grant.0, &[]);
+                        }
+                        Err(refusal) => return refuse(&mut lock(&self.writer), id, &refusal),
+                    }
+                }
+                Err(refusal) => refusal,
+            },
+        };
+        receive(&mut self.reader, id, &ranges, None)?;
+        refuse(&mut lock(&self.writer), id, &refusal)
+    }
+}
+
+/// The data of a push, into a map or nowhere.
+fn receive(
+    reader: &mut FrameReader,
+    id: u64,
+    ranges: &[Span],
+    map: Option<&Arc<FileMap>>,
+) -> Result<(), ConnectionError> {
+    let mut expected = Expected::new(id, ranges);
+    while !expected.is_done() {
+        let header = reader.header(reader.stall())?;
+        if header.op != Op::Data {
+            let place = "where data of a push is due";
+            return Err(FrameError::Unexpected { op: header.op, id: header.id, place }.into());
+        }
+        let piece = expected.check(&header)?;
+        match map {
+            Some(map) => reader.body_into(&header, map, piece)?,
+            None => drop(reader.body(&header)?),
+        }
+        expected.advance();
+    }
+    Ok(())
+}

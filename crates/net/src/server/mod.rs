@@ -1,0 +1,223 @@
+//! The home's side of the data path: a listener, and a thread for each connection.
+//!
+//! A connection is admitted by a ticket, and by a certificate under TLS; from then on it belongs to
+//! one life of a member. [`Server::cut`] ends all connections of that life and returns when none of
+//! their threads touches memory any more.
+
+mod connection;
+mod registry;
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::error::ConnectionError;
+use crate::records::Credentials;
+use crate::socket::Socket;
+pub use crate::socket::SocketOptions;
+use crate::source::{Member, PushTarget, Source};
+use crate::ticket::{Ticket, TicketError, Tickets};
+use registry::Registry;
+
+/// Limits of a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Of each connection.
+    pub socket: SocketOptions,
+    /// Connections in all, each with a thread.
+    pub connections_max: usize,
+    /// Connections of one member.
+    pub connections_per_member_max: usize,
+    /// A connection without a request for so long is closed; its client opens another one.
+    pub idle: Duration,
+}
+
+impl Default for ServerOptions {
+    /// 256 threads with small stacks; five minutes.
+    fn default() -> Self {
+        Self {
+            socket: SocketOptions::default(),
+            connections_max: 256,
+            connections_per_member_max: 16,
+            idle: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Threads did not end in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{running} connections still run after {} ms", waited.as_millis())]
+pub struct StillRunning {
+    /// How many.
+    pub running: usize,
+    /// The time that the caller gave.
+    pub waited: Duration,
+}
+
+/// What the threads of a server share.
+struct Shared {
+    options: ServerOptions,
+    credentials: Credentials,
+    source: Arc<dyn Source>,
+    target: Option<Arc<dyn PushTarget>>,
+    tickets: Mutex<Tickets>,
+    registry: Registry,
+    started: Instant,
+}
+
+impl Shared {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Serves a data section to peers.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: Arc<TcpListener>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves connections of a listener. Without a target pushes are refused.
+    ///
+    /// # Errors
+    /// No thread could be started.
+    pub fn start(
+        listener: TcpListener,
+        options: ServerOptions,
+        credentials: Credentials,
+        source: Arc<dyn Source>,
+        target: Option<Arc<dyn PushTarget>>,
+    ) -> Result<Self, ConnectionError> {
+        let shared = Arc::new(Shared {
+            registry: Registry::new(options.connections_max, options.connections_per_member_max),
+            options,
+            credentials,
+            source,
+            target,
+            tickets: Mutex::default(),
+            started: Instant::now(),
+        });
+        let listener = Arc::new(listener);
+        let (of_thread, accepted) = (Arc::clone(&listener), Arc::clone(&shared));
+        let accepting = std::thread::Builder::new()
+            .name("farrow-net-accept".into())
+            .spawn(move || accept_all(&of_thread, &accepted))?;
+        Ok(Self { shared, listener, accepting: Some(accepting) })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's answer.
+    pub fn address(&self) -> Result<SocketAddr, ConnectionError> {
+        Ok(self.listener.local_addr()?)
+    }
+
+    /// A ticket for one connection of a member, for the control channel to deliver.
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn issue_ticket(&self, member: &Member) -> Result<Ticket, TicketError> {
+        let now_ms = self.shared.now_ms();
+        let mut tickets = self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner);
+        tickets.issue(member, now_ms)
+    }
+
+    /// Tells a member that an object was deleted. Returns whether there was a connection to tell it
+    /// by; where there is none, the member's daemon asks again when it connects.
+    #[must_use]
+    pub fn notify_gone(&self, member: &Member, object: u64) -> bool {
+        self.shared.registry.notify_gone(member, object)
+    }
+
+    /// The life of a member has ended. Its unused tickets are void, its connections end, and when
+    /// this returns no thread reads or writes memory for it: now its holds and grants can be given
+    /// up.
+    ///
+    /// # Errors
+    /// [`StillRunning`] after `time`: nothing of that member may be reused yet.
+    pub fn cut(&self, member: &Member, time: Duration) -> Result<(), StillRunning> {
+        self.shared.tickets.lock().unwrap_or_else(PoisonError::into_inner).revoke(member);
+        self.shared.registry.cut(Some(member), &format!("{member} was cut off"), time)
+    }
+
+    /// Connections that are admitted.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.registry.admitted()
+    }
+
+    /// Why connections were ended by this side, in order, the newest 64: for logs and tests.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        self.shared.registry.violations()
+    }
+
+    /// Stops listening and ends every connection.
+    ///
+    /// # Errors
+    /// [`StillRunning`] after `time`.
+    pub fn stop(&mut self, time: Duration) -> Result<(), StillRunning> {
+        self.shared.registry.close();
+        // Wakes the thread that accepts; the listener takes no connection afterwards.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        self.shared.registry.cut(None, "the server stops", time)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.accepting.is_some()
+            && let Err(error) = self.stop(self.shared.options.socket.stall)
+        {
+            tracing::warn!(%error, "data server");
+        }
+    }
+}
+
+fn accept_all(listener: &TcpListener, shared: &Arc<Shared>) {
+    while !shared.registry.is_closed() {
+        match listener.accept() {
+            Ok((stream, address)) => {
+                if let Err(error) = begin(stream, address, shared) {
+                    tracing::debug!(%address, %error, "connection refused");
+                }
+            }
+            Err(_) if shared.registry.is_closed() => return,
+            Err(error) => {
+                // Out of descriptors, most likely: those in use end sooner or later.
+                tracing::warn!(%error, "accept");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// The thread of one connection, from its handshake on.
+fn begin(
+    stream: TcpStream,
+    address: SocketAddr,
+    shared: &Arc<Shared>,
+) -> Result<(), ConnectionError> {
+    let socket = Socket::new(stream, &shared.options.socket)?;
+    let entry = shared.registry.enter(&socket)?;
+    let of_thread = Arc::clone(shared);
+    std::thread::Builder::new().name("farrow-net-serve".into()).spawn(move || {
+        let ended = connection::serve(&of_thread, &socket, &entry);
+        match ended {
+            Ok(()) | Err(ConnectionError::Closed) => {}
+            Err(error) => {
+                tracing::debug!(%address, %error, "connection ended");
+                of_thread.registry.record(&error);
+                socket.cut(error.to_string());
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The connections of a server: how many, whose, and when none is left.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::StillRunning;
+use crate::error::ConnectionError;
+use crate::frame::{Class, Op};
+use crate::records::FrameWriter;
+use crate::socket::Socket;
+use crate::source::Member;
+
+/// Reasons that are remembered.
+const VIOLATIONS_MAX: usize = 64;
+
+/// Connections without a member: they are in their handshake, or strangers.
+const UNADMITTED_MAX: usize = 64;
+
+/// A writer that the thread of a connection shares with notices.
+pub(super) type SharedWriter = Arc<Mutex<FrameWriter>>;
+
+struct Connection {
+    socket: Arc<Socket>,
+    member: Option<Member>,
+    /// Of small connections: notices go there.
+    notices: Option<SharedWriter>,
+}
+
+#[derive(Default)]
+struct State {
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    is_closed: bool,
+    violations: VecDeque<String>,
+}
+
+/// See the module.
+pub(super) struct Registry {
+    state: Arc<(Mutex<State>, Condvar)>,
+    connections_max: usize,
+    per_member_max: usize,
+}
+
+/// A connection that counts. It leaves when its thread ends.
+pub(super) struct Entry {
+    state: Arc<(Mutex<State>, Condvar)>,
+    number: u64,
+}
+
+fn lock(state: &(Mutex<State>, Condvar)) -> MutexGuard<'_, State> {
+    state.0.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        lock(&self.state).connections.remove(&self.number);
+        self.state.1.notify_all();
+    }
+}
+
+impl Registry {
+    pub(super) fn new(connections_max: usize, per_member_max: usize) -> Self {
+        Self { state: Arc::default(), connections_max, per_member_max }
+    }
+
+    /// A connection whose member is not known yet.
+    pub(super) fn enter(&self, socket: &Arc<Socket>) -> Result<Entry, ConnectionError> {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return Err(ConnectionError::Cut("the server stops".into()));
+        }
+        let all = state.connections.len();
+        let unadmitted = state.connections.values().filter(|one| one.member.is_none()).count();
+        for (count, max) in [(all, self.connections_max), (unadmitted, UNADMITTED_MAX)] {
+            if count >= max {
+                return Err(ConnectionError::Cut(format!("{count} connections, at most {max}")));
+            }
+        }
+        state.next += 1;
+        let number = state.next;
+        let socket = Arc::clone(socket);
+        state.connections.insert(number, Connection { socket, member: None, notices: None });
+        Ok(Entry { state: Arc::clone(&self.state), number })
+    }
+
+    /// The connection belongs to a member from now on. `redeem` is called under the lock, so that a
+    /// member that is cut off has either no ticket or a connection that is cut.
+    pub(super) fn admit(
+        &self,
+        entry: &Entry,
+        class: Class,
+        writer: &SharedWriter,
+        redeem: impl FnOnce() -> Result<Member, ConnectionError>,
+    ) -> Result<Member, ConnectionError> {
+        let mut state = lock(&self.state);
+        let member = redeem()?;
+        let of_member = |one: &&Connection| one.member.as_ref() == Some(&member);
+        let count = state.connections.values().filter(of_member).count();
+        if count >= self.per_member_max {
+            let max = self.per_member_max;
+            let text = format!("{count} connections of {member}, at most {max}");
+            return Err(ConnectionError::NotAdmitted(text));
+        }
+        if let Some(connection) = state.connections.get_mut(&entry.number) {
+            connection.member = Some(member.clone());
+            connection.notices = (class == Class::Small).then(|| Arc::clone(writer));
+        }
+        Ok(member)
+    }
+
+    /// A member has one small connection: an older one ends first, so that its requests do not
+    /// overtake those of this one.
+    pub(super) fn replace_small(
+        &self,
+        entry: &Entry,
+        member: &Member,
+        class: Class,
+        time: Duration,
+    ) -> Result<(), ConnectionError> {
+        if class != Class::Small {
+            return Ok(());
+        }
+        let is_older = |number: u64, one: &Connection| {
+            number < entry.number && one.notices.is_some() && one.member.as_ref() == Some(member)
+        };
+        let ended = self.cut_where(is_older, "replaced by a newer connection", time);
+        ended.map_err(|error| ConnectionError::NotAdmitted(error.to_string()))
+    }
+
+    pub(super) fn notify_gone(&self, member: &Member, object: u64) -> bool {
+        let (number, writers) = {
+            let mut state = lock(&self.state);
+            state.next += 1;
+            let number = state.next;
+            let of_member = |one: &&Connection| one.member.as_ref() == Some(member);
+            let all = state.connections.values().filter(of_member);
+            let writers: Vec<_> = all
+                .filter_map(|one| Some((one.notices.clone()?, Arc::clone(&one.socket))))
+                .collect();
+            (number, writers)
+        };
+        writers.into_iter().any(|(writer, socket)| {
+            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+            let sent = writer.write_bytes(Op::Gone, number, object, &[]);
+            if let Err(error) = &sent {
+                socket.cut(format!("a notice was not sent: {error}"));
+            }
+            sent.is_ok()
+        })
+    }
+
+    /// Cuts the connections of a member, or all, and waits until their threads have ended.
+    pub(super) fn cut(
+        &self,
+        member: Option<&Member>,
+        reason: &str,
+        time: Duration,
+    ) -> Result<(), StillRunning> {
+        let is_meant = |_: u64, one: &Connection| member.is_none() || one.member.as_ref() == member;
+        self.cut_where(is_meant, reason, time)
+    }
+
+    fn cut_where(
+        &self,
+        is_meant: impl Fn(u64, &Connection) -> bool,
+        reason: &str,
+        time: Duration,
+    ) -> Result<(), StillRunning> {
+        let begin = Instant::now();
+        let mut state = lock(&self.state);
+        let meant = state.connections.iter().filter(|(number, one)| is_meant(**number, one));
+        meant.for_each(|(_, one)| one.socket.cut(reason));
+        loop {
+            let all = state.connections.iter();
+            let running = all.filter(|(number, one)| is_meant(**number, one)).count();
+            if running == 0 {
+                return Ok(());
+            }
+            let left = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero());
+            let left = left.ok_or(StillRunning { running, waited: time })?;
+            let waited = self.state.1.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn close(&self) {
+        lock(&self.state).is_closed = true;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.state).is_closed
+    }
+
+    pub(super) fn admitted(&self) -> usize {
+        lock(&self.state).connections.values().filter(|one| one.member.is_some()).count()
+    }
+
+    pub(super) fn record(&self, error: &ConnectionError) {
+        let mut state = lock(&self.state);
+        if state.violations.len() >= VIOLATIONS_MAX {
+            state.violations.pop_front();
+        }
+        state.violations.push_back(error.to_string());
+    }
+
+    pub(super) fn violations(&self) -> Vec<String> {
+        lock(&self.state).violations.iter().cloned().collect()
+    }
+}

@@ -1,0 +1,183 @@
+//! Tickets tie a connection to the life of a member.
+//!
+//! A node asks a peer for a ticket over the control channel, where the peer knows its name and
+//! incarnation, and shows the ticket in the first frame of a connection. So a connection cannot
+//! outlive the incarnation that it was made in, and a plain connection is not open to strangers.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::source::Member;
+
+/// Bytes of a ticket: too many to guess.
+pub const TICKET_BYTES: usize = 32;
+
+/// How long a ticket is valid: a round trip and a TLS handshake on a slow link.
+pub const TICKET_MS: u64 = 10_000;
+
+/// Tickets of one member that wait to be used: its connections, several times over.
+pub const TICKETS_PER_MEMBER_MAX: usize = 64;
+
+/// A ticket. Its bytes are a secret.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ticket([u8; TICKET_BYTES]);
+
+impl Ticket {
+    /// From what was received.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; TICKET_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// To be sent.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; TICKET_BYTES] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket(..)")
+    }
+}
+
+/// Why no ticket was issued, or one was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TicketError {
+    /// The member has enough of them.
+    #[error("{waiting} tickets of {member} are unused, at most {TICKETS_PER_MEMBER_MAX}")]
+    TooMany {
+        /// Whose.
+        member: Member,
+        /// How many.
+        waiting: usize,
+    },
+    /// Never issued, or used already.
+    #[error("the ticket is unknown or was used before")]
+    Unknown,
+    /// Too old.
+    #[error("the ticket of {member} is {age_ms} ms old, at most {TICKET_MS}")]
+    Expired {
+        /// Whose.
+        member: Member,
+        /// Its age.
+        age_ms: u64,
+    },
+    /// Shown by another node than it was issued to.
+    #[error("the ticket is of {member}, the certificate of {certificate}")]
+    OtherMember {
+        /// Whose it is.
+        member: Member,
+        /// The member that showed it.
+        certificate: String,
+    },
+    /// The system has no random bytes.
+    #[error("no random bytes: {0}")]
+    NoRandom(String),
+}
+
+/// The tickets that a node has issued. Time is an argument.
+#[derive(Debug, Default)]
+pub struct Tickets {
+    issued: HashMap<Ticket, (Member, u64)>,
+}
+
+impl Tickets {
+    /// A ticket for one connection of a member.
+    ///
+    /// # Errors
+    /// [`TicketError::TooMany`], [`TicketError::NoRandom`].
+    pub fn issue(&mut self, member: &Member, now_ms: u64) -> Result<Ticket, TicketError> {
+        self.issued.retain(|_, (_, issued_ms)| now_ms.saturating_sub(*issued_ms) <= TICKET_MS);
+        let waiting = self.issued.values().filter(|(of, _)| of.name == member.name).count();
+        if waiting >= TICKETS_PER_MEMBER_MAX {
+            return Err(TicketError::TooMany { member: member.clone(), waiting });
+        }
+        let mut bytes = [0; TICKET_BYTES];
+        getrandom::fill(&mut bytes).map_err(|error| TicketError::NoRandom(error.to_string()))?;
+        self.issued.insert(Ticket(bytes), (member.clone(), now_ms));
+        Ok(Ticket(bytes))
+    }
+
+    /// Uses a ticket up, whatever the answer is. With TLS, `certificate` is the member that the
+    /// certificate names.
+    ///
+    /// # Errors
+    /// [`TicketError::Unknown`], [`TicketError::Expired`], [`TicketError::OtherMember`].
+    pub fn redeem(
+        &mut self,
+        ticket: &Ticket,
+        certificate: Option<&str>,
+        now_ms: u64,
+    ) -> Result<Member, TicketError> {
+        let (member, issued_ms) = self.issued.remove(ticket).ok_or(TicketError::Unknown)?;
+        let age_ms = now_ms.saturating_sub(issued_ms);
+        if age_ms > TICKET_MS {
+            return Err(TicketError::Expired { member, age_ms });
+        }
+        match certificate {
+            Some(name) if name != member.name => {
+                Err(TicketError::OtherMember { member, certificate: name.to_owned() })
+            }
+            _ => Ok(member),
+        }
+    }
+
+    /// The life of a member has ended: none of its tickets is accepted any more.
+    pub fn revoke(&mut self, member: &Member) {
+        self.issued.retain(|_, (of, _)| of != member);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, incarnation: u64) -> Member {
+        Member { name: name.to_owned(), incarnation }
+    }
+
+    #[test]
+    fn a_ticket_admits_one_connection() {
+        let mut tickets = Tickets::default();
+        let a = member("a", 3);
+        let ticket = tickets.issue(&a, 0).unwrap();
+        assert_eq!(tickets.redeem(&ticket, Some("a"), TICKET_MS), Ok(a));
+        assert_eq!(tickets.redeem(&ticket, Some("a"), TICKET_MS), Err(TicketError::Unknown));
+    }
+
+    #[test]
+    fn late_foreign_and_revoked_tickets_are_refused() {
+        let mut tickets = Tickets::default();
+        let a = member("a", 3);
+        let ticket = tickets.issue(&a, 0).unwrap();
+        let age_ms = TICKET_MS + 1;
+        let expired = TicketError::Expired { member: a.clone(), age_ms };
+        assert_eq!(tickets.redeem(&ticket, None, age_ms), Err(expired));
+        let ticket = tickets.issue(&a, 0).unwrap();
+        let other = TicketError::OtherMember { member: a.clone(), certificate: "b".into() };
+        assert_eq!(tickets.redeem(&ticket, Some("b"), 1), Err(other));
+        let ticket = tickets.issue(&a, 0).unwrap();
+        let next = tickets.issue(&member("a", 4), 0).unwrap();
+        tickets.revoke(&a);
+        assert_eq!(tickets.redeem(&ticket, None, 1), Err(TicketError::Unknown));
+        assert_eq!(tickets.redeem(&next, None, 1), Ok(member("a", 4)));
+        assert_eq!(tickets.redeem(&Ticket([0; 32]), None, 1), Err(TicketError::Unknown));
+    }
+
+    #[test]
+    fn unused_tickets_are_limited_and_expire() {
+        let mut tickets = Tickets::default();
+        let a = member("a", 1);
+        for _ in 0..TICKETS_PER_MEMBER_MAX {
+            tickets.issue(&a, 0).unwrap();
+        }
+        let waiting = TICKETS_PER_MEMBER_MAX;
+        let refused = TicketError::TooMany { member: a.clone(), waiting };
+        assert_eq!(tickets.issue(&a, 1), Err(refused));
+        tickets.issue(&member("b", 1), 1).unwrap();
+        tickets.issue(&a, TICKET_MS + 1).unwrap();
+    }
+}

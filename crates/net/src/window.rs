@@ -1,0 +1,93 @@
+//! How many bytes are asked for ahead of their arrival: twice bandwidth times round trip.
+//!
+//! One request at a time would move a request for each round trip. Twice the product keeps the link
+//! full while answers are late by as much again; more would only fill the socket buffers.
+
+use std::time::Duration;
+
+/// Window of a new connection, and the smallest: some 100 us at 40 Gb/s, or 40 ms at 1 Gb/s.
+pub const WINDOW_BYTES_MIN: u64 = 4 << 20;
+
+/// The largest: 5 ms at 100 Gb/s.
+pub const WINDOW_BYTES_MAX: u64 = 64 << 20;
+
+/// Weight of the newest measurement of bandwidth, of 256.
+const NEWEST_OF_256: u64 = 64;
+
+/// The measured link to one peer. Time is an argument.
+#[derive(Debug, Clone, Default)]
+pub struct Link {
+    round_trip: Option<Duration>,
+    /// Of all connections together, while something arrives.
+    bytes_per_second: u64,
+}
+
+impl Link {
+    /// A small request was answered after this time. The shortest counts: all others waited.
+    pub fn on_round_trip(&mut self, elapsed: Duration) {
+        let shortest = self.round_trip.map_or(elapsed, |before| before.min(elapsed));
+        self.round_trip = Some(shortest);
+    }
+
+    /// Bytes arrived in a time without a pause.
+    pub fn on_bytes(&mut self, bytes: u64, elapsed: Duration) {
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).max(1);
+        let newest = bytes.saturating_mul(1_000_000) / micros;
+        self.bytes_per_second = match self.bytes_per_second {
+            0 => newest,
+            before => {
+                let weighted = u128::from(before) * u128::from(256 - NEWEST_OF_256)
+                    + u128::from(newest) * u128::from(NEWEST_OF_256);
+                u64::try_from(weighted / 256).unwrap_or(u64::MAX)
+            }
+        };
+    }
+
+    /// Bytes that may be on their way, in all connections together.
+    #[must_use]
+    pub fn window_bytes(&self) -> u64 {
+        let micros = self.round_trip.unwrap_or_default().as_micros();
+        let twice = (2 * u128::from(self.bytes_per_second)).saturating_mul(micros) / 1_000_000;
+        u64::try_from(twice).unwrap_or(u64::MAX).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+    }
+
+    /// Shortest round trip of a small request so far.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
+    }
+
+    /// Bytes that arrive in a second; zero before the first.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> u64 {
+        self.bytes_per_second
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_twice_bandwidth_times_round_trip() {
+        let mut link = Link::default();
+        assert_eq!(link.window_bytes(), WINDOW_BYTES_MIN);
+        link.on_round_trip(Duration::from_millis(9));
+        link.on_round_trip(Duration::from_millis(2));
+        link.on_round_trip(Duration::from_millis(30));
+        link.on_bytes(5 << 30, Duration::from_secs(1));
+        assert_eq!(link.window_bytes(), 2 * (5 << 30) / 500);
+        link.on_round_trip(Duration::from_micros(10));
+        assert_eq!(link.window_bytes(), WINDOW_BYTES_MIN);
+    }
+
+    #[test]
+    fn no_measurement_leaves_the_limits() {
+        let mut link = Link::default();
+        link.on_round_trip(Duration::MAX);
+        link.on_bytes(u64::MAX, Duration::ZERO);
+        assert_eq!(link.window_bytes(), WINDOW_BYTES_MAX);
+        link.on_bytes(0, Duration::MAX);
+        assert!(link.window_bytes() >= WINDOW_BYTES_MIN);
+    }
+}

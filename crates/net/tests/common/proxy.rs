@@ -1,0 +1,142 @@
+//! Stands between reader and home and does to their bytes what networks and liars do.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// What is done to the bytes from home to reader. Numbers count those of one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// Each read is passed on so much later.
+    Delay(Duration),
+    /// Both sides see the end of the connection.
+    CutAfter(u64),
+    /// Nothing more is passed on, and nothing ends.
+    StallAfter(u64),
+    /// So many bytes from there on come twice.
+    Double(u64, usize),
+    /// The lowest bit of that byte.
+    Flip(u64),
+}
+
+#[derive(Default)]
+struct State {
+    faults: Vec<Fault>,
+    otherwise: Option<Fault>,
+    to_reader: u64,
+    connections: u64,
+}
+
+#[derive(Clone)]
+pub struct Proxy {
+    pub address: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+impl Proxy {
+    /// To `home`. It ends with the test's process.
+    pub fn start(home: SocketAddr) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for reader in listener.incoming().flatten() {
+                let Ok(home) = TcpStream::connect(home) else { continue };
+                for stream in [&reader, &home] {
+                    stream.set_nodelay(true).unwrap();
+                }
+                shared.lock().unwrap().connections += 1;
+                let (to_home, from_reader) =
+                    (home.try_clone().unwrap(), reader.try_clone().unwrap());
+                thread::spawn(move || forward(from_reader, to_home));
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || pass_on(home, reader, &shared));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// To one connection each, in the order in which they bring more than 4 KiB.
+    pub fn set_faults(&self, faults: &[Fault]) {
+        let mut state = self.state.lock().unwrap();
+        state.faults = faults.iter().rev().copied().collect();
+        state.otherwise = None;
+    }
+
+    /// To every connection.
+    pub fn set_fault(&self, fault: Fault) {
+        let mut state = self.state.lock().unwrap();
+        state.faults.clear();
+        state.otherwise = Some(fault);
+    }
+
+    /// Bytes that went from home to reader.
+    pub fn to_reader(&self) -> u64 {
+        self.state.lock().unwrap().to_reader
+    }
+
+    pub fn connections(&self) -> u64 {
+        self.state.lock().unwrap().connections
+    }
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream) {
+    let _ = std::io::copy(&mut from, &mut to);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Below it no planned fault is taken: greetings and small answers pass.
+const GREETING_BYTES: u64 = 4096;
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, state: &Mutex<State>) {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut passed, mut fault) = (0_u64, None);
+    while let Ok(count) = from.read(&mut buffer) {
+        if count == 0 {
+            break;
+        }
+        let mut bytes = buffer[..count].to_vec();
+        let end = passed + count as u64;
+        let current = {
+            let mut state = state.lock().unwrap();
+            state.to_reader += count as u64;
+            if fault.is_none() && end > GREETING_BYTES {
+                fault = state.faults.pop();
+            }
+            fault.or(state.otherwise).unwrap_or(Fault::None)
+        };
+        match current {
+            Fault::None => {}
+            Fault::Delay(time) => thread::sleep(time),
+            Fault::CutAfter(at) if end > at => {
+                bytes.truncate(at.saturating_sub(passed) as usize);
+                let _ = to.write_all(&bytes);
+                break;
+            }
+            Fault::StallAfter(at) if end > at => {
+                bytes.truncate(at.saturating_sub(passed) as usize);
+                let _ = to.write_all(&bytes);
+                // Until the reader gives up.
+                let _ = std::io::copy(&mut to.try_clone().unwrap(), &mut std::io::sink());
+                break;
+            }
+            Fault::Double(at, length) if passed <= at && at < end => {
+                let begin = (at - passed) as usize;
+                let twice = bytes[begin..(begin + length).min(count)].to_vec();
+                bytes.splice(begin..begin, twice);
+            }
+            Fault::Flip(at) if passed <= at && at < end => bytes[(at - passed) as usize] ^= 1,
+            _ => {}
+        }
+        if to.write_all(&bytes).is_err() {
+            break;
+        }
+        passed = end;
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,179 @@
+//! What networks do: a proxy that delays, cuts, stalls, doubles and flips.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::identity::Authority;
+use common::proxy::{Fault, Proxy};
+use common::{Home, LONG, Reader, STALL, member, pattern, span, until};
+use farrow_net::NetError;
+use farrow_net::records::Credentials;
+use farrow_net::source::GrantId;
+use farrow_net::source::table::want;
+
+const SECTION: u64 = 32 << 20;
+const MIB: u64 = 1 << 20;
+
+fn over_each(test: impl Fn(&Home, &Reader, &Proxy)) {
+    let authority = Authority::new();
+    let tls = ["home", "reader"].map(|name| authority.credentials(name));
+    for [of_home, of_reader] in [[Credentials::Plain, Credentials::Plain], tls] {
+        println!("over {}", of_home.as_str());
+        let home = Home::start(SECTION, of_home, STALL);
+        let proxy = Proxy::start(home.address);
+        let reader = Reader::start(&home, "reader", proxy.address, of_reader, 1 << 30, STALL);
+        home.add(1, &[span(77, 20 * MIB)]);
+        test(&home, &reader, &proxy);
+    }
+}
+
+/// The bytes are right, whatever happened to the connections that brought them.
+#[test]
+fn connections_that_break_are_made_again() {
+    let faults = [
+        Fault::CutAfter(3 * MIB + 5),
+        Fault::Flip(2 * MIB + 100_000),
+        Fault::Double(MIB + 17, 40),
+        Fault::Double(2 * MIB, 300_000),
+        Fault::StallAfter(2 * MIB + 12_345),
+        Fault::CutAfter(4097),
+    ];
+    for fault in faults {
+        over_each(|_, reader, proxy| {
+            proxy.set_faults(&[fault]);
+            let (opened, held) = reader.open(1);
+            let block = span(77, 20 * MIB);
+            let before = proxy.connections();
+            reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
+            reader.assert_pattern(&[block]);
+            assert!(proxy.connections() > before + 1, "{fault:?} ended no connection");
+        });
+    }
+}
+
+#[test]
+fn a_slow_link_is_slow_and_no_error() {
+    over_each(|_, reader, proxy| {
+        let (opened, held) = reader.open(1);
+        proxy.set_fault(Fault::Delay(Duration::from_millis(5)));
+        let block = span(77, 20 * MIB);
+        reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
+        reader.assert_pattern(&[block]);
+    });
+}
+
+/// Each limit, not a time, ends the call: the test only bounds that it ends.
+#[test]
+fn a_home_that_is_silent_for_good_is_an_error() {
+    for fault in [Fault::StallAfter(0), Fault::StallAfter(9000), Fault::CutAfter(9000)] {
+        over_each(|home, reader, proxy| {
+            let (opened, held) = reader.open(1);
+            proxy.set_fault(fault);
+            let begin = Instant::now();
+            for range in [span(77, 20 * MIB), span(77 + 20 * MIB - 10, 10)] {
+                let failed = reader.peer.fetch(&held, opened.hold, &[range], LONG);
+                let is_reason = matches!(failed, Err(NetError::Connection { .. }));
+                assert!(is_reason || fault != Fault::StallAfter(0), "{fault:?} {failed:?}");
+            }
+            if fault == Fault::StallAfter(0) {
+                assert!(matches!(reader.peer.open(&want(1)), Err(NetError::Connection { .. })));
+            }
+            assert!(begin.elapsed() < LONG);
+            assert!(!held.is_complete(&[span(77, 20 * MIB)]).unwrap());
+            // Nothing stays claimed: when the link is back, everything arrives.
+            proxy.set_fault(Fault::None);
+            let block = span(77, 20 * MIB);
+            reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
+            reader.assert_pattern(&[block]);
+            until("guards end", || home.source.guards() == 0);
+        });
+    }
+}
+
+#[test]
+fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
+    over_each(|_, reader, proxy| {
+        let (opened, held) = reader.open(1);
+        proxy.set_fault(Fault::Delay(Duration::from_millis(30)));
+        let block = span(77, 20 * MIB);
+        let time = Duration::from_millis(100);
+        match reader.peer.fetch(&held, opened.hold, &[block], time) {
+            Err(NetError::Deadline { done, asked, waited, .. }) => {
+                assert!(done < asked && waited == time, "{done} of {asked}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(held);
+        proxy.set_fault(Fault::None);
+        // What arrives late is written before its bytes are given back, never after.
+        reader.mirror.remove(1);
+        until("the late bytes", || reader.cache.stats().used == 0);
+        assert_eq!(reader.mirror.map().committed().unwrap().0, 0);
+        let (opened, held) = reader.open(1);
+        reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
+        reader.assert_pattern(&[block]);
+    });
+}
+
+#[test]
+fn a_home_that_ends_is_an_error_within_the_limit() {
+    over_each(|home, reader, proxy| {
+        let (opened, held) = reader.open(1);
+        proxy.set_fault(Fault::Delay(Duration::from_millis(2)));
+        let fetcher = {
+            let held = held.clone();
+            let peer = &reader.peer;
+            std::thread::scope(|scope| {
+                let fetching = scope
+                    .spawn(move || peer.fetch(&held, opened.hold, &[span(77, 20 * MIB)], LONG));
+                until("some bytes", || proxy.to_reader() > 3 * MIB);
+                // As the supervisor's kill does: every connection ends, and nobody listens.
+                *reader.control.is_expelled.lock().unwrap() = true;
+                home.server.cut(&member("reader"), LONG).unwrap();
+                fetching.join().unwrap()
+            })
+        };
+        assert!(matches!(fetcher, Err(NetError::Connection { .. })), "{fetcher:?}");
+    });
+}
+
+#[test]
+fn a_push_that_is_cut_commits_nothing() {
+    for fault in [Fault::CutAfter(0), Fault::StallAfter(0)] {
+        let home = Home::start(SECTION, Credentials::Plain, STALL);
+        let proxy = Proxy::start(home.address);
+        let reader = Reader::plain(&home, proxy.address, STALL);
+        home.source.grant(GrantId(1), &member("reader"), span(0, 20 * MIB));
+        let map = Arc::clone(reader.mirror.map());
+        map.write(span(0, 0).offset, &pattern(span(0, 20 * MIB))).unwrap();
+        // A connection that was welcomed before the fault.
+        reader.peer.push(GrantId(1), &map, &[span(0, 10)], LONG).unwrap();
+        let acknowledged = home.source.written(GrantId(1)).len();
+        proxy.set_fault(fault);
+        let failed = reader.peer.push(GrantId(1), &map, &[span(0, 20 * MIB)], LONG);
+        assert!(matches!(failed, Err(NetError::Connection { .. })), "{failed:?}");
+        until("guards end", || home.source.guards() == 0);
+        assert!(acknowledged <= home.source.written(GrantId(1)).len());
+        proxy.set_fault(Fault::None);
+        reader.peer.push(GrantId(1), &map, &[span(0, 20 * MIB)], LONG).unwrap();
+        assert_eq!(home.map.sealed(span(0, 20 * MIB)).unwrap(), pattern(span(0, 20 * MIB)));
+    }
+}
+
+/// An open whose answer is lost leaves no hold behind.
+#[test]
+fn lost_answers_leave_no_holds() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    home.add(1, &[span(0, 60_000)]);
+    let proxy = Proxy::start(home.address);
+    let reader = Reader::plain(&home, proxy.address, STALL);
+    proxy.set_faults(&[Fault::CutAfter(5000), Fault::StallAfter(5000)]);
+    let opened = reader.peer.open(&want(1)).unwrap();
+    assert_eq!(opened.opened.inline, pattern(span(0, 60_000)));
+    until("one hold", || home.source.holds() == 1);
+    reader.peer.release(opened.hold);
+    until("no hold", || home.source.holds() == 0);
+}

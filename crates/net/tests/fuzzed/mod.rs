@@ -1,0 +1,150 @@
+//! What a peer could send, made from a fuzzer's bytes. Used by the fuzz targets and by a plain test.
+//!
+//! Random bytes hardly ever have a right checksum, so most inputs are instructions: which frames to
+//! send, with fields from those that mean something, and what to damage.
+#![allow(dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+pub mod live;
+
+use farrow_memory::{Length, Offset, Span};
+use farrow_net::frame::{
+    Class, Expected, HEADER_BYTES, Header, Hello, Op, Opened, RANGES_MAX, READ_BYTES_MAX, behind,
+    decode_ranges, encode_ranges, piece,
+};
+use farrow_net::{CHUNK_BYTES, PIECE_BYTES_MAX};
+
+/// The data section of the homes that are lied to.
+pub const SECTION: u64 = 1 << 20;
+
+/// The object that is asked for: chunks begin and end within it.
+pub const BLOCK: Span = Span::new(Offset(CHUNK_BYTES - 100), Length(5 * CHUNK_BYTES));
+
+/// Instructions from a fuzzer's bytes; zeros when they are used up.
+pub struct Dice<'a>(pub &'a [u8]);
+
+impl Dice<'_> {
+    pub fn byte(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[usize::from(self.byte()) % from.len()]
+    }
+
+    fn word(&mut self) -> u64 {
+        let near = u64::from(self.byte()) * 1000;
+        let edges = [0, 1, 2, BLOCK.offset.0, CHUNK_BYTES, PIECE_BYTES_MAX, SECTION, u64::MAX];
+        self.pick(&edges).wrapping_add(self.pick(&[0, 0, 0, 1, u64::MAX, near]))
+    }
+
+    fn span(&mut self) -> Span {
+        let whole = piece(BLOCK);
+        let rest = piece(behind(BLOCK, whole.length).unwrap());
+        let made_up = Span::new(Offset(self.word()), Length(self.word()));
+        self.pick(&[whole, rest, BLOCK, Span::new(BLOCK.offset, Length(10)), made_up])
+    }
+
+    fn body(&mut self, op: Op) -> Vec<u8> {
+        let count = usize::from(self.byte() % 4);
+        match op {
+            Op::Read | Op::Push => {
+                encode_ranges(&(0..count).map(|_| self.span()).collect::<Vec<_>>())
+            }
+            Op::Open => self.pick(&[1_u64, 1, 9]).to_le_bytes().to_vec(),
+            Op::Welcome => self.pick(&[SECTION, SECTION, 0]).to_le_bytes().to_vec(),
+            Op::Opened => {
+                let blocks = (0..count).map(|_| self.span()).collect();
+                let opened = Opened { blocks, ..Opened::default() };
+                opened.encode().unwrap_or_else(|_| self.0.to_vec())
+            }
+            Op::Data => {
+                let length = self.span().length.0.min(PIECE_BYTES_MAX + 1);
+                vec![self.byte(); length as usize]
+            }
+            Op::Error => b"an error".to_vec(),
+            _ => vec![0; count / 3],
+        }
+    }
+
+    /// One frame, mostly with a right checksum. `ids` are those of requests.
+    pub fn frame(&mut self, ids: &[u64]) -> Vec<u8> {
+        let op = Op::ALL[usize::from(self.byte()) % Op::ALL.len()];
+        let made_up = self.word();
+        let id = match ids {
+            [] => made_up,
+            ids => self.pick(&[ids[0], ids[ids.len() - 1], ids[0], made_up]),
+        };
+        let at = self.span().offset.0;
+        let offset = self.pick(&[at, at, 1, id, made_up]);
+        let body = self.body(op);
+        let mut bytes = Header::new(op, id, offset, body.len() as u64).encode(&body, true).to_vec();
+        bytes.extend(&body);
+        match self.byte() % 16 {
+            0 => {
+                let at = self.word() as usize % bytes.len();
+                bytes[at] ^= 1 << (self.byte() % 8);
+            }
+            1 => bytes.truncate(self.word() as usize % bytes.len()),
+            2 => bytes.extend_from_within(..),
+            _ => {}
+        }
+        bytes
+    }
+}
+
+/// Whatever decodes is within its limits, and the same after it was encoded and decoded again.
+pub fn decode(data: &[u8]) {
+    if let Some((head, body)) = data.split_first_chunk::<HEADER_BYTES>() {
+        for is_checked in [true, false] {
+            if let Ok(header) = Header::decode(head, is_checked) {
+                let (min, max) = header.op.body_bytes();
+                assert!((min..=max).contains(&header.length));
+                let again = header.encode(body, is_checked);
+                assert_eq!(Header::decode(&again, is_checked), Ok(header));
+                if is_checked {
+                    assert_eq!(header.verify(&again, body), Ok(()));
+                    assert_eq!(header.verify(head, body).is_ok(), *head == again);
+                }
+            }
+        }
+    }
+    if let Ok(ranges) = decode_ranges(data) {
+        let total: u64 = ranges.iter().map(|range| range.length.0).sum();
+        assert!(ranges.len() <= RANGES_MAX && total <= READ_BYTES_MAX);
+        assert_eq!(encode_ranges(&ranges), data);
+        arrive(&ranges);
+    }
+    if let Ok(opened) = Opened::decode(data) {
+        assert_eq!(opened.encode().as_deref(), Ok(data));
+        let inline = opened.inline.len() as u64;
+        let total: u64 = opened.blocks.iter().map(|block| block.length.0).sum();
+        assert!(inline == 0 || inline == total);
+    }
+    if let Ok(hello) = Hello::decode(data) {
+        assert_eq!(hello.encode(), data);
+        assert!(matches!(hello.class, Class::Small | Class::Bulk | Class::Push));
+    }
+}
+
+/// Pieces of any ranges are all of their bytes, in order, and nothing else is taken for them.
+fn arrive(ranges: &[Span]) {
+    let mut expected = Expected::new(1, ranges);
+    for range in ranges {
+        let mut at = range.offset.0;
+        while at < range.offset.0 + range.length.0 {
+            let next = expected.next().unwrap();
+            assert_eq!(next.offset.0, at);
+            assert!(next.length.0 > 0 && next.length.0 <= PIECE_BYTES_MAX);
+            let header = Header::new(Op::Data, 1, next.offset.0, next.length.0);
+            assert_eq!(expected.check(&header), Ok(next));
+            assert!(expected.check(&Header { id: 2, ..header }).is_err());
+            expected.advance();
+            at += next.length.0;
+        }
+        assert_eq!(at, range.offset.0 + range.length.0);
+    }
+    assert!(expected.is_done());
+}

@@ -1,0 +1,308 @@
+//! Peers that lie. Each is cut off, with a reason that says what it did, and harms nobody else.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{Home, LONG, Reader, STALL, member, span, until};
+use farrow_memory::Span;
+use farrow_net::NetError;
+use farrow_net::frame::{
+    Class, ErrorCode, HEADER_BYTES, Header, Hello, Op, Opened, VERSION, decode_ranges,
+    encode_ranges, piece,
+};
+use farrow_net::records::Credentials;
+use farrow_net::source::GrantId;
+use farrow_net::source::table::want;
+use farrow_net::ticket::Ticket;
+
+const SECTION: u64 = 16 << 20;
+
+fn send(stream: &mut TcpStream, op: Op, id: u64, offset: u64, body: &[u8]) -> std::io::Result<()> {
+    let head = Header::new(op, id, offset, body.len() as u64).encode(body, true);
+    stream.write_all(&head)?;
+    stream.write_all(body)
+}
+
+fn receive(stream: &mut TcpStream) -> std::io::Result<(Header, Vec<u8>)> {
+    let mut head = [0; HEADER_BYTES];
+    stream.read_exact(&mut head)?;
+    let header = Header::decode(&head, true).map_err(std::io::Error::other)?;
+    let mut body = vec![0; header.length as usize];
+    stream.read_exact(&mut body)?;
+    Ok((header, body))
+}
+
+type Lie = fn(&mut TcpStream, u64, &[Span]) -> std::io::Result<()>;
+
+/// A home that answers reads by `lie`, and all else as it should.
+fn lying_home(lie: Lie) -> SocketAddr {
+    opening_home(vec![span(0, 4 << 20)], lie)
+}
+
+/// The same, whose objects have these blocks.
+fn opening_home(blocks: Vec<Span>, lie: Lie) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let blocks = blocks.clone();
+            thread::spawn(move || -> std::io::Result<()> {
+                receive(&mut stream)?;
+                send(&mut stream, Op::Welcome, 0, VERSION, &SECTION.to_le_bytes())?;
+                loop {
+                    let (header, body) = receive(&mut stream)?;
+                    match header.op {
+                        Op::Open => {
+                            let opened = Opened { blocks: blocks.clone(), ..Opened::default() };
+                            let body = opened.encode().unwrap();
+                            send(&mut stream, Op::Opened, header.id, header.offset, &body)?;
+                        }
+                        Op::Read => lie(&mut stream, header.id, &decode_ranges(&body).unwrap())?,
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+fn reason_of(failed: &Result<farrow_net::peer::FetchReport, NetError>) -> String {
+    match failed {
+        Err(NetError::Connection { reason, .. }) => reason.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_home_that_lies_is_cut_with_a_reason() {
+    let lies: [(Lie, &str); 9] = [
+        (
+            |s, id, r| {
+                let p = piece(r[0]);
+                send(s, Op::Data, id, p.offset.0 + 1, &vec![0; p.length.as_usize()])
+            },
+            "expected",
+        ),
+        (
+            |s, id, r| {
+                let p = piece(r[0]);
+                send(s, Op::Data, id, p.offset.0, &vec![0; p.length.as_usize() - 1])
+            },
+            "expected",
+        ),
+        (
+            |s, id, r| {
+                let p = piece(r[0]);
+                send(s, Op::Data, id + 1000, p.offset.0, &vec![0; p.length.as_usize()])
+            },
+            "1",
+        ),
+        // Beyond the mirror.
+        (|s, id, _| send(s, Op::Data, id, SECTION, &[0; 1000]), "expected"),
+        (
+            |s, id, r| {
+                let p = piece(r[0]);
+                let bytes = vec![0; p.length.as_usize()];
+                send(s, Op::Data, id, p.offset.0, &bytes)?;
+                send(s, Op::Data, id, p.offset.0, &bytes)
+            },
+            "1",
+        ),
+        (|s, id, _| send(s, Op::Pushed, id, 0, &[]), "Pushed"),
+        (|s, id, _| send(s, Op::Open, id, 0, b"want"), "Open"),
+        (
+            |s, id, r| {
+                let p = piece(r[0]);
+                let bytes = vec![0; p.length.as_usize()];
+                let mut head =
+                    Header::new(Op::Data, id, p.offset.0, p.length.0).encode(&bytes, true);
+                head[4] ^= 0x80;
+                s.write_all(&head)?;
+                s.write_all(&bytes)
+            },
+            "checksum",
+        ),
+        (|s, _, _| s.write_all(&[0xEE; 64]), "unknown op 238"),
+    ];
+    for (number, (lie, expected)) in lies.into_iter().enumerate() {
+        // It only issues tickets, as many as may be unused.
+        let home = Home::start(SECTION, Credentials::Plain, STALL);
+        let reader = Reader::plain(&home, lying_home(lie), STALL);
+        for range in [span(0, 4 << 20), span(70_000, 10)] {
+            let (opened, held) = reader.open(1);
+            let failed = reader.peer.fetch(&held, opened.hold, &[range], LONG);
+            // One piece is all of a small read, so what comes after it is found by the next.
+            if number == 4 && range.length.0 == 10 {
+                continue;
+            }
+            let reason = reason_of(&failed);
+            assert!(reason.contains(expected), "lie {number}, {range}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn a_home_whose_blocks_lie_outside_is_cut() {
+    let address = opening_home(vec![span(SECTION - 1, 2)], |_, _, _| Ok(()));
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let reader = Reader::plain(&home, address, STALL);
+    let failed = reader.peer.open(&want(1)).unwrap_err().to_string();
+    assert!(failed.contains(&SECTION.to_string()), "{failed}");
+}
+
+fn connect(home: &Home) -> TcpStream {
+    let stream = TcpStream::connect(home.address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+fn welcomed(home: &Home, class: Class) -> TcpStream {
+    let mut stream = connect(home);
+    let ticket = home.server.issue_ticket(&member("liar")).unwrap();
+    let hello = Hello { ticket, class }.encode();
+    send(&mut stream, Op::Hello, 0, VERSION, &hello).unwrap();
+    assert_eq!(receive(&mut stream).unwrap().0.op, Op::Welcome);
+    stream
+}
+
+/// Reads until the home ends the connection.
+fn assert_ended(mut stream: TcpStream) {
+    let mut rest = Vec::new();
+    // A reset ends it as well.
+    let ended = stream.read_to_end(&mut rest);
+    assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
+}
+
+#[test]
+fn clients_that_lie_are_cut_and_others_are_served() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    home.add(1, &[span(0, 4 << 20)]);
+    let honest = Reader::plain(&home, home.address, STALL);
+    let (opened, held) = honest.open(1);
+
+    let mut garbage = connect(&home);
+    garbage.write_all(&[0xA5; 200]).unwrap();
+    assert_ended(garbage);
+
+    let mut early = connect(&home);
+    send(&mut early, Op::Open, 1, 0, &want(1)).unwrap();
+    assert_ended(early);
+
+    let mut guessed = connect(&home);
+    let hello = Hello { ticket: Ticket::from_bytes([7; 32]), class: Class::Small }.encode();
+    send(&mut guessed, Op::Hello, 0, VERSION, &hello).unwrap();
+    let (header, body) = receive(&mut guessed).unwrap();
+    assert_eq!((header.op, header.offset), (Op::Error, ErrorCode::Denied.to_word()));
+    assert!(String::from_utf8(body).unwrap().contains("ticket"));
+    assert_ended(guessed);
+
+    let mut newer = connect(&home);
+    send(&mut newer, Op::Hello, 0, VERSION + 1, &hello).unwrap();
+    assert_ended(newer);
+
+    let mut bulk = welcomed(&home, Class::Bulk);
+    send(&mut bulk, Op::Open, 1, 1, &want(1)).unwrap();
+    assert_ended(bulk);
+
+    let mut small = welcomed(&home, Class::Small);
+    send(&mut small, Op::Open, 1, 1, &want(1)).unwrap();
+    assert_eq!(receive(&mut small).unwrap().0.op, Op::Opened);
+    let again = send(&mut small, Op::Open, 2, 1, &want(1)).and_then(|()| receive(&mut small));
+    assert_eq!(again.unwrap().0.op, Op::Error, "a hold that is in use");
+    // The hold of another member has the same number.
+    for (hold, range) in [(opened.hold.0 + 1000, span(0, 1)), (1, span(4 << 20, 1))] {
+        send(&mut small, Op::Read, 3, hold, &encode_ranges(&[range])).unwrap();
+        let (header, _) = receive(&mut small).unwrap();
+        assert_eq!((header.op, header.offset), (Op::Error, ErrorCode::NotHeld.to_word()));
+    }
+    send(&mut small, Op::Read, 4, 1, &encode_ranges(&[span(u64::MAX, 1)])).unwrap();
+    assert_ended(small);
+
+    let mut idle = connect(&home);
+    idle.write_all(&[Op::Hello as u8]).unwrap();
+    // Half a header, and silence.
+    assert_ended(idle);
+
+    honest.peer.fetch(&held, opened.hold, &[span(0, 4 << 20)], LONG).unwrap();
+    honest.assert_pattern(&[span(0, 4 << 20)]);
+    let reasons = home.server.violations().join("\n");
+    for expected in
+        ["unknown op 165", "as the first frame", "ticket", "version 2", "another class", "no range"]
+    {
+        assert!(reasons.contains(expected), "{expected}: {reasons}");
+    }
+    home.server.cut(&member("liar"), LONG).unwrap();
+    home.source.forget(&member("liar"));
+    assert_eq!(home.source.holds(), 1);
+}
+
+/// One byte at a time is progress, but a frame has its time.
+#[test]
+fn a_frame_that_trickles_in_is_given_up() {
+    let home = Home::start(SECTION, Credentials::Plain, Duration::from_millis(50));
+    let mut slow = welcomed(&home, Class::Small);
+    let head = Header::new(Op::Open, 1, 1, 4000).encode(&[0; 4000], true);
+    slow.write_all(&head).unwrap();
+    let mut written = 0;
+    while written < 4000 && slow.write_all(&[0]).is_ok() {
+        written += 1;
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(written < 4000, "all of it was taken");
+    until("a reason", || home.server.violations().iter().any(|one| one.contains("not whole")));
+}
+
+#[test]
+fn connections_are_limited() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let kept: Vec<_> = (0..16).map(|_| welcomed(&home, Class::Bulk)).collect();
+    let mut more = connect(&home);
+    let ticket = home.server.issue_ticket(&member("liar")).unwrap();
+    let hello = Hello { ticket, class: Class::Bulk }.encode();
+    send(&mut more, Op::Hello, 0, VERSION, &hello).unwrap();
+    let (header, body) = receive(&mut more).unwrap();
+    assert_eq!(header.op, Op::Error);
+    assert!(String::from_utf8(body).unwrap().contains("16 connections"));
+    drop(kept);
+    until("they end", || home.server.connections() == 0);
+    drop(Arc::new(welcomed(&home, Class::Push)));
+}
+
+/// The grant of a sender that died is given back; nothing of its push was acknowledged or kept busy.
+#[test]
+fn a_push_that_ends_half_way_commits_nothing() {
+    let home = Home::start(SECTION, Credentials::Plain, STALL);
+    let (grant, ranges) = (GrantId(1), [span(0, 600_000)]);
+    home.source.grant(grant, &member("liar"), ranges[0]);
+    let first = piece(ranges[0]);
+    let bytes = vec![7; first.length.as_usize()];
+    for is_half_a_frame in [false, true] {
+        let mut sender = welcomed(&home, Class::Push);
+        send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
+        send(&mut sender, Op::Data, 1, first.offset.0, &bytes).unwrap();
+        until("the push begins", || home.source.guards() == 1);
+        if is_half_a_frame {
+            let head = Header::new(Op::Data, 1, first.length.0, first.length.0);
+            sender.write_all(&head.encode(&bytes, true)).unwrap();
+            sender.write_all(&bytes[..1000]).unwrap();
+        }
+        drop(sender);
+        until("the push ends", || home.source.guards() == 0);
+        assert_eq!(home.source.written(grant), []);
+    }
+    // Data that was announced elsewhere is not taken.
+    let mut sender = welcomed(&home, Class::Push);
+    send(&mut sender, Op::Push, 1, grant.0, &encode_ranges(&ranges)).unwrap();
+    send(&mut sender, Op::Data, 1, 1 << 20, &bytes).unwrap();
+    assert_ended(sender);
+    assert_eq!(home.map.sealed(span(1 << 20, 1000)).unwrap(), [0; 1000]);
+    home.server.cut(&member("liar"), LONG).unwrap();
+    assert_eq!(home.source.guards(), 0);
+}
