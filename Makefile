@@ -115,8 +115,8 @@ reproduce: $(VENV)/farrow
 lint: $(VENV)/tools
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	ruff check python tests bench docs examples kernel kernel/run
-	ruff format --check python tests bench docs examples kernel kernel/run
+	ruff check python tests bench docs examples kernel kernel/run crates/python
+	ruff format --check python tests bench docs examples kernel kernel/run crates/python
 	mypy
 
 # The site, and the Rust reference; warnings and dead links are errors.

@@ -1,4 +1,5 @@
-//! Compiles the C++ half against the headers of the pyarrow wheel, and links its libarrow.
+//! Compiles the C++ half against the headers of the pyarrow wheel, and links its libarrow. Takes the
+//! docstrings out of the stub, for `doc!`.
 
 use std::env;
 use std::path::Path;
@@ -11,11 +12,36 @@ struct Pyarrow {
     so_version: String,
 }
 
+/// The interpreter that maturin builds for.
+fn interpreter() -> String {
+    env::var("PYO3_PYTHON")
+        .or_else(|_| env::var("PYTHON_SYS_EXECUTABLE"))
+        .unwrap_or_else(|_| "python3".into())
+}
+
+/// Writes each docstring of the stub to `OUT_DIR/doc`.
+fn write_docstrings() -> Result<(), String> {
+    const SCRIPT: &str = "docstrings.py";
+    const STUB: &str = "../../python/farrow/_native.pyi";
+    println!("cargo:rerun-if-changed={SCRIPT}");
+    println!("cargo:rerun-if-changed={STUB}");
+    let folder = env::var("OUT_DIR").map_err(|error| format!("OUT_DIR: {error}"))?;
+    let python = interpreter();
+    let output = Command::new(&python)
+        .args([SCRIPT, STUB])
+        .arg(Path::new(&folder).join("doc"))
+        .output()
+        .map_err(|error| format!("{python} does not run: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let reason = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{python} cannot read the docstrings of {STUB}: {reason}"))
+}
+
 /// Asks the interpreter maturin builds for; pip's isolated folder comes with the environment.
 fn find_pyarrow() -> Result<Pyarrow, String> {
-    let python = env::var("PYO3_PYTHON")
-        .or_else(|_| env::var("PYTHON_SYS_EXECUTABLE"))
-        .unwrap_or_else(|_| "python3".into());
+    let python = interpreter();
     let script = "import pyarrow as pa; print(pa.get_include(), pa.get_library_dirs()[0], \
                   pa.cpp_build_info.so_version, sep='\\n')";
     let output = Command::new(&python)
@@ -41,6 +67,10 @@ fn main() {
     println!("cargo:rerun-if-env-changed=PYTHON_SYS_EXECUTABLE");
     println!("cargo:rerun-if-changed=cpp");
     println!("cargo:rerun-if-changed=../../cpp/include");
+    if let Err(reason) = write_docstrings() {
+        println!("cargo::error={reason}");
+        return;
+    }
     let pyarrow = match find_pyarrow() {
         Ok(pyarrow) => pyarrow,
         Err(reason) => {

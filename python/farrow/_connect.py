@@ -23,15 +23,18 @@ def connect(
         address: path of the node's socket.  None: ``$FARROW_SOCKET``; else the node that already
             serves this user; else a private node is started, which ends with its last client.
             ``$FARROW_MEMORY`` (such as ``4GiB``) sizes it, else it takes a share of memory.
-        timeout: seconds for all of it.
-        namespace: the one to be in: its names, quotas and writers are its own.  It was made with
+        timeout: seconds to connect, the start of a private node included.
+        namespace: its names, quotas and writers are its own.  It was created with
             ``Client.create_namespace``; "" is the default one, which is always there.
+
+    Returns:
+        A client, which may be used from many threads.
 
     Raises:
         Disconnected: no node answers at the address that was given.
-        NotFound: there is no such namespace; the message names those there are.
-        Timeout: it did not answer in time.
-        PermissionDenied: it belongs to another user.
+        NotFound: there is no such namespace; the message lists the namespaces.
+        Timeout: the node did not answer in time.
+        PermissionDenied: the node belongs to another user.
         OutOfMemory: there is no room for a private node.
 
     Examples:

@@ -55,17 +55,48 @@ __version__: str
 
 @final
 class ObjectRef:
-    """Names one sealed object.  Can be pickled and sent to another process of the machine."""
+    """A reference to one sealed object.  It can be pickled and sent to another process.
+
+    Args:
+        id: the 16 bytes of an object's id.
+        name: the object's name, if it has one.
+
+    Raises:
+        InvalidArgument: the id does not have 16 bytes.
+
+    Examples:
+        >>> reference = client.put(b"hello", "ObjectRef")
+        >>> client.get(farrow.ObjectRef(reference.id)).to_pybytes()
+        b'hello'
+    """
 
     def __new__(cls, id: bytes, name: str | None = None) -> ObjectRef: ...
     @property
     def id(self) -> bytes:
-        """The 16 bytes of the id; never used again for another object."""
+        """The 16 bytes of the id.  An id is never used again for another object.
+
+        Examples:
+            >>> len(client.put(b"hello").id)
+            16
+        """
     @property
     def name(self) -> str | None:
-        """The name it was put or asked for under, if any."""
+        """The name under which the object was put or requested, or None.
+
+        Examples:
+            >>> client.put(b"hello", "ObjectRef.name").name
+            'ObjectRef.name'
+        """
     def hex(self) -> str:
-        """The id as 32 hexadecimal digits."""
+        """The id as text.
+
+        Returns:
+            32 hexadecimal digits.
+
+        Examples:
+            >>> farrow.ObjectRef(bytes(16)).hex()
+            '00000000000000000000000000000000'
+        """
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -75,40 +106,95 @@ class ObjectRef:
 class Writer:
     """An object of bytes that is being written; made by ``Client.create``.
 
-    As a context manager it seals on success and aborts when an exception leaves the block.
+    As a context manager it seals the object at the end of the block, and aborts if an exception
+    leaves the block.
+
+    Examples:
+        >>> with client.create(5, "Writer") as writer:
+        ...     _ = writer.write(b"hello")
+        >>> client.get("Writer").to_pybytes()
+        b'hello'
     """
 
     @property
     def buffer(self) -> memoryview:
-        """A writable view of the object's bytes in shared memory.
+        """A writable view of the object's bytes in shared memory; one dimension, ``nbytes`` bytes.
 
         Raises:
             InvalidArgument: the object was sealed or aborted.
+
+        Examples:
+            >>> writer = client.create(5, "Writer.buffer")
+            >>> writer.buffer[:] = b"hello"
+            >>> client.get(writer.seal()).to_pybytes()
+            b'hello'
         """
     def write(self, data: Any, at: int | None = None) -> int:
-        """Copy bytes to where the last write ended, or to byte ``at``, as into a file.
+        """Copy bytes into the object, as into a file.
 
-        Large ones are copied by all cores and past the caches, without the GIL.  On memory that is
-        coherent only inside a node what is written so needs no more work at the seal; after a use
-        of ``buffer`` all of the object's cache lines do.
+        Large copies use all cores and bypass the caches, without the GIL.  On memory that is
+        coherent only inside a node, this saves work at the seal; after a use of ``buffer`` the seal
+        writes back all cache lines of the object.
+
+        Args:
+            data: anything with the buffer protocol.
+            at: offset in bytes; None: where the last write ended.
 
         Returns:
-            The number of bytes.
+            The number of bytes written.
 
         Raises:
-            InvalidArgument: they do not fit, and nothing was written; the object was sealed or
-                aborted.
-            TypeError: it has no buffer.
+            InvalidArgument: the data does not fit, and nothing was written; or the object was
+                sealed or aborted.
+            TypeError: the data has no buffer.
+
+        Examples:
+            >>> writer = client.create(10)
+            >>> writer.write(b"hello"), writer.write(b"world")
+            (5, 5)
+            >>> client.get(writer.seal()).to_pybytes()
+            b'helloworld'
         """
     @property
-    def nbytes(self) -> int: ...
-    def seal(self) -> ObjectRef:
-        """Make the object immutable and visible; the memory turns read-only in every process.
+    def nbytes(self) -> int:
+        """The size of the object in bytes.
 
-        Views that were taken of ``buffer`` stay readable; writing through one faults.
+        Examples:
+            >>> with client.create(10) as writer:
+            ...     writer.nbytes
+            10
+        """
+    def seal(self) -> ObjectRef:
+        """Make the object immutable and visible.  Its memory becomes read-only in every process.
+
+        Views taken from ``buffer`` stay readable; a write through one faults.
+
+        Returns:
+            A reference to the object.
+
+        Raises:
+            InvalidArgument: the object was sealed or aborted.
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> writer = client.create(5)
+            >>> _ = writer.write(b"hello")
+            >>> client.get(writer.seal()).size
+            5
         """
     def abort(self) -> None:
-        """Give the space back.  Does nothing when already sealed or aborted."""
+        """Release the memory without sealing.  Does nothing if the object is already sealed or
+        aborted.
+
+        Raises:
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> writer = client.create(5, "Writer.abort")
+            >>> writer.abort()
+            >>> client.contains("Writer.abort")
+            False
+        """
     def __enter__(self) -> Writer: ...
     def __exit__(
         self,
@@ -120,51 +206,102 @@ class Writer:
 
 @final
 class Client:
-    """A connection to one node.  Safe to use from many threads; made by ``farrow.connect``.
+    """A connection to one node; made by ``farrow.connect``.  Safe to use from many threads.
 
-    Values got from it keep the connection alive: there is nothing to close.
+    Values obtained from a client keep the connection alive, so there is nothing to close.  In the
+    examples of its methods ``client`` is a connection to node "a", which is the only one of its
+    cluster.
+
+    Examples:
+        >>> reference = client.put(pa.table({"n": [1, 2, 3]}), "Client")
+        >>> client.get("Client")["n"].to_pylist()
+        [1, 2, 3]
     """
 
     @property
     def address(self) -> str:
-        """Path of the node's socket, as ``farrow.connect`` takes it."""
+        """The path of the node's socket, as ``farrow.connect`` takes it.
+
+        Examples:
+            >>> farrow.connect(client.address).address == client.address
+            True
+        """
     @property
     def namespace(self) -> str:
-        """The namespace it is in since it connected; "" is the default one.
+        """The namespace of the connection; "" is the default one.
 
         Names, lists and subscriptions are those of the namespace.  To read by name in another one,
         connect again: ``farrow.connect(client.address, namespace="other")``.  An id or a reference
-        leads to its object from every namespace: they keep names and quotas apart, not secrets.
+        finds its object from every namespace: namespaces keep names and quotas apart, not secrets.
+
+        Examples:
+            >>> client.namespace
+            ''
         """
     @property
     def node(self) -> str | None:
-        """Name of the node in whose memory it puts; None where there is no cluster."""
+        """The name of the node in whose memory this client puts objects; None without a cluster.
+
+        Raises:
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> client.node
+            'a'
+        """
     def at(self, node: str) -> Client:
         """The same connection, with the memory of another node.
 
-        What the new client puts, creates and allocates lies there, and ``stats``, ``list`` and
-        ``evict`` are about that node.  Objects are found wherever they are, by every client.
+        What the new client puts, creates and allocates lies on that node; ``stats``, ``list`` and
+        ``evict`` apply to that node.  Every client finds objects on all nodes.
+
+        Args:
+            node: name of the node.
+
+        Returns:
+            A client of the same connection.
 
         Raises:
-            InvalidArgument: there is no such node; the message names those there are.
-            NodeLost: it cannot be reached.
-            NodeUnreachable: it lives, and its memory cannot be mapped by this client's node.
-            NotGranted: it lets no client of this client's node in.
+            InvalidArgument: there is no such node; the message lists the nodes.
+            NodeLost: the node cannot be reached.
+            NodeUnreachable: the node is alive, but this client's node cannot map its memory.
+            NotGranted: the node admits no client of this client's node.
+
+        Examples:
+            >>> client.at("a").node
+            'a'
         """
     def nodes(self) -> builtins.list[NodeInfo]:
-        """The nodes of the cluster, as the client's own node sees them, by number.
+        """The nodes of the cluster, as the client's own node sees them.
 
-        Empty where there is no cluster.  Nodes that are lost stay until they are forgotten.
+        Returns:
+            One ``NodeInfo`` for each node, by number.  Empty without a cluster.  Lost nodes stay in
+            the list until ``forget_node``.
+
+        Raises:
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> [(node.name, node.reach) for node in client.nodes()]
+            [('a', 'live')]
         """
     def forget_node(self, name: str) -> None:
-        """Say that all processes of a lost node have ended: what they held comes back.
+        """Declare that all processes of a lost node have ended, and release what they held.
 
-        Memory that they still read would be given to others, so be sure.  Where this client's node
-        could not read which names the lost one had, those are free from here on: tell each node
-        that remains.
+        Memory that such a process still reads would be reused, so be sure.  If this client's node
+        could not read the names of the lost node, those names are free from now on: call this on
+        each remaining node.
+
+        Args:
+            name: name of the lost node.
 
         Raises:
             InvalidArgument: the node is not lost, or not known.
+
+        Examples:
+            >>> client.forget_node("a")
+            Traceback (most recent call last):
+            farrow.exceptions.InvalidArgument: ...
         """
     def create_namespace(
         self,
@@ -174,72 +311,121 @@ class Client:
         objects: int | None = None,
         writers: Iterable[int] | None = None,
     ) -> None:
-        """Make a namespace, which stays over restarts of the node until it is dropped.
+        """Create a namespace.  It persists over restarts of the node until ``drop_namespace``.
 
         Args:
-            name: 1 to 63 bytes of UTF-8 without NUL.  With it and one byte, the name of an object
-                in the namespace has up to 255 bytes.
-            nbytes: most bytes that its clients and its objects may take, those left by clients that
-                went included; None: all.
-            objects: most sealed objects in it; None: as many as the node holds.  Where there is a
-                limit, each put is a message to the node.
-            writers: ids of up to 8 users that may put and delete in it, besides the node's own and
-                root; others that may connect read only.  None: all may write.
+            name: 1 to 63 bytes of UTF-8 without NUL.  Together with it and one byte, the name of an
+                object in the namespace has up to 255 bytes.
+            nbytes: most bytes that its clients and its objects may take, including those left by
+                clients that ended; None: all.
+            objects: most sealed objects in it; None: as many as the node holds.  With a limit, each
+                put sends a message to the node.
+            writers: ids of up to 8 users that may put and delete in it, besides the node's owner
+                and root; other admitted users only read.  None: all may write.
 
         Raises:
-            AlreadyExists: there is one of this name.
-            LimitReached: the node has no room for more.
-            InvalidArgument: the name, a limit or the writers cannot be.
-            PermissionDenied: the node is another user's.
+            AlreadyExists: there is a namespace of this name.
+            LimitReached: the node has no room for more namespaces.
+            InvalidArgument: the name, a limit or the writers are invalid.
+            PermissionDenied: the node belongs to another user.
+
+        Examples:
+            >>> client.create_namespace("team", nbytes=1 << 20, objects=100)
+            >>> team = farrow.connect(client.address, namespace="team")
+            >>> team.put(b"hello", "create_namespace").name
+            'create_namespace'
+            >>> client.contains("create_namespace")
+            False
         """
     def drop_namespace(self, name: str) -> None:
-        """Drop a namespace in which nothing and nobody is.
+        """Delete a namespace that has no objects and no clients.
+
+        Args:
+            name: name of the namespace.
 
         Raises:
-            NamespaceInUse: with what is in it.
-            NotFound: there is none.
-            PermissionDenied: the node is another user's.
+            NamespaceInUse: it has objects or clients; the exception has the numbers.
+            NotFound: there is no such namespace.
+            PermissionDenied: the node belongs to another user.
+
+        Examples:
+            >>> client.create_namespace("unused")
+            >>> client.drop_namespace("unused")
         """
     def namespaces(self) -> builtins.list[dict[str, Any]]:
-        """All namespaces, the default one ("") first.
+        """All namespaces and their use, the default one ("") first.
 
         Returns:
-            For each: name; nbytes, objects and writers as given to ``create_namespace`` (None: no
-            limit); used_bytes, used_objects and clients: what and who is in it now.
+            For each namespace a dict: name; nbytes, objects and writers as given to
+            ``create_namespace`` (None: no limit); used_bytes, used_objects and clients: its use
+            now.
+
+        Raises:
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> client.namespaces()[0]["name"]
+            ''
         """
     def grant(
         self, node: str, rights: str | Iterable[str], *, namespace: str | None = None
     ) -> None:
-        """Say what clients of another node may do with objects in this node's memory.
+        """Set what clients of another node may do with objects in this node's memory.
 
-        It holds for every message from now on and over restarts of the node.  Memory that such a
-        client was granted before stays its own until it ends.  ``read`` keeps clients out of an
-        honest node's way; what a node maps it can read (SECURITY.md).
+        The rule applies to every later message and persists over restarts of the node.  Memory that
+        a client was granted before stays its own until the client ends.  ``read`` restrains an
+        honest node only: a node can read all memory that it maps (SECURITY.md).
 
         Args:
             node: name of the node, or ``"*"`` for all but this one.
-            rights: ``"read"`` (wait for objects and events, bring spilled ones back), ``"write"``
-                (get memory, take names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
-                unpin); one by one or as a text with commas; ``"all"``; ``"none"`` or empty: a
-                client of that node is not let in.
-            namespace: name of a namespace, which there may be yet or not; ``"*"`` for all; None:
-                that of this client.  The closest rule decides: that for both names, then for the
-                namespace, then for the node.  Without any a node may do everything.
+            rights: ``"read"`` (wait for objects and events, restore spilled objects), ``"write"``
+                (allocate, take names, seal, pin, barriers, flags), ``"delete"`` (delete, evict,
+                unpin); an iterable, or a text with commas; ``"all"``; ``"none"`` or empty: clients
+                of that node are not admitted.
+            namespace: name of a namespace, which need not exist yet; ``"*"`` for all; None: that of
+                this client.  The closest rule applies: first the one for both names, then the one
+                for the namespace, then the one for the node.  Without a rule a node may do
+                everything.
 
         Raises:
-            InvalidArgument: a name or a right that there cannot be.
-            LimitReached: 128 rules are kept.
-            PermissionDenied: the node is another user's.
+            InvalidArgument: a name or a right is invalid.
+            LimitReached: the node already has 128 rules.
+            PermissionDenied: the node belongs to another user.
+
+        Examples:
+            >>> client.grant("b", "read,write")
+            >>> client.grants()
+            [{'namespace': '', 'node': 'b', 'rights': ['read', 'write']}]
+            >>> client.drop_grant("b")
         """
     def drop_grant(self, node: str, *, namespace: str | None = None) -> None:
-        """Take such a rule out, so that the next closest one holds.
+        """Remove a rule of ``grant``, so that the next closest one applies.
+
+        Args:
+            node: name of the node, or ``"*"``, as in the rule.
+            namespace: namespace of the rule; None: that of this client.
 
         Raises:
-            NotFound: there is none for just these two.
-            PermissionDenied: the node is another user's.
+            NotFound: there is no rule for this node and namespace.
+            PermissionDenied: the node belongs to another user.
+
+        Examples:
+            >>> client.grant("c", "none")
+            >>> client.drop_grant("c")
         """
     def grants(self) -> builtins.list[dict[str, Any]]:
-        """All such rules: namespace, node, and rights as a list of words."""
+        """All rules of ``grant``.
+
+        Returns:
+            For each rule a dict: namespace, node, and rights as a list of words.
+
+        Raises:
+            Disconnected: the node is gone.
+
+        Examples:
+            >>> client.grants()
+            []
+        """
     def put(
         self,
         obj: Any,
@@ -252,11 +438,11 @@ class Client:
         """Seal a value in shared memory.
 
         Buffers that already lie in this client's ``memory_pool`` stay in place; all others are
-        copied in, once. Without a name, and with nothing in place, no message is sent: such a
-        call also succeeds while the node is being restarted.
+        copied once.  A put without a name, and with nothing in place, sends no message: it also
+        succeeds while the node restarts.
 
         Args:
-            obj: what comes back as the same kind, or as the kind of Arrow's that it stands for:
+            obj: the value; ``get`` returns the same kind, or the Arrow kind that it stands for:
 
                 =============================================  ==================================
                 put                                            get
@@ -273,50 +459,69 @@ class Client:
                 ``__arrow_c_array__``                          Array; with columns RecordBatch
                 =============================================  ==================================
 
-                All else is refused, with what to put instead: buffers of other items
-                (``array.array``, typed memoryviews, ctypes arrays), masked arrays and other
-                subclasses of numpy's, Arrow scalars, schemas and sparse tensors, torch tensors.
-            name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its
-                seal is no event.
-            metadata: labels that are listed with it; 4096 bytes in all.
-            wait: seconds that the node may take to find room when the region, or a quota of
-                objects, is full.  Those who wait are served in the order in which they came.
-            node: name of the node in whose memory it is to lie; None: this client's.
+                Other values are rejected, and the message suggests a conversion: buffers of other
+                items (``array.array``, typed memoryviews, ctypes arrays), masked arrays and other
+                numpy subclasses, Arrow scalars, schemas and sparse tensors, torch tensors.
+            name: up to 255 bytes of UTF-8; None: the object is known by its id only, and its seal
+                is no event.
+            metadata: labels that ``list`` shows; 4096 bytes in all.
+            wait: seconds to wait for room if the region, or a quota of objects, is full.  Requests
+                are served in order of arrival.
+            node: name of the node in whose memory the object lies; None: this client's.
+
+        Returns:
+            A reference to the object.
 
         Raises:
             AlreadyExists: the name is taken.
             OutOfMemory, TooManyObjects: the region is full, after ``wait`` seconds.
-            TooLarge: it would not fit an empty region; at once.
+            TooLarge: the object would not fit an empty region; raised at once.
             QuotaExceeded: the client (``farrow node --client-bytes``, ``--client-objects``) or its
-                namespace may have no more: bytes at once, objects after ``wait`` seconds.
+                namespace is at its limit: bytes at once, objects after ``wait`` seconds.
             PermissionDenied: this user may not write in the namespace.
-            NotGranted: this client's node may not write in it in the memory of that one.
-            InvalidArgument: the name is too long or has a zero in it.
-            UnsupportedType: of the object.
+            NotGranted: the other node does not let clients of this node write in the namespace.
+            InvalidArgument: the name is too long or contains a NUL.
+            UnsupportedType: this kind of value cannot be put.
             Disconnected: the node is gone.
-            NodeLost: the node that it is to lie at, or to be named by, cannot be reached; or a
-                lost node may have the name.
-            NodeUnreachable: the node that it is to lie at lives, and its memory cannot be mapped.
-            CutOff: the node does not reach most of the cluster, and the object has a name.
+            NodeLost: the node of the object or of its name cannot be reached; or a lost node may
+                have the name.
+            NodeUnreachable: the node is alive, but its memory cannot be mapped.
+            CutOff: the object has a name, and the node does not reach the majority of the cluster.
+
+        Examples:
+            >>> table = pa.table({"price": [1.5, 2.5]})
+            >>> reference = client.put(table, "put/trades", metadata={"day": "monday"})
+            >>> client.get(reference).equals(table)
+            True
+            >>> client.get(client.put(np.arange(6).reshape(2, 3))).shape
+            (2, 3)
         """
     def get(self, target: Target, *, timeout: float = 0.0) -> Any:
-        """The value, zero-copy and read-only.
+        """The value of an object, zero-copy and read-only.
 
         Args:
-            target: what ``put`` returned, a name, or an id of 16 bytes.
-            timeout: seconds to wait for it to be sealed.
+            target: a reference, a name, or an id of 16 bytes.
+            timeout: seconds to wait for the object to be sealed.
 
         Returns:
             The kind that was put: a pyarrow Table, RecordBatch, Array or ChunkedArray, a numpy
             array, or a ``pyarrow.Buffer`` for bytes.
 
         Raises:
-            NotFound: it is not there, and timeout is 0.
-            Timeout: it was not sealed in time.
-            InvalidDescriptor: its description does not hold together.
-            NodeLost: it lies, or may lie, on a node that cannot be reached.
-            NodeUnreachable: it lies on a living node whose memory cannot be mapped by this
-                client's node.
+            NotFound: there is no such object, and timeout is 0.
+            Timeout: the object was not sealed in time.
+            InvalidDescriptor: the description of the object is damaged.
+            NodeLost: the object lies, or may lie, on a node that cannot be reached.
+            NodeUnreachable: the object lies on a living node whose memory this client's node cannot
+                map.
+            NotRestored: the object is spilled, and its file is missing or damaged.
+
+        Examples:
+            >>> reference = client.put(pa.array([1, 2, 3]), "get/numbers")
+            >>> client.get("get/numbers").to_pylist()
+            [1, 2, 3]
+            >>> client.get(reference.id).to_pylist()
+            [1, 2, 3]
         """
     def put_many(
         self,
@@ -325,9 +530,43 @@ class Client:
         *,
         node: str | None = None,
     ) -> builtins.list[ObjectRef]:
-        """Like ``put`` for each, in one message at most: all are sealed, or none."""
+        """Like ``put`` for each value, in at most one message: all are sealed, or none.
+
+        Args:
+            objs: the values.
+            names: a name, or None, for each value; None: no names.
+            node: name of the node in whose memory the objects lie; None: this client's.
+
+        Returns:
+            A reference for each value.
+
+        Raises:
+            InvalidArgument: there is not one name for each value.
+            AlreadyExists, OutOfMemory, ...: as ``put``.
+
+        Examples:
+            >>> references = client.put_many([b"one", b"two"], ["put_many/1", "put_many/2"])
+            >>> client.get(references[1]).to_pybytes()
+            b'two'
+        """
     def get_many(self, targets: Iterable[Target], *, timeout: float = 0.0) -> builtins.list[Any]:
-        """Like ``get`` for each; timeout, in seconds, is for all of them together."""
+        """Like ``get`` for each target.
+
+        Args:
+            targets: references, names or ids.
+            timeout: seconds for all of them together.
+
+        Returns:
+            The value of each target.
+
+        Raises:
+            NotFound, Timeout, ...: as ``get``, if one of the values cannot be returned.
+
+        Examples:
+            >>> references = client.put_many([b"one", b"two"])
+            >>> [value.to_pybytes() for value in client.get_many(references)]
+            [b'one', b'two']
+        """
     def create(
         self,
         nbytes: int,
@@ -337,9 +576,28 @@ class Client:
         wait: float = 0.0,
         node: str | None = None,
     ) -> Writer:
-        """Space for an object of ``nbytes`` bytes, to be written in place and sealed.
+        """Allocate an object of bytes, to be written in place and sealed.
 
-        The name is reserved at once.  Takes the arguments of ``put``, and raises what it raises.
+        The name is reserved at once.
+
+        Args:
+            nbytes: size in bytes.
+            name: as in ``put``.
+            metadata: as in ``put``.
+            wait: as in ``put``, in seconds.
+            node: as in ``put``.
+
+        Returns:
+            A writer of the object.
+
+        Raises:
+            AlreadyExists, OutOfMemory, ...: as ``put``.
+
+        Examples:
+            >>> with client.create(4, "create") as writer:
+            ...     writer.buffer[:] = b"done"
+            >>> client.get("create").to_pybytes()
+            b'done'
         """
     def create_many(
         self,
@@ -348,113 +606,233 @@ class Client:
         *,
         node: str | None = None,
     ) -> builtins.list[Writer]:
-        """Like ``create`` for each size in bytes: all names are reserved, or none."""
-    def metadata(self, target: Target) -> dict[str, str]:
-        """The labels it was put with.
+        """Like ``create`` for each size: all names are reserved, or none.
+
+        Args:
+            sizes: size of each object in bytes.
+            names: a name, or None, for each object; None: no names.
+            node: name of the node in whose memory the objects lie; None: this client's.
+
+        Returns:
+            A writer for each size.
 
         Raises:
-            NotFound: it is not there.
+            InvalidArgument: there is not one name for each size.
+            AlreadyExists, OutOfMemory, ...: as ``put``.
+
+        Examples:
+            >>> writers = client.create_many([1, 2])
+            >>> [writer.nbytes for writer in writers]
+            [1, 2]
+            >>> for writer in writers:
+            ...     writer.abort()
+        """
+    def metadata(self, target: Target) -> dict[str, str]:
+        """The labels of an object.
+
+        Args:
+            target: a reference, a name, or an id of 16 bytes.
+
+        Returns:
+            The labels as given to ``put``; empty if there are none.
+
+        Raises:
+            NotFound: there is no such object.
+
+        Examples:
+            >>> client.metadata(client.put(b"hello", metadata={"unit": "metre"}))
+            {'unit': 'metre'}
         """
     def contains(self, target: Target) -> bool:
-        """Whether it is sealed now, on any node.
+        """Whether an object is sealed now, on any node.
+
+        Args:
+            target: a reference, a name, or an id of 16 bytes.
+
+        Returns:
+            True if it is.
 
         Raises:
-            NodeLost: it may lie on a node that is lost.
-            NodeUnreachable: it lies on a living node whose memory cannot be mapped by this
-                client's node.
+            NodeLost: the object may lie on a lost node.
+            NodeUnreachable: the object lies on a living node whose memory this client's node cannot
+                map.
+
+        Examples:
+            >>> client.contains("contains"), client.contains(client.put(b"hello"))
+            (False, True)
         """
     def delete(self, target: Target | Sequence[Target]) -> None:
-        """Forget one object, or several.  Its space is free when the last reader let go of it.
+        """Delete one object, or several.  The memory is free when the last reader releases the
+        object.
+
+        Args:
+            target: a reference, a name or an id; or a sequence of them.
 
         Raises:
-            NotFound: one is not there; the others are deleted.
+            NotFound: one does not exist; the others are deleted.
             PermissionDenied: one is in another namespace; the others are deleted.
+
+        Examples:
+            >>> reference = client.put(b"hello")
+            >>> client.delete(reference)
+            >>> client.contains(reference)
+            False
         """
     def delete_many(self, targets: Iterable[Target]) -> None:
-        """Like ``delete`` for each, in one message to the node."""
-    def pin(self, target: Target | Sequence[Target]) -> None:
-        """Never evict one object, or several, until ``unpin`` or ``delete``.
+        """Like ``delete`` for each target, in one message to the node.
 
-        A pin belongs to the object, not to who made it: it survives this client and the node's
-        daemon, and pinning twice is pinning once.
+        Args:
+            targets: references, names or ids.
 
         Raises:
-            NotFound: one is not there; the others are pinned.
+            NotFound: one does not exist; the others are deleted.
+            PermissionDenied: one is in another namespace; the others are deleted.
+
+        Examples:
+            >>> client.delete_many(client.put_many([b"one", b"two"]))
+        """
+    def pin(self, target: Target | Sequence[Target]) -> None:
+        """Protect one object, or several, from eviction until ``unpin`` or ``delete``.
+
+        A pin belongs to the object: it survives this client and the node's daemon.  Pinning twice
+        is the same as pinning once.
+
+        Args:
+            target: a reference, a name or an id; or a sequence of them.
+
+        Raises:
+            NotFound: one does not exist; the others are pinned.
+
+        Examples:
+            >>> client.pin(client.put(b"hello", "pin"))
+            >>> client.list("pin")["pinned"].to_pylist()
+            [True]
         """
     def unpin(self, target: Target | Sequence[Target]) -> None:
-        """Let one object, or several, be evicted again."""
+        """Allow eviction of one object, or several, again.
+
+        Args:
+            target: a reference, a name or an id; or a sequence of them.
+
+        Raises:
+            NotFound: one does not exist; the others are unpinned.
+
+        Examples:
+            >>> reference = client.put(b"hello")
+            >>> client.pin(reference)
+            >>> client.unpin(reference)
+        """
     def evict(self, nbytes: int, *, node: str | None = None) -> dict[str, int]:
         """Evict objects, least recently used first, until ``nbytes`` more are free.
 
-        A node that spills writes them to files instead, and a get brings them back.
+        Only objects of this client's namespace are evicted, and none that is held, pinned, or still
+        being written.  A node that spills writes them to files instead, and a get restores them.
 
-        Only such of this client's namespace, and never one that is held by anybody, pinned, or
-        still being written.  In the memory of ``node``; None: of this client's node.
+        Args:
+            nbytes: bytes to free.
+            node: in the memory of this node; None: of this client's node.
 
         Returns:
-            objects: how many went; bytes: what became free with them, less than ``nbytes`` only
-            when nothing more may go.  And what stays, in bytes: held, pinned (held or not),
-            granted (being written), retiring (deleted and still held).
+            objects: how many were evicted; bytes: how much memory that freed, less than ``nbytes``
+            only if nothing more can be evicted.  And the remaining bytes by reason: held, pinned
+            (held or not), granted (being written), retiring (deleted and still held).
+
+        Raises:
+            NodeLost: the node cannot be reached.
+            NotGranted: the other node does not let clients of this node evict.
+
+        Examples:
+            >>> client.evict(0)["objects"]
+            0
         """
     def wait(
         self, targets: Iterable[Target], *, num: int | None = None, timeout: float = 10.0
     ) -> builtins.list[bool]:
-        """Wait until ``num`` of them are sealed, or ``timeout`` seconds.
+        """Wait until some of several objects are sealed.
 
         Args:
-            targets: names, references or ids.
+            targets: references, names or ids.
             num: how many are enough; None: all.
             timeout: seconds.
 
         Returns:
-            For each target whether it is sealed; less than ``num`` only when the time ran out.
+            For each target whether it is sealed; fewer than ``num`` only after the timeout.
 
         Raises:
-            NodeUnreachable: one lies, or is sealed meanwhile, on a living node whose memory cannot
-                be mapped by this client's node.
+            InvalidArgument: num is more than the number of targets.
+            NodeUnreachable: one lies on a living node whose memory this client's node cannot map.
+
+        Examples:
+            >>> client.wait([client.put(b"hello"), "not there"], num=1, timeout=5.0)
+            [True, False]
         """
     def barrier(self, name: str, parties: int, *, timeout: float = 60.0) -> None:
-        """Wait until ``parties`` clients, on whatever nodes, have come to the barrier ``name``.
+        """Wait until ``parties`` clients, on any nodes, have reached the barrier ``name``.
 
-        Then it is as new.  Nobody polls: who comes last wakes the others.
+        The barrier is then ready for the next round.  The last client wakes the others; there is no
+        polling.
 
         Args:
-            name: 1 to 255 bytes, one in the cluster for each namespace.
-            parties: how many come, 1 to 4096; all must say the same.
+            name: 1 to 255 bytes; unique in the cluster for each namespace.
+            parties: number of clients, 1 to 4096; all give the same.
             timeout: seconds.
 
         Raises:
-            BarrierBroken: a party ended, one of those that passed the last time included, or its
-                time is over; all that wait are told who it was.
+            BarrierBroken: a party ended, or its timeout expired; the exception names it in all
+                waiters.
             NodeLost: the node that keeps the barrier is lost.
-            CutOff: the other nodes went on without this client's while it waited.
+            CutOff: the cluster excluded this client's node during the wait.
+
+        Examples:
+            >>> client.barrier("start", 1, timeout=5.0)
         """
     def set_flags(self, name: str, bits: int, *, clear: int = 0) -> int:
-        """Set flags, 64 of each name, after those of ``clear`` were cleared.
+        """Clear the flags of ``clear``, then set those of ``bits``.  Each name has 64 flags.
 
-        They are kept in the private memory of one node, and all clear at first.  When nodes join,
-        come back, or leave in good order, another node may keep the flags, and answers once it
-        has them; until then the call waits, for five seconds at most.  If a node is killed or
-        excluded, the flags that it kept are lost.
+        One node keeps the flags in its private memory; all are clear at first.  When nodes join,
+        come back, or leave in order, another node may take over the flags; the call then waits for
+        five seconds at most.  If a node is killed or excluded, the flags that it kept are lost.
+
+        Args:
+            name: 1 to 255 bytes; unique in the cluster for each namespace.
+            bits: flags to set, as a mask of 64 bits.
+            clear: flags to clear first, as a mask of 64 bits.
 
         Returns:
             All flags of that name.
 
         Raises:
-            NodeLost: the node that keeps them is lost, or has not received them in time.
-            CutOff: this node keeps them, and has no lease or has not received them in time.
+            NodeLost: the node that keeps the flags is lost, or did not receive them in time.
+            CutOff: this node keeps the flags, and has no lease or did not receive them in time.
+
+        Examples:
+            >>> client.set_flags("set_flags", 0b101)
+            5
+            >>> client.set_flags("set_flags", 0b010, clear=0b001)
+            6
         """
     def wait_flags(self, name: str, bits: int, *, timeout: float = 60.0) -> int:
-        """Wait until all flags of ``bits`` are set.  Nobody polls.
+        """Wait until all flags of ``bits`` are set.  There is no polling.
+
+        Args:
+            name: 1 to 255 bytes; unique in the cluster for each namespace.
+            bits: flags to wait for, as a mask of 64 bits.
+            timeout: seconds.
 
         Returns:
             All flags of that name.
 
         Raises:
-            Timeout: they were not within ``timeout`` seconds.
-            NodeLost: the node that keeps them is lost, or has not received them in time.
-            CutOff: the other nodes went on without this client's while it waited, or this node
-                keeps the flags and has no lease or has not received them in time.
+            Timeout: the flags were not set in time.
+            NodeLost: the node that keeps the flags is lost, or did not receive them in time.
+            CutOff: the cluster excluded this client's node during the wait; or this node keeps the
+                flags, and has no lease or did not receive them in time.
+
+        Examples:
+            >>> client.set_flags("wait_flags", 0b11)
+            3
+            >>> client.wait_flags("wait_flags", 0b01, timeout=5.0)
+            3
         """
     def list(
         self,
@@ -464,27 +842,33 @@ class Client:
         node: str | None = None,
         all_nodes: bool = False,
     ) -> pa.Table:
-        """The sealed objects whose name begins with ``prefix``; with "" also those without name.
+        """The sealed objects whose name begins with ``prefix``; with "" also those without a name.
 
-        Only those of this client's namespace, and in the memory of one node, or of all.
+        Lists objects of this client's namespace only, in the memory of one node or of all.
 
         Args:
             prefix: first characters of the name.
             where: only objects whose metadata has all these pairs.
             node: name of the node; None: this client's.
-            all_nodes: those of all nodes that are not lost; ``nodes`` says which are.
+            all_nodes: objects of all nodes that are not lost; ``nodes`` shows which are.
 
         Returns:
-            Columns name (string), id (fixed_size_binary[16]), kind (string), bytes (uint64: of the
-            value), sealed_at (timestamp[ns, UTC]), creator_pid (uint32), metadata (map of
-            string to string), pinned (bool), last_use (timestamp[ns, UTC]: the last get or the
-            seal, by a clock of some milliseconds) and spilled (bool: in a file, until the next
-            get; its metadata is not listed then).  With ``all_nodes`` also node (string; null
-            where there is no cluster).
+            A table with one row an object.  Columns: name (string), id (fixed_size_binary[16]),
+            kind (string), bytes (uint64: of the value), sealed_at (timestamp[ns, UTC]), creator_pid
+            (uint32), metadata (map of string to string), pinned (bool), last_use (timestamp[ns,
+            UTC]: the last get or the seal, by a clock with a resolution of some milliseconds) and
+            spilled (bool: in a file until the next get; its metadata is not listed then).  With
+            ``all_nodes`` also node (string; null without a cluster).
 
         Raises:
-            NodeUnreachable: with ``all_nodes``, a living node whose objects cannot be listed from
+            NodeLost: the node given cannot be reached.
+            NodeUnreachable: with ``all_nodes``, the objects of a living node cannot be listed from
                 here; those of each other node can, with ``node``.
+
+        Examples:
+            >>> _ = client.put_many([b"one", b"three"], ["list/1", "list/3"])
+            >>> client.list("list/").select(["name", "bytes"]).to_pydict()
+            {'name': ['list/1', 'list/3'], 'bytes': [3, 5]}
         """
     def subscribe(
         self,
@@ -496,42 +880,72 @@ class Client:
         timeout: float | None = None,
         node: str | None = None,
     ) -> Subscription:
-        """What happens to objects, as an iterator and an asyncio stream; see ``farrow.events``.
+        """The changes of objects, as an iterator and an asyncio stream; see ``farrow.events``.
 
         Args:
-            prefix: only objects whose name begins with it; "": all, those without name too.
-            kinds: only these; None: all.  Gaps are always told.
-            start: with what happens from now on, or with the oldest that the node remembers.
-            timeout: the iteration ends when nothing happens for so many seconds; None: it goes on
-                until it is closed.
-            node: objects in the memory of this node; None: of this client's.  When the node is
-                lost the stream ends with ``NodeLost``, after the events that it published.
+            prefix: only objects whose name begins with it; "": all, also those without a name.
+            kinds: only these kinds of event; None: all.  Gaps are always reported.
+            start: ``"now"``, or ``"oldest"``: with the oldest event that the node remembers.
+            timeout: the iteration ends after this many seconds without an event; None: at
+                ``close``.
+            node: objects in the memory of this node; None: of this client's.  If the node is lost,
+                the stream ends with ``NodeLost``, after the events that it published.
+
+        Returns:
+            A subscription.
 
         Raises:
-            InvalidArgument: no name has such a prefix, or there is no such kind or node.
+            InvalidArgument: the prefix, a kind or the node is invalid.
             NodeLost: the node is lost.
             NotGranted: clients of this client's node may not read there.
+
+        Examples:
+            >>> with client.subscribe("subscribe/", kinds=["sealed"]) as events:
+            ...     _ = client.put(b"hello", "subscribe/1")
+            ...     events.next(timeout=5.0).name
+            'subscribe/1'
         """
     def huge_table(self, name: str, schema: Schema | None = None) -> HugeTable:
-        """One table whose rows lie in the memory of many nodes; see ``farrow.huge``.
+        """Open a table whose rows lie in the memory of many nodes; see ``farrow.huge``.
 
-        It is made where there is none and a schema is given, else opened.
+        With a schema, the table is created if it does not exist.
 
         Args:
-            name: up to 200 bytes of UTF-8, with the name of the namespace.
+            name: up to 200 bytes of UTF-8, including the name of the namespace.
             schema: a ``pyarrow.Schema``, or anything with ``__arrow_c_schema__``; None: the table
-                must be there.
+                must exist.
+
+        Returns:
+            The table.
 
         Raises:
-            NotFound: it is not there, and no schema was given.
-            InvalidArgument: it has another schema (the first difference is named), or an object
-                of this name is no huge table.
-            FarrowError: a node is lost that the table may be on, which is named.
+            NotFound: the table does not exist, and no schema was given.
+            InvalidArgument: the table has another schema (the message names the first difference),
+                or an object of this name is not a huge table.
+            FarrowError: a node that may have the table is lost; the message names the node.
+
+        Examples:
+            >>> trades = client.huge_table("huge_table", pa.schema({"price": pa.float64()}))
+            >>> trades.rows
+            0
         """
     def stats(self, *, node: str | None = None) -> dict[str, Any]:
-        """Counters of the node, or of another one, and of this client there; sizes in bytes.
+        """Counters of a node, and of this client on it; sizes in bytes.
 
-        At least capacity, used, free, objects, holds and clients, and the fabric's counters.
+        Args:
+            node: name of the node; None: this client's.
+
+        Returns:
+            At least capacity, used, free, objects, holds and clients, and the counters of the
+            fabric.
+
+        Raises:
+            NodeLost: the node cannot be reached.
+
+        Examples:
+            >>> stats = client.stats()
+            >>> 0 <= stats["used"] <= stats["capacity"]
+            True
         """
     def memory_pool(
         self,
@@ -540,31 +954,57 @@ class Client:
         node: str | None = None,
         expect: int | Sequence[int] | None = None,
     ) -> pa.MemoryPool:
-        """A pool whose memory lies in the region: what is built with it, ``put`` does not copy.
+        """An Arrow memory pool in the region: ``put`` does not copy what is built with it.
 
-        With ``node`` in the region of that node: what is built with it, ``put`` with the same
-        ``node`` does not copy.
+        The pool takes free memory.  No object is evicted or spilled for it, because the pool does
+        not know whether an object will result.  When the region is full, buffers lie in ordinary
+        memory, because parts of Arrow (its CSV reader) abort the process if a pool fails; a later
+        ``put`` copies them, and makes room for all of them or raises.
 
-        The pool takes memory that is free.  No object is evicted or spilled for it, since nobody
-        knows yet whether anything comes of what it builds.  When the region is full, buffers lie
-        in ordinary memory, since parts of Arrow (its CSV reader) abort the process when a pool
-        fails; a later ``put`` copies them, and makes room for all of them or raises.  With
-        ``strict`` an allocation raises ``pyarrow.ArrowMemoryError`` instead.
+        Args:
+            strict: an allocation that does not fit raises ``pyarrow.ArrowMemoryError`` instead.
+            node: in the region of this node; then ``put`` with the same ``node`` does not copy.
+            expect: bytes of buffers in all, or the size of each buffer.  The result is a pool of
+                its own with room for them from the start.  Unused objects are evicted for it, or
+                none if that would not suffice.  Remaining memory is released when the pool is
+                collected.
 
-        With ``expect`` it is a pool of its own, which has room for so many bytes of buffers, or for
-        buffers of these sizes, from the start: objects that nobody uses make room for it, and none
-        of them goes if that would not be enough.  What is left of it goes back when the pool is
-        collected.
+        Returns:
+            A pool for pyarrow's ``memory_pool=`` arguments.
 
         Raises:
             OutOfMemory: there is no room for ``expect`` bytes.
-        """
-    def _overview(self, cells: int) -> dict[str, Any]: ...
-    def _offset(self, address: int, size: int) -> int | None: ...
-    def locate(self, obj: Any) -> builtins.list[BufferLocation]:
-        """Where each buffer of a pyarrow value, numpy array or bytes-like lies.
+            NodeLost: the node cannot be reached.
 
-        The region is that of this client's node: ask ``client.at(node)`` for what lies elsewhere.
+        Examples:
+            >>> numbers = pa.array(range(10_000), memory_pool=client.memory_pool())
+            >>> all(buffer["in_region"] for buffer in client.locate(numbers))
+            True
+        """
+    def _overview(self, cells: int) -> dict[str, Any]:
+        """What ``farrow top`` shows of the node, with a map of its memory in ``cells`` parts."""
+    def _offset(self, address: int, size: int) -> int | None:
+        """Offset in the region of ``size`` bytes at an address of this process; None outside of
+        it."""
+    def locate(self, obj: Any) -> builtins.list[BufferLocation]:
+        """The location of each buffer of a value.
+
+        The region is that of this client's node: use ``client.at(node)`` for another node.
+
+        Args:
+            obj: a pyarrow value, a numpy array, or bytes.
+
+        Returns:
+            For each buffer a dict: column, chunk, buffer (its index), address in this process,
+            offset in the region or None, bytes, and in_region.
+
+        Raises:
+            UnsupportedType: the value has no buffers.
+
+        Examples:
+            >>> value = client.get(client.put(pa.array([1, 2, 3])))
+            >>> [(part["bytes"], part["in_region"]) for part in client.locate(value)]
+            [(24, True)]
         """
 
 def connect(
@@ -783,7 +1223,8 @@ class GraphEngine:
 class GraphFrozen:
     """A full span of a graph's edges, copied out of it."""
 
-    def about(self) -> dict[str, int]: ...
+    def about(self) -> dict[str, int]:
+        """The span: times, sequence numbers and counts, as ``GraphSegment`` takes them."""
     def plan(self) -> GraphPlan:
         """Measure its lists; once."""
 
@@ -791,7 +1232,8 @@ class GraphFrozen:
 class GraphPlan:
     """A span of a graph's edges that will be a segment (``docs/formats/segment.md``)."""
 
-    def about(self) -> dict[str, int]: ...
+    def about(self) -> dict[str, int]:
+        """The span: times, sequence numbers and counts, as ``GraphSegment`` takes them."""
     def sizes(
         self,
     ) -> tuple[int, builtins.list[int], builtins.list[int], int, int, builtins.list[int]]:
@@ -821,31 +1263,71 @@ class GraphSegment:
         ids: pa.Buffer,
         values: Sequence[pa.Buffer],
     ) -> GraphSegment: ...
-    def about(self) -> dict[str, int]: ...
+    def about(self) -> dict[str, int]:
+        """The span: times, sequence numbers and counts, as the constructor takes them."""
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Bytes of all its buffers."""
 
 @final
 class HugeTable:
     """A table whose chunks lie in the memory of many nodes; made by ``Client.huge_table``.
 
-    See ``farrow.huge``.  Safe to use from many threads.  What a client appends lies in the memory
-    of its own node, if it says nothing else.  Every method but ``drop`` raises NotFound when the
-    table was dropped, and an error that names the node when one that has rows of it is lost.
+    See ``farrow.huge``.  Safe to use from many threads.  Appended rows lie in the memory of the
+    client's own node unless ``append`` names another.  Every method but ``drop`` raises NotFound if
+    the table was dropped, and an error that names the node if a node with rows of the table is
+    lost.
+
+    Examples:
+        >>> trades = client.huge_table("HugeTable", pa.schema({"price": pa.float64()}))
+        >>> trades.append(pa.table({"price": [1.5, 2.5]})).rows
+        2
+        >>> trades.table()["price"].to_pylist()
+        [1.5, 2.5]
     """
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the table.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.name", pa.schema({"price": pa.float64()}))
+            >>> trades.name
+            'HugeTable.name'
+        """
     @property
     def schema(self) -> pa.Schema:
-        """The schema that it was made with."""
+        """The schema with which the table was created.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.schema", pa.schema({"price": pa.float64()}))
+            >>> trades.schema.names
+            ['price']
+        """
     @property
     def rows(self) -> int:
-        """The row behind the last one that is there."""
+        """The number of rows: one more than the position of the last row, gaps included.
+
+        Raises:
+            NotFound: the table was dropped.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.rows", pa.schema({"price": pa.float64()}))
+            >>> trades.rows
+            0
+        """
     @property
     def version(self) -> int:
-        """How often something was appended; what a version has never changes."""
+        """The number of appends.  The rows of a version never change.
+
+        Raises:
+            NotFound: the table was dropped.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.version", pa.schema({"price": pa.float64()}))
+            >>> trades.append(pa.table({"price": [1.5]})).version, trades.version
+            (1, 1)
+        """
     def append(
         self,
         data: Any,
@@ -854,55 +1336,102 @@ class HugeTable:
         node: str | None = None,
         timeout: float = 10.0,
     ) -> Partition:
-        """Add rows, in one piece.
+        """Add rows as one chunk.
 
         Args:
             data: a pyarrow RecordBatch or Table, or anything that ``Client.put`` takes as such.
                 Buffers in the memory pool of that node stay in place, others are copied once.
-            position: the row at which they begin; None: behind the last one.
-            node: in whose memory they are to lie; None: that of the client.
-            timeout: seconds that the node may take to find room, and that others who append at the
-                same moment may keep it waiting.
+            position: the first row; None: behind the last row.
+            node: in whose memory the rows lie; None: that of the client.
+            timeout: seconds to wait for room, and to compete with concurrent appends.
 
         Returns:
-            Where they are now.
+            The partition with the rows.
 
         Raises:
-            RowsTaken: some of these rows are there already.
-            InvalidArgument: no rows, another schema (the first difference is named), more rows
-                than Arrow counts (2^63 - 1), or no such node.
-            Timeout: others were faster, again and again.
+            RowsTaken: some of these rows exist already.
+            InvalidArgument: there are no rows, the schema differs (the message names the first
+                difference), there would be more than 2^63 - 1 rows, or there is no such node.
+            Timeout: concurrent appends took each attempt's version.
             OutOfMemory, QuotaExceeded, ...: as ``Client.put``.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.append", pa.schema({"price": pa.float64()}))
+            >>> trades.append(pa.table({"price": [1.5, 2.5]})).position
+            0
+            >>> trades.append(pa.table({"price": [3.5]}), position=2).version
+            2
         """
     def table(self, version: int | None = None) -> pa.Table:
-        """All rows in their order, zero-copy and read-only; each chunk lies where it was put.
+        """All rows in order, zero-copy and read-only.
 
         Args:
-            version: how the table was then; None: as it is now.
+            version: the rows as of this version; None: the newest.
+
+        Returns:
+            A table whose chunks lie where they were appended.
 
         Raises:
-            RowsMissing: not all rows before the last one are there; the first gap is named.
+            RowsMissing: there is a gap before the last row; the exception has the first gap.
             InvalidArgument: there is no such version yet.
-            InvalidDescriptor: a chunk is not what it says.
+            InvalidDescriptor: a chunk is damaged.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.table", pa.schema({"price": pa.float64()}))
+            >>> for price in 1.5, 2.5:
+            ...     _ = trades.append(pa.table({"price": [price]}))
+            >>> trades.table()["price"].to_pylist(), trades.table(1)["price"].to_pylist()
+            ([1.5, 2.5], [1.5])
         """
     def partitions(self, version: int | None = None) -> builtins.list[Partition]:
-        """Which rows lie where, by row, so that work can go to the data."""
+        """Which rows lie on which node, so that work can run where the data is.
+
+        Args:
+            version: the rows as of this version; None: the newest.
+
+        Returns:
+            A ``farrow.huge.Partition`` for each chunk, by position.
+
+        Raises:
+            InvalidArgument: there is no such version yet.
+
+        Examples:
+            >>> trades = client.huge_table("partitions", pa.schema({"price": pa.float64()}))
+            >>> _ = trades.append(pa.table({"price": [1.5, 2.5]}))
+            >>> [(part.position, part.rows, part.node) for part in trades.partitions()]
+            [(0, 2, 'a')]
+        """
     def wait(
         self, *, rows: int | None = None, version: int | None = None, timeout: float = 10.0
     ) -> int:
-        """Wait until the first ``rows`` rows are there, or a version; for ``timeout`` seconds.
+        """Wait for rows, or for a version.
+
+        Args:
+            rows: wait until the first so many rows exist, without a gap.
+            version: wait for this version.
+            timeout: seconds.
 
         Returns:
-            The version that the table has then.
+            The version of the table at that time.
 
         Raises:
-            Timeout: with what is there.
+            Timeout: the message has what exists.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.wait", pa.schema({"price": pa.float64()}))
+            >>> _ = trades.append(pa.table({"price": [1.5, 2.5]}))
+            >>> trades.wait(rows=2, timeout=5.0)
+            1
         """
     def drop(self) -> None:
-        """Delete the table on all nodes.  Tables that were made of it stay readable.
+        """Delete the table on all nodes.  Values that were read before stay readable.
 
         Raises:
-            NotFound: it was dropped before.
+            NotFound: the table was dropped before.
+
+        Examples:
+            >>> trades = client.huge_table("HugeTable.drop", pa.schema({"price": pa.float64()}))
+            >>> trades.drop()
         """
 
 @final
@@ -975,7 +1504,8 @@ class LabArena:
             BufferError: it is not writable, or empty.
         """
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """The size of the memory in bytes."""
     @property
     def huge_bytes(self) -> int | None:
         """Bytes of it that lie in huge pages now; None if the kernel does not say."""

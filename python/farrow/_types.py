@@ -28,17 +28,34 @@ class BufferLocation(TypedDict):
 
 
 class NodeInfo(NamedTuple):
-    """One node of a cluster, as the node that was asked sees it; from ``Client.nodes``."""
+    """One node of a cluster, as the node that was asked sees it; from ``Client.nodes``.
+
+    Attributes:
+        name: name of the node; "" if it is not joined.
+        number: its number in the cluster.
+        address: where other nodes reach it.
+        incarnation: number of its life as a member; it grows each time the node rejoins.
+        reach: "live"; "suspect" (not heard of for a lease); "lost" (excluded by the others);
+            "left" (in order); "not joined" (an address to join that is no member).
+        is_own: whether it is the node that was asked.
+        fabric: how its memory is reached, "shm" or "device"; "" if it is not.
+        coherence: "coherent" or "node-local"; "" if its memory is not reached.
+        capacity: bytes of memory for objects.
+        why_not: why its memory is not reached, or why it is not joined; "" otherwise.
+
+    Examples:
+        >>> [own] = [node for node in client.nodes() if node.is_own]
+        >>> own.name, own.reach, own.fabric
+        ('a', 'live', 'shm')
+    """
 
     name: str
-    number: int  # in the cluster
-    address: str  # where other nodes reach it
-    incarnation: int  # which life of it
-    # Heard of within a lease; not heard of, and being settled; the others go on without it; it left
-    # in order; it is to be joined and is no member, and has no name here.
+    number: int
+    address: str
+    incarnation: int
     reach: Literal["live", "suspect", "lost", "left", "not joined"]
-    is_own: bool  # the one that was asked
-    fabric: str  # how its memory is reached, "shm" or "device"; "": not at all
-    coherence: str  # "coherent" or "node-local"; "" where the memory is not reached
-    capacity: int  # bytes of memory for objects
-    why_not: str  # why its memory is not reached, or it is not joined; "" where it is
+    is_own: bool
+    fabric: str
+    coherence: str
+    capacity: int
+    why_not: str

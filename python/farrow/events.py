@@ -102,6 +102,12 @@ class Subscription:
 
     An iterator, an asynchronous iterator, and a context manager that closes it.  One thread or
     task at a time may wait for an event; any may close it.
+
+    Examples:
+        >>> with client.subscribe("Subscription/", timeout=0.0) as events:
+        ...     _ = client.put(b"hello", "Subscription/1")
+        ...     [type(event).__name__ for event in events]
+        ['Sealed']
     """
 
     # Waits of asyncio are cut to this, so that a close from another thread is seen.
@@ -118,12 +124,21 @@ class Subscription:
         """The next event.
 
         Args:
-            timeout: seconds to wait for it; None: without end.
+            timeout: seconds to wait for it; None: no limit.
+
+        Returns:
+            The event, one of the classes of this module.
 
         Raises:
-            Timeout: there was none.
+            Timeout: there was no event in time.
             InvalidArgument: the subscription was closed.
             Disconnected: the node is gone, and no other took its place.
+
+        Examples:
+            >>> with client.subscribe("next/") as events:
+            ...     _ = client.put(b"hello", "next/1")
+            ...     events.next(timeout=5.0).nbytes
+            5
         """
         event = self._next(timeout)
         if event is not None:
@@ -172,7 +187,16 @@ class Subscription:
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """End the stream; who waits for an event comes to the end of the iteration."""
+        """End the stream.  Iterations that wait for an event end.
+
+        A second call has no effect.
+
+        Examples:
+            >>> events = client.subscribe()
+            >>> events.close()
+            >>> list(events)
+            []
+        """
         self._is_closed = True
         self._stream.close()
 

@@ -34,14 +34,23 @@ __all__ = ["Partition"]
 
 
 class Partition(NamedTuple):
-    """Rows of a huge table that lie together in the memory of one node."""
+    """Rows of a huge table that lie together in the memory of one node.
 
-    position: int  # the first row
+    Attributes:
+        position: the first row.
+        rows: number of rows.
+        node: name of the node; "" without a cluster.
+        nbytes: bytes of the buffers.
+        id: id of the object that holds the rows, as ``client.get`` takes it.
+        version: the version of the table that added the rows.
+    """
+
+    position: int
     rows: int
-    node: str  # "" where there is no cluster
-    nbytes: int  # of their buffers
-    id: bytes  # of the object that they are, as ``client.get`` takes it
-    version: int  # of the table, in which they came
+    node: str
+    nbytes: int
+    id: bytes
+    version: int
 
 
 class Schema(Protocol):

@@ -30,7 +30,7 @@ fn raise(error: CertsError) -> PyErr {
     }
 }
 
-/// Make an authority.
+#[doc = doc!("certs_init")]
 #[pyfunction]
 #[pyo3(name = "certs_init", signature = (folder, days))]
 pub fn init(py: Python<'_>, folder: PathBuf, days: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -38,7 +38,7 @@ pub fn init(py: Python<'_>, folder: PathBuf, days: &Bound<'_, PyAny>) -> PyResul
     py.detach(|| certs::init(&folder, validity)).map_err(raise)
 }
 
-/// Certify a node.
+#[doc = doc!("certs_issue")]
 #[pyfunction]
 #[pyo3(name = "certs_issue", signature = (folder, name, hosts, days))]
 pub fn issue(

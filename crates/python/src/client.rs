@@ -41,7 +41,7 @@ fn names_for(count: usize, names: Option<Vec<Option<String>>>) -> PyResult<Vec<O
     Ok(names)
 }
 
-/// Connect to a node; see `_native.pyi`.
+#[doc = doc!("connect")]
 #[pyfunction]
 #[pyo3(signature = (address, timeout, program=None, arguments=None, namespace=""))]
 pub fn connect(
@@ -71,7 +71,7 @@ pub fn connect(
     Ok(Client { pools: places.own(), client, places })
 }
 
-/// A connection to one node; see `_native.pyi`.
+#[doc = doc!("Client")]
 #[pyclass(frozen, weakref, module = "farrow", name = "Client")]
 pub struct Client {
     client: farrow::Client,
@@ -90,42 +90,42 @@ impl Client {
 
 #[pymethods]
 impl Client {
-    /// Path of the node's socket, as `farrow.connect` takes it.
+    #[doc = doc!("Client.address")]
     #[getter]
     fn address(&self) -> OsString {
         self.client.socket().as_os_str().to_owned()
     }
 
-    /// The namespace it is in.
+    #[doc = doc!("Client.namespace")]
     #[getter]
     fn namespace(&self) -> &str {
         self.client.namespace()
     }
 
-    /// Name of the node in whose memory it puts.
+    #[doc = doc!("Client.node")]
     #[getter]
     fn node(&self) -> PyResult<Option<String>> {
         self.client.node().map_err(raise)
     }
 
-    /// The same connection, with the memory of another node.
+    #[doc = doc!("Client.at")]
     fn at(&self, py: Python<'_>, node: &str) -> PyResult<Client> {
         let client = without_gil(py, || self.client.at(node))?;
         let pools = self.places.pools(node, &client);
         Ok(Client { client, pools, places: Arc::clone(&self.places) })
     }
 
-    /// The nodes of the cluster.
+    #[doc = doc!("Client.nodes")]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         nodes::infos(py, &self.client)
     }
 
-    /// Take back what the processes of a lost node held.
+    #[doc = doc!("Client.forget_node")]
     fn forget_node(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         without_gil(py, || self.client.forget_node(name))
     }
 
-    /// Make a namespace.
+    #[doc = doc!("Client.create_namespace")]
     #[pyo3(signature = (name, *, nbytes=None, objects=None, writers=None))]
     fn create_namespace(
         &self,
@@ -138,17 +138,17 @@ impl Client {
         namespaces::create(py, &self.client, name, nbytes, objects, writers)
     }
 
-    /// Drop a namespace in which nothing is.
+    #[doc = doc!("Client.drop_namespace")]
     fn drop_namespace(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         without_gil(py, || self.client.drop_namespace(name))
     }
 
-    /// All namespaces and what is in them.
+    #[doc = doc!("Client.namespaces")]
     fn namespaces<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         namespaces::list(py, &self.client)
     }
 
-    /// Say what clients of another node may do in a namespace.
+    #[doc = doc!("Client.grant")]
     #[pyo3(signature = (node, rights, *, namespace=None))]
     fn grant(
         &self,
@@ -160,19 +160,19 @@ impl Client {
         namespaces::grant(py, &self.client, node, rights, namespace)
     }
 
-    /// Take such a rule out.
+    #[doc = doc!("Client.drop_grant")]
     #[pyo3(signature = (node, *, namespace=None))]
     fn drop_grant(&self, py: Python<'_>, node: &str, namespace: Option<&str>) -> PyResult<()> {
         let namespace = namespace.unwrap_or_else(|| self.client.namespace());
         without_gil(py, || self.client.drop_grant(namespace, node))
     }
 
-    /// All such rules.
+    #[doc = doc!("Client.grants")]
     fn grants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         namespaces::grants(py, &self.client)
     }
 
-    /// Seal a value in shared memory.
+    #[doc = doc!("Client.put")]
     #[pyo3(signature = (obj, name=None, *, metadata=None, wait=0.0, node=None))]
     fn put(
         &self,
@@ -197,7 +197,7 @@ impl Client {
         Ok(ObjectRef { id: id?, name })
     }
 
-    /// The value, zero-copy and read-only.
+    #[doc = doc!("Client.get")]
     #[pyo3(signature = (target, *, timeout=0.0))]
     fn get<'py>(
         &self,
@@ -217,7 +217,7 @@ impl Client {
         outgoing::build(py, object)
     }
 
-    /// Like `put` for each, in one message to the node; all or none.
+    #[doc = doc!("Client.put_many")]
     #[pyo3(signature = (objs, names=None, *, node=None))]
     fn put_many(
         &self,
@@ -240,7 +240,7 @@ impl Client {
         Ok(ids?.into_iter().zip(names).map(|(id, name)| ObjectRef { id, name }).collect())
     }
 
-    /// Like `get` for each.
+    #[doc = doc!("Client.get_many")]
     #[pyo3(signature = (targets, *, timeout=0.0))]
     fn get_many<'py>(
         &self,
@@ -254,7 +254,7 @@ impl Client {
         outgoing::build_all(py, found)
     }
 
-    /// Space for an object of bytes, to be written in place and sealed.
+    #[doc = doc!("Client.create")]
     #[pyo3(signature = (nbytes, name=None, *, metadata=None, wait=0.0, node=None))]
     fn create(
         &self,
@@ -274,7 +274,7 @@ impl Client {
         Ok(Writer::new(writer, name))
     }
 
-    /// Like `create` for each size; all or none.
+    #[doc = doc!("Client.create_many")]
     #[pyo3(signature = (sizes, names=None, *, node=None))]
     fn create_many(
         &self,
@@ -297,7 +297,7 @@ impl Client {
         Ok(writers.map(|(writer, name)| Writer::new(writer, name)).collect())
     }
 
-    /// The key-value pairs of an object.
+    #[doc = doc!("Client.metadata")]
     fn metadata<'py>(
         &self,
         py: Python<'py>,
@@ -307,24 +307,24 @@ impl Client {
         labels::dict(py, &self.client.metadata(&target).map_err(raise)?)
     }
 
-    /// Whether it is sealed now.
+    #[doc = doc!("Client.contains")]
     fn contains(&self, target: &Bound<'_, PyAny>) -> PyResult<bool> {
         self.client.contains(&crate::reference::target(target)?).map_err(raise)
     }
 
-    /// Forget one object, or several.
+    #[doc = doc!("Client.delete")]
     fn delete(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
         without_gil(py, || self.client.delete(&targets))
     }
 
-    /// Forget several, with one message.
+    #[doc = doc!("Client.delete_many")]
     fn delete_many(&self, py: Python<'_>, targets: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = crate::reference::targets(targets)?;
         without_gil(py, || self.client.delete(&targets))
     }
 
-    /// Wait until `num` of them are sealed, or `timeout` seconds.
+    #[doc = doc!("Client.wait")]
     #[pyo3(signature = (targets, *, num=None, timeout=10.0))]
     fn wait(
         &self,
@@ -343,39 +343,39 @@ impl Client {
         without_gil(py, || self.client.wait(&targets, num, timeout))
     }
 
-    /// Wait until so many clients have come, on whatever nodes.
+    #[doc = doc!("Client.barrier")]
     #[pyo3(signature = (name, parties, *, timeout=60.0))]
     fn barrier(&self, py: Python<'_>, name: &str, parties: u32, timeout: f64) -> PyResult<()> {
         let timeout = duration(timeout)?;
         without_gil(py, || self.client.barrier(name, parties, timeout))
     }
 
-    /// Set flags, after others were cleared.
+    #[doc = doc!("Client.set_flags")]
     #[pyo3(signature = (name, bits, *, clear=0))]
     fn set_flags(&self, py: Python<'_>, name: &str, bits: u64, clear: u64) -> PyResult<u64> {
         without_gil(py, || self.client.set_flags(name, bits, clear))
     }
 
-    /// Wait until all these flags are set.
+    #[doc = doc!("Client.wait_flags")]
     #[pyo3(signature = (name, bits, *, timeout=60.0))]
     fn wait_flags(&self, py: Python<'_>, name: &str, bits: u64, timeout: f64) -> PyResult<u64> {
         let timeout = duration(timeout)?;
         without_gil(py, || self.client.wait_flags(name, bits, timeout))
     }
 
-    /// Never evict one object, or several.
+    #[doc = doc!("Client.pin")]
     fn pin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
         without_gil(py, || self.client.pin(&targets))
     }
 
-    /// Let them be evicted again.
+    #[doc = doc!("Client.unpin")]
     fn unpin(&self, py: Python<'_>, target: &Bound<'_, PyAny>) -> PyResult<()> {
         let targets = one_or_more(target)?;
         without_gil(py, || self.client.unpin(&targets))
     }
 
-    /// Evict what was used least recently.
+    #[doc = doc!("Client.evict")]
     #[pyo3(signature = (nbytes, *, node=None))]
     fn evict<'py>(
         &self,
@@ -389,7 +389,7 @@ impl Client {
         plain::to_python(py, &report)
     }
 
-    /// The sealed objects whose name begins with `prefix` and whose metadata has all of `where`.
+    #[doc = doc!("Client.list")]
     #[pyo3(signature = (prefix="", *, r#where=None, node=None, all_nodes=false))]
     fn list<'py>(
         &self,
@@ -411,7 +411,7 @@ impl Client {
         listing::table_of_nodes(py, found)
     }
 
-    /// One table whose rows lie in the memory of many nodes.
+    #[doc = doc!("Client.huge_table")]
     #[pyo3(signature = (name, schema=None))]
     fn huge_table(
         &self,
@@ -422,7 +422,7 @@ impl Client {
         huge::open(py, &self.client, name, schema)
     }
 
-    /// What happens to objects, as a stream.
+    #[doc = doc!("Client.subscribe")]
     #[pyo3(signature = (prefix="", *, kinds=None, start="now", timeout=None, node=None))]
     fn subscribe<'py>(
         &self,
@@ -449,20 +449,20 @@ impl Client {
         class.bind(py).call1((stream, timeout))
     }
 
-    /// Counters of the node and of this client.
+    #[doc = doc!("Client.stats")]
     #[pyo3(signature = (*, node=None))]
     fn stats<'py>(&self, py: Python<'py>, node: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
         let stats = without_gil(py, || at(&self.client, node)?.stats())?;
         plain::to_python(py, &stats)
     }
 
-    /// The clients of the node, and its heap in `cells` equal parts.
+    #[doc = doc!("Client._overview")]
     fn _overview<'py>(&self, py: Python<'py>, cells: u32) -> PyResult<Bound<'py, PyAny>> {
         let overview = without_gil(py, || self.client.overview(cells))?;
         plain::to_python(py, &overview)
     }
 
-    /// A pool whose memory lies in the region.
+    #[doc = doc!("Client.memory_pool")]
     #[pyo3(signature = (*, strict=false, node=None, expect=None))]
     fn memory_pool(
         &self,
@@ -483,7 +483,7 @@ impl Client {
         Ok(pool.clone_ref(py))
     }
 
-    /// Where each buffer of a value lies.
+    #[doc = doc!("Client.locate")]
     fn locate<'py>(
         this: &Bound<'py, Self>,
         obj: &Bound<'py, PyAny>,
@@ -496,7 +496,7 @@ impl Client {
         locate.bind(py).call1((this, obj))
     }
 
-    /// Offset of `size` bytes at `address` in the region; None when they lie elsewhere.
+    #[doc = doc!("Client._offset")]
     fn _offset(&self, address: usize, size: usize) -> Option<u64> {
         self.client.locate(address as *const u8, size).map(|offset| offset.0)
     }

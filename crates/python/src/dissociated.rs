@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The dictionaries to read before a batch, and the batch.
 type PyBatch<'py> = (Vec<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
 
-/// Encapsulated metadata messages, and where the region they point into lies.
+#[doc = doc!("DissociatedMessages")]
 #[pyclass(frozen, module = "farrow._native", name = "DissociatedMessages")]
 pub struct DissociatedMessages {
     messages: Messages,
@@ -32,13 +32,13 @@ pub struct DissociatedMessages {
 
 #[pymethods]
 impl DissociatedMessages {
-    /// The schema message.
+    #[doc = doc!("DissociatedMessages.schema")]
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.messages.schema)
     }
 
-    /// For each batch the dictionary messages to read before it, and its own.
+    #[doc = doc!("DissociatedMessages.batches")]
     #[getter]
     fn batches<'py>(&self, py: Python<'py>) -> Vec<PyBatch<'py>> {
         let bytes = |message: &Vec<u8>| PyBytes::new(py, message);
@@ -48,27 +48,26 @@ impl DissociatedMessages {
         self.messages.batches.iter().map(batch).collect()
     }
 
-    /// The objects that the messages point into: the one that was asked for, and one with what
-    /// IPC can only say of a copy, if there is such. That one is the caller's to delete.
+    #[doc = doc!("DissociatedMessages.refs")]
     #[getter]
     fn refs(&self) -> Vec<ObjectRef> {
         self.refs.clone()
     }
 
-    /// Address of the region in this process; the messages count from here.
+    #[doc = doc!("DissociatedMessages.base")]
     #[getter]
     fn base(&self) -> usize {
         self.base
     }
 
-    /// Bytes of the region.
+    #[doc = doc!("DissociatedMessages.length")]
     #[getter]
     fn length(&self) -> u64 {
         self.length
     }
 }
 
-/// An object in Arrow's Dissociated IPC form, with offsets relative to the region.
+#[doc = doc!("export_dissociated")]
 #[pyfunction]
 #[pyo3(name = "export_dissociated", signature = (client, target))]
 pub fn export(
@@ -143,7 +142,7 @@ fn block_buffers(
     Ok(buffers)
 }
 
-/// The table that such messages describe, over the objects they point into.
+#[doc = doc!("import_dissociated")]
 #[pyfunction]
 #[pyo3(name = "import_dissociated", signature = (client, refs, schema, batches))]
 pub fn import_table<'py>(

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// A signal that comes just before a wait does not end it: Python is asked for signals so often.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Events as tuples; see `_native.pyi`.
+#[doc = doc!("EventStream")]
 #[pyclass(frozen, module = "farrow._native", name = "EventStream")]
 pub struct EventStream {
     stream: Mutex<farrow::Subscription>,
@@ -64,13 +64,13 @@ impl EventStream {
 
 #[pymethods]
 impl EventStream {
-    /// The next event that is there already.
+    #[doc = doc!("EventStream.take")]
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let seen = self.stream()?.try_next().map_err(raise)?;
         seen.map(|seen| tuple(py, seen)).transpose()
     }
 
-    /// The next event; None after `timeout` seconds, or when the stream was closed.
+    #[doc = doc!("EventStream.next")]
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(
         &self,
@@ -96,7 +96,7 @@ impl EventStream {
         }
     }
 
-    /// What to wait for before the next `take`: a file descriptor, or else a number of seconds.
+    #[doc = doc!("EventStream.arm")]
     fn arm(&self) -> PyResult<(Option<i32>, f64)> {
         match self.stream()?.arm().map_err(raise)? {
             Armed::Socket(socket) => Ok((Some(socket.as_raw_fd()), 0.0)),
@@ -104,7 +104,7 @@ impl EventStream {
         }
     }
 
-    /// End it, from any thread.
+    #[doc = doc!("EventStream.close")]
     fn close(&self) {
         self.closer.close();
         // A thread that waits hangs up when it hears of it.

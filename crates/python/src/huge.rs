@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyList};
 
-/// A table whose chunks lie on several nodes; see `_native.pyi`.
+#[doc = doc!("HugeTable")]
 #[pyclass(frozen, module = "farrow", name = "HugeTable")]
 pub struct HugeTable {
     table: farrow::HugeTable,
@@ -60,31 +60,31 @@ impl HugeTable {
 
 #[pymethods]
 impl HugeTable {
-    /// Its name.
+    #[doc = doc!("HugeTable.name")]
     #[getter]
     fn name(&self) -> &str {
         self.table.name()
     }
 
-    /// The schema that it was made with.
+    #[doc = doc!("HugeTable.schema")]
     #[getter]
     fn schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.empty(py)?.into_bound(py).getattr("schema")
     }
 
-    /// The row behind the last one that is there.
+    #[doc = doc!("HugeTable.rows")]
     #[getter]
     fn rows(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.snapshot(py, None)?.rows)
     }
 
-    /// How often something was appended.
+    #[doc = doc!("HugeTable.version")]
     #[getter]
     fn version(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.snapshot(py, None)?.version)
     }
 
-    /// Add the rows of a record batch or a table.
+    #[doc = doc!("HugeTable.append")]
     #[pyo3(signature = (data, position=None, *, node=None, timeout=10.0))]
     fn append<'py>(
         &self,
@@ -110,7 +110,7 @@ impl HugeTable {
         partition(py, &done?)
     }
 
-    /// All rows as one table, zero-copy and read-only.
+    #[doc = doc!("HugeTable.table")]
     #[pyo3(signature = (version=None))]
     fn table<'py>(
         &self,
@@ -122,7 +122,7 @@ impl HugeTable {
         shim::wrap_table(py, convert::export(&arrow).map_err(raise)?)
     }
 
-    /// Which rows lie where, by row.
+    #[doc = doc!("HugeTable.partitions")]
     #[pyo3(signature = (version=None))]
     fn partitions<'py>(
         &self,
@@ -137,7 +137,7 @@ impl HugeTable {
         Ok(list)
     }
 
-    /// Wait until rows, or a version, are there.
+    #[doc = doc!("HugeTable.wait")]
     #[pyo3(signature = (*, rows=None, version=None, timeout=10.0))]
     fn wait(
         &self,
@@ -155,7 +155,7 @@ impl HugeTable {
         Ok(without_gil(py, || self.table.wait(until, timeout))?.version)
     }
 
-    /// Delete the table on all nodes.
+    #[doc = doc!("HugeTable.drop")]
     fn drop(&self, py: Python<'_>) -> PyResult<()> {
         without_gil(py, || self.table.drop_table())
     }

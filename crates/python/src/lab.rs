@@ -32,7 +32,7 @@ fn raise(error: LabError) -> PyErr {
     }
 }
 
-/// Memory to measure in; see `_native.pyi`.
+#[doc = doc!("LabArena")]
 #[pyclass(frozen, module = "farrow._native", name = "LabArena")]
 pub struct LabArena {
     arena: Mutex<Arena>,
@@ -50,7 +50,7 @@ impl LabArena {
 
 #[pymethods]
 impl LabArena {
-    /// Memory of this process alone.
+    #[doc = doc!("LabArena.private")]
     #[staticmethod]
     #[pyo3(signature = (nbytes, *, huge))]
     fn private(py: Python<'_>, nbytes: u64, huge: bool) -> PyResult<Self> {
@@ -58,7 +58,7 @@ impl LabArena {
         py.detach(|| Arena::private(Length(nbytes), pages)).map(Self::of).map_err(raise)
     }
 
-    /// A region of its own on a tmpfs, as who writes it maps it. Its files are gone at once.
+    #[doc = doc!("LabArena.region")]
     #[staticmethod]
     fn region(py: Python<'_>, nbytes: u64, directory: PathBuf) -> PyResult<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -82,7 +82,7 @@ impl LabArena {
         })
     }
 
-    /// Memory behind a writable buffer.
+    #[doc = doc!("LabArena.over")]
     #[staticmethod]
     fn over(buffer: &Bound<'_, PyAny>) -> PyResult<Self> {
         // pyarrow's, since the limited API of the older Pythons has no buffers.
@@ -98,19 +98,19 @@ impl LabArena {
         Ok(Self::of(unsafe { Arena::over(start, length, Box::new(buffer.unbind())) }))
     }
 
-    /// Bytes of it.
+    #[doc = doc!("LabArena.nbytes")]
     #[getter]
     fn nbytes(&self, py: Python<'_>) -> u64 {
         py.detach(|| self.with(|arena| arena.length().0))
     }
 
-    /// Bytes of it in huge pages now.
+    #[doc = doc!("LabArena.huge_bytes")]
     #[getter]
     fn huge_bytes(&self, py: Python<'_>) -> Option<u64> {
         py.detach(|| self.with(|arena| arena.huge_bytes().map(|bytes| bytes.0)))
     }
 
-    /// Time something.
+    #[doc = doc!("LabArena.run")]
     #[pyo3(signature = (work, method="", *, state, nbytes, batch=1, samples=1, threads=1,
                         source=None, width=8, stride=8))]
     #[allow(clippy::too_many_arguments)]
@@ -156,7 +156,7 @@ fn work_of(work: &str, method: &str, pattern: Pattern) -> PyResult<Work> {
     found.ok_or_else(|| invalid_argument(format!("no way to {work:?} by {method:?}")))
 }
 
-/// What this CPU can do, and the cost of looking at the clock.
+#[doc = doc!("lab_methods")]
 #[pyfunction]
 pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let names =
@@ -178,13 +178,13 @@ pub fn lab_methods(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     plain::to_python(py, &facts)
 }
 
-/// Fixed nanoseconds, nanoseconds a line and relative error of the best cost model.
+#[doc = doc!("lab_fit")]
 #[pyfunction]
 pub fn lab_fit(points: Vec<(f64, f64)>) -> Option<(f64, f64, f64)> {
     lab::fit(&points).map(|model| (model.fixed_ns, model.line_ns, model.error))
 }
 
-/// The profile of this machine.
+#[doc = doc!("lab_profile")]
 #[pyfunction]
 #[pyo3(signature = (*, measure=false, keep=false))]
 pub fn lab_profile(py: Python<'_>, measure: bool, keep: bool) -> PyResult<Bound<'_, PyAny>> {

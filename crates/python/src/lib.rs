@@ -7,6 +7,13 @@
 //!
 //! Loading it needs libarrow, but not the pyarrow package: a node runs without (`_node.py`).
 
+/// The docstring of an item of `_native.pyi`, which is the only place where it is written.
+macro_rules! doc {
+    ($item:literal) => {
+        include_str!(concat!(env!("OUT_DIR"), "/doc/", $item, ".txt"))
+    };
+}
+
 mod certs;
 mod client;
 mod dissociated;
@@ -75,7 +82,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// Panic, without the GIL: for the test that no panic is anything but an `InternalError`.
+#[doc = doc!("panic_on_purpose")]
 #[pyfunction]
 fn panic_on_purpose(py: Python<'_>, text: &str) -> PyResult<()> {
     #[expect(clippy::panic, reason = "that is its purpose")]

@@ -16,13 +16,13 @@ use std::time::Instant;
 /// The window is asked for a region of this size: larger than most.
 const WINDOW_PROBE_BYTES: u64 = 1 << 40;
 
-/// Run a node in this process until it ends.
+#[doc = doc!("node_main")]
 #[pyfunction]
 pub fn node_main(py: Python<'_>, args: Vec<OsString>) -> i32 {
     py.detach(|| farrow_cluster::farrowd::main(args))
 }
 
-/// What this machine offers.
+#[doc = doc!("survey")]
 #[pyfunction]
 pub fn survey(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let (survey, choice) =
@@ -30,8 +30,7 @@ pub fn survey(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     plain::to_python(py, &as_json(&survey, &choice))
 }
 
-/// What nodes left behind that ended, in these folders and in the usual places; removed if that is
-/// asked. Each has a `kind`, a `path`, its `bytes`, and an `error` if it could not be removed.
+#[doc = doc!("leftovers")]
 #[pyfunction]
 #[pyo3(signature = (dirs, *, remove = false))]
 pub fn leftovers(py: Python<'_>, dirs: Vec<PathBuf>, remove: bool) -> PyResult<Bound<'_, PyAny>> {
@@ -114,7 +113,7 @@ fn tmpfs(tmpfs: &TmpfsSurvey) -> Value {
     })
 }
 
-/// Private memory to copy from, and to.
+#[doc = doc!("CopyBuffers")]
 #[pyclass(module = "farrow._native", frozen)]
 pub struct CopyBuffers {
     from: Vec<u8>,
@@ -132,7 +131,7 @@ impl CopyBuffers {
         Ok(py.detach(|| Self { from: vec![1; nbytes], into: Mutex::new(vec![2; nbytes]) }))
     }
 
-    /// Copies once; the seconds that it took.
+    #[doc = doc!("CopyBuffers.copy")]
     fn copy(&self, py: Python<'_>) -> f64 {
         py.detach(|| {
             let mut into = self.into.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// Targets for which room is made ahead, whatever an iterable says of its length.
 const ROOM_MAX: usize = 1 << 16;
 
-/// Names one sealed object; see `_native.pyi`.
+#[doc = doc!("ObjectRef")]
 #[pyclass(frozen, module = "farrow", name = "ObjectRef")]
 #[derive(Clone, Debug)]
 pub struct ObjectRef {
@@ -28,19 +28,19 @@ impl ObjectRef {
         Ok(ObjectRef { id: id_of(id)?, name })
     }
 
-    /// The 16 bytes of the id; never used again for another object.
+    #[doc = doc!("ObjectRef.id")]
     #[getter]
     fn id<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.id.to_bytes())
     }
 
-    /// The name it was put or asked for under, if any.
+    #[doc = doc!("ObjectRef.name")]
     #[getter]
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The id as 32 hexadecimal digits.
+    #[doc = doc!("ObjectRef.hex")]
     fn hex(&self) -> String {
         self.id.to_string()
     }

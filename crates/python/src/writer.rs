@@ -18,7 +18,7 @@ enum State {
     Aborted,
 }
 
-/// An object of bytes that is being written; see `_native.pyi`.
+#[doc = doc!("Writer")]
 #[pyclass(frozen, module = "farrow", name = "Writer")]
 pub struct Writer {
     state: Mutex<State>,
@@ -69,7 +69,7 @@ impl Writer {
 
 #[pymethods]
 impl Writer {
-    /// A writable view of the object's bytes in shared memory.
+    #[doc = doc!("Writer.buffer")]
     #[getter]
     fn buffer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         if let Some(view) = &*self.view() {
@@ -88,7 +88,7 @@ impl Writer {
         Ok(view)
     }
 
-    /// Copy bytes to where the last write ended, or to `at`; how many.
+    #[doc = doc!("Writer.write")]
     #[pyo3(signature = (data, at=None))]
     fn write(&self, data: &Bound<'_, PyAny>, at: Option<u64>) -> PyResult<u64> {
         let Some(pinned) = bytes_of(data)? else {
@@ -103,13 +103,13 @@ impl Writer {
         Ok(length)
     }
 
-    /// Length of the object in bytes.
+    #[doc = doc!("Writer.nbytes")]
     #[getter]
     fn nbytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Make the object immutable and visible.
+    #[doc = doc!("Writer.seal")]
     fn seal(&self, py: Python<'_>) -> PyResult<ObjectRef> {
         let writer = {
             let mut state = self.state();
@@ -129,7 +129,7 @@ impl Writer {
         Ok(reference)
     }
 
-    /// Give the space back. Does nothing when already sealed or aborted.
+    #[doc = doc!("Writer.abort")]
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
         let writer = {
             let mut state = self.state();

@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The largest number up to which a float64 holds every integer's neighbours apart.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// The engine; see `_native.pyi`.
+#[doc = doc!("GraphEngine")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphEngine {
     engine: Mutex<GraphFeatures>,
@@ -215,23 +215,24 @@ impl GraphEngine {
         Ok(GraphEngine { engine: Mutex::new(engine), measured, columns_min })
     }
 
-    /// Columns that are added to a row.
+    #[doc = doc!("GraphEngine.width")]
     fn width(&self) -> usize {
         self.lock().settings().width()
     }
 
-    /// Forgets everything and adds rows as they come.
+    #[doc = doc!("GraphEngine.start")]
     fn start(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
         let rows = Rows::new(&matrix, self)?;
         py.detach(|| rows.with(|edges| self.lock().start(edges))).map_err(raise)
     }
 
+    #[doc = doc!("GraphEngine.learn")]
     fn learn(&self, py: Python<'_>, matrix: PyReadonlyArray2<'_, f64>) -> PyResult<()> {
         let rows = Rows::new(&matrix, self)?;
         py.detach(|| rows.with(|edges| self.lock().learn(edges))).map_err(raise)
     }
 
-    /// The rows with their features behind them.
+    #[doc = doc!("GraphEngine.transform")]
     fn transform<'py>(
         &self,
         py: Python<'py>,
@@ -258,7 +259,7 @@ impl GraphEngine {
         array.reshape([count, stride])
     }
 
-    /// As `transform`, with the patterns that the rows completed.
+    #[doc = doc!("GraphEngine.patterns")]
     fn patterns<'py>(
         &self,
         py: Python<'py>,
@@ -271,7 +272,7 @@ impl GraphEngine {
         Ok((self.joined(py, &matrix, &features)?, named(evidence)))
     }
 
-    /// As `patterns` for rows that would come; the graph stays as it is.
+    #[doc = doc!("GraphEngine.preview")]
     fn preview<'py>(
         &self,
         py: Python<'py>,
@@ -284,7 +285,7 @@ impl GraphEngine {
         Ok((self.joined(py, &matrix, &features)?, named(evidence)))
     }
 
-    /// As `patterns_columns` for rows that would come; the graph stays as it is.
+    #[doc = doc!("GraphEngine.preview_columns")]
     fn preview_columns<'py>(
         &self,
         py: Python<'py>,
@@ -301,7 +302,7 @@ impl GraphEngine {
         Ok((features, named(evidence)))
     }
 
-    /// Features of rows in columns of their own, one array of `width` values a row.
+    #[doc = doc!("GraphEngine.transform_columns")]
     fn transform_columns<'py>(
         &self,
         py: Python<'py>,
@@ -316,6 +317,7 @@ impl GraphEngine {
         PyArray1::from_vec(py, cells).reshape([count, width])
     }
 
+    #[doc = doc!("GraphEngine.learn_columns")]
     fn learn_columns(
         &self,
         py: Python<'_>,
@@ -327,7 +329,7 @@ impl GraphEngine {
         })
     }
 
-    /// Adds rows whose features come later, by `transform_ahead`.
+    #[doc = doc!("GraphEngine.learn_ahead")]
     fn learn_ahead(
         &self,
         py: Python<'_>,
@@ -339,7 +341,7 @@ impl GraphEngine {
         })
     }
 
-    /// Features of the next rows that were learned ahead, one array of `width` values a row.
+    #[doc = doc!("GraphEngine.transform_ahead")]
     fn transform_ahead<'py>(&self, py: Python<'py>, rows: usize) -> PyResult<Matrix<'py>> {
         let (cells, count, width) = py
             .detach(|| {
@@ -352,12 +354,12 @@ impl GraphEngine {
         PyArray1::from_vec(py, cells).reshape([count, width])
     }
 
-    /// Lets the rows that still wait stay without features.
+    #[doc = doc!("GraphEngine.drop_ahead")]
     fn drop_ahead(&self, py: Python<'_>) {
         py.detach(|| self.lock().drop_pending());
     }
 
-    /// As `transform_columns`, with the patterns that the rows completed.
+    #[doc = doc!("GraphEngine.patterns_columns")]
     fn patterns_columns<'py>(
         &self,
         py: Python<'py>,
@@ -374,7 +376,7 @@ impl GraphEngine {
         Ok((features, named(evidence)))
     }
 
-    /// Whether the graph knows each account.
+    #[doc = doc!("GraphEngine.knows")]
     fn knows<'py>(
         &self,
         py: Python<'py>,
@@ -383,7 +385,7 @@ impl GraphEngine {
         Ok(PyArray1::from_vec(py, self.lock().knows(accounts.as_slice()?)))
     }
 
-    /// What the graph holds, as columns: a dictionary that `restore` takes.
+    #[doc = doc!("GraphEngine.state")]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let State { ids, sources, targets, times, columns, now, unmeasured, order, rows } =
             self.lock().state();
@@ -401,7 +403,7 @@ impl GraphEngine {
         Ok(all)
     }
 
-    /// Becomes what `state` gave.
+    #[doc = doc!("GraphEngine.restore")]
     fn restore(&self, state: &Bound<'_, PyDict>) -> PyResult<()> {
         let get = |name: &str| {
             let found = state.get_item(name)?;
@@ -430,6 +432,7 @@ impl GraphEngine {
         Ok(())
     }
 
+    #[doc = doc!("GraphEngine.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.lock().stats();
         let all = PyDict::new(py);

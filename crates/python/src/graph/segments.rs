@@ -14,15 +14,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A full span of a graph's edges, copied out of it.
+#[doc = doc!("GraphFrozen")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphFrozen(Mutex<Option<FrozenSpan>>);
 
-/// The same with its lists measured.
+#[doc = doc!("GraphPlan")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphPlan(SegmentPlan);
 
-/// A segment over memory that it keeps.
+#[doc = doc!("GraphSegment")]
 #[pyclass(frozen, module = "farrow._native")]
 pub struct GraphSegment(Arc<Segment>);
 
@@ -65,6 +65,7 @@ fn about(from: &Bound<'_, PyDict>) -> PyResult<SegmentInfo> {
 
 #[pymethods]
 impl GraphFrozen {
+    #[doc = doc!("GraphFrozen.about")]
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(frozen) => about_dict(py, frozen.info()),
@@ -72,6 +73,7 @@ impl GraphFrozen {
         }
     }
 
+    #[doc = doc!("GraphFrozen.plan")]
     fn plan(&self, py: Python<'_>) -> PyResult<GraphPlan> {
         let frozen = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let frozen = frozen.ok_or_else(|| PyRuntimeError::new_err("it has become a plan"))?;
@@ -81,17 +83,18 @@ impl GraphFrozen {
 
 #[pymethods]
 impl GraphPlan {
+    #[doc = doc!("GraphPlan.about")]
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         about_dict(py, self.0.info())
     }
 
-    /// Lengths of index, starts, entries, times, ids, values.
+    #[doc = doc!("GraphPlan.sizes")]
     fn sizes(&self) -> (usize, [usize; 3], [usize; 3], usize, usize, Vec<usize>) {
         let sizes = self.0.sizes();
         (sizes.index, sizes.starts, sizes.entries, sizes.times, sizes.ids, sizes.values)
     }
 
-    /// Writes the segment into arrays of these lengths.
+    #[doc = doc!("GraphPlan.fill")]
     #[expect(clippy::too_many_arguments, reason = "all buffers of a segment")]
     fn fill(
         &self,
@@ -164,10 +167,12 @@ impl GraphSegment {
         Ok(GraphSegment(Arc::new(segment)))
     }
 
+    #[doc = doc!("GraphSegment.about")]
     fn about<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         about_dict(py, self.0.info())
     }
 
+    #[doc = doc!("GraphSegment.nbytes")]
     #[getter]
     fn nbytes(&self) -> usize {
         self.0.bytes()
@@ -176,18 +181,18 @@ impl GraphSegment {
 
 #[pymethods]
 impl GraphEngine {
-    /// A copy of the oldest full span that has no segment, if there is one.
+    #[doc = doc!("GraphEngine.freeze")]
     fn freeze(&self, py: Python<'_>) -> Option<GraphFrozen> {
         py.detach(|| self.lock().freeze()).map(|frozen| GraphFrozen(Mutex::new(Some(frozen))))
     }
 
-    /// Puts a segment in the place of the edges that it was made from.
+    #[doc = doc!("GraphEngine.attach")]
     fn attach(&self, py: Python<'_>, segment: &GraphSegment) -> PyResult<()> {
         let segment = Arc::clone(&segment.0);
         py.detach(|| self.lock().attach(segment)).map_err(raise)
     }
 
-    /// Fills an empty graph with accounts, segments, and what `stragglers` gave.
+    #[doc = doc!("GraphEngine.adopt")]
     fn adopt(
         &self,
         py: Python<'_>,
@@ -220,7 +225,7 @@ impl GraphEngine {
         py.detach(|| self.lock().adopt(accounts, segments, &late, next)).map_err(raise)
     }
 
-    /// A matrix as `transform_columns` takes its rows.
+    #[doc = doc!("GraphEngine.split")]
     fn split<'py>(
         &self,
         py: Python<'py>,
@@ -231,13 +236,13 @@ impl GraphEngine {
         Ok((ends, measured.into_iter().map(|one| PyArray1::from_vec(py, one)).collect()))
     }
 
-    /// The accounts whose small numbers are `from` and above.
+    #[doc = doc!("GraphEngine.accounts")]
     #[pyo3(signature = (from, /))]
     fn accounts<'py>(&self, py: Python<'py>, from: usize) -> Bound<'py, PyArray1<i64>> {
         PyArray1::from_vec(py, self.lock().accounts(from))
     }
 
-    /// Edges of an account between two times: the accounts at the other ends, and the times.
+    #[doc = doc!("GraphEngine.edges_of")]
     #[pyo3(signature = (account, list, from, to, /))]
     fn edges_of<'py>(
         &self,
@@ -254,7 +259,7 @@ impl GraphEngine {
         Ok([PyArray1::from_vec(py, others), PyArray1::from_vec(py, times)])
     }
 
-    /// The edges that came late and that segments have no place for, as columns.
+    #[doc = doc!("GraphEngine.stragglers")]
     fn stragglers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let LateEdges { numbers, fronts, ids, sources, targets, times, columns } =
             self.lock().late_edges();
@@ -276,33 +281,33 @@ impl GraphEngine {
         Ok(all)
     }
 
-    /// Has the next call's rows be provisional.
+    #[doc = doc!("GraphEngine.begin")]
     fn begin(&self) -> PyResult<()> {
         self.lock().begin().map_err(raise)
     }
 
-    /// Keeps provisional rows.
+    #[doc = doc!("GraphEngine.keep")]
     fn keep(&self, py: Python<'_>) {
         py.detach(|| self.lock().keep());
     }
 
-    /// Takes provisional rows back.
+    #[doc = doc!("GraphEngine.undo")]
     fn undo(&self, py: Python<'_>) {
         py.detach(|| self.lock().undo());
     }
 
-    /// The sequence number of the next row.
+    #[doc = doc!("GraphEngine.next_number")]
     fn next_number(&self) -> u64 {
         self.lock().next_number()
     }
 
-    /// Segments of which nothing is left in the window, since the last question.
+    #[doc = doc!("GraphEngine.expired")]
     fn expired<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let expired = self.lock().expired();
         expired.iter().map(|one| about_dict(py, one)).collect()
     }
 
-    /// As `transform_columns`, one of several shares of the work: shares add up to the whole.
+    #[doc = doc!("GraphEngine.transform_share")]
     fn transform_share<'py>(
         &self,
         py: Python<'py>,
