@@ -1,6 +1,7 @@
 """What mkdocs does to each page before it renders it.
 
-The help texts of the command are inserted where a page asks for them, so that they have one source.
+The help texts of the command are inserted where a page asks for them, so that they have one source;
+so are pages of the root of the repository.
 Links to files of the repository outside of ``docs`` become the path of the file: the site does not
 contain them.
 """
@@ -15,6 +16,7 @@ import sys
 from typing import Any
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
+_FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
 _MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
 
 
@@ -30,6 +32,18 @@ def _help(words: str) -> str:
     return f"```text\n{done.stdout.rstrip()}\n```"
 
 
+def _file(folder: str, name: str) -> str:
+    """A page of the root of the repository, with its links as the folder of this page sees them."""
+    with open(name, encoding="utf-8") as file:
+        text = file.read()
+    up = posixpath.relpath(".", posixpath.join("docs", folder))
+    links = re.compile(r"\]\((?!\w+:|#)([^)\s]+)\)")
+    inside = posixpath.relpath("docs", posixpath.join("docs", folder)) + "/"
+    return links.sub(
+        lambda match: "](" + f"{up}/{match[1]}".replace(f"{up}/docs/", inside, 1) + ")", text
+    )
+
+
 def _outside(folder: str, match: re.Match[str]) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, match[2].partition("#")[0]))
     if path.startswith("docs/"):
@@ -40,5 +54,6 @@ def _outside(folder: str, match: re.Match[str]) -> str:
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Called by mkdocs with the text of each page."""
     folder = posixpath.dirname(page.file.src_uri)
+    markdown = _FILE.sub(lambda match: _file(folder, match[1]), markdown)
     markdown = _MARK.sub(lambda match: _help(match[1].removeprefix("farrow")), markdown)
     return _LINK.sub(lambda match: _outside(folder, match), markdown)

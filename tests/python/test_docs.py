@@ -154,3 +154,43 @@ def test_a_wrong_page_fails() -> None:
         ("python", "", 5),
         ("c", "a.c", 11),
     ]
+
+
+def rooms() -> dict[str, str]:
+    """The directory of each room, by the table of ARCHITECTURE.md."""
+    rows = re.findall(
+        r"^\| `(\w+)/` \| `([\w/]+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.M
+    )
+    return dict(rows)
+
+
+def named_paths(text: str) -> list[str]:
+    """The paths in a text, from the root of the repository; those of rooms and whole ones."""
+    known = rooms()
+    pattern = (
+        rf"(?<![\w/.])((?:{'|'.join(known)}|crates|tests|docs|bench|python/farrow)/[\w/.-]*\w/?)"
+    )
+    paths = []
+    for path in re.findall(pattern, text):
+        first, _, rest = path.partition("/")
+        is_whole = (ROOT / path).exists() or first not in known
+        paths.append(path if is_whole else f"{known[first]}/{rest}")
+    return paths
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_paths_exist(page: str) -> None:
+    """A walk that names a file which has moved misleads each newcomer."""
+    paths = named_paths((ROOT / page).read_text())
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_a_missing_path_is_seen() -> None:
+    """The canary."""
+    (path,) = named_paths("see `daemon/protocol/nowhere.rs`")
+    assert not (ROOT / path).exists()
+
+
+def test_the_plan_is_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().split()) <= 2000
