@@ -57,12 +57,8 @@ __version__: str
 class ObjectRef:
     """A reference to one sealed object.  It can be pickled and sent to another process.
 
-    Args:
-        id: the 16 bytes of an object's id.
-        name: the object's name, if it has one.
-
-    Raises:
-        InvalidArgument: the id does not have 16 bytes.
+    ``ObjectRef(id, name=None)`` makes one from the 16 bytes of an id; other lengths raise
+    ``InvalidArgument``.
 
     Examples:
         >>> reference = client.put(b"hello", "ObjectRef")
