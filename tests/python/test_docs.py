@@ -5,6 +5,7 @@ hour, so each page is a test.  What a fence says after its backticks decides:
 
 ``python``                 runs in one Python process for the whole page
 ``python title="a.py"``    is written to the file ``a.py`` (so is any language with a title)
+``python requires="a"``    runs where the package ``a`` is installed
 ``sh``                     runs in a shell in the same folder, with ``farrow`` on the path
 anything else              is output or a fragment, and only shown
 
@@ -14,6 +15,7 @@ data.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -58,6 +60,9 @@ def steps_of(text: str) -> list[Step]:
             steps.append(Step("python", "", match["hidden"], line))
             continue
         language, _, rest = match["info"].strip().partition(" ")
+        needed = re.search(r'requires="([^"]+)"', rest)
+        if needed and importlib.util.find_spec(needed[1]) is None:
+            continue
         title = re.search(r'title="([^"]+)"', rest)
         step = Step(language, title[1] if title else "", match["code"], line)
         if step.title or step.language in ("python", "sh"):
@@ -148,6 +153,8 @@ def test_page_runs(page: Path, tmp_path_factory: pytest.TempPathFactory) -> None
 def test_a_wrong_page_fails() -> None:
     """The canary: blocks are found, hidden ones and titled ones too, and nothing else is."""
     hidden = "<!-- run\na = 1\n-->\n```python\nassert a == 1\n```\n"
+    assert len(steps_of('```python requires="json"\n1\n```\n')) == 1
+    assert steps_of('```python requires="nowhere_at_all"\n1\n```\n') == []
     text = hidden + '```text\nno\n```\n```c title="a.c"\n;\n```\n'
     assert [(step.language, step.title, step.line) for step in steps_of(text)] == [
         ("python", "", 2),
