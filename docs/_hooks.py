@@ -1,7 +1,7 @@
 """What mkdocs does to each page before it renders it.
 
 The help texts of the command are inserted where a page asks for them, so that they have one source;
-so are pages of the root of the repository.
+so are pages of the root of the repository.  Flowcharts become numbered steps.
 Links to files of the repository outside of ``docs`` become the path of the file: the site does not
 contain them.
 """
@@ -17,6 +17,11 @@ from typing import Any
 
 _LINK = re.compile(r"\[([^\]\[]+)\]\((\.\./[^)\s]+)\)")
 _FILE = re.compile(r"^<!-- file: (.+) -->$", re.M)
+_CHART = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
+_NODE = re.compile(r"(\w+)[\[{]\"([^\"]+)\"[\]}]")
+_EDGE = re.compile(
+    r"\s*(\w+)(?:[\[{]\"[^\"]+\"[\]}])? (?:-- \"([^\"]+)\" )?--> (\w+)(?:[\[{]\"[^\"]+\"[\]}])?$"
+)
 _MARK = re.compile(r"^<!-- help: (.+) -->$", re.M)
 
 
@@ -44,6 +49,35 @@ def _file(folder: str, name: str) -> str:
     )
 
 
+def _steps(match: re.Match[str]) -> str:
+    """A flowchart as numbered steps: drawing it would take a script from elsewhere."""
+    texts: dict[str, str] = {}
+    edges: dict[str, list[tuple[str, str]]] = {}
+    for line in match[1].splitlines()[1:]:
+        for name, text in _NODE.findall(line):
+            texts.setdefault(name, text)
+        edge = _EDGE.match(line)
+        if edge is None:
+            raise ValueError(f"no edge of a flowchart: {line!r}")
+        texts.setdefault(edge[1], edge[1])
+        texts.setdefault(edge[3], edge[3])
+        edges.setdefault(edge[1], []).append((edge[2] or "", edge[3]))
+    numbers = {name: number for number, name in enumerate(texts, 1)}
+    lines = []
+    for name, text in texts.items():
+        ways = edges.get(name, [])
+        if not ways and numbers[name] < len(numbers):
+            lines.append(f"{numbers[name]}. {text} → done")
+            continue
+        if ways == [("", next((n for n in numbers if numbers[n] == numbers[name] + 1), ""))]:
+            ways = []
+        told = ", ".join(
+            f"{label}: {numbers[to]}" if label else f"{numbers[to]}" for label, to in ways
+        )
+        lines.append(f"{numbers[name]}. {text}" + (f" → {told}" if told else ""))
+    return "\n".join(lines)
+
+
 def _outside(folder: str, match: re.Match[str]) -> str:
     path = posixpath.normpath(posixpath.join("docs", folder, match[2].partition("#")[0]))
     if path.startswith("docs/"):
@@ -55,5 +89,6 @@ def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """Called by mkdocs with the text of each page."""
     folder = posixpath.dirname(page.file.src_uri)
     markdown = _FILE.sub(lambda match: _file(folder, match[1]), markdown)
+    markdown = _CHART.sub(_steps, markdown)
     markdown = _MARK.sub(lambda match: _help(match[1].removeprefix("farrow")), markdown)
     return _LINK.sub(lambda match: _outside(folder, match), markdown)
