@@ -62,19 +62,18 @@ def _steps(match: re.Match[str]) -> str:
         texts.setdefault(edge[1], edge[1])
         texts.setdefault(edge[3], edge[3])
         edges.setdefault(edge[1], []).append((edge[2] or "", edge[3]))
-    numbers = {name: number for number, name in enumerate(texts, 1)}
+    all_ways = list(edges.values())
+    # A walk is read from top to bottom; of other charts each edge is shown.
+    is_walk = any(label for ways in all_ways for label, _ in ways) or max(map(len, all_ways)) == 1
+    names = list(texts)
     lines = []
-    for name, text in texts.items():
+    for number, name in enumerate(names, 1):
         ways = edges.get(name, [])
-        if not ways and numbers[name] < len(numbers):
-            lines.append(f"{numbers[name]}. {text} → done")
-            continue
-        if ways == [("", next((n for n in numbers if numbers[n] == numbers[name] + 1), ""))]:
-            ways = []
-        told = ", ".join(
-            f"{label}: {numbers[to]}" if label else f"{numbers[to]}" for label, to in ways
-        )
-        lines.append(f"{numbers[name]}. {text}" + (f" → {told}" if told else ""))
+        told = ", then done" if is_walk and not ways and number < len(names) else ""
+        if ways and not (is_walk and ways == [("", names[min(number, len(names) - 1)])]):
+            short = [(label, texts[to].partition(":")[0]) for label, to in ways]
+            told = " → " + "; ".join(f"{label}: {to}" if label else to for label, to in short)
+        lines.append(f"{number}. {texts[name]}{told}")
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """``help()`` shows a whole docstring for each public name, and each example in one runs.
 
-The texts of the extension lie in its stub.  For years ``help(farrow.Client)`` said "see
-`_native.pyi`", which nobody sees who has only the wheel.
+The texts of the extension lie in its stub.  ``help(farrow.Client)`` once said "see
+`_native.pyi`", a file that users do not read.
 """
 
 from __future__ import annotations
