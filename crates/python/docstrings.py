@@ -13,6 +13,8 @@ from pathlib import Path
 def main(stub: Path, folder: Path) -> None:
     """Write the docstrings of `stub` to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.txt"):  # a text that left the stub must not stay in the extension
+        old.unlink()
     for node in ast.parse(stub.read_text(encoding="utf-8")).body:
         if not isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             continue
