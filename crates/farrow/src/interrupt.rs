@@ -1,6 +1,6 @@
 //! Calls that end before their time: cancelled by another thread, or by a check of the caller.
 //!
-//! A call that is interrupted returns [`Error::Interrupted`](crate::Error::Interrupted) within a
+//! A call that is interrupted returns [`Error::Interrupted`] within a
 //! tenth of a second and leaves everything as it was: the node forgets the request, and what an
 //! answer on its way brings is given back. The client can be used as before.
 //!

@@ -2,7 +2,7 @@
 //! that was forked from it, however and by whom.
 //!
 //! The daemon opens the data section anew for each client, locks one byte of it that stands for the
-//! client's place, passes that descriptor and closes its own copy ([`crate::locks`]). From then on the
+//! client's place, passes that descriptor and closes its own copy (`crate::locks`). From then on the
 //! kernel keeps the account: the lock is there until the last process of the family has unmapped the
 //! region, ended, or executed another program. Any daemon can ask, one that was just started too.
 

@@ -7,7 +7,7 @@
 //! the writable aliases.
 //!
 //! Every such fork has a number. The handler maps one page whose open file description has a lock on
-//! the byte of that number ([`crate::locks`]), and unmaps it in the parent after the fork: so the lock,
+//! the byte of that number (`crate::locks`), and unmaps it in the parent after the fork: so the lock,
 //! the *witness* of the fork, is there exactly as long as a process that inherited the page. A view
 //! that was made after fork `since` and is let go after fork `until` may have been inherited by the
 //! children of the forks in between and by no others; [`is_inherited`] tells whether any is left.

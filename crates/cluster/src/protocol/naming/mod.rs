@@ -19,7 +19,7 @@
 //! replaces all that registrars had of it, and it gets the lists of all others anew.
 //!
 //! **Members whose directories this registrar cannot read** are asked whether they have a claimed name,
-//! which is in flight for its home meanwhile: see [`unread`]. While one of them is lost, nobody can
+//! which is in flight for its home meanwhile: see `unread`. While one of them is lost, nobody can
 //! know its names, so none is granted ([`Refusal::Unread`]) until it is back or is forgotten.
 //!
 //! Without the lease nothing is granted and nothing asked. Names are at most 512 bytes here; an

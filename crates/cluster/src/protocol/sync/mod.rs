@@ -2,7 +2,7 @@
 //! have the same view; where it is not this one, requests go there and outcomes come back. A node
 //! that does not keep a name, by its own view, takes no request for it, nor does one that has no lease
 //! take one for flags. When a view gives a name to another node, flags and members of barriers go
-//! there before it answers for the name (see [`moves`]), and who waits asks there.
+//! there before it answers for the name (see `moves`), and who waits asks there.
 
 mod moves;
 mod table;
