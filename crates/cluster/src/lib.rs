@@ -10,7 +10,6 @@ pub mod certs;
 mod config;
 mod endpoint;
 pub mod farrowd;
-mod fnv;
 pub mod interrupt;
 pub mod leftovers;
 pub mod link;

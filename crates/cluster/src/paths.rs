@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::fnv::{BASIS, fnv};
+use farrow_membership::fnv::{BASIS, fnv};
 
 /// Names the socket of the node to use.
 pub const SOCKET_VARIABLE: &str = "FARROW_SOCKET";

@@ -1,6 +1,6 @@
 //! Single cases of membership, each with its story; and letters that nobody should have written.
 
-use crate::certs::NODE_NAME_CHARS_MAX;
+use crate::NODE_NAME_CHARS_MAX;
 use proptest::prelude::*;
 
 use super::letter::{Ballot, Beat, Body, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal, Sender};

@@ -29,12 +29,24 @@
 //! Time is milliseconds of a clock that never goes back; clocks of nodes need not agree. Forged
 //! letters: names are authentic, and a vote counts for the name that wrote it only. Members are
 //! trusted to follow the protocol; no letter makes this code panic.
+//!
+//! | To | |
+//! | --- | --- |
+//! | agree by majority | [`Membership`], its [`Options`], [`Letter`]s and [`Output`]s |
+//! | agree by an etcd | [`etcd`] |
+//! | keep names unique in a view | [`naming`] |
+//! | say who is in | [`View`], [`Member`], [`NodeSet`], [`NodeName`] |
+
+#![forbid(unsafe_code)]
 
 mod beats;
 mod consensus;
 pub mod etcd;
+pub mod fnv;
 mod joining;
 mod letter;
+pub mod naming;
+mod node_name;
 mod options;
 mod proposal;
 mod state;
@@ -44,7 +56,7 @@ mod view;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
-pub(super) mod simulator;
+mod simulator;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +64,7 @@ pub use letter::{
     Ballot, Beat, Body, ClashError, Kept, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal,
     SEEDS_MAX, Sender,
 };
+pub use node_name::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeNameError};
 pub use options::{Options, OptionsError};
 pub use state::Membership;
 pub use types::{

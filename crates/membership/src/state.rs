@@ -39,7 +39,7 @@ pub(super) struct Peer {
 /// Faults that the tests put in, and that they must notice.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Mutant {
+pub(crate) enum Mutant {
     ForgetsPromise,
     HalfIsQuorum,
     LeaseFromReceipt,
@@ -83,7 +83,7 @@ pub struct Membership {
     clash_ms: Option<u64>,
     pub(super) out: Vec<Output>,
     #[cfg(test)]
-    pub(in super::super) mutant: Option<Mutant>,
+    pub(crate) mutant: Option<Mutant>,
 }
 
 impl Membership {

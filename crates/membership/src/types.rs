@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::certs::NodeName;
+pub use crate::node_name::NodeName;
 
 /// Most members of a view: a set of them is one word.
 pub const MEMBERS_MAX: usize = 64;

@@ -265,12 +265,12 @@ fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
 mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
-    use super::super::membership::{
+    use super::super::rights::{ANY, RULES_MAX};
+    use super::*;
+    use farrow_membership::{
         ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, Kept,
         MEMBERS_MAX, Member, NodeName, NodeNumber, View,
     };
-    use super::super::rights::{ANY, RULES_MAX};
-    use super::*;
 
     #[test]
     fn a_full_table_fits_beside_the_two_largest_views() {

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use farrow_membership::NodeName;
 use farrow_store::NAMESPACE_NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::cluster::node_key;
-use super::membership::NodeName;
 
 /// All namespaces, or all nodes.
 pub const ANY: &str = "*";

@@ -2,12 +2,10 @@
 
 use super::state::{EtcdMembership, Purpose};
 use super::types::{CHANGED_MAX, Change, Key, Put, Record, Request, Revision};
-use crate::protocol::membership::letter::ClashError;
-use crate::protocol::membership::state::next_random;
-use crate::protocol::membership::types::{
-    ClusterId, Epoch, Incarnation, MEMBERS_MAX, NodeName, NodeSet,
-};
-use crate::protocol::membership::view::{Candidate, View};
+use crate::letter::ClashError;
+use crate::state::next_random;
+use crate::types::{ClusterId, Epoch, Incarnation, MEMBERS_MAX, NodeName, NodeSet};
+use crate::view::{Candidate, View};
 
 /// Registrations of nodes that never came in, or that went, are taken away after so many leases.
 const CLEAN_LEASES: u64 = 8;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::types::{Key, LeaseId, Record, Revision, Snapshot};
-use crate::protocol::membership::types::{Incarnation, NodeName};
-use crate::protocol::membership::view::View;
+use crate::types::{Incarnation, NodeName};
+use crate::view::View;
 
 #[derive(Debug)]
 enum Content {

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use super::state::{EtcdMembership, Mutant};
 use super::types::{Change, Found, Key, LeaseId, Output, Reply, Request, Revision, Snapshot};
-use crate::protocol::membership::letter::{ClashError, Output as Told};
-use crate::protocol::membership::options::Options;
-use crate::protocol::membership::state::next_random;
-use crate::protocol::membership::types::{ClusterId, Epoch, Incarnation, NodeName};
-use crate::protocol::membership::view::View;
+use crate::letter::{ClashError, Output as Told};
+use crate::options::Options;
+use crate::state::next_random;
+use crate::types::{ClusterId, Epoch, Incarnation, NodeName};
+use crate::view::View;
 
 pub const LEASE_MS: u64 = 1000;
 

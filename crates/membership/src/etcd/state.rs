@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::mirror::Mirror;
 use super::types::{Kept, Key, LeaseId, Output, Reply, Request, Revision, Snapshot};
-use crate::protocol::membership::letter::{ClashError, Output as Told, Reach};
-use crate::protocol::membership::options::{Options, OptionsError};
-use crate::protocol::membership::state::next_random;
-use crate::protocol::membership::types::{Epoch, Incarnation, NodeName, NodeNumber};
-use crate::protocol::membership::view::{Candidate, View};
+use crate::letter::{ClashError, Output as Told, Reach};
+use crate::options::{Options, OptionsError};
+use crate::state::next_random;
+use crate::types::{Epoch, Incarnation, NodeName, NodeNumber};
+use crate::view::{Candidate, View};
 
 /// Who waits for its name longer than this, or than two leases, says so: etcd keeps the sign of
 /// life of the process before for 2 s at least, and looks twice in a second.

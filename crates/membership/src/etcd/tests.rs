@@ -3,10 +3,10 @@
 use super::simulator::{Faults, LEASE_MS, World, name, options};
 use super::state::{EtcdMembership, Mutant};
 use super::types::{Key, Output, Reply, Request, Revision, Snapshot};
-use crate::protocol::membership::letter::{ClashError, Output as Told};
-use crate::protocol::membership::simulator::seeds_times;
-use crate::protocol::membership::types::{Epoch, Incarnation};
-use crate::protocol::membership::view::View;
+use crate::letter::{ClashError, Output as Told};
+use crate::simulator::seeds_times;
+use crate::types::{Epoch, Incarnation};
+use crate::view::View;
 
 /// Etcd's own lease with its lateness, and a lease of silence; and looks, and turns of those that
 /// are to act first and do not.

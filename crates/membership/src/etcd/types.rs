@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::membership::letter::Output as Told;
-use crate::protocol::membership::types::{Incarnation, NodeName};
-use crate::protocol::membership::view::{Candidate, View};
+use crate::letter::Output as Told;
+use crate::types::{Incarnation, NodeName};
+use crate::view::{Candidate, View};
 
 /// Most members that one transaction excludes, and as many that it takes in: with two keys each
 /// and the view they stay below the 128 operations that etcd takes by default.

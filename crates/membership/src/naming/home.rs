@@ -10,7 +10,7 @@ use super::{
     Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
     hash_of_member, highest, is_name,
 };
-use crate::protocol::membership::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
+use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
 
 /// What is needed of a view.
 #[derive(Debug)]

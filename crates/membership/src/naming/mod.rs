@@ -38,7 +38,7 @@ use thiserror::Error;
 
 use crate::fnv::{BASIS, fnv};
 
-use super::membership::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
+use crate::{ClusterId, Epoch, Incarnation, Member, NodeNumber, NodeSet, View};
 
 pub use home::Naming;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::unread::UndecidedClaims;
 use super::{NAMES_MAX, NameChecks, Verdict};
-use crate::protocol::membership::{NodeNumber, NodeSet};
+use crate::{NodeNumber, NodeSet};
 
 /// What a registrar knows of one home.
 #[derive(Debug, Default)]

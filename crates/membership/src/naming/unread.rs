@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{NAMES_MAX, RETRY_MS, Verdict};
-use crate::protocol::membership::{NodeNumber, NodeSet};
+use crate::{NodeNumber, NodeSet};
 
 /// Most claims of one home that wait at a time: the home sends the others again.
 const CLAIMS_MAX: usize = 1024;

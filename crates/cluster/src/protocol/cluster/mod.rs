@@ -20,6 +20,10 @@ pub(crate) use guests::node_key;
 
 use std::collections::BTreeMap;
 
+use farrow_membership::naming::{self, Naming};
+use farrow_membership::{
+    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
+};
 use farrow_store::ClientSlot;
 
 pub use agreement::AgreementKind;
@@ -28,10 +32,6 @@ pub use numbers::ClusterNumbers;
 pub use offer::{Offer, Way};
 pub use questions::{Answer, Question};
 
-use super::membership::{
-    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
-};
-use super::naming::{self, Naming};
 use super::node::NodeState;
 use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
@@ -180,7 +180,7 @@ pub enum JoinError {
     Store(#[from] farrow_store::StoreError),
     /// The options make no sense.
     #[error(transparent)]
-    Options(#[from] super::membership::OptionsError),
+    Options(#[from] farrow_membership::OptionsError),
 }
 
 /// What a question that is under way is about.

@@ -1,8 +1,8 @@
 //! What the state machines of two nodes ask each other. Carried by `Ask` of the gRPC service.
 
+use farrow_membership::naming;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::naming;
 use crate::protocol::sync::{Kept, SyncQuestion};
 use crate::wire::WireSpan;
 

@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use farrow_membership::Epoch;
 use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,6 @@ use table::{Outcomes, SyncTable};
 use super::admission::answer_to;
 use super::convert::limit;
 use super::grants::namespace_in;
-use super::membership::Epoch;
 use super::node::NodeState;
 use super::rights::Rights;
 use super::{Action, SessionId};

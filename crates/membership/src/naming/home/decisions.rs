@@ -5,7 +5,7 @@ use super::super::{Body, NameChecks, Output, Verdict};
 use super::Naming;
 #[cfg(test)]
 use super::UnreadFault;
-use crate::protocol::membership::NodeNumber;
+use crate::NodeNumber;
 
 impl Naming {
     /// Decides on a claim as far as this node can read, and has the others asked.
