@@ -1,6 +1,6 @@
 //! Names of the requests, for spans and numbers.
 
-use crate::wire::RequestBody;
+use crate::RequestBody;
 
 impl RequestBody {
     /// What is asked, as a word.

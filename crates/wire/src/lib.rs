@@ -1,13 +1,32 @@
-//! The words that a client and its daemon exchange over a Unix socket.
+//! The protocol between a client and its daemon over a Unix socket: all that a client needs of the
+//! daemon. It decides nothing, and it knows neither Arrow nor what a node does with a request.
+//!
+//! | To | |
+//! | --- | --- |
+//! | ask and be answered | [`link`], with [`Request`] and [`Reply`] |
+//! | wait for events | [`listener`] |
+//! | find the socket of a node | [`paths`] |
+//! | end a wait early | [`interrupt`] |
+//! | say what a node may do in a namespace | [`rights`] |
 //!
 //! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded
 //! [`Request`] or [`Reply`]. Descriptors of files travel only with the reply to `Hello`.
 //! Everything here is input: lengths are limited before anything is allocated.
 
+#![forbid(unsafe_code)]
+
 mod error;
+pub mod interrupt;
+mod kinds;
+pub mod link;
+pub mod listener;
+pub mod paths;
 mod reply;
 mod request;
+pub mod rights;
 mod roster;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +56,13 @@ pub const ROOM_RANGES_MAX: usize = 64;
 
 /// Longest wait in milliseconds that one message may ask for; a client asks again.
 pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// After a request either side looks for the next message for so long before it sleeps: waking a
+/// core that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// Exit code of a node that found another one serving at its socket.
+pub const ALREADY_SERVING_CODE: i32 = 3;
 
 /// (offset, length) in bytes from the start of the region.
 pub type WireSpan = (u64, u64);

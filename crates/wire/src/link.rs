@@ -21,9 +21,8 @@ use rustix::net::{
 use rustix::process::{Resource, getrlimit};
 
 use crate::interrupt::{self, Interrupt, Pace};
-use crate::server::SPIN;
-use crate::wire::{
-    self, FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, Welcome,
+use crate::{
+    FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, SPIN, Welcome,
     WireError,
 };
 
@@ -189,7 +188,7 @@ impl Link {
     /// # Errors
     ///
     /// As [`Self::connect`].
-    pub(crate) fn take_over(
+    pub fn take_over(
         socket: &Path,
         region_uid: u64,
         deadline: Instant,
@@ -308,7 +307,7 @@ impl Link {
             return Err(self.timeout(started));
         }
         let request = Request { seq, body };
-        wire::encode(&request, &mut bytes)?;
+        crate::encode(&request, &mut bytes)?;
         let mut sent = 0;
         let result = loop {
             let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
@@ -469,7 +468,7 @@ impl Link {
             {
                 return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
             }
-            if let Some((reply, used)) = wire::decode::<Reply>(&input)? {
+            if let Some((reply, used)) = crate::decode::<Reply>(&input)? {
                 input.drain(..used);
                 lock(&self.receiving).input = input;
                 return Ok((reply, descriptors));
@@ -555,7 +554,7 @@ fn millis_since(started: Instant) -> u64 {
 fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
     let mut used = 0;
     let result = loop {
-        match wire::decode::<Reply>(input.get(used..).unwrap_or(&[])) {
+        match crate::decode::<Reply>(input.get(used..).unwrap_or(&[])) {
             Ok(Some((reply, bytes))) => {
                 used += bytes;
                 if state.waiting.remove(&reply.seq) {

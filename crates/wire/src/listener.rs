@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use crate::link::{LinkError, confused};
-use crate::wire::{self, Listen, Reply, ReplyBody, Request, RequestBody, Watch};
+use crate::{Listen, Reply, ReplyBody, Request, RequestBody, Watch};
 
 /// Bytes read at once; an answer has some twenty.
 const READ_BYTES: usize = 512;
@@ -179,7 +179,7 @@ impl Listener {
     fn send(&mut self, body: RequestBody) -> Result<(), LinkError> {
         let seq = self.next_seq;
         let mut bytes = Vec::new();
-        wire::encode(&Request { seq, body }, &mut bytes)?;
+        crate::encode(&Request { seq, body }, &mut bytes)?;
         self.stream.write_all(&bytes).map_err(|error| closed(&self.socket, &error))?;
         self.next_seq += 1;
         self.asked = Some(seq);
@@ -188,7 +188,7 @@ impl Listener {
 
     fn receive(&mut self) -> Result<Option<ReplyBody>, LinkError> {
         loop {
-            if let Some((reply, used)) = wire::decode::<Reply>(&self.input)? {
+            if let Some((reply, used)) = crate::decode::<Reply>(&self.input)? {
                 self.input.drain(..used);
                 if self.asked == Some(reply.seq) {
                     self.asked = None;

@@ -3,9 +3,8 @@
 use farrow_store::ObjectKind;
 use serde::{Deserialize, Serialize};
 
-use super::WireSpan;
-pub use crate::protocol::rights::{Rights, Rule};
-pub use crate::protocol::sync::SyncAsk;
+use super::{WAIT_MS_MAX, WireSpan};
+pub use crate::rights::{Rights, Rule};
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -337,4 +336,52 @@ pub enum WireTarget {
     Id(u64, u64),
     /// The name.
     Name(String),
+}
+
+/// What a client wants done to a barrier or to flags.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SyncAsk {
+    /// Come to a barrier.
+    Arrive {
+        /// How many come.
+        parties: u32,
+        /// Time limit.
+        timeout_ms: u64,
+    },
+    /// Set and clear flags.
+    SetFlags {
+        /// Bits to set, after
+        set: u64,
+        /// these were cleared.
+        clear: u64,
+    },
+    /// Wait until all these are set.
+    WaitFlags {
+        /// Bits.
+        mask: u64,
+        /// Time limit.
+        timeout_ms: u64,
+    },
+}
+
+impl SyncAsk {
+    /// The same with the time that is left.
+    #[must_use]
+    pub fn within(&self, left_ms: u64) -> Self {
+        let mut ask = self.clone();
+        if let Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } = &mut ask {
+            *timeout_ms = left_ms;
+        }
+        ask
+    }
+
+    /// Its time limit, at most [`WAIT_MS_MAX`].
+    pub fn timeout_ms(&self) -> u64 {
+        match self {
+            Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
+                (*timeout_ms).min(WAIT_MS_MAX)
+            }
+            Self::SetFlags { .. } => 0,
+        }
+    }
 }

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync::{AtomicBool, Ordering};
+use farrow_wire::FRAME_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use crate::certs::NodeName;
-use crate::wire::FRAME_BYTES_MAX;
 
 /// Version of the protocol between nodes.
 pub(crate) const VERSION: u32 = 2;

@@ -14,7 +14,6 @@ mod fanout;
 mod grants;
 mod handover;
 mod hello;
-mod kinds;
 mod namespaces;
 mod node;
 mod numbers;

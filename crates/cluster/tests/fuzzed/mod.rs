@@ -10,7 +10,7 @@ pub mod nodes;
 pub mod seeds;
 
 use farrow_cluster::protocol::cluster::{Answer, Offer, Question};
-use farrow_cluster::wire::{self, Hello, Reply, Request, RequestBody, Roster};
+use farrow_wire::{self as wire, Hello, Reply, Request, RequestBody, Roster};
 
 use farrow_membership::{Letter, View};
 use nodes::World;

@@ -1,6 +1,6 @@
 //! How a client gives back what the answer to a request brings when nobody waits for it any more.
 
-use crate::wire::{ReplyBody, RequestBody};
+use crate::{ReplyBody, RequestBody};
 
 /// What is to be undone.
 #[derive(Debug, Clone)]

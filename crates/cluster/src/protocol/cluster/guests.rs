@@ -3,11 +3,11 @@
 
 use farrow_membership::fnv::{BASIS, fnv};
 use farrow_store::{ClientSlot, Guest, Reclaimed, StoreError};
+use farrow_wire::{ReplyBody, WireError};
 
 use super::{Asked, NodeState, PeerAction, Question};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
-use crate::wire::{ReplyBody, WireError};
 
 /// A client whose node has no answer is asked for again after so long.
 pub(super) const AGAIN_MS: u64 = 500;

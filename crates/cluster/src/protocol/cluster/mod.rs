@@ -35,8 +35,8 @@ pub use questions::{Answer, Question};
 use super::node::NodeState;
 use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
-use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
+use farrow_wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
@@ -168,7 +168,7 @@ pub enum PeerAction {
         /// Whose region.
         node: String,
         /// Parts of it.
-        spans: Vec<crate::wire::WireSpan>,
+        spans: Vec<farrow_wire::WireSpan>,
     },
 }
 
@@ -763,7 +763,7 @@ impl NodeState {
             name: cluster.options.name.to_string(),
             address: cluster.options.address.clone(),
             incarnation: cluster.incarnation,
-            reach: crate::wire::Reach::Live,
+            reach: farrow_wire::Reach::Live,
             is_own: true,
             region_uid: self.home.uid().0,
             fabric: self.home.region().fabric().kind().as_str().to_owned(),

@@ -1,0 +1,113 @@
+//! What other nodes may do in the namespaces of this one: the rules alone.
+//!
+//! A rule is for a namespace and a node, each by name or `*` for all. The closest one decides: that
+//! for both names, then that for the namespace, then that for the node, then that for all. Where
+//! there is none a node may do everything, as it has a certificate of the cluster.
+
+use std::collections::BTreeMap;
+
+use farrow_wire::rights::{ANY, Rights, Rule, RuleError};
+use serde::{Deserialize, Serialize};
+
+use super::cluster::node_key;
+
+/// Most rules: with the longest names they take 17 KiB of the 192 KiB that a node keeps, beside two
+/// views of 64 members with all that those may say.
+pub const RULES_MAX: usize = 128;
+
+/// All rules, by namespace and node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RightsTable {
+    rules: BTreeMap<(String, String), Rights>,
+}
+
+impl RightsTable {
+    /// Nothing for anybody.
+    pub fn closed() -> Self {
+        let all = (ANY.to_owned(), ANY.to_owned());
+        Self { rules: [(all, Rights::NONE)].into_iter().collect() }
+    }
+
+    /// Sets a rule, over that for the same two names.
+    ///
+    /// # Errors
+    ///
+    /// The table is full, or the rule is none.
+    pub fn set(&mut self, rule: Rule) -> Result<(), RuleError> {
+        rule.check()?;
+        let Rule { namespace, node, rights } = rule;
+        let key = (namespace, node);
+        if self.rules.len() >= RULES_MAX && !self.rules.contains_key(&key) {
+            return Err(RuleError::TooMany { max: RULES_MAX });
+        }
+        self.rules.insert(key, rights);
+        Ok(())
+    }
+
+    /// Takes a rule out; false if there is none.
+    pub fn remove(&mut self, namespace: &str, node: &str) -> bool {
+        self.rules.remove(&(namespace.to_owned(), node.to_owned())).is_some()
+    }
+
+    /// All rules.
+    pub fn iter(&self) -> impl Iterator<Item = Rule> + '_ {
+        self.rules.iter().map(|((namespace, node), rights)| Rule {
+            namespace: namespace.clone(),
+            node: node.clone(),
+            rights: *rights,
+        })
+    }
+
+    /// What the node with this key may do in a namespace.
+    pub fn of(&self, namespace: &str, key: u64) -> Rights {
+        let closeness = |(space, node): &(String, String)| {
+            let by_space = if space == namespace { Some(2) } else { (space == ANY).then_some(0) };
+            let by_node = if node == ANY { Some(0) } else { (node_key(node) == key).then_some(1) };
+            Some(by_space? + by_node?)
+        };
+        let meant = self.rules.iter().filter_map(|(key, rights)| Some((closeness(key)?, *rights)));
+        meant.max_by_key(|(closeness, _)| *closeness).map_or(Rights::ALL, |(_, rights)| rights)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rules: &[&str]) -> RightsTable {
+        let mut table = RightsTable::default();
+        for rule in rules {
+            table.set(rule.parse().unwrap()).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn the_closest_rule_decides() {
+        let all = table(&["*:*:none", "*:b:read", "team:*:write", "team:b:delete"]);
+        let of = |table: &RightsTable, space: &str, node: &str| table.of(space, node_key(node));
+        assert_eq!(of(&all, "team", "b"), Rights::DELETE);
+        assert_eq!(of(&all, "team", "c"), Rights::WRITE);
+        assert_eq!(of(&all, "else", "b"), Rights::READ);
+        assert_eq!(of(&all, "", "c"), Rights::NONE);
+        // The namespace is closer than the node.
+        assert_eq!(of(&table(&["*:b:all", "team:*:none"]), "team", "b"), Rights::NONE);
+        assert_eq!(of(&RightsTable::default(), "team", "b"), Rights::ALL);
+        assert_eq!(of(&RightsTable::closed(), "", "b"), Rights::NONE);
+    }
+
+    #[test]
+    fn the_table_has_an_end_and_can_be_changed_there() {
+        let mut table = RightsTable::default();
+        for number in 0..RULES_MAX {
+            table.set(format!("n{number}:b:read").parse().unwrap()).unwrap();
+        }
+        let more: Rule = "more:b:read".parse().unwrap();
+        assert_eq!(table.set(more.clone()), Err(RuleError::TooMany { max: RULES_MAX }));
+        table.set("n0:b:none".parse().unwrap()).unwrap();
+        assert!(table.remove("n0", "b") && !table.remove("n0", "b"));
+        table.set(more).unwrap();
+        let bytes = postcard::to_allocvec(&table).unwrap();
+        assert_eq!(postcard::from_bytes(&bytes), Ok(table));
+    }
+}
