@@ -135,10 +135,15 @@ impl Model {
         (self.dice.roll(3) > 0).then(|| format!("n{}", self.dice.roll(NAMES)))
     }
 
+    /// Whether a member is writing an object of this name.
+    fn is_written(&self, name: Option<&str>) -> bool {
+        let mut writers = self.members.iter().flat_map(|member| member.writers.values());
+        name.is_some() && writers.any(|one| one.name.as_deref() == name)
+    }
+
     fn is_taken(&self, name: &str) -> bool {
         let is_sealed = self.objects.values().any(|object| object.name.as_deref() == Some(name));
-        let mut writers = self.members.iter().flat_map(|member| member.writers.values());
-        is_sealed || writers.any(|one| one.name.as_deref() == Some(name))
+        is_sealed || self.is_written(Some(name))
     }
 
     /// Whether so many more are beyond the quota. What is being written counts.
@@ -436,7 +441,12 @@ impl Model {
                 format!("seal {key} {seed}")
             }
             _ => {
-                let (command, object) = self.new_put();
+                let (mut command, mut object) = self.new_put();
+                // A name that another one writes under is had, after a kill of the daemon, by who comes
+                // back first.
+                while self.is_written(object.name.as_deref()) {
+                    (command, object) = self.new_put();
+                }
                 made.push(object);
                 command
             }
