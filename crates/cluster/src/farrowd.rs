@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use farrow_memory::{CoherenceClass, Length};
+use farrow_wire::{ALREADY_SERVING_CODE, Rule, paths};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::certs::NodeName;
@@ -17,9 +18,8 @@ use crate::node::{
     NodeError, NodeOptions, PeerTls, SpillTarget, StopSwitch,
 };
 use crate::protocol::Quotas;
-use crate::protocol::rights::Rule;
 use crate::supervisor::{self, Custody};
-use crate::{leftovers, paths, size};
+use crate::{leftovers, size};
 
 /// Lends memory to the processes of this user and keeps their objects.
 ///
@@ -116,9 +116,6 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
-
-/// Exit code of a node that found another one serving at its socket.
-pub const ALREADY_SERVING_CODE: i32 = 3;
 
 const EXIT_CODES: &str = "Exit codes: 0 it was stopped, 1 an error, 2 wrong arguments, 3 another node \
                           serves at the socket.";

@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use farrow_memory::{is_in_use, mount, survey};
+use farrow_wire::paths;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::lock::Holder;
-use crate::paths;
 use crate::spill::Orphans;
 
 /// What is left.

@@ -1,7 +1,7 @@
-//! Everything in Farrow that talks: the daemon `farrowd` and the protocol of its clients.
+//! The daemon `farrowd`.
 //!
 //! Decisions live in [`protocol`], which knows neither clock nor sockets; [`node`] puts them
-//! on a Unix socket over one region. Clients use [`link`], and [`listener`] to wait for events. It
+//! on a Unix socket over one region. What its clients need of it is the crate `farrow-wire`. It
 //! knows no Arrow, and it trusts nothing that a client sends or writes.
 
 #![forbid(unsafe_code)]
@@ -10,17 +10,12 @@ pub mod certs;
 mod config;
 mod endpoint;
 pub mod farrowd;
-mod fnv;
-pub mod interrupt;
 pub mod leftovers;
-pub mod link;
-pub mod listener;
 mod lock;
 mod memory;
 pub mod metrics;
 mod neighbour;
 pub mod node;
-pub mod paths;
 mod peers;
 mod place;
 mod prepare;
@@ -30,4 +25,3 @@ pub mod size;
 mod spill;
 mod supervisor;
 mod upgrade;
-pub mod wire;

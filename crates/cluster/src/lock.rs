@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farrow_memory::HeldMemory;
+use farrow_wire::paths;
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::node::{NodeError, failed};
-use crate::paths;
 
 /// Who only looks whether a node has the lock has it for some microseconds.
 const LOOKS_MAX: u32 = 5;

@@ -14,10 +14,10 @@ use farrow_store::{
     ClientSlot, Dropped, FormatError, Home, Layout, Reader, RegionOptions, RegionUid, StoreError,
     Unfinished,
 };
+use farrow_wire::paths;
 
 use crate::lock::Holder;
 use crate::node::{MEMORY_BYTES_MIN, MemorySource, NodeError, NodeOptions};
-use crate::paths;
 use crate::place::{Place, should_mount};
 use crate::protocol::PeerIdentity;
 use crate::size::human;

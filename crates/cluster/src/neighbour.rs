@@ -10,12 +10,11 @@ use farrow_memory::{
     Section, Span,
 };
 use farrow_store::Reader;
+use farrow_wire::{Welcome, paths};
 
 use crate::lock::Holder;
 use crate::node::{MemorySource, NodeOptions};
-use crate::paths;
 use crate::protocol::cluster::{NeighbourMemory, Offer, Way};
-use crate::wire::Welcome;
 
 /// Devices that other nodes may lend regions on. What they offer is their word: it is not for them
 /// to say which files this node opens.

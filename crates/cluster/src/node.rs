@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{CoherenceClass, FabricError, HeldMemory, Length, MapError, WINDOW_BASE, sync};
 use farrow_store::{ByHand, EvictionPolicy, FormatError, Lru, RegionUid, StoreError};
+use farrow_wire::{Rule, paths};
 
 use crate::certs::NodeName;
 use crate::endpoint::Scraped;
@@ -20,14 +21,12 @@ use crate::lock::Lock;
 use crate::memory::{Found, adopt_existing, find_or_make};
 use crate::metrics::MetricsAddress;
 use crate::neighbour::{self, Devices};
-use crate::paths;
 pub use crate::peers::{EtcdConfig, EtcdPlace, EtcdTls, EtcdUser, PeerTls};
 use crate::peers::{PEER_BYTES_MIN, PeerLimits, PeerTimes, Peers, PeersOptions, StartError};
 use crate::place::Place;
 pub use crate::place::{MemoryChoice, memory_choice};
 use crate::prepare;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
-use crate::protocol::rights::Rule;
 use crate::protocol::{BUFFERS_BYTES_DEFAULT, NodeState, Quotas, unfinished};
 use crate::server::{Ended, Handover, Parts, Remains, Server};
 pub use crate::spill::SpillTarget;
@@ -187,7 +186,7 @@ impl NodeOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Another node has the lock. The program ends with [`ALREADY_SERVING_CODE`](crate::farrowd::ALREADY_SERVING_CODE).
+    /// Another node has the lock. The program ends with [`ALREADY_SERVING_CODE`](farrow_wire::ALREADY_SERVING_CODE).
     #[error("a node already serves {}", socket.display())]
     AlreadyServing {
         /// Its socket.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{FabricError, mount};
+use farrow_wire::paths;
 
 use crate::node::NodeError;
-use crate::paths;
 
 /// A folder with the region's files.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,16 +7,15 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use farrow_wire::link::{Link, LinkError};
+use farrow_wire::{Inheritance, WireError, paths};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use farrow_memory::HeldMemory;
 
-use crate::link::{Link, LinkError};
 use crate::memory;
 use crate::node::{MemorySource, NodeError, NodeOptions};
-use crate::paths;
-use crate::wire::{Inheritance, WireError};
 
 /// The old daemon answers what has arrived first, in 4 s at most.
 const HANDOVER_MAX: Duration = Duration::from_secs(15);

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
-use farrow_cluster::wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem,
-    WireError, WireSpan, WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
+use farrow_wire::{
+    Hello, NamespaceSpec, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, SealItem,
+    WireError, WireSpan, WireTarget,
+};
 use proptest::prelude::*;
 
 const KIB: u64 = 1 << 10;

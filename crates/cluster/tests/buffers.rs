@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::raw::Raw;
 use common::{Daemon, PATIENCE, wait_for};
 use farrow::{Client, Value};
-use farrow_cluster::wire::{
-    self, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Request, RequestBody, WireError, WireTarget,
+use farrow_wire::{
+    self as wire, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Request, RequestBody, WireError, WireTarget,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -6,7 +6,7 @@
 mod common;
 
 use common::asked::{Asked, OWNER, hello, is_denied};
-use farrow_cluster::wire::{ReplyBody, WireError};
+use farrow_wire::{ReplyBody, WireError};
 
 #[test]
 fn a_client_whose_last_connection_has_not_ended_yet_is_told_to_come_again() {

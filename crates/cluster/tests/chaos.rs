@@ -21,7 +21,7 @@ use common::records::Records;
 use common::worker::{self, Limits, SLACK, Worker, fault_in};
 use common::{Daemon, Dice, PATIENCE, assert_balanced};
 use farrow::{Client, Error, Reach, Target};
-use farrow_cluster::wire::ClientOverview;
+use farrow_wire::ClientOverview;
 use rustix::process::{Pid, Signal, kill_process};
 
 const NOW: Duration = Duration::ZERO;

@@ -17,7 +17,7 @@ use farrow::{Error, Reach, Value};
 use farrow_cluster::certs;
 use farrow_cluster::protocol::Action;
 use farrow_cluster::protocol::cluster::{Answer, PeerAction, Question};
-use farrow_cluster::wire::{
+use farrow_wire::{
     Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, RequestBody, Rule, SealItem, WireError,
     WireTarget,
 };

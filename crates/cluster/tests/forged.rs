@@ -16,7 +16,7 @@ use common::raw::Raw;
 use common::{Daemon, assert_balanced};
 use farrow::arrow::{Plan, Stamp};
 use farrow::{BatchData, Client, Error, Object, ObjectId, ObjectKind, Rebuilt, SchemaNode, Value};
-use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem, Welcome, WireSpan};
+use farrow_wire::{ReplyBody, RequestBody, SealItem, Welcome, WireSpan};
 
 const NOW: Duration = Duration::ZERO;
 /// Of the one column; whole lines, so that nothing is rounded.

@@ -8,11 +8,11 @@ mod common;
 
 use common::asked::{Answered, Asked, OWNER, hello};
 use farrow_cluster::protocol::{Action, SessionId};
-use farrow_cluster::wire::{
-    NamespaceSpec, Purpose, ReplyBody, RequestBody, RoomAsk, SealItem, WireError, WireTarget,
-};
 use farrow_memory::Length;
 use farrow_store::{Lru, RegionOptions};
+use farrow_wire::{
+    NamespaceSpec, Purpose, ReplyBody, RequestBody, RoomAsk, SealItem, WireError, WireTarget,
+};
 
 const PAGE: u64 = 4096;
 const HEAP: u64 = 1 << 20;

@@ -7,7 +7,7 @@ mod fuzzed;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use farrow_cluster::wire::RequestBody;
+use farrow_wire::RequestBody;
 use fuzzed::nodes::World;
 use fuzzed::{clients, seeds};
 

@@ -11,7 +11,7 @@ use common::asked::{Asked, B, OWNER, hello};
 use common::nodes::Nodes;
 use farrow::{Client, Error, Rights, Rule, Value};
 use farrow_cluster::protocol::SessionId;
-use farrow_cluster::wire::{
+use farrow_wire::{
     NamespaceSpec, ReplyBody, RequestBody, SealItem, SyncAsk, Watch, WireError, WireTarget,
 };
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use common::raw::Raw;
 use common::{Daemon, Dice, assert_balanced, wait_for};
 use farrow::{Error, Value};
-use farrow_cluster::wire::{
-    self, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
-    WireError, WireTarget,
+use farrow_wire::{
+    self as wire, FRAME_BYTES_MAX, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
+    SealItem, WireError, WireTarget,
 };
 
 fn assert_serves(daemon: &Daemon) {

@@ -25,7 +25,7 @@ impl Chooser {
             return None;
         }
         let daemon = Daemon::start_anywhere("32M", more);
-        let memory = farrow_cluster::paths::memory_mount_of(&daemon.socket);
+        let memory = farrow_wire::paths::memory_mount_of(&daemon.socket);
         Some(Self { daemon, memory })
     }
 

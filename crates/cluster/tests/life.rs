@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, wait_for};
 use farrow::{Client, ConnectOptions, Error, SpawnCommand, Target, Value};
-use farrow_cluster::farrowd::ALREADY_SERVING_CODE;
+use farrow_wire::ALREADY_SERVING_CODE;
 
 fn farrowd() -> Command {
     Command::new(env!("CARGO_BIN_EXE_farrowd"))

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, Quotas, SessionId};
-use farrow_cluster::wire::{
-    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch,
-    WireError, WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
+use farrow_wire::{
+    Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Watch,
+    WireError, WireTarget,
+};
 
 const OWNER: u32 = 1000;
 const GUEST: u32 = 1001;

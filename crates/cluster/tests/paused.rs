@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
-use farrow_cluster::protocol::membership::etcd::{
+use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
+use farrow_membership::etcd::{
     Change, Found, Key, LeaseId, Reply, Request as EtcdRequest, Revision, Snapshot,
 };
-use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
-use farrow_cluster::wire::{Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, WireError};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, WireError};
 
 const LEASE_MS: u64 = 1000;
 const OWNER: u32 = 1000;

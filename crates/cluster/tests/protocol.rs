@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
-use farrow_cluster::wire::{
-    Hello, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
-    Watch, WireError, WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
+use farrow_wire::{
+    Hello, Listen, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
+    Watch, WireError, WireTarget,
+};
 
 /// Steps of one run; each is checked against the whole region.
 const STEPS: u64 = 9000;

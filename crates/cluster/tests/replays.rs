@@ -5,7 +5,7 @@
 mod fuzzed;
 
 use farrow_cluster::protocol::cluster::Answer;
-use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
+use farrow_wire::{Reach, ReplyBody, RequestBody, SyncAsk, WireError};
 use fuzzed::Kind;
 use fuzzed::nodes::World;
 

@@ -3,7 +3,7 @@
 
 mod fuzzed;
 
-use farrow_cluster::wire::{ReplyBody, RequestBody, SyncAsk, WireError};
+use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WireError};
 use fuzzed::nodes::World;
 
 type Replies = Vec<(usize, Result<ReplyBody, WireError>)>;

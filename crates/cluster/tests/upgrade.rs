@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use common::{Daemon, PATIENCE, assert_balanced, bytes_of, client_at, this_test_again, wait_for};
 use farrow::{Client, ConnectOptions, Error, Target, Value};
-use farrow_cluster::wire::{
-    self, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, WireError,
-};
 use farrow_memory::sync;
+use farrow_wire::{
+    self as wire, Hello, Inheritance, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody,
+    WireError,
+};
 
 const UPGRADES: u64 = 10;
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 use farrow_memory::{Length, Span};
 use farrow_store::ObjectId;
+use farrow_wire::{BATCH_ITEMS_MAX, SealItem, WireError};
 
 use crate::arena::{SMALL_BYTES_MAX, lines};
 use crate::background;

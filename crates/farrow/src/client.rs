@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{
+use farrow_memory::{Address, Length, Offset, Region, Span};
+use farrow_store::{Metadata, ObjectId, ObjectKind};
+use farrow_wire::link::confused;
+use farrow_wire::{
     BATCH_ITEMS_MAX, NodeStats, Overview, ReplyBody, RequestBody, WAIT_MS_MAX, WireError,
     WireTarget,
 };
-use farrow_memory::{Address, Length, Offset, Region, Span};
-use farrow_store::{Metadata, ObjectId, ObjectKind};
 use serde::Serialize;
 
 use crate::batch;

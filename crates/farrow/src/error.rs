@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use farrow_arrow::{DescribeError, InvalidDescriptor};
-use farrow_cluster::link::LinkError;
-use farrow_cluster::wire::{WireError, after, before};
 use farrow_memory::{AccessError, BoundsError, FabricError, MapError};
 use farrow_store::{FormatError, StoreError};
+use farrow_wire::link::LinkError;
+use farrow_wire::{WireError, after, before};
 
 /// Why an operation failed, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]

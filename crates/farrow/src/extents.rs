@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use farrow_cluster::wire::WireSpan;
 use farrow_memory::{Length, MapError, Offset, Span, page_bytes};
 use farrow_store::{Run, SpaceAllocator};
+use farrow_wire::WireSpan;
 
 use crate::error::Error;
 use crate::room::{self, Demand, GROUPS_MAX};
@@ -335,7 +335,7 @@ impl Extents {
         };
         // Only now: what is out of the books may be granted to anybody at once.
         let connection = lock(&self.state).let_go(&gone);
-        for batch in gone.chunks(farrow_cluster::wire::BATCH_ITEMS_MAX) {
+        for batch in gone.chunks(farrow_wire::BATCH_ITEMS_MAX) {
             session.give_back(batch, connection);
         }
     }

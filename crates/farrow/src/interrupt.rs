@@ -11,10 +11,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farrow_cluster::wire::{RequestBody, SyncAsk};
 use farrow_memory::sync::{AtomicBool, Ordering};
+use farrow_wire::{RequestBody, SyncAsk};
 
-pub use farrow_cluster::interrupt::{
+pub use farrow_wire::interrupt::{
     Interrupt, Suspended, check_on_all_threads, current, scope, suspend,
 };
 
@@ -73,7 +73,7 @@ impl CancelToken {
 
 /// Sleeps, unless the thread is told not to wait any more.
 pub(crate) fn pause(length: std::time::Duration) -> Result<(), Error> {
-    if farrow_cluster::interrupt::pause(length) { Ok(()) } else { Err(Error::Interrupted) }
+    if farrow_wire::interrupt::pause(length) { Ok(()) } else { Err(Error::Interrupted) }
 }
 
 /// Whether the wait for the answer may be interrupted: the request changes nothing, or can be

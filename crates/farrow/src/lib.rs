@@ -56,11 +56,11 @@ pub use client::{Client, FabricStats, Listed, Stats, Target};
 pub use error::Error;
 pub use farrow_arrow as arrow;
 pub use farrow_arrow::{ArrowObject, BatchData, NdArray, Order, Rebuilt, SchemaNode};
-pub use farrow_cluster::wire::{
-    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Rights, Roster, RosterNode, Rule,
-};
 pub use farrow_memory::{Length, Offset, Span};
 pub use farrow_store::{Event, EventKind, Metadata, MetadataError, ObjectId, ObjectKind, Seen};
+pub use farrow_wire::{
+    EvictedReport, NamespaceReport, NamespaceSpec, Reach, Rights, Roster, RosterNode, Rule,
+};
 pub use held_bytes::{BatchBytes, Gotten};
 pub use huge::{AppendOptions, HugeTable, Partition, Snapshot, Until};
 pub use interrupt::CancelToken;

@@ -6,10 +6,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem};
 use farrow_memory::{Length, Span};
 use farrow_store::{EntryTable, Held, HoldTable, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_wire::link::confused;
+use farrow_wire::{ReplyBody, RequestBody, SealItem};
 
 use crate::error::Error;
 use crate::session::{Session, lock, span, wall_clock_ns};

@@ -1,7 +1,7 @@
 //! Namespaces: names, quotas and writers of their own in one region.
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, Rule};
+use farrow_wire::link::confused;
+use farrow_wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, Rule};
 
 use crate::client::Client;
 use crate::error::Error;

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{Reach, ReplyBody, RequestBody, Roster, RosterNode};
 use farrow_store::{Held, Metadata};
+use farrow_wire::link::confused;
+use farrow_wire::{Reach, ReplyBody, RequestBody, Roster, RosterNode};
 
 use crate::client::{Client, Listed, Target};
 use crate::error::Error;

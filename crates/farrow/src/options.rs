@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use farrow_cluster::paths;
 use farrow_store::Metadata;
+use farrow_wire::paths;
 
 /// Time that connecting may take where nothing else is said; the start of a private node, which
 /// lays claim to all its memory, included.

@@ -6,9 +6,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use farrow_cluster::link::Link;
-use farrow_cluster::wire::{RequestBody, WAIT_MS_MAX};
 use farrow_memory::sync::{AtomicBool, Ordering};
+use farrow_wire::link::Link;
+use farrow_wire::{RequestBody, WAIT_MS_MAX};
 
 use crate::client::{deadline_after, millis};
 use crate::error::Error;

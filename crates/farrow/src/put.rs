@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use farrow_arrow::{BatchData, NdArray, Plan, SchemaNode, Source, Stamp};
-use farrow_cluster::wire::{EXTRA_BLOCKS_MAX, SealItem};
 use farrow_memory::{
     Address, Length, Offset, Retired, Span, are_maps_scarce, check_maps, page_bytes,
 };
 use farrow_store::{ObjectId, encode_extra};
+use farrow_wire::{EXTRA_BLOCKS_MAX, SealItem};
 
 use crate::arena::SMALL_BYTES_MAX;
 use crate::background;

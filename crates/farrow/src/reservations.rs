@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use farrow_cluster::link::Link;
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
+use farrow_wire::link::Link;
+use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody};
 
 use crate::error::Error;
 use crate::session::{Session, lock};

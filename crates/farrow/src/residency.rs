@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
 use farrow_store::{Held, ObjectId, Whereabouts};
+use farrow_wire::link::confused;
+use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, RequestBody, WireError};
 
 use crate::client::{Client, Target};
 use crate::error::Error;

@@ -7,11 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{
-    Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
-};
 use farrow_memory::{Span, page_bytes};
+use farrow_wire::link::confused;
+use farrow_wire::{Purpose, ROOM_RANGES_MAX, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX};
 
 use crate::client::{deadline_after, millis};
 use crate::error::Error;

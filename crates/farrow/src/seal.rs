@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, SealItem, WireError};
 use farrow_store::{Entry, ObjectId};
+use farrow_wire::link::confused;
+use farrow_wire::{ReplyBody, RequestBody, SealItem, WireError};
 
 use crate::error::Error;
 use crate::session::{Session, Unanswered};

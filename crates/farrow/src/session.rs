@@ -9,12 +9,6 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use farrow_cluster::farrowd::ALREADY_SERVING_CODE;
-use farrow_cluster::link::{Link, LinkError, confused};
-use farrow_cluster::paths;
-use farrow_cluster::wire::{
-    BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody, Welcome, WireError, WireSpan,
-};
 use farrow_memory::{
     Access, Address, CoherenceClass, FabricKind, Geometry, Length, Offset, PassedFabric,
     PassedParts, Proximity, Region, Retired, SharedWords, Span, page_bytes, process_id,
@@ -22,6 +16,11 @@ use farrow_memory::{
 use farrow_store::{
     ClientSlot, Entry, EntryTable, Held, HoldTable, NamespaceId, ObjectId, REFRESHED_MARKS, Reader,
     StoreError, UseStamps,
+};
+use farrow_wire::link::{Link, LinkError, confused};
+use farrow_wire::{
+    ALREADY_SERVING_CODE, BATCH_ITEMS_MAX, Hello, PROTOCOL_VERSION, ReplyBody, RequestBody,
+    Welcome, WireError, WireSpan, paths,
 };
 
 use crate::arena::Arena;

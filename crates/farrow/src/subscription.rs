@@ -9,10 +9,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use farrow_cluster::link::LinkError;
-use farrow_cluster::listener::{Listener, Waited, Waker};
-use farrow_cluster::wire::{Listen, PROTOCOL_VERSION, WAIT_MS_MAX, Watch, WireError};
 use farrow_store::{EventCursor, EventKind, NAME_BYTES_MAX, Seen};
+use farrow_wire::link::LinkError;
+use farrow_wire::listener::{Listener, Waited, Waker};
+use farrow_wire::{Listen, PROTOCOL_VERSION, WAIT_MS_MAX, Watch, WireError};
 
 use crate::error::Error;
 use crate::session::Session;

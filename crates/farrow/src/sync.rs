@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use farrow_cluster::link::confused;
-use farrow_cluster::wire::{ReplyBody, RequestBody, SyncAsk, WAIT_MS_MAX};
+use farrow_wire::link::confused;
+use farrow_wire::{ReplyBody, RequestBody, SyncAsk, WAIT_MS_MAX};
 
 use crate::client::{Client, deadline_after, millis};
 use crate::error::Error;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use farrow_cluster::wire::RequestBody;
+use farrow_wire::RequestBody;
 
 use crate::session::{Session, lock};
 

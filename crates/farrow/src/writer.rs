@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use farrow_cluster::wire::SealItem;
 use farrow_memory::{Length, Offset, Retired, Span, fork, page_bytes};
 use farrow_store::{Held, ObjectId};
+use farrow_wire::SealItem;
 
 use crate::background;
 use crate::error::Error;

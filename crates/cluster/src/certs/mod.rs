@@ -17,8 +17,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod name;
-
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -35,7 +33,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-pub use name::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeName, NodeNameError};
+pub use farrow_membership::{CERTIFICATE_DOMAIN, NODE_NAME_CHARS_MAX, NodeName, NodeNameError};
 
 /// Longest time for which something is certified: 20 years.
 pub const VALIDITY_MAX: Duration = Duration::from_secs(20 * 366 * 86_400);

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use farrow_wire::{Reach, RosterNode};
+
 use super::text::{escaped, head, line};
 use crate::protocol::cluster::ClusterNumbers;
-use crate::wire::{Reach, RosterNode};
 
 /// Nodes of which traffic is counted: those of a view, and as many that went.
 const NODES_MAX: usize = 128;
@@ -169,7 +170,7 @@ fn labels_of(node: &RosterNode) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Roster;
+    use farrow_wire::Roster;
 
     #[test]
     fn each_node_and_each_way_has_a_line_and_strangers_have_none() {

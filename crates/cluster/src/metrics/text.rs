@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use farrow_wire::NodeStats;
+
 use super::Latencies;
 use super::cluster::{self, Traffic};
 use crate::protocol::cluster::ClusterNumbers;
-use crate::wire::NodeStats;
 
 /// A family of one sample without labels: name, type, help, value.
 type Single = (&'static str, &'static str, &'static str, f64);

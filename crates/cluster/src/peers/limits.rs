@@ -4,16 +4,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use farrow_memory::sync::{AtomicBool, Ordering};
+use farrow_wire::FRAME_BYTES_MAX;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
 use crate::certs::NodeName;
-use crate::wire::FRAME_BYTES_MAX;
 
 /// Version of the protocol between nodes.
 pub(crate) const VERSION: u32 = 2;
 
-pub(crate) use crate::protocol::membership::LETTER_BYTES_MAX;
+pub(crate) use farrow_membership::LETTER_BYTES_MAX;
 
 /// Longest body of a question and of an answer: that of a frame of the client protocol.
 pub(crate) const ASK_BYTES_MAX: usize = FRAME_BYTES_MAX;

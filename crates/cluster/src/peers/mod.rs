@@ -54,6 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use farrow_membership::etcd as membership;
 use farrow_memory::sync::{AtomicU64, Ordering};
 use prost::bytes::Bytes;
 use tokio::runtime::{Builder, Handle};
@@ -67,7 +68,6 @@ pub(crate) use seat::SeatBytes;
 pub use tls::PeerTls;
 
 use crate::certs::NodeName;
-use crate::protocol::membership::etcd as membership;
 use calls::Client;
 use etcd::Etcd;
 use failures::FailureLog;

@@ -11,15 +11,15 @@ use std::collections::VecDeque;
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, Freed, NAME_BYTES_MAX, Room};
+use farrow_wire::{
+    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, Reply, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
+    WireError,
+};
 
 use super::convert::{limit, store_error, wire_span};
 use super::node::NodeState;
 use super::spill::SPILL_MS_MAX;
 use super::{Action, SessionId};
-use crate::wire::{
-    BATCH_ITEMS_MAX, Purpose, ROOM_RANGES_MAX, Reply, ReplyBody, RequestBody, RoomAsk, WAIT_MS_MAX,
-    WireError,
-};
 
 /// Most requests that wait at a time, of all clients: each look at the queue stays a matter of
 /// microseconds.

@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::ClientSlot;
+use farrow_wire::{RequestBody, WireError};
 
 use super::SessionId;
 use super::node::NodeState;
-use crate::wire::{RequestBody, WireError};
 
 /// What a session may hold in any case: the buffer of one read, and short replies and waits. 1,024
 /// clients then hold 16 MiB at most.

@@ -1,9 +1,10 @@
 //! Requests that a client does not wait for any more.
 
+use farrow_wire::WireError;
+
 use super::admission::answer_to;
 use super::node::NodeState;
 use super::{Action, SessionId};
-use crate::wire::WireError;
 
 impl NodeState {
     /// Ends the wait of an earlier request of a session, which is answered at once. One that does

@@ -3,7 +3,7 @@
 use farrow_memory::{Length, Offset, Span};
 use farrow_store::{ObjectId, StoreError, Target};
 
-use crate::wire::{WireError, WireSpan, WireTarget};
+use farrow_wire::{WireError, WireSpan, WireTarget};
 
 pub(super) fn limit(what: &str, count: usize, max: usize) -> Result<(), WireError> {
     if count > max {

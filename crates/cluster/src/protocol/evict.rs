@@ -2,11 +2,11 @@
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ByHand, ClientSlot, Evicted, EvictionPolicy, Need, Room, StoreError, Within};
+use farrow_wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
 
 use super::admission::Asker;
 use super::convert::{limit, store_error, store_target};
 use super::node::NodeState;
-use crate::wire::{BATCH_ITEMS_MAX, EvictedReport, ReplyBody, WireError, WireTarget};
 
 /// For a client that asks for memory ahead of its needs, objects are evicted up to this part of
 /// the region; beyond it only for what it needs at least.

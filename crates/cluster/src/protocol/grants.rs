@@ -3,13 +3,15 @@
 //! keeps of its cluster.
 
 use farrow_store::{Guest, NamespaceId, StoreError, own_name};
+use farrow_wire::rights::{Rights, Rule, RuleError};
+use farrow_wire::{ReplyBody, RequestBody, WireError};
 
 use super::SessionId;
 use super::cluster::node_key;
 use super::convert::store_error;
 use super::node::NodeState;
-use super::rights::{Rights, RightsTable, Rule, RuleError};
-use crate::wire::{ReplyBody, RequestBody, WireError};
+use super::rights::RightsTable;
+use super::sync::right_for;
 
 /// What a request of a guest needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +33,7 @@ fn need(body: &RequestBody) -> Need {
         | RequestBody::Promise { .. }
         | RequestBody::Seal { .. }
         | RequestBody::Pin { is_pinned: true, .. } => Need::Right(Rights::WRITE),
-        RequestBody::Sync { ask, .. } => Need::Right(ask.right()),
+        RequestBody::Sync { ask, .. } => Need::Right(right_for(ask)),
         // To have no names any more is to give them back.
         RequestBody::Renew { names, .. } if !names.is_empty() => Need::Right(Rights::WRITE),
         RequestBody::Promised { objects } if *objects > 0 => Need::Right(Rights::WRITE),
@@ -265,12 +267,13 @@ fn decode(bytes: &[u8]) -> Option<(Option<Vec<u8>>, RightsTable)> {
 mod tests {
     use farrow_store::CLUSTER_BYTES_MAX;
 
-    use super::super::membership::{
+    use super::super::rights::RULES_MAX;
+    use super::*;
+    use farrow_membership::{
         ADDRESS_BYTES_MAX, Ballot, ClusterId, Epoch, INFO_BYTES_MAX, Incarnation, Kept,
         MEMBERS_MAX, Member, NodeName, NodeNumber, View,
     };
-    use super::super::rights::{ANY, RULES_MAX};
-    use super::*;
+    use farrow_wire::rights::ANY;
 
     #[test]
     fn a_full_table_fits_beside_the_two_largest_views() {

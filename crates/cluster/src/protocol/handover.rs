@@ -1,10 +1,10 @@
 //! From one daemon to the next, in good order.
 
 use farrow_store::{ClientSlot, ObjectId, StoreError, Unfinished};
+use farrow_wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
 
 use super::node::NodeState;
 use super::{PeerIdentity, SessionId};
-use crate::wire::{BATCH_ITEMS_MAX, Inheritance, WireError};
 
 impl NodeState {
     /// Only this node's own user takes it over, and only with the region that it serves.

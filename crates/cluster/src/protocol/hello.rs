@@ -2,11 +2,11 @@
 
 use farrow_memory::{CoherenceClass, FabricKind, Proximity};
 use farrow_store::{ClientSlot, Newcomer, StoreError};
+use farrow_wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 use super::convert::{store_error, wire_span};
 use super::node::NodeState;
 use super::{PeerIdentity, SessionId};
-use crate::wire::{Hello, PROTOCOL_VERSION, ReplyBody, Welcome, WireError};
 
 /// Most connections at a time of users that may not connect.
 const STRANGERS_MAX: usize = 16;

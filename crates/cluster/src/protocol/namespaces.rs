@@ -1,10 +1,10 @@
 //! Namespaces: what a client's names mean, and what its user may do.
 
 use farrow_store::{ClientRecord, ClientSlot, Namespace, NamespaceOptions, full_name};
+use farrow_wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, WireError, WireTarget};
 
 use super::convert::store_error;
 use super::node::NodeState;
-use crate::wire::{NamespaceReport, NamespaceSpec, ReplyBody, RequestBody, WireError, WireTarget};
 
 impl NodeState {
     /// The name that an object of this client has, or is to have, in the directory.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use farrow_store::{ClientRecord, ClientSlot, Guest, Home, NamespaceId, ObjectId};
+use farrow_wire::{Reply, ReplyBody, Request, RequestBody, Rights, WireError};
 
 use super::admission::{Admission, Asker, answer, answer_to};
 use super::buffers::Buffers;
@@ -14,12 +15,11 @@ use super::fanout::FanOut;
 use super::promises::Promises;
 use super::quota::Quotas;
 use super::requests::answer_wait;
-use super::rights::{Rights, RightsTable};
+use super::rights::RightsTable;
 use super::spill::{SpillJob, Spills};
 use super::sync::Sync;
 use super::waits::Waits;
 use super::watches::Watches;
-use crate::wire::{Reply, ReplyBody, Request, RequestBody, WireError};
 
 /// A connection must say `Hello` within this time.
 const HELLO_MS_MAX: u64 = 5_000;

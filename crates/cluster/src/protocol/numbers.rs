@@ -1,9 +1,9 @@
 //! Numbers of a node.
 
 use farrow_store::{StoreError, StoreStats};
+use farrow_wire::NodeStats;
 
 use super::node::NodeState;
-use crate::wire::NodeStats;
 
 impl NodeState {
     /// The server's progress: bytes of pages made ready, and how often it woke.

@@ -1,9 +1,9 @@
 //! Who is there, for people who watch.
 
 use farrow_store::{ClientShare, ClientSlot, HeapCell, StoreError};
+use farrow_wire::{CellOverview, ClientOverview, Overview};
 
 use super::node::NodeState;
-use crate::wire::{CellOverview, ClientOverview, Overview};
 
 impl NodeState {
     /// All clients, and the heap in so many parts.

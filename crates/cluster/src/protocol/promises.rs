@@ -9,13 +9,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use farrow_store::ClientSlot;
+use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
 
 use super::admission::{Asker, answer};
 use super::convert::limit;
 use super::node::NodeState;
 use super::quota::Scope;
 use super::{Action, SessionId};
-use crate::wire::{BATCH_ITEMS_MAX, ReplyBody, WAIT_MS_MAX, WireError};
 
 /// Most requests that wait at a time, of all clients and of one: as for memory.
 const WAITING_MAX: usize = 1024;

@@ -7,10 +7,10 @@
 
 use farrow_memory::Length;
 use farrow_store::{ClientSlot, Namespace, NamespaceId};
+use farrow_wire::WireError;
 
 use super::convert::{store_error, too_many};
 use super::node::NodeState;
-use crate::wire::WireError;
 
 /// Limits for each client; `None`: no limit but the region's own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use farrow_memory::{Length, Span};
 use farrow_store::{ClientSlot, ObjectId, ObjectKind, SealRequest, StoreError};
+use farrow_wire::{
+    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
+    WireError, WireTarget,
+};
 
 use super::convert::{limit, span, store_error, store_target, wire_span};
 use super::node::NodeState;
 use super::waits::{WAITS_PER_SESSION_MAX, Wait, wait_bytes};
 use super::{Action, SessionId};
-use crate::wire::{
-    BATCH_ITEMS_MAX, EXTRA_BLOCKS_MAX, Reply, ReplyBody, RequestBody, SealItem, WAIT_MS_MAX,
-    WireError, WireTarget,
-};
 
 impl NodeState {
     pub(super) fn serve(

@@ -8,12 +8,12 @@ use farrow_store::{
     Candidate, Evicted, EvictionPolicy, Freed, Home, NamespaceId, Need, ObjectId, Room, SpillHead,
     SpillPlan, StoreError, Target, Within,
 };
+use farrow_wire::{ReplyBody, WireError};
 
 use super::admission::answer_to;
 use super::convert::{limit, store_error};
 use super::node::NodeState;
 use super::{Action, SessionId};
-use crate::wire::{ReplyBody, WireError};
 
 /// Objects that are being written at a time, and bytes of them: beyond either the next one waits.
 /// The worker has one at a time in hand; this is what it need not be asked again for.

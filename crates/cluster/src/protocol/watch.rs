@@ -2,12 +2,12 @@
 //! so a subscriber that is slow or many are no burden: one short message each, once for each wait.
 
 use farrow_store::{ClientSlot, EventKind, NAME_BYTES_MAX, NamespaceId, Seen, StoreError};
+use farrow_wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
 use super::convert::{limit, store_error};
 use super::node::NodeState;
 use super::watches::{WATCHER_BYTES_MAX, WATCHES_PER_SESSION_MAX, Watcher};
 use super::{Action, PeerIdentity, SessionId};
-use crate::wire::{Listen, Reply, ReplyBody, WAIT_MS_MAX, Watch, WireError};
 
 /// So many events are looked through for one request; a client that has not seen more of them is
 /// told to look by itself.

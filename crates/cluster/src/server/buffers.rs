@@ -1,10 +1,11 @@
 //! Keeps what clients and other nodes make the daemon buffer within its total: who is beyond its share
 //! is not read, then refused, and nobody else is.
 
+use farrow_wire::{Reply, WireError};
+
 use super::Server;
 use super::connection::OUT_BYTES_MAX;
 use crate::protocol::SessionId;
-use crate::wire::{Reply, WireError};
 
 /// A request that gets no room for so long is refused: less than a client waits for an answer.
 const STARVED_MS_MAX: u64 = 5_000;

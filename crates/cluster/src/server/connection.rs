@@ -7,13 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use farrow_memory::Fabric;
+use farrow_wire::{
+    self as wire, FRAME_BYTES_MAX, FrameError, HELLO_BYTES_MAX, Reply, Request, RequestBody,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::others::Carried;
 use crate::protocol::PeerIdentity;
-use crate::wire::{
-    self, FRAME_BYTES_MAX, FrameError, HELLO_BYTES_MAX, Reply, Request, RequestBody,
-};
 
 /// Bytes read at once: most requests are short, and clearing more for each would cost as much as
 /// the read itself (64 KiB: 1.5 us).

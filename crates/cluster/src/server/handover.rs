@@ -7,12 +7,12 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use farrow_wire::{Inheritance, Reply, ReplyBody, WireError};
 use rustix::event::epoll;
 
 use super::connection::{Connection, Input};
 use super::{Ended, REQUESTS_PER_CLIENT, Server};
 use crate::protocol::{Action, SessionId};
-use crate::wire::{Inheritance, Reply, ReplyBody, WireError};
 
 /// Requests that arrived are answered for so long; clients that read no answers are then cut.
 const DRAIN_MAX: Duration = Duration::from_secs(2);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use farrow_memory::{Fabric, Section, family, sync};
 use farrow_store::ClientSlot;
+use farrow_wire::{Reply, ReplyBody, Request, SPIN, WireError};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -24,7 +25,6 @@ use crate::neighbour::Devices;
 use crate::peers::Peers;
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId};
 use crate::spill::Worker;
-use crate::wire::{Reply, ReplyBody, Request, WireError};
 use connection::{Connection, Input};
 pub(crate) use handover::Handover;
 
@@ -56,10 +56,6 @@ const REQUESTS_PER_TURN: usize = 128;
 
 /// Requests of one client that are served in one turn.
 const REQUESTS_PER_CLIENT: usize = 32;
-
-/// After a request the loop looks for the next one for so long before it sleeps: waking a core
-/// that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.
-pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// How the loop ended.
 #[derive(Debug)]

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use farrow_memory::Span;
 use farrow_store::{ClientSlot, Guest};
+use farrow_wire::{
+    self as wire, FRAME_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, WireError,
+};
 use prost::bytes::Bytes;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +22,6 @@ use crate::neighbour::{self, Devices};
 use crate::peers::{AskedToken, PeerAddress, PeerEvent, Peers, SeatBytes, SeatId, SeatProcess};
 use crate::protocol::cluster::{Answer, NeighbourMemory, PeerAction, node_key};
 use crate::protocol::{Action, NodeState, PeerIdentity, SessionId, span};
-use crate::wire::{self, FRAME_BYTES_MAX, Reply, ReplyBody, Request, RequestBody, WireError};
 
 /// Tokens of processes that are watched for other nodes: this bit and a number.
 pub(super) const WATCHED: u64 = 1 << 61;

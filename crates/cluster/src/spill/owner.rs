@@ -10,11 +10,11 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use farrow_store::RegionUid;
+use farrow_wire::paths;
 use rustix::fs::OFlags;
 
 use crate::lock::Lock;
 use crate::neighbour::own_host;
-use crate::paths;
 
 /// Words that begin the line, with the version of the rest.
 const SAID_FIRST: &str = "farrow-spill 1";

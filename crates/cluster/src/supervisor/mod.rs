@@ -19,6 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use farrow_wire::paths;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -30,7 +31,7 @@ use notify::Notifier;
 
 use crate::lock::Holder;
 use crate::node::{NodeError, NodeOptions, failed};
-use crate::{paths, upgrade};
+use crate::upgrade;
 
 /// A daemon that dies sooner than this after it served dies of what it finds, not of what comes.
 const QUICK: Duration = Duration::from_secs(1);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use farrow_cluster::protocol::cluster::{AgreementKind, ClusterOptions, Offer};
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
-use farrow_cluster::wire::{
-    Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome, WireError,
-    WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Guest, Home, Layout, RegionOptions};
+use farrow_wire::{
+    Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem, Welcome, WireError,
+    WireTarget,
+};
 
 pub const OWNER: u32 = 1000;
 pub const B: Guest = Guest { node: 0xb };

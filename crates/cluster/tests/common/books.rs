@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use farrow::{Client, Stats};
-use farrow_cluster::wire::NodeStats;
 use farrow_memory::Span;
 use farrow_store::Reader;
+use farrow_wire::NodeStats;
 
 use super::{Daemon, assert_balanced};
 

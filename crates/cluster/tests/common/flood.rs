@@ -5,11 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use farrow_cluster::wire::{
-    self, Hello, Listen, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Watch, Welcome,
-    WireTarget,
-};
 use farrow_store::HEAP_CELLS_MAX;
+use farrow_wire::{
+    self as wire, Hello, Listen, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Watch,
+    Welcome, WireTarget,
+};
 
 /// Set in the environment of a child that floods: the socket, and what it does.
 pub const PLACE: &str = "FARROW_TEST_FLOOD_PLACE";

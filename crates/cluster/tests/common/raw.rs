@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
-use farrow_cluster::wire::{
-    self, Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome, WireError,
+use farrow_wire::{
+    self as wire, Hello, PROTOCOL_VERSION, Reply, ReplyBody, Request, RequestBody, Welcome,
+    WireError,
 };
 
 use super::{Daemon, PATIENCE, wait_for};

@@ -6,13 +6,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
-use farrow_cluster::wire::{
-    self, Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, SealItem,
-    SyncAsk, Watch, WireSpan, WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Offset, Region};
 use farrow_store::{Held, HoldTable, Home, Layout, Lru, ObjectId, Reader, Target};
+use farrow_wire::{
+    self as wire, Hello, NamespaceSpec, PROTOCOL_VERSION, ReplyBody, Request, RequestBody,
+    SealItem, SyncAsk, Watch, WireSpan, WireTarget,
+};
 
 use super::nodes::options;
 

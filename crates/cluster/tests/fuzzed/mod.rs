@@ -10,9 +10,9 @@ pub mod nodes;
 pub mod seeds;
 
 use farrow_cluster::protocol::cluster::{Answer, Offer, Question};
-use farrow_cluster::protocol::membership::{Letter, View};
-use farrow_cluster::wire::{self, Hello, Reply, Request, RequestBody, Roster};
+use farrow_wire::{self as wire, Hello, Reply, Request, RequestBody, Roster};
 
+use farrow_membership::{Letter, View};
 use nodes::World;
 
 /// What a step is: its first byte, modulo their number.

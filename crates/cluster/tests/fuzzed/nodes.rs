@@ -8,13 +8,13 @@ use farrow_cluster::protocol::cluster::{
     AgreementKind, Answer, ClusterOptions, NeighbourMemory, Offer, PeerAction,
 };
 use farrow_cluster::protocol::{Action, NodeState, PeerIdentity, SessionId};
-use farrow_cluster::wire::{
-    self, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Roster, SealItem, WireError,
-    WireTarget,
-};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Guest, Home, Layout, Lru, Reader, RegionOptions};
+use farrow_wire::{
+    self as wire, Hello, PROTOCOL_VERSION, ReplyBody, Request, RequestBody, Roster, SealItem,
+    WireError, WireTarget,
+};
 
 use super::{Kind, step};
 

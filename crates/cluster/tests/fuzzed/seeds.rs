@@ -1,7 +1,7 @@
 //! First inputs for the fuzzers: what real nodes say to each other.
 
 use farrow_cluster::protocol::cluster::{Answer, Question};
-use farrow_cluster::wire::{
+use farrow_wire::{
     Purpose, RequestBody, RoomAsk, Roster, RosterNode, SealItem, SyncAsk, Watch, WireTarget,
 };
 

@@ -1,5 +1,6 @@
 //! The calls of etcd that are used, in terms of membership.
 
+use farrow_membership::etcd::{Change, Found, LeaseId, Reply, Request, Revision, Snapshot};
 use futures_util::stream;
 use tonic::Status;
 
@@ -13,9 +14,6 @@ use crate::peers::etcd_pb::response_op::Response as Done;
 use crate::peers::etcd_pb::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, PutRequest,
     RangeRequest, RequestOp, TxnRequest, TxnResponse,
-};
-use crate::protocol::membership::etcd::{
-    Change, Found, LeaseId, Reply, Request, Revision, Snapshot,
 };
 
 /// Most keys below a prefix: two of each member, and of many that wait or went.

@@ -1,7 +1,7 @@
 //! The keys of a cluster in etcd: below the prefix and a version, `view`, `nodes/NAME` and
 //! `alive/NAME`. What else lies there is nobody's.
 
-use crate::protocol::membership::etcd::Key;
+use farrow_membership::etcd::Key;
 
 /// Of what lies below: another layout has another version, and neither sees the other.
 const VERSION: &str = "v1";

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use farrow_membership::etcd::{Reply, Request, Revision};
 use futures_util::{StreamExt, stream};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -26,7 +27,6 @@ use super::etcd_pb::{WatchCreateRequest, WatchRequest};
 use super::limits::{PeerTimes, Place};
 use super::link::{REST_MAX, REST_MIN};
 use super::queue::{EventQueue, Left};
-use crate::protocol::membership::etcd::{Reply, Request, Revision};
 use channel::{Channel, Failure};
 use keys::Keys;
 

@@ -1,12 +1,11 @@
 //! The seam between the two ways of agreeing on who is in the cluster and the rest of a node: both
 //! take time and news in, and hand out views, reach and leases.
 
+use farrow_membership::etcd::{EtcdMembership, Output as EtcdOutput, Reply};
+use farrow_membership::{Incarnation, Kept, Letter, Membership, Options, Output, Sender, View};
+
 use super::{Cluster, JoinError, PeerAction};
 use crate::protocol::Action;
-use crate::protocol::membership::etcd::{EtcdMembership, Output as EtcdOutput, Reply};
-use crate::protocol::membership::{
-    Incarnation, Kept, Letter, Membership, Options, Output, Sender, View,
-};
 use crate::protocol::node::NodeState;
 
 /// How the nodes of a cluster agree on who they are.

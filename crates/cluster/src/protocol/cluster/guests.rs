@@ -1,13 +1,13 @@
 //! Clients of other nodes that lost their connection: they may still read what they hold, so their
 //! places stay until it is certain that their processes have ended.
 
+use farrow_membership::fnv::{BASIS, fnv};
 use farrow_store::{ClientSlot, Guest, Reclaimed, StoreError};
+use farrow_wire::{ReplyBody, WireError};
 
 use super::{Asked, NodeState, PeerAction, Question};
-use crate::fnv::{BASIS, fnv};
 use crate::protocol::Action;
 use crate::protocol::convert::wire_span;
-use crate::wire::{ReplyBody, WireError};
 
 /// A client whose node has no answer is asked for again after so long.
 pub(super) const AGAIN_MS: u64 = 500;

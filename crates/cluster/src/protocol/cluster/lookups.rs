@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_wire::{ReplyBody, WireError};
+
 use super::questions::NAMES_MAX;
 use super::{ASK_LEASES_MAX, Answer, Asked, NodeState, Question};
 use crate::protocol::admission::answer_to;
 use crate::protocol::{Action, SessionId};
-use crate::wire::{ReplyBody, WireError};
 
 /// Most lookups under way at a time.
 const LOOKUPS_MAX: usize = 4096;
@@ -116,10 +117,11 @@ impl NodeState {
             Ok(Answer::Has(has)) if has.contains(&true) => found = Some(unreachable),
             Ok(Answer::Has(_)) => {}
             Ok(Answer::No(reason)) | Err(reason) => {
-                one.silent.get_or_insert_with(|| unreachable.because(&reason));
+                one.silent.get_or_insert_with(|| because(&unreachable, &reason));
             }
             Ok(_) => {
-                one.silent.get_or_insert_with(|| unreachable.because("it answered something else"));
+                one.silent
+                    .get_or_insert_with(|| because(&unreachable, "it answered something else"));
             }
         }
         if found.is_none() && !one.waiting.is_empty() {
@@ -136,16 +138,14 @@ impl NodeState {
     }
 }
 
-impl WireError {
-    /// The same, of a node that did not even say whether it has the object.
-    fn because(&self, why: &str) -> Self {
-        match self {
-            Self::NodeUnreachable { node, address, reason } => Self::NodeUnreachable {
-                node: node.clone(),
-                address: address.clone(),
-                reason: format!("{reason}; it did not say which names it has: {why}"),
-            },
-            other => other.clone(),
-        }
+/// The same error, of a node that did not even say whether it has the object.
+fn because(error: &WireError, why: &str) -> WireError {
+    match error {
+        WireError::NodeUnreachable { node, address, reason } => WireError::NodeUnreachable {
+            node: node.clone(),
+            address: address.clone(),
+            reason: format!("{reason}; it did not say which names it has: {why}"),
+        },
+        other => other.clone(),
     }
 }

@@ -20,6 +20,10 @@ pub(crate) use guests::node_key;
 
 use std::collections::BTreeMap;
 
+use farrow_membership::naming::{self, Naming};
+use farrow_membership::{
+    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
+};
 use farrow_store::ClientSlot;
 
 pub use agreement::AgreementKind;
@@ -28,15 +32,11 @@ pub use numbers::ClusterNumbers;
 pub use offer::{Offer, Way};
 pub use questions::{Answer, Question};
 
-use super::membership::{
-    Epoch, Incarnation, Letter, NodeName, NodeNumber, Options as MembershipOptions, Output, etcd,
-};
-use super::naming::{self, Naming};
 use super::node::NodeState;
 use super::sync::SyncQuestion;
 use super::{Action, PeerIdentity, SessionId};
-use crate::wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use agreement::{Agreement, Outcome};
+use farrow_wire::{Hello, Listen, ReplyBody, RequestBody, Roster, RosterNode, WireError};
 use lookups::Lookups;
 use names::Parked;
 use neighbours::Neighbour;
@@ -168,7 +168,7 @@ pub enum PeerAction {
         /// Whose region.
         node: String,
         /// Parts of it.
-        spans: Vec<crate::wire::WireSpan>,
+        spans: Vec<farrow_wire::WireSpan>,
     },
 }
 
@@ -180,7 +180,7 @@ pub enum JoinError {
     Store(#[from] farrow_store::StoreError),
     /// The options make no sense.
     #[error(transparent)]
-    Options(#[from] super::membership::OptionsError),
+    Options(#[from] farrow_membership::OptionsError),
 }
 
 /// What a question that is under way is about.
@@ -763,7 +763,7 @@ impl NodeState {
             name: cluster.options.name.to_string(),
             address: cluster.options.address.clone(),
             incarnation: cluster.incarnation,
-            reach: crate::wire::Reach::Live,
+            reach: farrow_wire::Reach::Live,
             is_own: true,
             region_uid: self.home.uid().0,
             fabric: self.home.region().fabric().kind().as_str().to_owned(),

@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_membership::Member;
+use farrow_membership::naming::{self, Refusal};
 use farrow_store::{ClientSlot, ObjectId, own_name};
+use farrow_wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, Rights, WireError, WireTarget};
 
 use super::neighbours::{is_name_known, unread};
 use super::{ASK_LEASES_MAX, Cluster, NodeState, node_key};
 use crate::protocol::admission::answer_to;
 use crate::protocol::grants::namespace_in;
-use crate::protocol::membership::Member;
-use crate::protocol::naming::{self, Refusal};
-use crate::protocol::rights::Rights;
 use crate::protocol::{Action, SessionId};
-use crate::wire::{BATCH_ITEMS_MAX, ReplyBody, RequestBody, WireError, WireTarget};
 
 /// Most requests that wait for names at a time.
 const PARKED_MAX: usize = 4096;

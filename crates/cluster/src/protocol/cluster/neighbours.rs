@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use farrow_membership::naming::Unread;
+use farrow_membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
 use farrow_memory::Fabric;
 use farrow_store::{Home, ObjectId, Reader, Target, Whereabouts, own_name};
+use farrow_wire::{Reach, RosterNode, WireError, WireTarget};
 
 use super::offer::{Offer, Way};
 use super::{NodeState, PeerAction};
 use crate::protocol::Action;
-use crate::protocol::membership::{Member, NodeName, NodeNumber, Reach as Heard, View};
-use crate::protocol::naming::Unread;
-use crate::wire::{Reach, RosterNode, WireError, WireTarget};
 
 /// Most nodes that are remembered after they were lost.
 const LOST_MAX: usize = 64;

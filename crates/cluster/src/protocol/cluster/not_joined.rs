@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use farrow_membership::{Body, ClashError, Letter};
+use farrow_wire::{Reach, RosterNode};
+
 use super::offer::lease_ms_in;
 use super::{NodeState, Outcome};
 use crate::protocol::Action;
-use crate::protocol::membership::{Body, ClashError, Letter};
-use crate::wire::{Reach, RosterNode};
 
 /// The same words are said again after so long.
 const AGAIN_MS: u64 = 60_000;

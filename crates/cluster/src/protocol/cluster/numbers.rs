@@ -1,7 +1,8 @@
 //! What a node tells of its cluster in numbers.
 
+use farrow_wire::Roster;
+
 use crate::protocol::node::NodeState;
-use crate::wire::Roster;
 
 /// See [`NodeState::cluster_numbers`].
 #[derive(Debug, Clone)]

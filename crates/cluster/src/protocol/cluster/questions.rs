@@ -1,10 +1,10 @@
 //! What the state machines of two nodes ask each other. Carried by `Ask` of the gRPC service.
 
+use farrow_membership::naming;
+use farrow_wire::WireSpan;
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::naming;
 use crate::protocol::sync::{Kept, SyncQuestion};
-use crate::wire::WireSpan;
 
 /// Most names in one question.
 pub const NAMES_MAX: usize = 8192;

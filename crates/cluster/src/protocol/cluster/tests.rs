@@ -11,13 +11,13 @@ use farrow_memory::{Access, CoherenceClass, Fabric, Length, Region};
 use farrow_store::{
     Guest, Held, HoldTable, Home, Layout, ObjectId, Reader, RegionOptions, StoreError, Target,
 };
+use farrow_wire::{
+    NodeStats, PROTOCOL_VERSION, Reach, Request, SealItem, Welcome, WireSpan, WireTarget,
+};
 
 use super::guests::AGAIN_MS;
 use super::*;
 use crate::protocol::span;
-use crate::wire::{
-    NodeStats, PROTOCOL_VERSION, Reach, Request, SealItem, Welcome, WireSpan, WireTarget,
-};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const ADDRESSES: [&str; 2] = ["127.0.0.1:1", "127.0.0.1:2"];

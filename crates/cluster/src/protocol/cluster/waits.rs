@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_wire::Rights;
+
 use super::questions::NAMES_MAX;
 use super::{Answer, Asked, NodeState, Question};
 use crate::protocol::Action;
 use crate::protocol::admission::answer_to;
-use crate::protocol::rights::Rights;
 use crate::protocol::waits::Wait;
 
 /// Names that one other node may wait for.

@@ -11,7 +11,9 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use farrow_membership::Epoch;
 use farrow_store::{ClientSlot, NAME_BYTES_MAX, own_name};
+use farrow_wire::{ReplyBody, Rights, SyncAsk, WireError};
 use serde::{Deserialize, Serialize};
 
 use moves::Moves;
@@ -21,12 +23,9 @@ use table::{Outcomes, SyncTable};
 use super::admission::answer_to;
 use super::convert::limit;
 use super::grants::namespace_in;
-use super::membership::Epoch;
 use super::node::NodeState;
-use super::rights::Rights;
 use super::{Action, SessionId};
 use crate::protocol::cluster::{Answer, Asked, Question};
-use crate::wire::{ReplyBody, WAIT_MS_MAX, WireError};
 
 /// Most waits of one client.
 const WAITS_PER_SESSION_MAX: usize = 1024;
@@ -41,57 +40,11 @@ const AGAIN_MS: u64 = 100;
 /// So many clients of other nodes that ended are remembered: more than end while a barrier moves.
 const ENDED_MAX: usize = 4096;
 
-/// What a client wants done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SyncAsk {
-    /// Come to a barrier.
-    Arrive {
-        /// How many come.
-        parties: u32,
-        /// Time limit.
-        timeout_ms: u64,
-    },
-    /// Set and clear flags.
-    SetFlags {
-        /// Bits to set, after
-        set: u64,
-        /// these were cleared.
-        clear: u64,
-    },
-    /// Wait until all these are set.
-    WaitFlags {
-        /// Bits.
-        mask: u64,
-        /// Time limit.
-        timeout_ms: u64,
-    },
-}
-
-impl SyncAsk {
-    /// What a client of another node than the keeper needs for it.
-    pub(super) fn right(&self) -> Rights {
-        match self {
-            Self::Arrive { .. } | Self::SetFlags { .. } => Rights::WRITE,
-            Self::WaitFlags { .. } => Rights::READ,
-        }
-    }
-
-    /// The same with the time that is left.
-    fn within(&self, left_ms: u64) -> Self {
-        let mut ask = self.clone();
-        if let Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } = &mut ask {
-            *timeout_ms = left_ms;
-        }
-        ask
-    }
-
-    fn timeout_ms(&self) -> u64 {
-        match self {
-            Self::Arrive { timeout_ms, .. } | Self::WaitFlags { timeout_ms, .. } => {
-                (*timeout_ms).min(WAIT_MS_MAX)
-            }
-            Self::SetFlags { .. } => 0,
-        }
+/// What a client of another node than the keeper needs for it.
+pub(super) fn right_for(ask: &SyncAsk) -> Rights {
+    match ask {
+        SyncAsk::Arrive { .. } | SyncAsk::SetFlags { .. } => Rights::WRITE,
+        SyncAsk::WaitFlags { .. } => Rights::READ,
     }
 }
 
@@ -360,7 +313,7 @@ impl NodeState {
             Told::NotGranted => Err(WireError::NotGranted {
                 node: self.own_name(),
                 namespace: namespace_in(&wait.name).to_owned(),
-                right: wait.ask.right().to_string(),
+                right: right_for(&wait.ask).to_string(),
             }),
         };
         out.push(answer_to(wait.session, wait.seq, body));
@@ -433,7 +386,7 @@ impl NodeState {
                 self.check_kept(&name)?;
                 self.check_answers(&ask)?;
                 self.sync.table.is_new(from, number);
-                if !self.may(from, ask.right(), &name) {
+                if !self.may(from, right_for(&ask), &name) {
                     let waiter = Waiter { node: from.to_owned(), number };
                     self.tell_outcomes(vec![(waiter, Told::NotGranted)], now_ms, out);
                 } else if name.len() <= NAME_BYTES_MAX as usize {

@@ -16,14 +16,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use farrow_membership::{Epoch, Incarnation, Member, View};
 use farrow_store::NAME_BYTES_MAX;
+use farrow_wire::{Rights, SyncAsk};
 
 use super::table::{Kept, NAMES_MAX, Outcomes, Party};
-use super::{NodeState, Question, SyncAsk, SyncQuestion};
+use super::{NodeState, Question, SyncQuestion};
 use crate::protocol::cluster::{Answer, Asked};
 use crate::protocol::convert::limit;
-use crate::protocol::membership::{Epoch, Incarnation, Member, View};
-use crate::protocol::rights::Rights;
 use crate::protocol::{Action, SessionId};
 
 /// A member that is not in this epoch yet is asked again after so long: some round trips.

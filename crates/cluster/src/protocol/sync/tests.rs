@@ -7,12 +7,12 @@ use std::sync::Arc;
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{Access, Length, Region};
 use farrow_store::{Home, Layout, RegionOptions};
+use farrow_wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
 
 use super::moves::Mutant;
 use super::*;
 use crate::protocol::PeerIdentity;
 use crate::protocol::cluster::{AgreementKind, ClusterOptions, Offer, PeerAction};
-use crate::wire::{Hello, PROTOCOL_VERSION, Request, RequestBody};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const LEASE_MS: u64 = 1000;
@@ -121,7 +121,7 @@ impl World {
     fn is_whole(&self, count: usize) -> bool {
         let mut rosters = self.nodes.values().map(NodeState::roster);
         rosters.all(|one| {
-            let live = one.nodes.iter().filter(|node| node.reach == crate::wire::Reach::Live);
+            let live = one.nodes.iter().filter(|node| node.reach == farrow_wire::Reach::Live);
             one.has_lease && live.count() == count
         })
     }
@@ -356,7 +356,7 @@ fn answers_of_a_node_that_is_cut_off(mutant: Option<Mutant>) -> usize {
     set.iter().for_each(|seq| assert_eq!(world.reply(*seq), flags(1)));
     world.cut = Some(0);
     let is_alone = |world: &World| {
-        !world.nodes[&1].roster().find("a").is_some_and(|a| a.reach != crate::wire::Reach::Lost)
+        !world.nodes[&1].roster().find("a").is_some_and(|a| a.reach != farrow_wire::Reach::Lost)
     };
     world.go_on_until(is_alone);
     let there: Vec<u64> = (0..WORDS).map(|word| world.set_flags(1, word, 2, 0)).collect();

@@ -1,0 +1,494 @@
+//! Single cases of membership, each with its story; and letters that nobody should have written.
+
+use crate::NODE_NAME_CHARS_MAX;
+use proptest::prelude::*;
+
+use super::letter::{Ballot, Beat, Body, LETTER_BYTES_MAX, Letter, Output, Reach, Refusal, Sender};
+use super::options::Options;
+use super::simulator::{LEASE_MS, World, address, name};
+use super::state::{Membership, Peer, next_random};
+use super::tests::begin;
+use super::types::*;
+use super::view::{Candidate, Former, Member, View};
+
+fn view_of(world: &World, node: usize) -> &View {
+    world.nodes[node].process.as_ref().and_then(Membership::view).unwrap()
+}
+
+fn has_lease(world: &World, node: usize) -> bool {
+    world.nodes[node].process.as_ref().unwrap().has_lease(world.clock_ms(node))
+}
+
+fn options(node: usize, seeds: Vec<String>) -> Options {
+    Options {
+        name: name(node),
+        address: address(node),
+        info: Vec::new(),
+        seeds,
+        lease_ms: LEASE_MS,
+        incarnation: Incarnation(1),
+        seed: node as u64,
+    }
+}
+
+#[test]
+fn a_node_without_seeds_founds_at_once() {
+    let mut node = Membership::new(options(0, Vec::new()), None, 5).unwrap();
+    let mut out = Vec::new();
+    node.tick(5, &mut out);
+    node.tick(node.next_deadline_ms(), &mut out);
+    assert!(node.has_lease(5) && node.view().unwrap().epoch == Epoch(1));
+    assert_eq!(out.last(), Some(&Output::LeaseFound));
+}
+
+#[test]
+fn options_out_of_their_limits_are_refused() {
+    let new = |options| Membership::new(options, None, 0);
+    new(Options { address: String::new(), ..options(0, Vec::new()) }).unwrap_err();
+    new(Options { info: vec![0; 1025], ..options(0, Vec::new()) }).unwrap_err();
+    new(Options { lease_ms: 99, ..options(0, Vec::new()) }).unwrap_err();
+    new(options(0, (1..65).map(address).collect())).unwrap_err();
+    new(options(0, (0..64).map(address).collect())).unwrap();
+}
+
+/// A process that was stopped may not act on a lease that ended meanwhile, whatever it does first.
+#[test]
+fn after_a_pause_the_lease_is_gone_before_all_else() {
+    let mut node = Membership::new(options(0, Vec::new()), None, 0).unwrap();
+    let mut out = Vec::new();
+    node.tick(0, &mut out);
+    node.tick(node.next_deadline_ms(), &mut out);
+    out.clear();
+    assert!(node.has_lease(900) && !node.has_lease(3000));
+    node.tick(3000, &mut out);
+    assert_eq!(out.first(), Some(&Output::LeaseLost));
+    assert_eq!(out.last(), Some(&Output::LeaseFound));
+}
+
+#[test]
+fn of_two_nodes_the_first_goes_on_and_the_other_does_not() {
+    for (cut, goes_on) in [(1, 0), (0, 1)] {
+        let mut world = begin(2, true, 7).unwrap();
+        world.kill(cut);
+        world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
+        assert_eq!(has_lease(&world, goes_on), goes_on == 0);
+        assert_eq!(view_of(&world, goes_on).members.len(), 1 + goes_on);
+        world.start(cut, true).unwrap();
+        world.run_while(4, |world| !world.is_whole()).unwrap();
+    }
+}
+
+#[test]
+fn who_leaves_is_out_at_once_and_its_lease_before() {
+    for seed in 0..50 {
+        let mut world = begin(3, true, seed).unwrap();
+        world.leave(1).unwrap();
+        assert!(!has_lease(&world, 1));
+        world.run_until(world.now_ms + LEASE_MS / 2).unwrap();
+        assert!(world.nodes[1].has_left && world.is_whole(), "{}", world.sketch());
+        assert!(view_of(&world, 0).former.iter().all(|former| former.has_left));
+    }
+}
+
+/// The founder has no seeds: killed and started again without memory it founds a cluster of its
+/// own. The others look for it, and it comes home.
+#[test]
+fn a_founder_that_forgot_all_comes_home() {
+    for seed in 0..50 {
+        let mut world = begin(3, true, seed).unwrap();
+        let cluster = view_of(&world, 1).cluster;
+        world.kill(0);
+        world.run_until(world.now_ms + seed * 100).unwrap();
+        world.start(0, false).unwrap();
+        assert_ne!(view_of(&world, 0).cluster, cluster);
+        world.run_while(6, |world| !world.is_whole()).unwrap();
+        assert_eq!(view_of(&world, 0).cluster, cluster);
+    }
+}
+
+#[test]
+fn a_restart_with_memory_is_the_same_life_and_changes_no_view() {
+    for seed in 0..50 {
+        let mut world = begin(3, false, seed).unwrap();
+        let view = view_of(&world, 2).clone();
+        world.kill(1);
+        world.run_until(world.now_ms + LEASE_MS / 3).unwrap();
+        world.start(1, true).unwrap();
+        world.run_until(world.now_ms + LEASE_MS).unwrap();
+        assert!(world.is_whole() && *view_of(&world, 1) == view, "{}", world.sketch());
+    }
+}
+
+#[test]
+fn a_name_that_is_used_elsewhere_is_a_clash() {
+    let mut world = begin(3, true, 3).unwrap();
+    let mut twin = options(1, vec![address(0)]);
+    (twin.address, twin.incarnation) = ("10.0.9.9:1".to_owned(), Incarnation(1 << 40));
+    let mut twin = Membership::new(twin, None, 0).unwrap();
+    let mut clashes = Vec::new();
+    for now_ms in (0..6 * LEASE_MS).step_by(50) {
+        world.run_until(world.now_ms + 50).unwrap();
+        let mut out = Vec::new();
+        twin.tick(now_ms, &mut out);
+        for output in out {
+            let Output::Send { letter, .. } = output else { continue };
+            let node = world.nodes[0].process.as_mut().unwrap();
+            let mut answers = Vec::new();
+            node.handle(letter, node.now_ms, &mut answers);
+            for answer in answers {
+                match answer {
+                    Output::Send { address, letter } if address == "10.0.9.9:1" => {
+                        let mut out = Vec::new();
+                        twin.handle(letter, now_ms, &mut out);
+                        clashes.extend(out.into_iter().filter(|o| matches!(o, Output::Clash(_))));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(clashes.len(), 1, "{clashes:?}");
+    assert!(world.is_whole() && twin.view().is_none());
+}
+
+#[test]
+fn silence_is_suspect_and_then_lost() {
+    let mut world = begin(3, false, 1).unwrap();
+    let number = view_of(&world, 0).named(&name(2)).unwrap().number;
+    let reach = |world: &World| world.nodes[0].process.as_ref().unwrap().reach(number);
+    world.kill(2);
+    let (mut seen, end_ms) = (vec![reach(&world)], world.now_ms + 2 * LEASE_MS);
+    while world.now_ms < end_ms {
+        world.run_until(world.now_ms + 1).unwrap();
+        seen.push(reach(&world));
+    }
+    seen.dedup();
+    assert_eq!(seen, [Reach::Live, Reach::Suspect, Reach::Lost]);
+}
+
+/// Letters that each node sends in a lease: one to each other in a quarter of it, and no more.
+#[test]
+fn letters_grow_linearly() {
+    for count in [2, 4, 8, 16, 32] {
+        let mut world = begin(count, true, 5).unwrap();
+        world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
+        let before = world.letters;
+        world.run_until(world.now_ms + 10 * LEASE_MS).unwrap();
+        let each = (world.letters - before) / count as u64 / 10;
+        let others = count as u64 - 1;
+        assert!((4 * others..=4 * others + 4).contains(&each), "{count} nodes: {each} letters");
+    }
+}
+
+#[test]
+fn the_largest_letter_has_its_limit() {
+    let text = |bytes: usize, n: u8| format!("{n:02}{}", "x".repeat(bytes - 2));
+    let member = |number: NodeNumber| Member {
+        number,
+        name: NodeName::new(text(NODE_NAME_CHARS_MAX, number.get())).unwrap(),
+        incarnation: Incarnation(u64::MAX),
+        address: text(ADDRESS_BYTES_MAX, number.get()),
+        info: vec![255; INFO_BYTES_MAX],
+    };
+    let members: Vec<Member> = NodeNumber::all().map(member).collect();
+    let view = View {
+        cluster: ClusterId(u64::MAX),
+        epoch: Epoch(u64::MAX),
+        members: members.clone(),
+        former: Vec::new(),
+    };
+    let Member { name, incarnation, address, .. } = members[0].clone();
+    let ballot = Ballot { round: u64::MAX, name: name.clone() };
+    let letter = Letter {
+        from: Sender { name, incarnation, address },
+        cluster: Some(ClusterId(u64::MAX)),
+        epoch: Epoch(u64::MAX),
+        body: Body::Promise { ballot: ballot.clone(), accepted: Some((ballot, view)) },
+    };
+    assert!(letter.is_sound());
+    let bytes = postcard::to_stdvec(&letter).unwrap();
+    assert!(bytes.len() <= LETTER_BYTES_MAX && bytes.len() > LETTER_BYTES_MAX / 2);
+}
+
+/// What a member said in epochs and lives that are over comes again, by a link or by its own doing.
+/// It is a member now, so its certificate is good; but the letters say when they were written.
+#[test]
+fn what_a_member_said_in_an_earlier_epoch_or_life_changes_nothing() {
+    let (mut epochs_old, mut lives_old) = (0, 0);
+    for seed in 0..20 {
+        let mut world = begin(3, false, seed).unwrap();
+        for round in 0..5 {
+            // It leaves, or is excluded; and comes back as another life.
+            let node = (seed + round) as usize % 3;
+            match round {
+                0 | 3 => world.leave(node).unwrap(),
+                _ => world.kill(node),
+            }
+            world.run_until(world.now_ms + 2 * LEASE_MS).unwrap();
+            world.start(node, round % 2 == 0).unwrap();
+            world.run_while(8, |world| !world.is_whole()).unwrap();
+        }
+        let view = view_of(&world, 0).clone();
+        assert!(view.epoch > Epoch(5), "{view:?}");
+        for from in 0..3 {
+            let life = world.nodes[from].process.as_ref().unwrap().incarnation();
+            for letter in world.nodes[from].said.clone() {
+                let is_life_old = letter.from.incarnation < life;
+                if !is_life_old && letter.epoch == view.epoch {
+                    continue;
+                }
+                epochs_old += usize::from(!is_life_old && letter.cluster.is_some());
+                lives_old += usize::from(is_life_old);
+                for to in (0..3).filter(|to| *to != from) {
+                    assert_ignored(&mut world, to, letter.clone(), is_life_old);
+                }
+            }
+        }
+        world.run_until(world.now_ms + LEASE_MS / 4).unwrap();
+        assert!(world.is_whole(), "{}", world.sketch());
+        assert_eq!(view_of(&world, 0), &view);
+    }
+    assert!(epochs_old > 1000 && lives_old > 1000, "{epochs_old} and {lives_old}");
+}
+
+/// Ballots begin anew in each epoch, so votes of two epochs look the same but for that. Old refusals
+/// were counted once: they ended proposals, and spared who was silent.
+#[test]
+fn a_vote_of_an_earlier_epoch_is_none() {
+    for seed in 0..20 {
+        let mut world = begin(3, false, seed).unwrap();
+        let proposal = |world: &World| world.nodes[0].process.as_ref().unwrap().proposal.is_some();
+        world.kill(2);
+        world.network.delay_ms_max = LEASE_MS / 8;
+        for _ in 0..3 * LEASE_MS {
+            if proposal(&world) {
+                break;
+            }
+            world.run_until(world.now_ms + 1).unwrap();
+        }
+        let process = world.nodes[0].process.as_ref().unwrap();
+        let ballot = process.proposal.as_ref().unwrap().ballot.clone();
+        let view = view_of(&world, 0).clone();
+        let higher = Some(Ballot { round: ballot.round + 7, ..ballot.clone() });
+        let hears = view.numbers();
+        for body in [
+            Body::Promise { ballot: ballot.clone(), accepted: None },
+            Body::Accepted { ballot: ballot.clone() },
+            Body::Nack { ballot: ballot.clone(), promised: higher, hears },
+        ] {
+            for node in [1, 2] {
+                let member = view.named(&name(node)).unwrap();
+                let Member { name, incarnation, address, .. } = member.clone();
+                let from = Sender { name, incarnation, address };
+                let epoch = Epoch(view.epoch.0 - 1);
+                let cluster = Some(view.cluster).filter(|_| epoch > Epoch(0));
+                let letter = Letter { from, cluster, epoch, body: body.clone() };
+                assert_ignored(&mut world, 0, letter, false);
+            }
+        }
+    }
+}
+
+/// It gets no more than a word on what its writer missed. Of the life that its writer has it is a sign,
+/// of one that is over not even that.
+fn assert_ignored(world: &mut World, to: usize, letter: Letter, is_life_old: bool) {
+    let now_ms = world.clock_ms(to);
+    let process = world.nodes[to].process.as_mut().unwrap();
+    let sketch = |process: &Membership| {
+        let reaches: Vec<Reach> = NodeNumber::all().map(|number| process.reach(number)).collect();
+        let lease_ms = process.lease_left_ms(now_ms);
+        let peer = |peer: &Peer| {
+            let heard_ms = if is_life_old { peer.heard_ms } else { 0 };
+            (heard_ms, peer.spared_until_ms, peer.has_left, peer.is_gone)
+        };
+        let peers: Vec<_> = process.peers.values().map(peer).collect();
+        let proposal = format!("{:?} {}", process.proposal, process.round_seen);
+        let candidates = process.candidates.len();
+        (process.kept.clone(), candidates, reaches, lease_ms, peers, proposal)
+    };
+    // What is due at this time is no answer.
+    let mut out = Vec::new();
+    process.tick(now_ms, &mut out);
+    out.clear();
+    let before = sketch(process);
+    process.handle(letter.clone(), now_ms, &mut out);
+    let is_word = |output: &Output| match output {
+        Output::Send { letter, .. } => matches!(
+            letter.body,
+            Body::Decided { .. } | Body::Probe { .. } | Body::Refused(Refusal::Stale { .. })
+        ),
+        _ => false,
+    };
+    assert!(out.iter().all(is_word), "{letter:?} led to {out:?}");
+    assert_eq!(sketch(process), before, "{letter:?}");
+}
+
+/// Letters with any content, from names and about clusters, epochs and views that are near.
+struct Forger<'a> {
+    random: u64,
+    world: &'a World,
+}
+
+impl Forger<'_> {
+    fn below(&mut self, limit: u64) -> u64 {
+        next_random(&mut self.random) % limit
+    }
+
+    fn number(&mut self) -> u64 {
+        match self.below(4) {
+            0 => next_random(&mut self.random),
+            1 => u64::MAX - self.below(2),
+            _ => self.below(5),
+        }
+    }
+
+    fn near(&mut self, number: u64) -> u64 {
+        match self.below(3) {
+            0 => self.number(),
+            1 => number,
+            _ => number.wrapping_add(self.below(3)).wrapping_sub(1),
+        }
+    }
+
+    fn node(&mut self) -> usize {
+        self.below(5) as usize
+    }
+
+    fn life(&mut self, node: usize) -> Incarnation {
+        let process = self.world.nodes.get(node).and_then(|node| node.process.as_ref());
+        let life = process.map_or(1, |process| process.incarnation().0);
+        Incarnation(self.near(life))
+    }
+
+    fn view(&mut self) -> View {
+        let mut view = view_of(self.world, 0).clone();
+        if self.below(8) == 0 {
+            view.cluster.0 = self.number();
+        }
+        view.epoch.0 = self.near(view.epoch.0 + 1);
+        for _ in 0..self.below(3) {
+            let node = self.node();
+            let number = NodeNumber::new(self.below(64) as u8).unwrap();
+            let (name, address) = (name(node), address(node));
+            let incarnation = self.life(node);
+            match self.below(3) {
+                0 => view.members.retain(|member| member.name != name),
+                1 => {
+                    let info = Vec::new();
+                    view.members.push(Member { number, name, incarnation, address, info });
+                }
+                _ => view.former.push(Former {
+                    number,
+                    name,
+                    incarnation,
+                    address,
+                    since: Epoch(1),
+                    has_left: false,
+                }),
+            }
+        }
+        view.members.sort_by_key(|member| member.number);
+        view
+    }
+
+    fn body(&mut self) -> Body {
+        let node = self.node();
+        let ballot = Ballot { round: self.number(), name: name(self.node()) };
+        let electorate = self.near(view_of(self.world, 0).cluster.0);
+        let value = self.view();
+        match self.below(12) {
+            0 => Body::Ask { info: vec![7; 9], echo: self.number() },
+            1 => Body::Wait { echo: self.number() },
+            2 => Body::Refused(Refusal::Stale { known: self.life(node) }),
+            3 => Body::Forward(Candidate {
+                name: name(node),
+                incarnation: self.life(node),
+                address: address(node),
+                info: Vec::new(),
+            }),
+            4 => Body::Beat(Beat {
+                beat: self.number(),
+                ack: Some(self.number()),
+                is_urgent: self.below(2) == 0,
+                is_leaving: self.below(2) == 0,
+            }),
+            5 => Body::Probe { is_answer: self.below(2) == 0 },
+            6 => Body::Prepare { ballot, electorate, without: NodeSet(self.number()) },
+            7 => Body::Promise { accepted: Some((ballot.clone(), value)), ballot },
+            8 => Body::Accept { ballot, electorate, value, is_adopted: self.below(2) == 0 },
+            9 => Body::Accepted { ballot },
+            10 => {
+                let hears = NodeSet(self.number());
+                Body::Nack { promised: Some(ballot.clone()), ballot, hears }
+            }
+            _ => Body::Decided { view: value, is_live: true },
+        }
+    }
+
+    /// From a stranger, or from a life of a member that is over.
+    fn outsider(&mut self) -> Sender {
+        match self.below(2) {
+            0 => Sender { name: name(9), incarnation: self.life(9), address: address(9) },
+            _ => {
+                let node = self.below(3) as usize;
+                Sender { name: name(node), incarnation: Incarnation(0), address: address(node) }
+            }
+        }
+    }
+
+    fn anybody(&mut self) -> Sender {
+        let node = self.node();
+        Sender { name: name(node), incarnation: self.life(node), address: address(self.node()) }
+    }
+
+    fn letter(&mut self, from: Sender) -> Letter {
+        let view = view_of(self.world, 0);
+        let (cluster, epoch) = (view.cluster.0, view.epoch.0);
+        let cluster = ClusterId(self.near(cluster));
+        Letter { from, cluster: Some(cluster), epoch: Epoch(self.near(epoch)), body: self.body() }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Who is not a member changes nothing: not the view, not the lease.
+    #[test]
+    fn letters_from_outside_change_nothing(seed: u64) {
+        let mut world = begin(3, false, seed).unwrap();
+        let view = view_of(&world, 0).clone();
+        for turn in 0..200 {
+            let mut forger = Forger { random: seed ^ turn, world: &world };
+            let from = forger.outsider();
+            let letter = forger.letter(from);
+            world.deliver((turn % 3) as usize, letter).unwrap();
+            world.run_until(world.now_ms + 20).unwrap();
+            prop_assert!(world.is_whole(), "{}", world.sketch());
+        }
+        prop_assert_eq!(view_of(&world, 0), &view);
+    }
+
+    /// A member that lies may split a cluster. It makes nobody panic, and letters stay small.
+    #[test]
+    fn letters_from_anybody_make_nobody_panic(seed: u64) {
+        let healthy = begin(3, false, seed).unwrap();
+        let mut world = begin(3, false, seed).unwrap();
+        for turn in 0..300 {
+            let mut forger = Forger { random: seed ^ turn, world: &healthy };
+            let from = forger.anybody();
+            let letter = forger.letter(from);
+            // What it breaks is not looked at, but what it says has its limits.
+            let _ = world.deliver((turn % 3) as usize, letter);
+            let _ = world.run_until(world.now_ms + 10);
+        }
+        prop_assert!(world.bytes_max <= LETTER_BYTES_MAX);
+    }
+
+    #[test]
+    fn bytes_that_are_a_letter_make_nobody_panic(bytes: Vec<u8>, seed: u64) {
+        if let Ok(letter) = postcard::from_bytes::<Letter>(&bytes) {
+            let mut node = Membership::new(options(0, vec![address(1)]), None, seed >> 1).unwrap();
+            node.handle(letter, seed >> 1, &mut Vec::new());
+        }
+    }
+}

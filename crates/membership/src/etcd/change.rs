@@ -1,0 +1,240 @@
+//! What a node writes: its registration, the next view, its farewell.
+
+use super::state::{EtcdMembership, Purpose};
+use super::types::{CHANGED_MAX, Change, Key, Put, Record, Request, Revision};
+use crate::letter::ClashError;
+use crate::state::next_random;
+use crate::types::{ClusterId, Epoch, Incarnation, MEMBERS_MAX, NodeName, NodeSet};
+use crate::view::{Candidate, View};
+
+/// Registrations of nodes that never came in, or that went, are taken away after so many leases.
+const CLEAN_LEASES: u64 = 8;
+
+/// A change of the view that this node would make.
+struct Wish {
+    value: View,
+    /// Names whose keys decide that.
+    about: Vec<NodeName>,
+    /// Registrations that go with it.
+    deletes: Vec<Key>,
+}
+
+impl EtcdMembership {
+    fn change(&mut self, change: Change, purpose: Purpose) {
+        let id = self.ask(Request::Change(change));
+        self.change = Some((id, purpose));
+    }
+
+    fn expect(&self, key: Key) -> (Key, Revision) {
+        let revision = self.mirror.revision_of(&key);
+        (key, revision)
+    }
+
+    /// Writes that this life is there, once that name is free and there is a lease for it.
+    pub(super) fn register(&mut self) {
+        let name = self.options.name.clone();
+        let own = self.kept.own.incarnation;
+        let other = self.mirror.record(&name).filter(|record| {
+            let life = record.node.incarnation;
+            // This life with other words is no life of this node.
+            let is_this = life == own && record.node == self.kept.own;
+            !is_this && Some(life) != self.kept.former
+        });
+        if let Some(other) = other
+            && self.mirror.is_alive(&name)
+        {
+            let address = other.node.address.clone();
+            return self.wait_for_name(address);
+        }
+        let recorded = other.map(|other| other.node.incarnation);
+        let viewed = self.mirror.view().ok().flatten().and_then(|view| view.last_life(&name));
+        let last = recorded.max(viewed.filter(|_| self.kept.view.is_none()));
+        if let Some(last) = last.filter(|last| *last >= own) {
+            self.rise_above(last);
+        }
+        let Some(lease) = self.etcd_lease.filter(|_| !self.is_lease_used) else {
+            self.etcd_lease = None;
+            return self.ask_for_lease();
+        };
+        self.is_lease_used = true;
+        let record = Record { node: self.kept.own.clone(), is_leaving: false };
+        let life = self.kept.own.incarnation.0.to_string().into_bytes();
+        let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];
+        let change = Change {
+            expected: keys.map(|key| self.expect(key)).into(),
+            puts: vec![
+                Put { key: Key::Node(name.clone()), value: record.encode(), lease: None },
+                Put { key: Key::Alive(name), value: life, lease: Some(lease) },
+            ],
+            deletes: Vec::new(),
+        };
+        self.change(change, Purpose::Register);
+    }
+
+    /// Writes that this life goes; false when nobody knows of it.
+    pub(super) fn write_farewell(&mut self) -> bool {
+        let name = self.options.name.clone();
+        if self.mirror.record(&name).is_none_or(|record| record.node != self.kept.own) {
+            return false;
+        }
+        let record = Record { node: self.kept.own.clone(), is_leaving: true };
+        let change = Change {
+            expected: vec![self.expect(Key::Node(name.clone()))],
+            puts: vec![Put { key: Key::Node(name.clone()), value: record.encode(), lease: None }],
+            deletes: vec![Key::Alive(name)],
+        };
+        self.change(change, Purpose::Leave);
+        true
+    }
+
+    /// Writes the next view, if one is due and it is this node's turn. Only right after a look.
+    pub(super) fn propose(&mut self) {
+        let Some(wish) = self.wish() else {
+            self.wish_since_ms = None;
+            return self.clean();
+        };
+        let since_ms = *self.wish_since_ms.get_or_insert(self.now_ms);
+        // The first of those that are there; another one when that does not act.
+        let turn_ms = since_ms + self.rank() * self.options.lease_ms / 4;
+        if self.now_ms < turn_ms {
+            self.next_look_ms = self.next_look_ms.min(turn_ms);
+            return;
+        }
+        let mut expected = vec![self.expect(Key::View)];
+        for name in &wish.about {
+            #[cfg(test)]
+            if self.mutant == Some(super::state::Mutant::ComparesViewOnly) {
+                continue;
+            }
+            expected.extend(self.mirror.marks_of(name));
+        }
+        let value = postcard::to_allocvec(&wish.value).unwrap_or_default();
+        let puts = vec![Put { key: Key::View, value, lease: None }];
+        self.change(Change { expected, puts, deletes: wish.deletes }, Purpose::View);
+    }
+
+    /// How many would propose before this node: members by their numbers, then the others by name.
+    fn rank(&self) -> u64 {
+        let view = self.mirror.view().ok().flatten();
+        let place = |name: &NodeName, life: Incarnation| {
+            let number = view.and_then(|view| view.number_of(name, life));
+            (number.is_none(), number, name.clone())
+        };
+        let own = place(&self.options.name, self.kept.own.incarnation);
+        let others = self.present().filter(|one| place(&one.name, one.incarnation) < own);
+        others.count() as u64
+    }
+
+    /// Lives that are there and stay.
+    fn present(&self) -> impl Iterator<Item = &Candidate> {
+        let nodes = self.mirror.records().map(|record| &record.node);
+        nodes.filter(|node| self.mirror.is_present(&node.name, node.incarnation))
+    }
+
+    fn wish(&mut self) -> Option<Wish> {
+        let view = self.mirror.view().ok()?.cloned();
+        let Some(view) = view else { return self.first_view() };
+        let (without, left) = self.absent(&view);
+        let joins = self.joins(&view, without);
+        let value = view.next(without, left, &joins);
+        if value.members.is_empty() || value.members == view.members {
+            let is_outside = value.named(&self.options.name).is_none();
+            if is_outside && value.members.len() >= MEMBERS_MAX {
+                self.clash(ClashError::Full { members: MEMBERS_MAX });
+            }
+            return None;
+        }
+        let gone = view.members.iter().filter(|member| without.has(member.number));
+        let mut about: Vec<NodeName> = gone.clone().map(|member| member.name.clone()).collect();
+        let joined = joins.iter().map(|one| &one.name).filter(|name| !about.contains(name));
+        let joined: Vec<NodeName> = joined.cloned().collect();
+        about.extend(joined);
+        // A later life that waits to be let in keeps its registration.
+        let is_last = |name: &NodeName, life| {
+            self.mirror.record(name).is_some_and(|record| record.node.incarnation == life)
+        };
+        let deletes = gone
+            .filter(|member| is_last(&member.name, member.incarnation))
+            .map(|member| Key::Node(member.name.clone()))
+            .collect();
+        Some(Wish { value, about, deletes })
+    }
+
+    /// The first view: only when there was none for a whole lease, so that nobody who saw one that
+    /// is gone now still has a lease by it.
+    fn first_view(&mut self) -> Option<Wish> {
+        let due_ms = self.no_view_since_ms? + self.options.lease_ms;
+        if self.now_ms < due_ms {
+            self.next_look_ms = self.next_look_ms.min(due_ms);
+            return None;
+        }
+        let joins: Vec<Candidate> = self.present().take(CHANGED_MAX).cloned().collect();
+        let cluster = ClusterId(next_random(&mut self.random));
+        let nobody = View { cluster, epoch: Epoch(0), members: Vec::new(), former: Vec::new() };
+        let value = nobody.next(NodeSet::default(), NodeSet::default(), &joins);
+        let about = joins.into_iter().map(|join| join.name).collect();
+        (!value.members.is_empty()).then_some(Wish { value, about, deletes: Vec::new() })
+    }
+
+    /// Members that are to be excluded, and those of them that said farewell. Of those that are
+    /// absent for too short a time it notes when to look again.
+    fn absent(&mut self, view: &View) -> (NodeSet, NodeSet) {
+        let (mut without, mut left) = (NodeSet::default(), NodeSet::default());
+        let mut next_look_ms = self.next_look_ms;
+        for member in &view.members {
+            let Some(absence) = self.absences.get(&member.name) else { continue };
+            if without.len() as usize >= CHANGED_MAX {
+                break;
+            }
+            let has_left = self.mirror.record(&member.name).is_some_and(|record| {
+                record.is_leaving && record.node.incarnation == member.incarnation
+            });
+            let due_ms = absence.since_ms + self.options.lease_ms;
+            #[cfg(test)]
+            let due_ms = match self.mutant {
+                Some(super::state::Mutant::ExcludesAtOnce) => absence.since_ms,
+                _ => due_ms,
+            };
+            if has_left {
+                left.insert(member.number);
+            }
+            if has_left || self.now_ms >= due_ms {
+                without.insert(member.number);
+            } else {
+                next_look_ms = next_look_ms.min(due_ms);
+            }
+        }
+        self.next_look_ms = next_look_ms;
+        (without, left)
+    }
+
+    /// Who may come in, given who goes.
+    fn joins(&self, view: &View, without: NodeSet) -> Vec<Candidate> {
+        let has_place = |node: &&Candidate| {
+            let last = view.last_life(&node.name);
+            last.is_none_or(|last| last < node.incarnation)
+                && view.named(&node.name).is_none_or(|old| without.has(old.number))
+        };
+        self.present().filter(has_place).take(CHANGED_MAX).cloned().collect()
+    }
+
+    /// Takes away registrations of nodes that are neither members nor there.
+    fn clean(&mut self) {
+        let patience_ms = CLEAN_LEASES * self.options.lease_ms;
+        let view = self.mirror.view().ok().flatten();
+        let is_member = |name: &NodeName| view.is_some_and(|view| view.named(name).is_some());
+        let gone = self.absences.iter().filter(|(name, absence)| {
+            self.now_ms - absence.since_ms >= patience_ms
+                && !is_member(name)
+                && self.mirror.record(name).is_some()
+        });
+        let gone: Vec<_> = gone.take(CHANGED_MAX).map(|(_, one)| one.marks.clone()).collect();
+        if gone.is_empty() || self.rank() > 0 {
+            return;
+        }
+        let mut expected = vec![self.expect(Key::View)];
+        let deletes = gone.iter().map(|[(node, _), _]| node.clone()).collect();
+        expected.extend(gone.into_iter().flatten());
+        self.change(Change { expected, puts: Vec::new(), deletes }, Purpose::Clean);
+    }
+}

@@ -1,0 +1,134 @@
+//! What the last look found.
+
+use std::collections::BTreeMap;
+
+use super::types::{Key, LeaseId, Record, Revision, Snapshot};
+use crate::types::{Incarnation, NodeName};
+use crate::view::View;
+
+#[derive(Debug)]
+enum Content {
+    View(View),
+    Record(Record),
+    Alive,
+    /// Nobody of this cluster writes such.
+    Nonsense,
+}
+
+#[derive(Debug)]
+struct Entry {
+    revision: Revision,
+    lease: Option<LeaseId>,
+    content: Content,
+}
+
+/// All that lies below the prefix, as of one revision.
+#[derive(Debug, Default)]
+pub(super) struct Mirror {
+    revision: Revision,
+    entries: BTreeMap<Key, Entry>,
+}
+
+impl Mirror {
+    /// From which revision on the next look has to bring values.
+    pub(super) fn since(&self) -> Revision {
+        match self.revision {
+            Revision(0) => Revision(0),
+            Revision(last) => Revision(last.saturating_add(1)),
+        }
+    }
+
+    /// Takes a look; false when it does not go on from the last one: etcd has other data now, and a
+    /// look at all of it is needed.
+    pub(super) fn apply(&mut self, snapshot: Snapshot) -> bool {
+        let is_older = snapshot.revision < self.revision;
+        for found in snapshot.changed {
+            let content = read(&found.key, &found.value);
+            let entry = Entry { revision: found.revision, lease: found.lease, content };
+            self.entries.insert(found.key, entry);
+        }
+        let listed: BTreeMap<Key, Revision> = snapshot.keys.into_iter().collect();
+        self.entries.retain(|key, _| listed.contains_key(key));
+        let is_known = |(key, revision): (&Key, &Revision)| {
+            self.entries.get(key).is_some_and(|entry| entry.revision == *revision)
+        };
+        if is_older || !listed.iter().all(is_known) {
+            *self = Self::default();
+            return false;
+        }
+        self.revision = snapshot.revision;
+        true
+    }
+
+    /// When a key was written last; 0: it is not there.
+    pub(super) fn revision_of(&self, key: &Key) -> Revision {
+        self.entries.get(key).map_or(Revision(0), |entry| entry.revision)
+    }
+
+    /// The view; an error when there is one that cannot be read.
+    pub(super) fn view(&self) -> Result<Option<&View>, Revision> {
+        match self.entries.get(&Key::View) {
+            None => Ok(None),
+            Some(Entry { content: Content::View(view), .. }) => Ok(Some(view)),
+            Some(entry) => Err(entry.revision),
+        }
+    }
+
+    /// What a node wrote of itself.
+    pub(super) fn record(&self, name: &NodeName) -> Option<&Record> {
+        match self.entries.get(&Key::Node(name.clone()))? {
+            Entry { content: Content::Record(record), .. } => Some(record),
+            _ => None,
+        }
+    }
+
+    /// What nodes wrote of themselves.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.entries.values().filter_map(|entry| match &entry.content {
+            Content::Record(record) => Some(record),
+            _ => None,
+        })
+    }
+
+    /// The lease that a node's sign of life hangs on; `None` without one.
+    pub(super) fn lease_of(&self, name: &NodeName) -> Option<LeaseId> {
+        self.entries.get(&Key::Alive(name.clone()))?.lease
+    }
+
+    /// Whether there is a sign of life of a node, of whichever life.
+    pub(super) fn is_alive(&self, name: &NodeName) -> bool {
+        self.entries.contains_key(&Key::Alive(name.clone()))
+    }
+
+    /// Whether just this life is there, and stays.
+    pub(super) fn is_present(&self, name: &NodeName, incarnation: Incarnation) -> bool {
+        let is_it = |record: &Record| record.node.incarnation == incarnation && !record.is_leaving;
+        self.record(name).is_some_and(is_it) && self.is_alive(name)
+    }
+
+    /// When the two keys of a node were written: the same in two looks only if neither was written
+    /// between them.
+    pub(super) fn marks_of(&self, name: &NodeName) -> [(Key, Revision); 2] {
+        let keys = [Key::Node(name.clone()), Key::Alive(name.clone())];
+        keys.map(|key| {
+            let revision = self.revision_of(&key);
+            (key, revision)
+        })
+    }
+}
+
+fn read(key: &Key, value: &[u8]) -> Content {
+    match key {
+        Key::Alive(_) => Content::Alive,
+        Key::View => match postcard::from_bytes::<View>(value) {
+            Ok(view) if view.is_sound() => Content::View(view),
+            _ => Content::Nonsense,
+        },
+        Key::Node(name) => match postcard::from_bytes::<Record>(value) {
+            Ok(record) if record.node.name == *name && record.node.is_sound() => {
+                Content::Record(record)
+            }
+            _ => Content::Nonsense,
+        },
+    }
+}

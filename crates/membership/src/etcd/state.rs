@@ -1,0 +1,560 @@
+//! The state of one node, and what its owner calls.
+
+use std::collections::BTreeMap;
+
+use super::mirror::Mirror;
+use super::types::{Kept, Key, LeaseId, Output, Reply, Request, Revision, Snapshot};
+use crate::letter::{ClashError, Output as Told, Reach};
+use crate::options::{Options, OptionsError};
+use crate::state::next_random;
+use crate::types::{Epoch, Incarnation, NodeName, NodeNumber};
+use crate::view::{Candidate, View};
+
+/// Who waits for its name longer than this, or than two leases, says so: etcd keeps the sign of
+/// life of the process before for 2 s at least, and looks twice in a second.
+const NAME_WAIT_MS: u64 = 5_000;
+
+/// Faults that the tests put in, and that they must notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mutant {
+    LeaseFromReceipt,
+    ExcludesAtOnce,
+    ComparesViewOnly,
+    TrustsKeepAlive,
+}
+
+/// Something that was asked and not answered yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    id: u64,
+    at_ms: u64,
+}
+
+/// What a change under way is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Register,
+    Leave,
+    View,
+    Clean,
+}
+
+/// A node that was found absent.
+#[derive(Debug)]
+pub(super) struct Absence {
+    pub(super) marks: [(Key, Revision); 2],
+    /// When the answer came that said so first.
+    pub(super) since_ms: u64,
+}
+
+/// One node's part in a membership that is kept in etcd. See the module.
+#[derive(Debug)]
+pub struct EtcdMembership {
+    pub(super) options: Options,
+    pub(super) kept: Kept,
+    is_unkept: bool,
+    pub(super) now_ms: u64,
+    pub(super) random: u64,
+    pub(super) mirror: Mirror,
+    next_id: u64,
+    look: Option<Sent>,
+    /// When the last look was asked for, and when the next one is due.
+    looked_ms: Option<u64>,
+    pub(super) next_look_ms: u64,
+    is_failing: bool,
+    grant: Option<Sent>,
+    renewal: Option<Sent>,
+    next_renewal_ms: u64,
+    pub(super) change: Option<(u64, Purpose)>,
+    /// The lease of etcd that this node's sign of life hangs on, or will.
+    pub(super) etcd_lease: Option<LeaseId>,
+    /// A registration was asked for with it.
+    pub(super) is_lease_used: bool,
+    pub(super) absences: BTreeMap<NodeName, Absence>,
+    reach: BTreeMap<NodeNumber, Reach>,
+    pub(super) no_view_since_ms: Option<u64>,
+    pub(super) wish_since_ms: Option<u64>,
+    pub(super) name_taken_since_ms: Option<u64>,
+    is_leaving: bool,
+    is_over: bool,
+    lease_until_ms: u64,
+    had_lease: bool,
+    has_lost_lease: bool,
+    clash_ms: Option<u64>,
+    pub(super) out: Vec<Output>,
+    #[cfg(test)]
+    pub(super) mutant: Option<Mutant>,
+}
+
+impl EtcdMembership {
+    /// A node that begins: anew, or, with the bytes that it kept, where it was killed. They count
+    /// only if name, address and info are the same; else it is a new life. Of the options the seeds
+    /// are not used.
+    ///
+    /// # Errors
+    ///
+    /// An option is out of its limits.
+    pub fn new(options: Options, kept: Option<&[u8]>, now_ms: u64) -> Result<Self, OptionsError> {
+        options.check()?;
+        let own = Candidate {
+            name: options.name.clone(),
+            incarnation: options.incarnation,
+            address: options.address.clone(),
+            info: options.info.clone(),
+        };
+        let old = kept.and_then(Kept::decode).filter(|old| old.own.name == own.name);
+        let kept = match old {
+            Some(old) if !old.is_over && is_same_node(&old.own, &own) => old,
+            old => {
+                let former = old.map(|old| old.own.incarnation);
+                let least = former.map_or(0, |former| former.0.saturating_add(1));
+                let incarnation = Incarnation(own.incarnation.0.max(least));
+                let own = Candidate { incarnation, ..own };
+                Kept { own, former, is_over: false, view: None }
+            }
+        };
+        let random = options.seed;
+        let mut membership = Self {
+            options,
+            kept,
+            is_unkept: true,
+            now_ms,
+            random,
+            mirror: Mirror::default(),
+            next_id: 0,
+            look: None,
+            looked_ms: None,
+            next_look_ms: now_ms,
+            is_failing: false,
+            grant: None,
+            renewal: None,
+            next_renewal_ms: now_ms,
+            change: None,
+            etcd_lease: None,
+            is_lease_used: false,
+            absences: BTreeMap::new(),
+            reach: BTreeMap::new(),
+            no_view_since_ms: None,
+            wish_since_ms: None,
+            name_taken_since_ms: None,
+            is_leaving: false,
+            is_over: false,
+            lease_until_ms: now_ms,
+            had_lease: false,
+            has_lost_lease: false,
+            clash_ms: None,
+            out: Vec::new(),
+            #[cfg(test)]
+            mutant: None,
+        };
+        if let Some(view) = membership.kept.view.clone() {
+            membership.tell_view(&view);
+        }
+        Ok(membership)
+    }
+
+    /// Goes on after an end as a new life, at least one above the last. Does nothing else.
+    pub fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
+        if !self.is_over {
+            return;
+        }
+        self.now_ms = self.now_ms.max(now_ms);
+        self.is_over = false;
+        let last = self.kept.own.incarnation;
+        self.kept.former = Some(last);
+        self.kept.own.incarnation = Incarnation(incarnation.0.max(last.0.saturating_add(1)));
+        self.kept.is_over = false;
+        self.is_unkept = true;
+        self.next_look_ms = self.now_ms;
+    }
+
+    /// An answer came.
+    pub fn answered(&mut self, id: u64, reply: Reply, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        if let Some(sent) = self.look.take_if(|sent| sent.id == id) {
+            match reply {
+                Reply::Looked(snapshot) => self.looked(sent.at_ms, snapshot),
+                other => self.failed(other),
+            }
+        } else if self.grant.take_if(|sent| sent.id == id).is_some() {
+            match reply {
+                Reply::Granted { lease } => {
+                    (self.etcd_lease, self.is_lease_used) = (Some(lease), false);
+                    self.next_renewal_ms = self.now_ms + self.options.lease_ms / 4;
+                    self.act();
+                }
+                other => self.failed(other),
+            }
+        } else if let Some(sent) = self.renewal.take_if(|sent| sent.id == id) {
+            match reply {
+                Reply::KeptAlive { is_there: false } => self.etcd_lease = None,
+                Reply::KeptAlive { is_there: true } => self.kept_alive(sent.at_ms),
+                other => self.failed(other),
+            }
+        } else if let Some((_, purpose)) = self.change.take_if(|(asked, _)| *asked == id) {
+            match reply {
+                Reply::Changed { is_done: true } if purpose == Purpose::Leave => self.end(None),
+                // Its outcome is looked at, whatever it is.
+                Reply::Changed { .. } => {}
+                other => self.failed(other),
+            }
+            self.next_look_ms = self.now_ms;
+        }
+        self.finish(out);
+    }
+
+    /// Etcd says that something changed, or may have.
+    pub fn poked(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        self.next_look_ms = self.now_ms;
+        self.finish(out);
+    }
+
+    /// Time went by. Due at [`Self::next_deadline_ms`]; earlier and more often does no harm.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        self.finish(out);
+    }
+
+    /// Says that the node wants to go. It gives up the lease at once; [`Told::Left`] follows when
+    /// it is written down.
+    pub fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        if !self.is_over && !self.is_leaving {
+            self.is_leaving = true;
+            self.kept.is_over = true;
+            self.is_unkept = true;
+            self.act();
+        }
+        self.finish(out);
+    }
+
+    /// When [`Self::tick`] is due, in milliseconds of the same clock.
+    #[must_use]
+    pub fn next_deadline_ms(&self) -> u64 {
+        if self.is_over {
+            return u64::MAX;
+        }
+        if self.is_unkept || !self.out.is_empty() {
+            return self.now_ms;
+        }
+        let look = self.look.is_none().then(|| self.look_due_ms());
+        let renewal = self.is_renewed().then_some(self.next_renewal_ms);
+        let lease = self.had_lease.then_some(self.lease_until_ms);
+        [look, renewal, lease].into_iter().flatten().min().unwrap_or(u64::MAX)
+    }
+
+    /// The view that this node is in.
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.kept.view.as_ref()
+    }
+
+    /// This node's life; it grows at [`Self::rejoin`], and while it waits to be let in.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.kept.own.incarnation
+    }
+
+    /// Whether no view without this node can be written at this moment.
+    #[must_use]
+    pub fn has_lease(&self, now_ms: u64) -> bool {
+        self.kept.view.is_some() && !self.is_leaving && now_ms < self.lease_until_ms
+    }
+
+    /// How long [`Self::has_lease`] stays true without news.
+    #[must_use]
+    pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
+    }
+
+    /// Before all else: what became of the lease.
+    fn enter(&mut self, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.had_lease && !self.has_lease(self.now_ms) {
+            self.had_lease = false;
+            self.has_lost_lease = true;
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<Output>) {
+        if !self.is_over {
+            self.look_when_due();
+            self.renew_when_due();
+        }
+        let has_lease = self.has_lease(self.now_ms);
+        if self.had_lease && !has_lease {
+            self.has_lost_lease = true;
+        }
+        if std::mem::take(&mut self.has_lost_lease) {
+            out.push(Output::Told(Told::LeaseLost));
+            self.had_lease = false;
+        }
+        if std::mem::take(&mut self.is_unkept) {
+            out.push(Output::Keep(self.kept.encode()));
+        }
+        out.append(&mut self.out);
+        if has_lease && !self.had_lease {
+            self.had_lease = true;
+            out.push(Output::Told(Told::LeaseFound));
+        }
+    }
+
+    /// Not more than 64 looks in a lease, however often somebody changes something.
+    fn look_due_ms(&self) -> u64 {
+        let pause_ms = self.options.lease_ms / 64;
+        let least_ms = self.looked_ms.map_or(0, |looked_ms| looked_ms + pause_ms);
+        self.next_look_ms.max(least_ms)
+    }
+
+    fn look_when_due(&mut self) {
+        if self.look.is_some() || self.now_ms < self.look_due_ms() {
+            return;
+        }
+        let id = self.ask(Request::Look { since: self.mirror.since() });
+        self.look = Some(Sent { id, at_ms: self.now_ms });
+        self.looked_ms = Some(self.now_ms);
+        self.next_look_ms = self.now_ms + self.options.lease_ms / 4;
+    }
+
+    fn is_renewed(&self) -> bool {
+        self.etcd_lease.is_some() && self.renewal.is_none()
+    }
+
+    fn renew_when_due(&mut self) {
+        let Some(lease) = self.etcd_lease.filter(|_| self.is_renewed()) else { return };
+        if self.now_ms >= self.next_renewal_ms {
+            let id = self.ask(Request::KeepAlive { lease });
+            self.renewal = Some(Sent { id, at_ms: self.now_ms });
+            self.next_renewal_ms = self.now_ms + self.options.lease_ms / 4;
+        }
+    }
+
+    pub(super) fn ask(&mut self, request: Request) -> u64 {
+        self.next_id += 1;
+        self.out.push(Output::Ask { id: self.next_id, request });
+        self.next_id
+    }
+
+    /// Asks for a lease of etcd, if none is asked for.
+    pub(super) fn ask_for_lease(&mut self) {
+        if self.grant.is_none() {
+            let ttl_s = self.options.lease_ms.div_ceil(1000);
+            let id = self.ask(Request::Grant { ttl_s });
+            self.grant = Some(Sent { id, at_ms: self.now_ms });
+        }
+    }
+
+    /// Etcd did not answer, or not to what it was asked.
+    fn failed(&mut self, reply: Reply) {
+        let reason = match reply {
+            Reply::Failed { reason } => reason,
+            other => format!("an answer to another question: {other:?}"),
+        };
+        let pause_ms = self.options.lease_ms / 8;
+        let jitter_ms = self.below(pause_ms);
+        self.next_look_ms = self.now_ms + pause_ms + jitter_ms;
+        // One lost answer is nothing to wake anybody for.
+        if std::mem::replace(&mut self.is_failing, true) {
+            self.clash(ClashError::Etcd { reason });
+        }
+    }
+
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "a fault that tests put in"))]
+    fn kept_alive(&mut self, _sent_ms: u64) {
+        #[cfg(test)]
+        if self.mutant == Some(Mutant::TrustsKeepAlive) && self.kept.view.is_some() {
+            self.hold_from(_sent_ms);
+        }
+    }
+
+    /// The lease lasts from the sending of a look. Clocks of two machines run apart by less than
+    /// one part in a thousand; and each of the two times is cut to whole milliseconds.
+    fn hold_from(&mut self, sent_ms: u64) {
+        let lasts_ms = self.options.lease_ms - self.options.lease_ms / 32 - 1;
+        self.lease_until_ms = self.lease_until_ms.max(sent_ms + lasts_ms);
+    }
+
+    fn looked(&mut self, sent_ms: u64, snapshot: Snapshot) {
+        if self.is_over {
+            return;
+        }
+        let is_whole = self.mirror.since() == Revision(0);
+        if !self.mirror.apply(snapshot) {
+            self.next_look_ms = self.now_ms;
+            if is_whole {
+                self.failed(Reply::Failed { reason: "keys without their values".to_owned() });
+            }
+            return;
+        }
+        self.is_failing = false;
+        let view = match self.mirror.view() {
+            Ok(view) => view.cloned(),
+            Err(Revision(revision)) => {
+                let reason = format!("the view of revision {revision} cannot be read");
+                return self.clash(ClashError::Etcd { reason });
+            }
+        };
+        self.follow(view);
+        if self.is_over {
+            return;
+        }
+        self.note_absences();
+        let is_member = self.kept.view.is_some();
+        if is_member && !self.is_leaving && self.is_registered() {
+            #[cfg(test)]
+            let sent_ms = match self.mutant {
+                Some(Mutant::LeaseFromReceipt) => self.now_ms,
+                _ => sent_ms,
+            };
+            self.hold_from(sent_ms);
+        }
+        self.act();
+    }
+
+    /// What the view in etcd means for this life.
+    fn follow(&mut self, found: Option<View>) {
+        if found.is_some() {
+            self.no_view_since_ms = None;
+        } else {
+            self.no_view_since_ms.get_or_insert(self.now_ms);
+        }
+        let own = &self.kept.own;
+        let is_in = |view: &View| view.number_of(&own.name, own.incarnation).is_some();
+        match (&self.kept.view, found) {
+            (Some(known), Some(found)) if *known == found => {}
+            (Some(known), Some(found)) => {
+                let is_later = known.cluster == found.cluster && known.epoch < found.epoch;
+                match is_later && is_in(&found) {
+                    true => self.install(found),
+                    false => self.end(Some(&found)),
+                }
+            }
+            (None, Some(found)) if is_in(&found) => self.install(found),
+            (Some(_), None) => self.end(None),
+            (None, _) => {}
+        }
+    }
+
+    fn install(&mut self, view: View) {
+        self.kept.view = Some(view.clone());
+        self.is_unkept = true;
+        self.tell_view(&view);
+    }
+
+    fn tell_view(&mut self, view: &View) {
+        self.out.push(Output::Told(Told::View(view.clone())));
+        let others = view.members.iter().filter(|member| member.name != self.options.name);
+        self.reach = others.map(|member| (member.number, Reach::Live)).collect();
+    }
+
+    /// Ends this life; `view` is the one that it is not in.
+    fn end(&mut self, view: Option<&View>) {
+        let old = self.kept.view.take();
+        let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
+        self.kept.is_over = true;
+        self.is_unkept = true;
+        self.is_over = true;
+        for (number, _) in std::mem::take(&mut self.reach) {
+            let lost = Told::Reach { number, state: Reach::Lost };
+            self.out.push(Output::Told(lost));
+        }
+        self.absences.clear();
+        self.wish_since_ms = None;
+        self.lease_until_ms = self.now_ms;
+        let has_left = std::mem::take(&mut self.is_leaving);
+        let told = if has_left { Told::Left } else { Told::Outcast { epoch } };
+        self.out.push(Output::Told(told));
+    }
+
+    /// Who is not there, since when, and who is again.
+    fn note_absences(&mut self) {
+        let members = self.kept.view.iter().chain(self.mirror.view().ok().flatten());
+        let members = members.flat_map(|view| &view.members);
+        let mut absent: BTreeMap<NodeName, [(Key, Revision); 2]> = members
+            .filter(|member| !self.mirror.is_present(&member.name, member.incarnation))
+            .map(|member| (member.name.clone(), self.mirror.marks_of(&member.name)))
+            .collect();
+        for record in self.mirror.records() {
+            let name = &record.node.name;
+            if !self.mirror.is_alive(name) {
+                absent.insert(name.clone(), self.mirror.marks_of(name));
+            }
+        }
+        let mut known = std::mem::take(&mut self.absences);
+        for (name, marks) in absent {
+            let known = known.remove(&name).filter(|known| known.marks == marks);
+            let fresh = Absence { marks, since_ms: self.now_ms };
+            self.absences.insert(name, known.unwrap_or(fresh));
+        }
+        let Some(view) = &self.kept.view else { return };
+        for member in view.members.iter().filter(|one| one.name != self.options.name) {
+            let is_there = self.mirror.is_present(&member.name, member.incarnation);
+            let state = if is_there { Reach::Live } else { Reach::Suspect };
+            let number = member.number;
+            if self.reach.insert(number, state).is_some_and(|before| before != state) {
+                self.out.push(Output::Told(Told::Reach { number, state }));
+            }
+        }
+    }
+
+    /// Whether the last look found this life as it wants to be found.
+    pub(super) fn is_registered(&self) -> bool {
+        let name = &self.options.name;
+        let is_own = self.mirror.record(name).is_some_and(|one| one.node == self.kept.own);
+        is_own && self.mirror.is_present(name, self.kept.own.incarnation)
+    }
+
+    /// Does what is due, by what the last look found.
+    fn act(&mut self) {
+        if self.is_over || self.change.is_some() || self.looked_ms.is_none() {
+            return;
+        }
+        if self.is_leaving {
+            if !self.write_farewell() {
+                self.end(None);
+            }
+        } else if !self.is_registered() {
+            self.register();
+        } else {
+            self.etcd_lease = self.mirror.lease_of(&self.options.name);
+            self.name_taken_since_ms = None;
+            self.propose();
+        }
+    }
+
+    /// Begins a life above one that is known.
+    pub(super) fn rise_above(&mut self, known: Incarnation) {
+        self.kept.own.incarnation = Incarnation(known.0.saturating_add(1));
+        self.is_unkept = true;
+    }
+
+    /// Its name is another's.
+    pub(super) fn wait_for_name(&mut self, address: String) {
+        let since_ms = *self.name_taken_since_ms.get_or_insert(self.now_ms);
+        let patience_ms = NAME_WAIT_MS.max(2 * self.options.lease_ms);
+        if self.now_ms - since_ms >= patience_ms {
+            let name = self.options.name.clone();
+            self.clash(ClashError::NameInUse { name, address });
+        }
+    }
+
+    pub(super) fn clash(&mut self, error: ClashError) {
+        let is_due = |at_ms: u64| self.now_ms - at_ms >= 4 * self.options.lease_ms;
+        if self.clash_ms.is_none_or(is_due) {
+            self.clash_ms = Some(self.now_ms);
+            self.out.push(Output::Told(Told::Clash(error)));
+        }
+    }
+
+    /// A random number below a limit.
+    fn below(&mut self, limit: u64) -> u64 {
+        next_random(&mut self.random) % limit.max(1)
+    }
+}
+
+/// Whether two lives are of one node that is reached in one way.
+fn is_same_node(one: &Candidate, other: &Candidate) -> bool {
+    one.address == other.address && one.info == other.info
+}

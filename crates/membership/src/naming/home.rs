@@ -1,0 +1,576 @@
+//! A node's names: those that it asks for, those that it holds, those that it lets go.
+
+mod decisions;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::debt::{Debt, batches};
+use super::registrar::Registrar;
+use super::{
+    Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
+    hash_of_member, highest, is_name,
+};
+use crate::{ClusterId, Epoch, Incarnation, NodeName, NodeNumber, View};
+
+/// What is needed of a view.
+#[derive(Debug)]
+struct Members {
+    cluster: ClusterId,
+    epoch: Epoch,
+    own: NodeNumber,
+    incarnation: Incarnation,
+    /// Number, life, and hash of each member.
+    all: Vec<(NodeNumber, Incarnation, u64)>,
+}
+
+impl Members {
+    fn registrar_of(&self, name: &str) -> NodeNumber {
+        let scored = self.all.iter().map(|(number, _, hash)| (*number, *hash));
+        highest(scored, name).unwrap_or(self.own)
+    }
+}
+
+/// An ask that is not answered yet.
+#[derive(Debug)]
+struct Ask {
+    ticket: u64,
+    deadline_ms: u64,
+    results: Vec<Option<Result<(), Refusal>>>,
+    left: usize,
+}
+
+/// Names of one ask that one registrar decides on.
+#[derive(Debug)]
+struct Claim {
+    to: NodeNumber,
+    ask: u64,
+    names: Vec<String>,
+    next_ms: u64,
+    /// It was sent more than once, so it may come once more after it is answered.
+    is_again: bool,
+}
+
+/// One node's part in keeping names unique. See the module.
+#[derive(Debug)]
+pub struct Naming {
+    own: NodeName,
+    session: u64,
+    members: Option<Members>,
+    has_lease: bool,
+    serial: u64,
+    next_id: u64,
+    asks: BTreeMap<u64, Ask>,
+    /// Names asked for: the ask, and the place in it.
+    pending: BTreeMap<String, (u64, usize)>,
+    claims: BTreeMap<u64, Claim>,
+    held: BTreeSet<String>,
+    debts: BTreeMap<NodeNumber, Debt>,
+    /// The last session of each member that is known.
+    sessions: BTreeMap<(NodeNumber, Incarnation), u64>,
+    pub(super) registrar: Registrar,
+    /// Whose directories this node cannot read.
+    unread: Unread,
+    /// Faults that the tests must notice.
+    #[cfg(test)]
+    pub(super) hears_old_epochs: bool,
+    #[cfg(test)]
+    pub(super) unread_fault: Option<UnreadFault>,
+}
+
+/// Faults of a registrar that cannot read all directories.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum UnreadFault {
+    /// What cannot be read is taken for empty.
+    AsksNobody,
+    /// The first answer decides.
+    AsksOne,
+    /// A name is not kept for its home while others are asked.
+    LetsOthersIn,
+}
+
+impl Naming {
+    /// A node that asks nothing yet. `session` is above 0, and above that of every process before it
+    /// of the same life; `held` is what such a process held and handed over.
+    #[must_use]
+    pub fn new(own: NodeName, session: u64, held: impl IntoIterator<Item = String>) -> Self {
+        Self {
+            own,
+            session,
+            members: None,
+            has_lease: false,
+            serial: 0,
+            next_id: 0,
+            asks: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            held: held.into_iter().filter(|name| is_name(name)).take(NAMES_MAX).collect(),
+            debts: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            registrar: Registrar::default(),
+            unread: Unread::default(),
+            #[cfg(test)]
+            hears_old_epochs: false,
+            #[cfg(test)]
+            unread_fault: None,
+        }
+    }
+
+    /// Whether an object may be sealed under the name at this moment: it was granted, is not
+    /// settled, and this node has the lease.
+    #[must_use]
+    pub fn holds(&self, name: &str) -> bool {
+        self.has_lease && self.held.contains(name)
+    }
+
+    /// Whether a registrar may still think that the name is in flight here, although it is settled.
+    #[must_use]
+    pub fn owes(&self, name: &str) -> bool {
+        self.debts.values().any(|debt| debt.settled.contains_key(name))
+    }
+
+    /// Whether there is any name that [`Self::owes`] would say so of.
+    #[must_use]
+    pub fn owes_any(&self) -> bool {
+        self.debts.values().any(|debt| !debt.settled.is_empty())
+    }
+
+    /// All names that are held, to be handed over to the next process of the same life.
+    pub fn held(&self) -> impl Iterator<Item = &str> {
+        self.held.iter().map(String::as_str)
+    }
+
+    /// Whose directories cannot be read from now on. To be called before whatever `exists` is given to.
+    pub fn set_unread(&mut self, unread: Unread) {
+        self.unread = unread;
+    }
+
+    /// A view was installed. One without this node is taken as [`Self::outcast`].
+    pub fn view_installed(&mut self, view: &View, now_ms: u64, out: &mut Vec<Output>) {
+        let Some(member) = view.named(&self.own) else {
+            self.outcast(out);
+            return;
+        };
+        let old = self.members.as_ref().map(|old| (old.cluster, old.incarnation));
+        if old.is_some_and(|old| old != (view.cluster, member.incarnation)) {
+            self.outcast(out);
+        }
+        let all = view.members.iter().map(|m| (m.number, m.incarnation, hash_of_member(m)));
+        let members = Members {
+            cluster: view.cluster,
+            epoch: view.epoch,
+            own: member.number,
+            incarnation: member.incarnation,
+            all: all.collect(),
+        };
+        self.registrar.begin(view.numbers());
+        let numbers: Vec<NodeNumber> = members.all.iter().map(|(number, ..)| *number).collect();
+        self.sessions.retain(|(number, life), _| {
+            members.all.iter().any(|(member, theirs, _)| (member, theirs) == (number, life))
+        });
+        self.members = Some(members);
+        self.debts.clear();
+        for number in numbers {
+            self.owe_list(number);
+        }
+        // Old claims are void with their epoch, and so are the grants that they may have led to.
+        for claim in std::mem::take(&mut self.claims).into_values() {
+            self.claim(claim.ask, claim.names);
+        }
+        self.pay(now_ms, out);
+    }
+
+    /// Lists what is held to a registrar, as it is now.
+    fn owe_list(&mut self, to: NodeNumber) {
+        let Some(members) = &self.members else { return };
+        let held = self.held.iter().filter(|name| members.registrar_of(name) == to);
+        let parts = batches(held.cloned());
+        let parts_all = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        if members.own == to {
+            for (part, names) in (0..).zip(parts) {
+                let place = (part, parts_all);
+                self.registrar.list(to, (self.session, self.serial), place, names);
+            }
+            return;
+        }
+        let sessions = self.sessions.iter();
+        let session = sessions.filter(|((number, _), _)| *number == to).map(|(_, s)| *s).next();
+        let parts = (0..).zip(parts).collect();
+        let debt = Debt { parts, parts_all, to: session.unwrap_or(0), ..Debt::default() };
+        self.debts.insert(to, debt);
+    }
+
+    /// This life is over: nothing is held any more, and who waits is told.
+    pub fn outcast(&mut self, out: &mut Vec<Output>) {
+        self.members = None;
+        self.has_lease = false;
+        self.claims.clear();
+        self.debts.clear();
+        self.held.clear();
+        self.registrar.begin(Default::default());
+        self.refuse_all(out);
+    }
+
+    /// The lease was found, or lost. Lost: who waits is told at once.
+    pub fn lease(&mut self, has_lease: bool, out: &mut Vec<Output>) {
+        self.has_lease = has_lease;
+        if !has_lease {
+            self.registrar.undecided.clear();
+            for claim in std::mem::take(&mut self.claims).into_values() {
+                self.owe_settled(claim.names);
+            }
+            self.refuse_all(out);
+        }
+    }
+
+    fn refuse_all(&mut self, out: &mut Vec<Output>) {
+        self.pending.clear();
+        for ask in std::mem::take(&mut self.asks).into_values() {
+            let none = || Err(Refusal::NoLease);
+            let results = ask.results.into_iter().map(|result| result.unwrap_or_else(none));
+            out.push(Output::Answer { ticket: ask.ticket, results: results.collect() });
+        }
+    }
+
+    /// Asks for names, until a deadline. What is granted is held until [`Self::settle`]. `exists`
+    /// says whether a sealed object anywhere in the view has the name.
+    pub fn ask(
+        &mut self,
+        ticket: u64,
+        names: Vec<String>,
+        deadline_ms: u64,
+        now_ms: u64,
+        exists: &dyn Fn(&str) -> bool,
+        out: &mut Vec<Output>,
+    ) {
+        if !self.has_lease || self.members.is_none() {
+            let results = vec![Err(Refusal::NoLease); names.len()];
+            out.push(Output::Answer { ticket, results });
+            return;
+        }
+        let id = self.next_id();
+        let (mut results, mut asked) = (Vec::with_capacity(names.len()), Vec::new());
+        for (place, name) in names.into_iter().enumerate() {
+            let refusal = if !is_name(&name) {
+                Some(Refusal::Invalid { bytes: name.len() })
+            } else if self.held.contains(&name) || self.pending.contains_key(&name) {
+                Some(Refusal::Taken)
+            } else if self.held.len() + self.pending.len() >= NAMES_MAX {
+                Some(Refusal::TooMany { limit: NAMES_MAX })
+            } else {
+                let refused =
+                    |node| if exists(&name) { Refusal::Taken } else { Refusal::Unread { node } };
+                self.unread.lost.map(refused)
+            };
+            results.push(refusal.map(Err));
+            if refusal.is_none() {
+                self.pending.insert(name.clone(), (id, place));
+                asked.push(name);
+            }
+        }
+        let left = asked.len();
+        self.asks.insert(id, Ask { ticket, deadline_ms, results, left });
+        self.claim(id, asked);
+        self.answer_if_whole(id, out);
+        self.claim_own(exists);
+        self.decide(out);
+        self.pay(now_ms, out);
+    }
+
+    /// Makes claims of names, one or more for each registrar.
+    fn claim(&mut self, ask: u64, names: Vec<String>) {
+        let Some(members) = &self.members else { return };
+        let mut by_registrar: BTreeMap<NodeNumber, Vec<String>> = BTreeMap::new();
+        for name in names {
+            let to = members.registrar_of(&name);
+            // Asked for again: what was given up is not to be given up any more.
+            if let Some(debt) = self.debts.get_mut(&to) {
+                debt.settled.remove(&name);
+            }
+            by_registrar.entry(to).or_default().push(name);
+        }
+        for (to, names) in by_registrar {
+            for names in batches(names) {
+                let id = self.next_id();
+                self.claims.insert(id, Claim { to, ask, names, next_ms: 0, is_again: false });
+            }
+        }
+    }
+
+    /// Names that are sealed and visible, or given up: they are held no more.
+    pub fn settle<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        let names: Vec<String> =
+            names.into_iter().filter_map(|name| self.held.take(name)).collect();
+        self.owe_settled(names);
+    }
+
+    fn owe_settled(&mut self, names: Vec<String>) {
+        let Some(members) = &self.members else { return };
+        for name in names {
+            let to = members.registrar_of(&name);
+            if to == members.own {
+                self.registrar.settle(to, &[name]);
+            } else if let Some(debt) = self.debts.get_mut(&to) {
+                debt.settled.insert(name, self.serial);
+                if debt.batch.is_none() && debt.parts.is_empty() {
+                    debt.next_ms = 0;
+                }
+            }
+        }
+    }
+
+    /// A message came from a member; `may_name` says which names it may have.
+    pub fn handle(
+        &mut self,
+        from: (NodeNumber, Incarnation),
+        message: Message,
+        (exists, may_name): NameChecks<'_>,
+        now_ms: u64,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(members) = &self.members else { return };
+        let is_member = members.all.iter().any(|(number, life, _)| (*number, *life) == from);
+        let is_now = message.cluster == members.cluster && message.epoch == members.epoch;
+        #[cfg(test)]
+        let is_now = is_now || self.hears_old_epochs;
+        // Who is in another epoch asks again, until both are in the same.
+        if !is_member || !is_now || from.0 == members.own || !message.body.is_sound() {
+            return;
+        }
+        let Message { session, registrar, serial, body, .. } = message;
+        let (from, life) = from;
+        let is_asked = registrar == self.session;
+        let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == registrar);
+        let is_own = session == self.session && is_known;
+        let answer = match body {
+            Body::List { part, parts, names } => {
+                self.meet(from, life, session);
+                let is_listed =
+                    is_asked && self.registrar.list(from, (session, serial), (part, parts), names);
+                is_listed.then_some(Body::Listed { part })
+            }
+            Body::Claim { claim, names } if is_asked => {
+                let may_grant = self.has_lease && self.registrar.is_settled();
+                if may_grant && self.registrar.is_newest(from, session, serial) {
+                    self.consider((from, session, serial), claim, names, (exists, may_name));
+                }
+                None
+            }
+            Body::Query { question, names } => {
+                let taken = names.iter().map(|name| exists(name)).collect();
+                let lost = self.unread.lost;
+                let answer = Body::Queried { question, taken, lost };
+                self.send(from, (session, registrar), serial, answer, out);
+                None
+            }
+            Body::Queried { question, taken, lost } if is_asked => {
+                self.queried(from, question, (&taken, lost));
+                None
+            }
+            Body::Settle { names } if is_asked => {
+                self.registrar.is_newest(from, session, serial).then(|| {
+                    self.registrar.settle(from, &names);
+                    Body::Settled
+                })
+            }
+            Body::Listed { part } if is_own => {
+                self.listed(from, part);
+                None
+            }
+            Body::Claimed { claim, verdicts } if is_own => {
+                self.claimed(from, claim, &verdicts, out);
+                None
+            }
+            Body::Settled if is_own => {
+                self.settled(from, serial);
+                None
+            }
+            _ => None,
+        };
+        if let Some(body) = answer {
+            self.send(from, (session, self.session), serial, body, out);
+        }
+        self.claim_own(exists);
+        self.decide(out);
+        self.pay(now_ms, out);
+    }
+
+    /// A process of a member that was not known yet: as a registrar it knows nothing.
+    fn meet(&mut self, from: NodeNumber, life: Incarnation, session: u64) {
+        let known = self.sessions.entry((from, life)).or_default();
+        if session > *known {
+            *known = session;
+            self.owe_list(from);
+        }
+    }
+
+    fn listed(&mut self, from: NodeNumber, part: u32) {
+        let Some(debt) = self.debts.get_mut(&from) else { return };
+        if debt.parts.remove(&part).is_some() && debt.parts.is_empty() {
+            debt.next_ms = 0;
+        }
+    }
+
+    fn settled(&mut self, from: NodeNumber, serial: u64) {
+        let Some(debt) = self.debts.get_mut(&from) else { return };
+        let Some((_, names)) = debt.batch.take_if(|(first, _)| *first <= serial) else { return };
+        for name in names {
+            // One that was settled again after that is still to be told.
+            if debt.settled.get(&name).is_some_and(|since| *since < serial) {
+                debt.settled.remove(&name);
+            }
+        }
+        debt.next_ms = 0;
+    }
+
+    fn claimed(
+        &mut self,
+        from: NodeNumber,
+        claim: u64,
+        verdicts: &[Verdict],
+        out: &mut Vec<Output>,
+    ) {
+        let is_it = |claim: &Claim| claim.to == from && claim.names.len() == verdicts.len();
+        if !self.claims.get(&claim).is_some_and(is_it) {
+            return;
+        }
+        let Some(Claim { ask, names, is_again, .. }) = self.claims.remove(&claim) else { return };
+        let mut refused = Vec::new();
+        for (name, verdict) in names.into_iter().zip(verdicts) {
+            let Some((_, place)) = self.pending.remove(&name) else { continue };
+            let result = match verdict {
+                Verdict::Granted => Ok(()),
+                Verdict::Taken => Err(Refusal::Taken),
+                Verdict::NotAllowed => Err(Refusal::NotAllowed { registrar: from }),
+                Verdict::Unread(node) => Err(Refusal::Unread { node: *node }),
+            };
+            if result.is_ok() {
+                self.held.insert(name);
+            } else if is_again {
+                refused.push(name);
+            }
+            self.note(ask, place, result);
+        }
+        // The copy that comes late may be granted what this one was not.
+        self.owe_settled(refused);
+        self.answer_if_whole(ask, out);
+    }
+
+    fn note(&mut self, ask: u64, place: usize, result: Result<(), Refusal>) {
+        let Some(ask) = self.asks.get_mut(&ask) else { return };
+        if let Some(open @ None) = ask.results.get_mut(place) {
+            *open = Some(result);
+            ask.left = ask.left.saturating_sub(1);
+        }
+    }
+
+    fn answer_if_whole(&mut self, id: u64, out: &mut Vec<Output>) {
+        if self.asks.get(&id).is_some_and(|ask| ask.left == 0)
+            && let Some(ask) = self.asks.remove(&id)
+        {
+            let results = ask.results.into_iter().flatten().collect();
+            out.push(Output::Answer { ticket: ask.ticket, results });
+        }
+    }
+
+    /// Time went by. Due at [`Self::next_deadline_ms`].
+    pub fn tick(&mut self, now_ms: u64, exists: &dyn Fn(&str) -> bool, out: &mut Vec<Output>) {
+        self.claim_own(exists);
+        self.decide(out);
+        let late = self.asks.iter().filter(|(_, ask)| ask.deadline_ms <= now_ms);
+        let late: Vec<u64> = late.map(|(id, _)| *id).collect();
+        for id in late {
+            self.give_up(id, out);
+        }
+        self.pay(now_ms, out);
+    }
+
+    /// Answers an ask whose time is over; what is granted from now on is not wanted.
+    fn give_up(&mut self, id: u64, out: &mut Vec<Output>) {
+        let claims: Vec<u64> =
+            self.claims.iter().filter(|(_, claim)| claim.ask == id).map(|(id, _)| *id).collect();
+        for claim in claims {
+            let Some(Claim { to, names, .. }) = self.claims.remove(&claim) else { continue };
+            for name in &names {
+                if let Some((_, place)) = self.pending.remove(name) {
+                    self.note(id, place, Err(Refusal::NotAnswered { registrar: to }));
+                }
+            }
+            self.owe_settled(names);
+        }
+        self.answer_if_whole(id, out);
+    }
+
+    /// When [`Self::tick`] is due, in milliseconds of the same clock.
+    #[must_use]
+    pub fn next_deadline_ms(&self) -> u64 {
+        let asks = self.asks.values().map(|ask| ask.deadline_ms);
+        let own = self.members.as_ref().map(|members| members.own);
+        let claims = self.claims.values().filter(|claim| Some(claim.to) != own);
+        let debts = self.debts.values().filter(|debt| !debt.is_paid());
+        asks.chain(claims.map(|claim| claim.next_ms))
+            .chain(debts.map(|debt| debt.next_ms))
+            .chain(self.registrar.undecided.next_deadline_ms())
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Sends all that is due, or due again.
+    fn pay(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
+        let mut due: Vec<(NodeNumber, Body)> = Vec::new();
+        for (to, debt) in self.debts.iter_mut().filter(|(_, debt)| debt.next_ms <= now_ms) {
+            if debt.is_paid() {
+                continue;
+            }
+            debt.next_ms = now_ms.saturating_add(RETRY_MS);
+            let parts = debt.parts_all;
+            let lists = debt.parts.iter().map(|(part, names)| {
+                (*to, Body::List { part: *part, parts, names: names.clone() })
+            });
+            due.extend(lists);
+            // The list first: after a settlement it would bring back what was settled.
+            if debt.parts.is_empty() {
+                due.push((*to, Body::Settle { names: debt.next_batch(self.serial + 1) }));
+            }
+        }
+        for (id, claim) in &mut self.claims {
+            if claim.to != own && self.has_lease && claim.next_ms <= now_ms {
+                // The first time is at once: its time is 0.
+                claim.is_again |= claim.next_ms > 0;
+                claim.next_ms = now_ms.saturating_add(RETRY_MS);
+                due.push((claim.to, Body::Claim { claim: *id, names: claim.names.clone() }));
+            }
+        }
+        for (question, members, names) in self.registrar.undecided.due(now_ms) {
+            for to in NodeNumber::all().filter(|number| members.has(*number)) {
+                let body = Body::Query { question, names: names.clone() };
+                self.send(to, (0, self.session), 0, body, out);
+            }
+        }
+        for (to, body) in due {
+            self.serial += 1;
+            let registrar = self.debts.get(&to).map_or(0, |debt| debt.to);
+            self.send(to, (self.session, registrar), self.serial, body, out);
+        }
+    }
+
+    /// Sends with the sessions of home and registrar.
+    fn send(
+        &self,
+        to: NodeNumber,
+        (session, registrar): (u64, u64),
+        serial: u64,
+        body: Body,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(Members { cluster, epoch, .. }) = self.members else { return };
+        let message = Message { cluster, epoch, session, registrar, serial, body };
+        out.push(Output::Send { to, message });
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+}

@@ -1,0 +1,112 @@
+//! The registrar's part: what becomes of a claim.
+
+use super::super::unread::Undecided;
+use super::super::{Body, NameChecks, Output, Verdict};
+use super::Naming;
+#[cfg(test)]
+use super::UnreadFault;
+use crate::NodeNumber;
+
+impl Naming {
+    /// Decides on a claim as far as this node can read, and has the others asked.
+    pub(super) fn consider(
+        &mut self,
+        (home, session, serial): (NodeNumber, u64, u64),
+        claim: u64,
+        names: Vec<String>,
+        asks: NameChecks<'_>,
+    ) {
+        let undecided = &self.registrar.undecided;
+        if undecided.has(home, claim) || !undecided.has_room(home, names.len()) {
+            return;
+        }
+        let own = self.members.as_ref().map(|members| members.own);
+        // Those that were granted before go on: the answer may have been lost.
+        let is_in_flight = |name: &String| self.registrar.is_in_flight(home, name);
+        let had: Vec<bool> = names.iter().map(is_in_flight).collect();
+        let mut verdicts = self.registrar.claim(home, &names, asks);
+        if let Some(lost) = self.unread.lost {
+            let mut refused = Vec::new();
+            for ((verdict, name), had) in verdicts.iter_mut().zip(&names).zip(had) {
+                if *verdict == Verdict::Granted && !had {
+                    *verdict = Verdict::Unread(lost);
+                    refused.push(name.clone());
+                }
+            }
+            self.registrar.settle(home, &refused);
+        }
+        // The home too: it may know of a lost node what this one does not.
+        let own = own.into_iter().collect();
+        let waiting = self.registrar.members().and(self.unread.members).without(own);
+        #[cfg(test)]
+        let waiting = match self.unread_fault {
+            Some(UnreadFault::AsksNobody) => Default::default(),
+            Some(UnreadFault::AsksOne) => {
+                NodeNumber::all().find(|one| waiting.has(*one)).into_iter().collect()
+            }
+            Some(UnreadFault::LetsOthersIn) if !waiting.is_empty() => {
+                self.registrar.settle(home, &names);
+                waiting
+            }
+            _ => waiting,
+        };
+        let question = self.next_id();
+        let claim = Undecided {
+            home,
+            claim,
+            session,
+            serial,
+            names,
+            verdicts,
+            waiting,
+            next_ms: 0,
+            times: 0,
+        };
+        self.registrar.undecided.add(question, claim);
+    }
+
+    /// A member says which names it has.
+    pub(super) fn queried(
+        &mut self,
+        from: NodeNumber,
+        question: u64,
+        said: (&[bool], Option<NodeNumber>),
+    ) {
+        if let Some((home, names)) = self.registrar.undecided.answered(question, from, said) {
+            self.registrar.settle(home, &names);
+        }
+    }
+
+    /// Answers the claims on which nothing is left to be found out.
+    pub(super) fn decide(&mut self, out: &mut Vec<Output>) {
+        let own = self.members.as_ref().map(|members| members.own);
+        for decided in self.registrar.undecided.take_decided() {
+            let Undecided { home, claim, session, serial, verdicts, .. } = decided;
+            if !self.has_lease {
+                continue;
+            }
+            if own == Some(home) {
+                self.claimed(home, claim, &verdicts, out);
+            } else {
+                let body = Body::Claimed { claim, verdicts };
+                self.send(home, (session, self.session), serial, body, out);
+            }
+        }
+    }
+
+    /// Considers claims of which this node is the registrar itself.
+    pub(super) fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool) {
+        let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
+        if !self.has_lease || !self.registrar.is_settled() {
+            return;
+        }
+        let undecided = &self.registrar.undecided;
+        let claims = self.claims.iter();
+        let claims = claims.filter(|(id, claim)| claim.to == own && !undecided.has(own, **id));
+        let claims: Vec<(u64, Vec<String>)> =
+            claims.map(|(id, claim)| (*id, claim.names.clone())).collect();
+        for (id, names) in claims {
+            self.consider((own, self.session, self.serial), id, names, (exists, &|_| true));
+        }
+    }
+}

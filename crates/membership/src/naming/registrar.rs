@@ -1,0 +1,175 @@
+//! The books of a registrar, for one epoch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::unread::UndecidedClaims;
+use super::{NAMES_MAX, NameChecks, Verdict};
+use crate::{NodeNumber, NodeSet};
+
+/// What a registrar knows of one home.
+#[derive(Debug, Default)]
+struct Home {
+    session: u64,
+    serial: u64,
+    /// Parts of its list that came.
+    parts: BTreeSet<u32>,
+    names: usize,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Registrar {
+    flights: BTreeMap<String, NodeNumber>,
+    homes: BTreeMap<NodeNumber, Home>,
+    /// Whose lists are whole.
+    told: NodeSet,
+    members: NodeSet,
+    /// Claims that wait for members whose directories cannot be read.
+    pub(super) undecided: UndecidedClaims,
+    /// Grants before all lists have come: a fault that the tests must notice.
+    #[cfg(test)]
+    pub(super) is_hasty: bool,
+}
+
+impl Registrar {
+    /// Begins an epoch.
+    pub(super) fn begin(&mut self, members: NodeSet) {
+        self.flights.clear();
+        self.homes.clear();
+        self.undecided.clear();
+        self.told = NodeSet::default();
+        self.members = members;
+    }
+
+    /// The members of this epoch.
+    pub(super) fn members(&self) -> NodeSet {
+        self.members
+    }
+
+    /// Whether a name is in flight for this home.
+    pub(super) fn is_in_flight(&self, home: NodeNumber, name: &str) -> bool {
+        self.flights.get(name) == Some(&home)
+    }
+
+    /// Whether the lists of all members have come.
+    pub(super) fn is_settled(&self) -> bool {
+        #[cfg(test)]
+        if self.is_hasty {
+            return true;
+        }
+        !self.members.is_empty() && self.members.without(self.told).is_empty()
+    }
+
+    /// A part of a home's list; says whether to acknowledge it.
+    pub(super) fn list(
+        &mut self,
+        from: NodeNumber,
+        (session, serial): (u64, u64),
+        (part, parts): (u32, u32),
+        names: Vec<String>,
+    ) -> bool {
+        let home = self.homes.entry(from).or_default();
+        if session < home.session {
+            return false;
+        }
+        if session > home.session {
+            // Another process of the same life: what the one before held is not held any more.
+            self.flights.retain(|_, holder| *holder != from);
+            self.undecided.forget(from);
+            self.told = self.told.without([from].into_iter().collect());
+            *home = Home { session, ..Home::default() };
+        }
+        if home.parts.insert(part) {
+            // Claims from before it are void: what came of them is in it, or settled.
+            home.serial = home.serial.max(serial);
+            for name in names {
+                if home.names < NAMES_MAX && !self.flights.contains_key(&name) {
+                    self.flights.insert(name, from);
+                    home.names += 1;
+                }
+            }
+        }
+        if home.parts.len() >= parts as usize {
+            self.told.insert(from);
+        }
+        true
+    }
+
+    /// Whether a claim or settlement is the newest of its home.
+    pub(super) fn is_newest(&mut self, from: NodeNumber, session: u64, serial: u64) -> bool {
+        let Some(home) = self.homes.get_mut(&from).filter(|home| home.session == session) else {
+            return false;
+        };
+        let is_newest = serial > home.serial;
+        home.serial = home.serial.max(serial);
+        is_newest
+    }
+
+    /// Grants what nobody has, of what its home may have. First the flights, then the directories: a name that is settled
+    /// meanwhile is visible.
+    pub(super) fn claim(
+        &mut self,
+        from: NodeNumber,
+        names: &[String],
+        (exists, may_name): NameChecks<'_>,
+    ) -> Vec<Verdict> {
+        let mut grant = |name: &String| {
+            if !may_name(name) {
+                return Verdict::NotAllowed;
+            }
+            let holder = self.flights.get(name).copied();
+            let home = self.homes.entry(from).or_default();
+            if holder.is_some_and(|holder| holder != from) {
+                return Verdict::Taken;
+            }
+            if exists(name) {
+                // A home asks for what it does not hold, so what it held before is settled.
+                if self.flights.remove(name).is_some() {
+                    home.names = home.names.saturating_sub(1);
+                }
+                return Verdict::Taken;
+            }
+            if holder.is_none() {
+                if home.names >= NAMES_MAX {
+                    return Verdict::Taken;
+                }
+                home.names += 1;
+                self.flights.insert(name.clone(), from);
+            }
+            Verdict::Granted
+        };
+        names.iter().map(&mut grant).collect()
+    }
+
+    /// Names of a home are not in flight any more.
+    pub(super) fn settle(&mut self, from: NodeNumber, names: &[String]) {
+        self.undecided.void(from, names);
+        for name in names {
+            if self.flights.get(name) == Some(&from) {
+                self.flights.remove(name);
+                if let Some(home) = self.homes.get_mut(&from) {
+                    home.names = home.names.saturating_sub(1);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_name_that_its_home_may_not_have_is_not_in_flight() {
+        let [home, other] = [0, 1].map(|number| NodeNumber::new(number).unwrap());
+        let mut registrar = Registrar::default();
+        registrar.begin([home, other].into_iter().collect());
+        let names = ["team\0x".to_owned(), "x".to_owned()];
+        let exists = |_: &str| false;
+        let may_name = |name: &str| !name.starts_with("team");
+        let verdicts = registrar.claim(home, &names, (&exists, &may_name));
+        assert_eq!(verdicts, [Verdict::NotAllowed, Verdict::Granted]);
+        // It is free for another home.
+        let verdicts = registrar.claim(other, &names, (&exists, &|_| true));
+        assert_eq!(verdicts, [Verdict::Granted, Verdict::Taken]);
+    }
+}

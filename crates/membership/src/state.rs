@@ -1,0 +1,532 @@
+//! The state of one node, and what its owner calls.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::joining::Joining;
+use super::letter::{Body, ClashError, Kept, Letter, Output, Reach, Refusal, Sender};
+use super::options::{Options, OptionsError};
+use super::proposal::Proposal;
+use super::types::{Epoch, Incarnation, NodeName, NodeNumber};
+use super::view::{Candidate, View};
+
+/// Names told of a view within a lease; more wait for the next.
+const TOLD_MAX: usize = 256;
+
+/// What this node knows of another member.
+#[derive(Debug, Clone)]
+pub(super) struct Peer {
+    pub(super) name: NodeName,
+    pub(super) incarnation: Incarnation,
+    pub(super) address: String,
+    /// When the last letter of this life came.
+    pub(super) heard_ms: u64,
+    /// When this node last vouched for one of its beats.
+    pub(super) granted_ms: u64,
+    /// The beat that this node vouches for.
+    pub(super) vouched: Option<u64>,
+    /// When the last own beat was sent that it vouched for.
+    pub(super) acked_ms: Option<u64>,
+    /// When it last got a beat out of turn.
+    pub(super) urgent_ms: u64,
+    /// Somebody else hears it: not to be proposed for exclusion until then.
+    pub(super) spared_until_ms: u64,
+    pub(super) reach: Reach,
+    pub(super) has_left: bool,
+    /// Its life is over, whatever became of it here.
+    pub(super) is_gone: bool,
+}
+
+/// Faults that the tests put in, and that they must notice.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    ForgetsPromise,
+    HalfIsQuorum,
+    LeaseFromReceipt,
+    ExcludesTheLiving,
+    CountsOldVotes,
+}
+
+/// One node's part in the agreement on who is in the cluster. See the module.
+#[derive(Debug)]
+pub struct Membership {
+    pub(super) options: Options,
+    pub(super) kept: Kept,
+    /// `kept` is not what was put out last.
+    pub(super) is_unkept: bool,
+    pub(super) now_ms: u64,
+    /// The last pause, as far as it was noticed: silence before it is this node's own.
+    pub(super) woke_ms: u64,
+    pub(super) installed_ms: u64,
+    pub(super) random: u64,
+    pub(super) peers: BTreeMap<NodeNumber, Peer>,
+    pub(super) told_ms: BTreeMap<NodeName, u64>,
+    pub(super) joining: Joining,
+    pub(super) candidates: BTreeMap<NodeName, (Candidate, u64)>,
+    /// Beats sent in this view, with the time.
+    pub(super) sent: VecDeque<(u64, u64)>,
+    pub(super) beat: u64,
+    pub(super) next_beat_ms: u64,
+    pub(super) next_probe_ms: u64,
+    pub(super) probes: u64,
+    pub(super) self_acked_ms: Option<u64>,
+    pub(super) lease_until_ms: u64,
+    had_lease: bool,
+    has_lost_lease: bool,
+    pub(super) proposal: Option<Proposal>,
+    pub(super) round_seen: u64,
+    pub(super) next_try_ms: u64,
+    pub(super) wish_since_ms: Option<u64>,
+    /// Somebody may have accepted a next view: vouch for nobody until it is decided.
+    pub(super) is_moving: bool,
+    is_over: bool,
+    clash_ms: Option<u64>,
+    pub(super) out: Vec<Output>,
+    #[cfg(test)]
+    pub(crate) mutant: Option<Mutant>,
+}
+
+impl Membership {
+    /// A node that begins: anew, or, with what it kept, where it was killed. What it kept counts
+    /// only if name, address and info are the same; else it is a new life.
+    ///
+    /// # Errors
+    ///
+    /// An option is out of its limits.
+    pub fn new(options: Options, kept: Option<Kept>, now_ms: u64) -> Result<Self, OptionsError> {
+        options.check()?;
+        let mut random = options.seed;
+        let beat = next_random(&mut random) >> 32;
+        let joining = Joining::new(&options, now_ms, next_random(&mut random));
+        let old = kept.filter(|kept| kept.name == options.name);
+        let last = old.as_ref().map_or(0, |kept| kept.incarnation.0.saturating_add(1));
+        let blank = Kept {
+            name: options.name.clone(),
+            incarnation: Incarnation(options.incarnation.0.max(last)),
+            address: options.address.clone(),
+            info: options.info.clone(),
+            is_leaving: false,
+            is_over: false,
+            electorate: joining.electorate_hash,
+            view: None,
+            promised: None,
+            accepted: None,
+        };
+        let resumed = old.filter(|kept| is_usable(kept, &options, joining.electorate_hash));
+        let is_unkept = resumed.is_none();
+        let mut membership = Self {
+            options,
+            kept: resumed.unwrap_or(blank),
+            is_unkept,
+            now_ms,
+            woke_ms: now_ms,
+            installed_ms: now_ms,
+            random,
+            peers: BTreeMap::new(),
+            told_ms: BTreeMap::new(),
+            joining,
+            candidates: BTreeMap::new(),
+            sent: VecDeque::new(),
+            beat,
+            next_beat_ms: now_ms,
+            next_probe_ms: now_ms,
+            probes: 0,
+            self_acked_ms: None,
+            lease_until_ms: now_ms,
+            had_lease: false,
+            has_lost_lease: false,
+            proposal: None,
+            round_seen: 0,
+            next_try_ms: now_ms,
+            wish_since_ms: None,
+            is_moving: false,
+            is_over: false,
+            clash_ms: None,
+            out: Vec::new(),
+            #[cfg(test)]
+            mutant: None,
+        };
+        if let Some(view) = membership.kept.view.clone() {
+            membership.meet_peers(&view);
+            membership.out.push(Output::View(view));
+        }
+        Ok(membership)
+    }
+
+    /// Goes on after [`Output::Outcast`] or [`Output::Left`] as a new life, at least one above the
+    /// last. Does nothing else.
+    pub fn rejoin(&mut self, incarnation: Incarnation, now_ms: u64) {
+        if !self.is_over {
+            return;
+        }
+        self.now_ms = self.now_ms.max(now_ms);
+        self.is_over = false;
+        self.kept.is_over = false;
+        let least = self.kept.incarnation.0.saturating_add(1);
+        self.kept.incarnation = Incarnation(incarnation.0.max(least));
+        self.is_unkept = true;
+        self.joining.begin(self.now_ms);
+    }
+
+    /// A letter came.
+    pub fn handle(&mut self, letter: Letter, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        if !self.is_over && letter.is_sound() {
+            self.read(letter);
+        }
+        self.finish(out);
+    }
+
+    /// Time went by. Due at [`Self::next_deadline_ms`]; earlier and more often does no harm.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        if !self.is_over {
+            self.beat_when_due();
+            self.probe_when_due();
+            self.ask_when_due();
+            self.look_around();
+            self.propose_when_due();
+        }
+        self.finish(out);
+    }
+
+    /// Says that the node wants to go. It gives up the lease at once; [`Output::Left`] follows
+    /// when the others have a view without it, so go on until then, or for as long as you like.
+    pub fn leave(&mut self, now_ms: u64, out: &mut Vec<Output>) {
+        self.enter(now_ms);
+        if !self.is_over {
+            self.kept.is_leaving = true;
+            self.is_unkept = true;
+            self.next_beat_ms = self.now_ms;
+            if self.peers.is_empty() {
+                self.end(None);
+            } else {
+                self.beat_when_due();
+            }
+        }
+        self.finish(out);
+    }
+
+    /// When [`Self::tick`] is due, in milliseconds of the same clock.
+    #[must_use]
+    pub fn next_deadline_ms(&self) -> u64 {
+        if self.is_over {
+            return u64::MAX;
+        }
+        if self.is_unkept || !self.out.is_empty() {
+            return self.now_ms;
+        }
+        let mut next_ms = match self.kept.view {
+            Some(_) => self.next_beat_ms.min(self.next_probe_ms),
+            None => self.joining.next_ask_ms,
+        };
+        if self.had_lease {
+            next_ms = next_ms.min(self.lease_until_ms);
+        }
+        if let Some(proposal) = &self.proposal {
+            next_ms = next_ms.min(proposal.deadline_ms);
+        } else if self.wish_since_ms.is_some() && self.next_try_ms > self.now_ms {
+            next_ms = next_ms.min(self.next_try_ms);
+        }
+        for peer in self.peers.values() {
+            let silent_ms = self.heard_ms(peer).saturating_add(self.options.lease_ms);
+            if silent_ms > self.now_ms {
+                next_ms = next_ms.min(silent_ms);
+            }
+        }
+        next_ms
+    }
+
+    /// The view that this node is in.
+    #[must_use]
+    pub fn view(&self) -> Option<&View> {
+        self.kept.view.as_ref()
+    }
+
+    /// This node's life; it grows at [`Self::rejoin`], and while it asks to be let in.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        self.kept.incarnation
+    }
+
+    /// This node's number, in a view.
+    #[must_use]
+    pub fn number(&self) -> Option<NodeNumber> {
+        let view = self.kept.view.as_ref()?;
+        view.number_of(&self.options.name, self.kept.incarnation)
+    }
+
+    /// Whether no view without this node can be installed anywhere at this moment.
+    #[must_use]
+    pub fn has_lease(&self, now_ms: u64) -> bool {
+        self.kept.view.is_some() && !self.kept.is_leaving && now_ms < self.lease_until_ms
+    }
+
+    /// How long [`Self::has_lease`] stays true without news.
+    #[must_use]
+    pub fn lease_left_ms(&self, now_ms: u64) -> u64 {
+        if self.has_lease(now_ms) { self.lease_until_ms - now_ms } else { 0 }
+    }
+
+    /// How well a node is reached; the own one is live.
+    #[must_use]
+    pub fn reach(&self, number: NodeNumber) -> Reach {
+        match self.peers.get(&number) {
+            Some(peer) => peer.reach,
+            None if self.number() == Some(number) => Reach::Live,
+            None => Reach::Lost,
+        }
+    }
+
+    /// Before all else: what became of the lease, and whether this node slept.
+    fn enter(&mut self, now_ms: u64) {
+        let now_ms = now_ms.max(self.now_ms);
+        if self.had_lease && !self.has_lease(now_ms) {
+            self.had_lease = false;
+            self.has_lost_lease = true;
+        }
+        // It is called each quarter of a lease at least.
+        if now_ms - self.now_ms >= self.options.lease_ms / 2 {
+            self.woke_ms = now_ms;
+            self.proposal = None;
+        }
+        self.now_ms = now_ms;
+    }
+
+    fn finish(&mut self, out: &mut Vec<Output>) {
+        let has_lease = self.has_lease(self.now_ms);
+        if self.had_lease && !has_lease {
+            self.has_lost_lease = true;
+        }
+        if std::mem::take(&mut self.has_lost_lease) {
+            out.push(Output::LeaseLost);
+            self.had_lease = false;
+        }
+        if std::mem::take(&mut self.is_unkept) {
+            out.push(Output::Keep(self.kept.clone()));
+        }
+        out.append(&mut self.out);
+        if has_lease && !self.had_lease {
+            self.had_lease = true;
+            out.push(Output::LeaseFound);
+        }
+    }
+
+    fn read(&mut self, letter: Letter) {
+        let Letter { from, cluster, epoch, body } = letter;
+        if from.name == self.options.name {
+            if from.incarnation > self.kept.incarnation {
+                let Sender { name, address, .. } = from;
+                self.clash(ClashError::NameInUse { name, address });
+            }
+            return;
+        }
+        if let Some(peer) = self.peer_of(&from)
+            && cluster.is_some()
+            && cluster == self.kept.view.as_ref().map(|view| view.cluster)
+        {
+            self.heard(peer);
+        }
+        match body {
+            Body::Ask { info, echo } => self.asked(from, info, echo),
+            Body::Wait { echo } => self.told_to_wait(&from, echo),
+            Body::Refused(reason) => self.refused(from, reason),
+            Body::Forward(candidate) => self.forwarded(&from, epoch, candidate),
+            Body::Beat(beat) => self.beaten(&from, cluster, epoch, beat),
+            Body::Probe { is_answer } => self.met(&from, cluster, epoch, !is_answer),
+            Body::Prepare { ballot, electorate, without } => {
+                self.prepare(from, epoch, ballot, electorate, without);
+            }
+            Body::Promise { ballot, accepted } => self.promised(&from, epoch, &ballot, accepted),
+            Body::Accept { ballot, electorate, value, is_adopted } => {
+                self.accept(from, epoch, ballot, electorate, value, is_adopted);
+            }
+            Body::Accepted { ballot } => self.accepted(&from, epoch, &ballot),
+            Body::Nack { ballot, promised, hears } => {
+                self.refused_vote(&from, epoch, &ballot, promised, hears);
+            }
+            Body::Decided { view, is_live } => self.decided(&from, view, is_live),
+        }
+    }
+
+    /// Installs a view, or ends this life if it is not in it.
+    pub(super) fn install(&mut self, view: View) {
+        if view.number_of(&self.options.name, self.kept.incarnation).is_none() {
+            self.end(Some(&view));
+            return;
+        }
+        self.kept.electorate = view.cluster.0;
+        self.kept.promised = None;
+        self.kept.accepted = None;
+        self.is_unkept = true;
+        self.out.push(Output::View(view.clone()));
+        self.meet_peers(&view);
+        self.kept.view = Some(view);
+        if self.kept.is_leaving && self.peers.is_empty() {
+            self.end(None);
+        }
+    }
+
+    /// Begins with the members of a view, as of now.
+    fn meet_peers(&mut self, view: &View) {
+        let mut old = std::mem::take(&mut self.peers);
+        for member in view.members.iter().filter(|member| member.name != self.options.name) {
+            let known = old
+                .remove(&member.number)
+                .filter(|peer| peer.name == member.name && peer.incarnation == member.incarnation);
+            let is_known = known.is_some();
+            let fresh = Peer {
+                name: member.name.clone(),
+                incarnation: member.incarnation,
+                address: member.address.clone(),
+                heard_ms: self.now_ms,
+                granted_ms: self.now_ms,
+                vouched: None,
+                acked_ms: None,
+                urgent_ms: 0,
+                spared_until_ms: 0,
+                reach: Reach::Live,
+                has_left: false,
+                is_gone: false,
+            };
+            let peer = Peer { vouched: None, acked_ms: None, ..known.unwrap_or(fresh) };
+            self.peers.insert(member.number, peer);
+            if !is_known {
+                self.out.push(Output::Reach { number: member.number, state: Reach::Live });
+            }
+            self.candidates.retain(|name, (candidate, _)| {
+                *name != member.name || candidate.incarnation > member.incarnation
+            });
+        }
+        for number in old.into_keys().filter(|number| view.member(*number).is_none()) {
+            self.out.push(Output::Reach { number, state: Reach::Lost });
+        }
+        self.installed_ms = self.now_ms;
+        self.sent.clear();
+        self.self_acked_ms = None;
+        self.proposal = None;
+        self.wish_since_ms = None;
+        self.is_moving = false;
+        self.round_seen = 0;
+        self.next_beat_ms = self.now_ms;
+        self.next_probe_ms = self.now_ms.saturating_add(self.options.lease_ms);
+        self.next_try_ms = self.now_ms;
+    }
+
+    /// Ends this life; `view` is the one that it is not in.
+    pub(super) fn end(&mut self, view: Option<&View>) {
+        let old = self.kept.view.take();
+        for member in old.iter().chain(view).flat_map(|view| &view.members) {
+            self.joining.hint(&member.address, &self.options.address);
+        }
+        let epoch = view.or(old.as_ref()).map_or(Epoch(0), |view| view.epoch);
+        let has_left = std::mem::take(&mut self.kept.is_leaving);
+        self.kept.electorate = self.joining.electorate_hash;
+        self.kept.promised = None;
+        self.kept.accepted = None;
+        self.is_unkept = true;
+        self.is_over = true;
+        self.kept.is_over = true;
+        for number in std::mem::take(&mut self.peers).into_keys() {
+            self.out.push(Output::Reach { number, state: Reach::Lost });
+        }
+        self.candidates.clear();
+        self.proposal = None;
+        self.lease_until_ms = self.now_ms;
+        self.out.push(if has_left { Output::Left } else { Output::Outcast { epoch } });
+    }
+
+    /// The peer that is just this life.
+    pub(super) fn peer_of(&self, from: &Sender) -> Option<NodeNumber> {
+        let is_it = |peer: &Peer| peer.name == from.name && peer.incarnation == from.incarnation;
+        self.peers.iter().find(|(_, peer)| is_it(peer)).map(|(number, _)| *number)
+    }
+
+    pub(super) fn send(&mut self, address: &str, body: Body) {
+        let from = Sender {
+            name: self.options.name.clone(),
+            incarnation: self.kept.incarnation,
+            address: self.options.address.clone(),
+        };
+        let view = self.kept.view.as_ref();
+        let cluster = view.map(|view| view.cluster);
+        let epoch = view.map_or(Epoch(0), |view| view.epoch);
+        let letter = Letter { from, cluster, epoch, body };
+        self.out.push(Output::Send { address: address.to_owned(), letter });
+    }
+
+    /// Tells who asks to be let in that its lease is another one.
+    pub fn refuse_lease(&mut self, from: &Sender, out: &mut Vec<Output>) {
+        let lease_ms = self.options.lease_ms;
+        self.send(&from.address, Body::Refused(Refusal::Lease { lease_ms }));
+        out.append(&mut self.out);
+    }
+
+    /// Says what it missed to somebody, at most four times in a lease.
+    pub(super) fn tell(&mut self, to: &Sender) {
+        let Some(view) = self.kept.view.clone() else { return };
+        let quarter_ms = self.options.lease_ms / 4;
+        let now_ms = self.now_ms;
+        if self.told_ms.get(&to.name).is_some_and(|told_ms| now_ms - told_ms < quarter_ms) {
+            return;
+        }
+        if self.told_ms.len() >= TOLD_MAX {
+            self.told_ms.retain(|_, told_ms| now_ms - *told_ms < quarter_ms);
+            if self.told_ms.len() >= TOLD_MAX {
+                return;
+            }
+        }
+        self.told_ms.insert(to.name.clone(), now_ms);
+        let is_live = self.has_lease(now_ms);
+        self.send(&to.address, Body::Decided { view, is_live });
+    }
+
+    pub(super) fn clash(&mut self, error: ClashError) {
+        let is_due = |at_ms: u64| self.now_ms - at_ms >= 4 * self.options.lease_ms;
+        if self.clash_ms.is_none_or(is_due) {
+            self.clash_ms = Some(self.now_ms);
+            self.out.push(Output::Clash(error));
+        }
+    }
+
+    /// A random number below a limit.
+    pub(super) fn jitter_ms(&mut self, below_ms: u64) -> u64 {
+        next_random(&mut self.random) % below_ms.max(1)
+    }
+}
+
+#[cfg(test)]
+impl Membership {
+    /// What it would keep now is what it put out last.
+    pub(super) fn is_kept(&self) -> bool {
+        !self.is_unkept
+    }
+
+    pub(super) fn is_mutant(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+}
+
+/// Whether a node may go on with what it kept.
+fn is_usable(kept: &Kept, options: &Options, electorate: u64) -> bool {
+    let is_same = kept.address == options.address && kept.info == options.info;
+    let is_whole = match &kept.view {
+        Some(view) => view.is_sound() && view.number_of(&kept.name, kept.incarnation).is_some(),
+        None => kept.electorate == electorate,
+    };
+    is_same && is_whole && !kept.is_over
+}
+
+/// The next of a row of random numbers (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+/// Number Generators", OOPSLA 2014).
+pub(super) fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mix(*state)
+}
+
+/// Spreads a number over all bits; the same source.
+pub(super) fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}

@@ -1,0 +1,167 @@
+//! The protocol between a client and its daemon over a Unix socket: all that a client needs of the
+//! daemon. It decides nothing, and it knows neither Arrow nor what a node does with a request.
+//!
+//! | To | |
+//! | --- | --- |
+//! | ask and be answered | [`link`], with [`Request`] and [`Reply`] |
+//! | wait for events | [`listener`] |
+//! | find the socket of a node | [`paths`] |
+//! | end a wait early | [`interrupt`] |
+//! | say what a node may do in a namespace | [`rights`] |
+//!
+//! A frame is a little-endian `u32` length and that many bytes of a postcard-encoded
+//! [`Request`] or [`Reply`]. Descriptors of files travel only with the reply to `Hello`.
+//! Everything here is input: lengths are limited before anything is allocated.
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod interrupt;
+mod kinds;
+pub mod link;
+pub mod listener;
+pub mod paths;
+mod reply;
+mod request;
+pub mod rights;
+mod roster;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::*;
+pub use reply::*;
+pub use request::*;
+pub use roster::*;
+
+/// Version of this protocol; a peer of another version is refused in `Hello`.
+pub const PROTOCOL_VERSION: u32 = 6;
+
+/// Longest frame in bytes: 8192 seal items of about 200 bytes and as many names of 255.
+pub const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// Longest first message of a connection in bytes: a hello with a namespace and a node of 63 bytes
+/// each takes less than 200.
+pub const HELLO_BYTES_MAX: usize = 1 << 10;
+
+/// Most items of one batch message (seal, delete, wait, release).
+pub const BATCH_ITEMS_MAX: usize = 8192;
+
+/// Most extra blocks of one object: its list of 16 bytes each then takes 1 MiB.
+pub const EXTRA_BLOCKS_MAX: usize = 65_536;
+
+/// Most ranges of one request for memory: whether they fit beside each other is tried out.
+pub const ROOM_RANGES_MAX: usize = 64;
+
+/// Longest wait in milliseconds that one message may ask for; a client asks again.
+pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// After a request either side looks for the next message for so long before it sleeps: waking a
+/// core that has gone to sleep takes 50 to 100 us on a virtual machine, ten times what a request does.
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// Exit code of a node that found another one serving at its socket.
+pub const ALREADY_SERVING_CODE: i32 = 3;
+
+/// (offset, length) in bytes from the start of the region.
+pub type WireSpan = (u64, u64);
+
+/// Why bytes are not a message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The announced length is over the limit.
+    #[error("a frame of {bytes} B was announced, the limit is {max} B")]
+    TooLong {
+        /// Announced.
+        bytes: usize,
+        /// Limit.
+        max: usize,
+    },
+    /// The bytes do not decode.
+    #[error("a frame of {bytes} B does not decode: {reason}")]
+    Garbled {
+        /// Length.
+        bytes: usize,
+        /// Decoder's words.
+        reason: String,
+    },
+}
+
+/// Appends a frame with `message` to `out`.
+pub fn encode<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    if let Err(error) = postcard::to_io(message, &mut *out) {
+        out.truncate(start);
+        return Err(FrameError::Garbled { bytes: 0, reason: error.to_string() });
+    }
+    let bytes = out.len() - start - 4;
+    if bytes > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+    }
+    if let Some(head) = out.get_mut(start..start + 4) {
+        head.copy_from_slice(&(bytes as u32).to_le_bytes());
+    }
+    Ok(())
+}
+
+/// Takes one message off the front of `buffer`; `None` while it is not whole.
+///
+/// Returns the message and how many bytes it took.
+pub fn decode<T: for<'a> Deserialize<'a>>(buffer: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
+    let Some((head, rest)) = buffer.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let bytes = u32::from_le_bytes(*head) as usize;
+    if bytes > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLong { bytes, max: FRAME_BYTES_MAX });
+    }
+    let Some(body) = rest.get(..bytes) else {
+        return Ok(None);
+    };
+    match postcard::from_bytes(body) {
+        Ok(message) => Ok(Some((message, bytes + 4))),
+        Err(error) => Err(FrameError::Garbled { bytes, reason: error.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire_in_any_pieces() {
+        let request = Request {
+            seq: 7,
+            body: RequestBody::Wait {
+                targets: vec![WireTarget::Name("a".into()), WireTarget::Id(1, 2)],
+                count: 2,
+                timeout_ms: 50,
+            },
+        };
+        let mut bytes = Vec::new();
+        encode(&request, &mut bytes).unwrap();
+        for cut in 0..bytes.len() {
+            assert_eq!(decode::<Request>(&bytes[..cut]).unwrap(), None);
+        }
+        bytes.push(9);
+        let (back, used) = decode::<Request>(&bytes).unwrap().unwrap();
+        assert_eq!((back, used), (request, bytes.len() - 1));
+    }
+
+    #[test]
+    fn too_long_and_garbled_frames_are_refused() {
+        let long = ((FRAME_BYTES_MAX + 1) as u32).to_le_bytes();
+        assert!(matches!(decode::<Request>(&long), Err(FrameError::TooLong { .. })));
+        let garbled = [2, 0, 0, 0, 0xff, 0xff];
+        assert!(matches!(decode::<Request>(&garbled), Err(FrameError::Garbled { .. })));
+        let huge =
+            Request { seq: 1, body: RequestBody::Reserve { names: vec!["x".repeat(5 << 20)] } };
+        let mut out = vec![1];
+        assert!(matches!(encode(&huge, &mut out), Err(FrameError::TooLong { .. })));
+        assert_eq!(out, [1], "a refused message leaves the buffer as it was");
+    }
+}

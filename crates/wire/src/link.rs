@@ -1,0 +1,590 @@
+//! The client's end of the socket: many threads ask, each gets its own answer.
+//!
+//! Whoever waits reads: one thread takes the part of the reader and hands out what comes for
+//! the others, so a call costs one write and one read and needs no thread of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use farrow_memory::{process_number, sync};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg,
+};
+use rustix::process::{Resource, getrlimit};
+
+use crate::interrupt::{self, Interrupt, Pace};
+use crate::{
+    FrameError, Hello, Inheritance, Reply, ReplyBody, Request, RequestBody, SPIN, Welcome,
+    WireError,
+};
+
+mod undo;
+
+use undo::Undo;
+
+/// A read or write returns after this time at the latest, to look at the deadline.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Bytes read at once: most replies are short, and clearing more for each would cost as much as
+/// the read itself (64 KiB: 1.5 us).
+const READ_BYTES: usize = 8 << 10;
+
+/// A queue that grew beyond this is not kept.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
+/// A cancelled call waits this long for the daemon to say that the request is withdrawn: a hundred
+/// round trips, and with the slice before it less than the tenth of a second that a person notices.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(40);
+
+/// A thread that waits for another one to read looks for signals this often, where signals end its
+/// wait.
+const SIGNAL_PIECE: Duration = Duration::from_millis(10);
+
+/// Requests whose late answers are to be undone: more than a client can have waiting at a node.
+const ABANDONED_MAX: usize = 8192;
+
+/// Requests that a stopped daemon has not taken yet are kept up to this many bytes.
+const UNSENT_BYTES_MAX: usize = 8 << 20;
+
+/// Why a call has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nobody listens, or the daemon has gone.
+    #[error("no node at {}: {reason}", socket.display())]
+    Closed {
+        /// Where it should be.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The daemon has gone, and this request did not go out as a whole: it may be asked of the next.
+    #[error("no node at {}: {reason}", socket.display())]
+    Unsent {
+        /// Where it should be.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+        /// The request.
+        body: Box<RequestBody>,
+    },
+    /// The connection was made, and ended before `Hello` was answered: the daemon that took it
+    /// has ended or handed over, and another try tells which.
+    #[error("the node at {} ended the connection: {reason}", socket.display())]
+    Unwelcome {
+        /// Where it is.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The time is over.
+    #[error("the node at {} did not answer within {waited_ms} ms", socket.display())]
+    Timeout {
+        /// Where it is.
+        socket: PathBuf,
+        /// How long it had.
+        waited_ms: u64,
+    },
+    /// The thread was told not to wait any more, and the request was withdrawn.
+    #[error("interrupted after {waited_ms} ms")]
+    Interrupted {
+        /// How long it had waited.
+        waited_ms: u64,
+    },
+    /// The daemon said no.
+    #[error(transparent)]
+    Refused(#[from] WireError),
+    /// The request is too long.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The daemon answered something else.
+    #[error("the node answered {what} out of turn")]
+    Confused {
+        /// The answer.
+        what: String,
+    },
+}
+
+/// An open connection.
+#[derive(Debug)]
+pub struct Link {
+    socket: PathBuf,
+    stream: UnixStream,
+    sending: Mutex<Vec<u8>>,
+    receiving: Mutex<Receiving>,
+    arrived: Condvar,
+    next_seq: sync::AtomicU64,
+    /// The process whose handle ends the connection; 0: none does.
+    process: sync::AtomicU64,
+}
+
+impl Drop for Link {
+    /// Forked children have the socket, too: without this the daemon would see no end of it.
+    fn drop(&mut self) {
+        if self.process.load(sync::Ordering::Relaxed) == process_number() {
+            // One that is gone already needs no end.
+            let _ = self.stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Receiving {
+    waiting: BTreeSet<u64>,
+    replies: BTreeMap<u64, Result<ReplyBody, WireError>>,
+    has_reader: bool,
+    input: Vec<u8>,
+    dead: Option<String>,
+    /// Requests that nobody waits for any more, and how to undo what a late answer brings.
+    abandoned: BTreeMap<u64, Undo>,
+    /// What to tell the daemon to undo late answers that came.
+    undoing: Vec<RequestBody>,
+}
+
+/// One call.
+struct Call<'a> {
+    seq: u64,
+    undo: Undo,
+    started: Instant,
+    deadline: Instant,
+    interrupt: Option<&'a Interrupt>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Link {
+    /// Connects and says hello. Returns the place in the region and its descriptors, in the
+    /// order control (read), data (read), data (write).
+    ///
+    /// # Errors
+    ///
+    /// Nobody there, no answer by `deadline`, or a refusal.
+    pub fn connect(
+        socket: &Path,
+        hello: Hello,
+        deadline: Instant,
+    ) -> Result<(Self, Welcome, Vec<OwnedFd>), LinkError> {
+        let (link, reply, descriptors) =
+            Self::introduce(socket, RequestBody::Hello(hello), deadline)?;
+        match reply {
+            ReplyBody::Welcome(welcome) => Ok((link, welcome, descriptors)),
+            other => Err(confused(&other)),
+        }
+    }
+
+    /// Connects and asks the daemon to hand over the region. Returns the connection, what the
+    /// daemon knows beyond the region, and its descriptors: listening socket, lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::connect`].
+    pub fn take_over(
+        socket: &Path,
+        region_uid: u64,
+        deadline: Instant,
+    ) -> Result<(UnixStream, Inheritance, Vec<OwnedFd>), LinkError> {
+        let body = RequestBody::Handover { region_uid };
+        let (link, reply, descriptors) = Self::introduce(socket, body, deadline)?;
+        match reply {
+            ReplyBody::HandedOver(inheritance) => {
+                let stream = link.stream.try_clone();
+                let stream = stream.map_err(|error| link.die(&error.to_string()))?;
+                // It goes on in the clone.
+                link.process.store(0, sync::Ordering::Relaxed);
+                Ok((stream, inheritance, descriptors))
+            }
+            other => Err(confused(&other)),
+        }
+    }
+
+    /// The first question of a connection, and its answer.
+    fn introduce(
+        socket: &Path,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<(Self, ReplyBody, Vec<OwnedFd>), LinkError> {
+        let closed = |error: io::Error| LinkError::Closed {
+            socket: socket.to_owned(),
+            reason: error.to_string(),
+        };
+        let stream = UnixStream::connect(socket).map_err(closed)?;
+        stream.set_read_timeout(Some(SLICE)).map_err(closed)?;
+        stream.set_write_timeout(Some(SLICE)).map_err(closed)?;
+        // A first place that is not waited for would be this process's until it ends.
+        let is_first_hello = matches!(&body, RequestBody::Hello(hello) if hello.resume.is_none());
+        let link = Self {
+            socket: socket.to_owned(),
+            stream,
+            sending: Mutex::default(),
+            receiving: Mutex::default(),
+            arrived: Condvar::new(),
+            next_seq: sync::AtomicU64::new(1),
+            process: sync::AtomicU64::new(process_number()),
+        };
+        let unwelcome = |error: LinkError| match error {
+            LinkError::Unsent { socket, reason, .. } | LinkError::Closed { socket, reason } => {
+                LinkError::Unwelcome { socket, reason }
+            }
+            error => error,
+        };
+        link.send(0, body, deadline).map_err(unwelcome)?;
+        let received = link.receive_first(deadline);
+        if is_first_hello
+            && matches!(received, Err(LinkError::Timeout { .. } | LinkError::Interrupted { .. }))
+        {
+            link.tell(RequestBody::Goodbye);
+        }
+        let (reply, descriptors) = received.map_err(unwelcome)?;
+        Ok((link, reply.body?, descriptors))
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    ///
+    /// See [`LinkError`]. After `Closed` every further call fails the same way.
+    pub fn call(&self, body: RequestBody, deadline: Instant) -> Result<ReplyBody, LinkError> {
+        self.call_unless(None, body, deadline)
+    }
+
+    /// As [`Self::call`], unless the thread is told not to wait any more. Then the request is
+    /// withdrawn: if its answer was on the way, what it brought is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::call`]; [`LinkError::Interrupted`].
+    pub fn call_unless(
+        &self,
+        interrupt: Option<&Interrupt>,
+        body: RequestBody,
+        deadline: Instant,
+    ) -> Result<ReplyBody, LinkError> {
+        let started = Instant::now();
+        let seq = self.next_seq.fetch_add(1, sync::Ordering::Relaxed);
+        let undo = Undo::of(&body);
+        lock(&self.receiving).waiting.insert(seq);
+        match self.send(seq, body, deadline) {
+            Ok(()) => self.receive(Call { seq, undo, started, deadline, interrupt }),
+            Err(error) => {
+                let mut state = lock(&self.receiving);
+                if matches!(error, LinkError::Timeout { .. }) {
+                    // A part of it went out, and the rest will.
+                    state.abandon(seq, undo);
+                }
+                state.waiting.remove(&seq);
+                Err(error)
+            }
+        }
+    }
+
+    /// Tells and does not wait; the answer is dropped when it comes. False when the daemon has
+    /// gone and was not told.
+    pub fn tell(&self, body: RequestBody) -> bool {
+        !matches!(self.send(0, body, Instant::now() + SLICE), Err(LinkError::Unsent { .. }))
+    }
+
+    /// True once the daemon has gone.
+    pub fn is_dead(&self) -> bool {
+        lock(&self.receiving).dead.is_some()
+    }
+
+    /// Appends the request to what is still unsent and writes as much as the deadline allows.
+    /// A request that was cut off stays queued, so that the stream never loses its place.
+    fn send(&self, seq: u64, body: RequestBody, deadline: Instant) -> Result<(), LinkError> {
+        let started = Instant::now();
+        let mut bytes = lock(&self.sending);
+        if bytes.len() > UNSENT_BYTES_MAX {
+            return Err(self.timeout(started));
+        }
+        let request = Request { seq, body };
+        crate::encode(&request, &mut bytes)?;
+        let mut sent = 0;
+        let result = loop {
+            let Some(rest) = bytes.get(sent..).filter(|rest| !rest.is_empty()) else {
+                break Ok(());
+            };
+            match rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL) {
+                Ok(count) => sent += count,
+                Err(Errno::AGAIN | Errno::INTR) if Instant::now() < deadline => {}
+                Err(Errno::AGAIN | Errno::INTR) => break Err(self.timeout(started)),
+                Err(error) => {
+                    let socket = self.socket.clone();
+                    let reason = self.mark_dead(&io::Error::from(error).to_string());
+                    // A part of a frame is as good as nothing: it is never served.
+                    break Err(LinkError::Unsent { socket, reason, body: Box::new(request.body) });
+                }
+            }
+        };
+        bytes.drain(..sent);
+        if bytes.is_empty() && bytes.capacity() > KEPT_BYTES_MAX {
+            *bytes = Vec::new();
+        }
+        result
+    }
+
+    fn receive(&self, call: Call<'_>) -> Result<ReplyBody, LinkError> {
+        let Call { seq, started, deadline, interrupt, .. } = call;
+        let ends_on_signal = interrupt.is_some_and(Interrupt::ends_on_signal);
+        let mut pace = Pace::new();
+        let mut state = lock(&self.receiving);
+        loop {
+            if let Some(reply) = state.replies.remove(&seq) {
+                return Ok(reply?);
+            }
+            if let Some(reason) = &state.dead {
+                return Err(LinkError::Closed {
+                    socket: self.socket.clone(),
+                    reason: reason.clone(),
+                });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.abandon(seq, call.undo);
+                return Err(self.timeout(started));
+            }
+            let mut had_signal = false;
+            if state.has_reader && ends_on_signal {
+                drop(state);
+                had_signal = !interrupt::sleep_until_signal(left.min(SIGNAL_PIECE));
+                state = lock(&self.receiving);
+            } else if state.has_reader {
+                let waited = self.arrived.wait_timeout(state, left.min(SLICE));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            } else {
+                (state, had_signal) = self.read_for_all(state);
+            }
+            let Some(interrupt) = interrupt.filter(|_| had_signal || pace.is_due()) else {
+                continue;
+            };
+            // The check runs code of the user, so not under the lock.
+            drop(state);
+            if (had_signal && ends_on_signal) || interrupt.is_up() {
+                interrupt.end();
+                return Err(self.cancel(call));
+            }
+            state = lock(&self.receiving);
+        }
+    }
+
+    /// Takes the part of the reader once. True: a signal ended the read.
+    fn read_for_all<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, Receiving>,
+    ) -> (MutexGuard<'a, Receiving>, bool) {
+        state.has_reader = true;
+        let mut input = std::mem::take(&mut state.input);
+        drop(state);
+        let read = self.read_some(&mut input);
+        let mut state = lock(&self.receiving);
+        state.has_reader = false;
+        let had_signal = matches!(read, Ok(true));
+        if let Err(reason) = read.and_then(|_| hand_out(&mut state, &mut input)) {
+            state.dead.get_or_insert(reason);
+        }
+        state.input = input;
+        self.arrived.notify_all();
+        if !state.undoing.is_empty() {
+            let undoing = std::mem::take(&mut state.undoing);
+            drop(state);
+            for body in undoing {
+                self.tell(body);
+            }
+            state = lock(&self.receiving);
+        }
+        (state, had_signal)
+    }
+
+    /// Withdraws a request, and waits a moment to hear that nothing came of it.
+    fn cancel(&self, call: Call<'_>) -> LinkError {
+        let Call { seq, started, ref undo, .. } = call;
+        self.tell(RequestBody::Cancel { seq });
+        let undo = undo.clone();
+        let deadline = Instant::now() + CANCEL_PATIENCE;
+        // One that does not answer in this time is abandoned, and its answer undone when it comes.
+        if let Ok(reply) = self.receive(Call { deadline, interrupt: None, ..call })
+            && let Some(body) = undo.after(reply)
+        {
+            self.tell(body);
+        }
+        LinkError::Interrupted { waited_ms: millis_since(started) }
+    }
+
+    /// Reads once, for at most [`SLICE`]. True: a signal ended it. The error is a reason to call the
+    /// link dead.
+    fn read_some(&self, input: &mut Vec<u8>) -> Result<bool, String> {
+        let mut bytes = [0; READ_BYTES];
+        let read = match self.read_at_once(&mut bytes) {
+            None => (&self.stream).read(&mut bytes),
+            Some(read) => read,
+        };
+        match read {
+            Ok(0) => Err("the node went away".to_owned()),
+            Ok(count) => {
+                input.extend_from_slice(bytes.get(..count).unwrap_or(&[]));
+                Ok(false)
+            }
+            Err(error) if is_pause(&error) => Ok(error.kind() == io::ErrorKind::Interrupted),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Reads what comes within [`SPIN`], without sleeping: most answers do.
+    fn read_at_once(&self, bytes: &mut [u8]) -> Option<io::Result<usize>> {
+        let until = Instant::now() + SPIN;
+        loop {
+            match rustix::net::recv(&self.stream, &mut *bytes, RecvFlags::DONTWAIT) {
+                Ok((count, _)) => return Some(Ok(count)),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                Err(error) => return Some(Err(error.into())),
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            // The daemon may want this very core.
+            std::thread::yield_now();
+        }
+    }
+
+    /// The first reply, with which the descriptors come.
+    fn receive_first(&self, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>), LinkError> {
+        let started = Instant::now();
+        let interrupt = interrupt::current();
+        let mut pace = Pace::new();
+        let mut input = Vec::new();
+        let mut descriptors = Vec::new();
+        loop {
+            if let Some(interrupt) = interrupt.as_ref().filter(|_| pace.is_due())
+                && interrupt.is_up()
+            {
+                return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+            }
+            if let Some((reply, used)) = crate::decode::<Reply>(&input)? {
+                input.drain(..used);
+                lock(&self.receiving).input = input;
+                return Ok((reply, descriptors));
+            }
+            let mut bytes = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = recvmsg(
+                &self.stream,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            );
+            match received.map_err(io::Error::from) {
+                Ok(message) if message.bytes == 0 => {
+                    return Err(self.die("the node went away before it answered"));
+                }
+                // The kernel drops those for which this process has no room.
+                Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+                    let what = "open files of this process".to_owned();
+                    return Err(WireError::TooMany { what, max: open_files_max() }.into());
+                }
+                Ok(message) => {
+                    input.extend_from_slice(bytes.get(..message.bytes).unwrap_or(&[]));
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(rights) = message {
+                            descriptors.extend(rights);
+                        }
+                    }
+                }
+                Err(error) if is_pause(&error) && Instant::now() < deadline => {
+                    let ends = |one: &&Interrupt| one.ends_on_signal();
+                    if error.kind() == io::ErrorKind::Interrupted
+                        && let Some(interrupt) = interrupt.as_ref().filter(ends)
+                    {
+                        interrupt.end();
+                        return Err(LinkError::Interrupted { waited_ms: millis_since(started) });
+                    }
+                }
+                Err(error) if is_pause(&error) => return Err(self.timeout(started)),
+                Err(error) => return Err(self.die(&error.to_string())),
+            }
+        }
+    }
+
+    fn die(&self, reason: &str) -> LinkError {
+        LinkError::Closed { socket: self.socket.clone(), reason: self.mark_dead(reason) }
+    }
+
+    /// Returns why it died: this reason, or an earlier one.
+    fn mark_dead(&self, reason: &str) -> String {
+        let mut state = lock(&self.receiving);
+        let reason = state.dead.get_or_insert_with(|| reason.to_owned()).clone();
+        self.arrived.notify_all();
+        reason
+    }
+
+    fn timeout(&self, started: Instant) -> LinkError {
+        LinkError::Timeout { socket: self.socket.clone(), waited_ms: millis_since(started) }
+    }
+}
+
+impl Receiving {
+    /// Nobody waits for this answer any more.
+    fn abandon(&mut self, seq: u64, undo: Undo) {
+        self.waiting.remove(&seq);
+        if undo.is_needed() && self.abandoned.len() < ABANDONED_MAX {
+            self.abandoned.insert(seq, undo);
+        }
+    }
+}
+
+/// How many files this process may have open.
+fn open_files_max() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn millis_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Gives each whole reply to the one who waits for it.
+fn hand_out(state: &mut Receiving, input: &mut Vec<u8>) -> Result<(), String> {
+    let mut used = 0;
+    let result = loop {
+        match crate::decode::<Reply>(input.get(used..).unwrap_or(&[])) {
+            Ok(Some((reply, bytes))) => {
+                used += bytes;
+                if state.waiting.remove(&reply.seq) {
+                    state.replies.insert(reply.seq, reply.body);
+                } else if let Some(undo) = state.abandoned.remove(&reply.seq)
+                    && let Ok(body) = reply.body
+                {
+                    state.undoing.extend(undo.after(body));
+                }
+            }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    input.drain(..used);
+    result
+}
+
+/// The error for an answer that does not fit the question.
+pub fn confused(reply: &ReplyBody) -> LinkError {
+    let mut what = format!("{reply:?}");
+    if let Some((cut, _)) = what.char_indices().nth(80) {
+        what.truncate(cut);
+    }
+    LinkError::Confused { what }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,222 @@
+//! What a node may do in a namespace of another one: a rule, and its words.
+
+use std::fmt;
+use std::str::FromStr;
+
+use farrow_membership::NodeName;
+use farrow_store::NAMESPACE_NAME_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// All namespaces, or all nodes.
+pub const ANY: &str = "*";
+
+/// A set of rights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct Rights(u8);
+
+/// The words for each, in the order of their bits.
+const WORDS: [(Rights, &str); 3] =
+    [(Rights::READ, "read"), (Rights::WRITE, "write"), (Rights::DELETE, "delete")];
+
+impl Rights {
+    /// None.
+    pub const NONE: Self = Self(0);
+    /// Wait for objects and events, bring spilled ones back.
+    pub const READ: Self = Self(1);
+    /// Get memory, take names, seal, pin, come to barriers, set flags.
+    pub const WRITE: Self = Self(2);
+    /// Delete, evict, unpin.
+    pub const DELETE: Self = Self(4);
+    /// All three.
+    pub const ALL: Self = Self(7);
+
+    /// Whether all of `other` are in it.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether it is none.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Each by its word.
+    pub fn words(self) -> impl Iterator<Item = &'static str> {
+        WORDS.into_iter().filter(move |(right, _)| self.has(*right)).map(|(_, word)| word)
+    }
+}
+
+impl From<Rights> for u8 {
+    fn from(rights: Rights) -> Self {
+        rights.0
+    }
+}
+
+impl TryFrom<u8> for Rights {
+    type Error = RuleError;
+
+    fn try_from(bits: u8) -> Result<Self, RuleError> {
+        if bits & !Self::ALL.0 != 0 {
+            return Err(RuleError::NoRight { word: format!("{bits:#x}") });
+        }
+        Ok(Self(bits))
+    }
+}
+
+impl fmt::Display for Rights {
+    /// `read,write,delete`, or `none`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        f.write_str(&self.words().collect::<Vec<_>>().join(","))
+    }
+}
+
+impl FromStr for Rights {
+    type Err = RuleError;
+
+    /// Words with commas between them; `all`; `none`.
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let mut rights = Self::NONE;
+        for word in text.split(',').map(str::trim) {
+            let known = WORDS.into_iter().find(|(_, known)| *known == word);
+            let more = match (known, word) {
+                (Some((right, _)), _) => right,
+                (None, "all") => Self::ALL,
+                (None, "none") => Self::NONE,
+                _ => return Err(RuleError::NoRight { word: word.to_owned() }),
+            };
+            rights = rights.with(more);
+        }
+        Ok(rights)
+    }
+}
+
+/// Why a rule is none.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RuleError {
+    /// Not of the form.
+    #[error("{text:?} is not NAMESPACE:NODE:RIGHTS")]
+    Form {
+        /// What it is.
+        text: String,
+    },
+    /// A right that there is not.
+    #[error("there is no right {word:?}: read, write, delete, all, none")]
+    NoRight {
+        /// What was asked for.
+        word: String,
+    },
+    /// No node can have this name.
+    #[error("{name:?} is neither the name of a node nor \"*\"")]
+    NoNode {
+        /// The name.
+        name: String,
+    },
+    /// No namespace can have this name.
+    #[error("a namespace has a name of at most {max} B without NUL, not {bytes} B")]
+    NoNamespace {
+        /// Bytes of the name.
+        bytes: usize,
+        /// Most bytes.
+        max: u64,
+    },
+    /// The table is full.
+    #[error("{max} rules are taken")]
+    TooMany {
+        /// Most rules.
+        max: usize,
+    },
+}
+
+/// A rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rule {
+    /// Name of the namespace; empty: the default one; [`ANY`]: all.
+    pub namespace: String,
+    /// Name of the node; [`ANY`]: all.
+    pub node: String,
+    /// What it may do.
+    pub rights: Rights,
+}
+
+impl Rule {
+    /// Whether there can be such a namespace and such a node.
+    ///
+    /// # Errors
+    ///
+    /// What there cannot be.
+    pub fn check(&self) -> Result<(), RuleError> {
+        let (bytes, max) = (self.namespace.len(), NAMESPACE_NAME_BYTES_MAX);
+        if bytes as u64 > max || self.namespace.contains('\0') {
+            return Err(RuleError::NoNamespace { bytes, max });
+        }
+        if self.node != ANY && self.node.parse::<NodeName>().is_err() {
+            return Err(RuleError::NoNode { name: self.node.clone() });
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Rule {
+    type Err = RuleError;
+
+    /// `NAMESPACE:NODE:RIGHTS`; the name of the namespace may have colons in it.
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        let mut parts = text.rsplitn(3, ':');
+        let (Some(rights), Some(node), Some(namespace)) =
+            (parts.next(), parts.next(), parts.next())
+        else {
+            return Err(RuleError::Form { text: text.to_owned() });
+        };
+        let rule = Self {
+            namespace: namespace.to_owned(),
+            node: node.to_owned(),
+            rights: rights.parse()?,
+        };
+        rule.check().map(|()| rule)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_rights_and_rights_become_words() {
+        for bits in 0..8_u8 {
+            let rights = Rights::try_from(bits).unwrap();
+            assert_eq!(rights.to_string().parse(), Ok(rights));
+        }
+        assert_eq!("read, delete".parse(), Ok(Rights(5)));
+        assert_eq!("all".parse(), Ok(Rights::ALL));
+        assert_eq!(Rights::NONE.to_string(), "none");
+        for wrong in ["", "reed", "read;write", "read,,write"] {
+            assert!(matches!(wrong.parse::<Rights>(), Err(RuleError::NoRight { .. })), "{wrong}");
+        }
+        assert!(Rights::try_from(8).is_err());
+        assert!(postcard::from_bytes::<Rights>(&[8]).is_err());
+    }
+
+    #[test]
+    fn rules_are_read_from_the_right() {
+        let rule: Rule = "a:b:c:d:read".parse().unwrap();
+        assert_eq!((&*rule.namespace, &*rule.node, rule.rights), ("a:b:c", "d", Rights::READ));
+        let rule: Rule = ":*:none".parse().unwrap();
+        assert_eq!((&*rule.namespace, &*rule.node, rule.rights), ("", ANY, Rights::NONE));
+        let long = format!("{}:b:all", "x".repeat(64));
+        for wrong in ["", "b:read", "x:B:read", "x::read", "x:b:", "x:b:rad", "a\0b:c:read", &long]
+        {
+            assert!(wrong.parse::<Rule>().is_err(), "{wrong:?}");
+        }
+    }
+}
