@@ -109,7 +109,7 @@ bench-fabric:
 # The tables and figures of the thesis and the papers, ours beside theirs on one page.
 reproduce: $(VENV)/farrow
 	cargo build --quiet --release -p farrow-bench-network
-	cargo build --quiet --release -p farrow --example microbench
+	cargo build --quiet --release -p farrow-cluster --example microbench
 	python bench/reproduce.py $(BENCH)
 
 lint: $(VENV)/tools

@@ -23,7 +23,16 @@ ROW_BYTES = 11
 READERS = 3
 # Pages of a fresh region are made ready in the background; users seldom put 1.6 GB at once.
 _READY_SECONDS_MAX = 20.0
-_CARGO_RUN = ("cargo", "run", "--release", "--quiet", "-p", "farrow", "--example", "microbench")
+_CARGO_RUN = (
+    "cargo",
+    "run",
+    "--release",
+    "--quiet",
+    "-p",
+    "farrow-cluster",
+    "--example",
+    "microbench",
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 //! Publish and refresh through C: they act on the lines of a range, and refuse what is none.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-#[path = "../../farrow/tests/common/mod.rs"]
+#[path = "../../cluster/tests/in_thread/mod.rs"]
 mod common;
 
 use std::ffi::{CStr, CString, c_void};

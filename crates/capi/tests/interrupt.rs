@@ -4,7 +4,7 @@
 //! its calls: a check that it is asked for, or, as with EINTR, any signal whose handler runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-#[path = "../../farrow/tests/common/mod.rs"]
+#[path = "../../cluster/tests/in_thread/mod.rs"]
 mod common;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,13 +1,13 @@
 //! Many objects for one message, and what objects carry besides their bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-mod common;
+mod in_thread;
 
 use std::time::Duration;
 
 use arrow_buffer::Buffer;
-use common::TestNode;
 use farrow::{Error, Metadata, NdArray, ObjectOptions, Order, Target, Value};
+use in_thread::TestNode;
 
 #[test]
 fn metadata_is_read_listed_and_filtered() {

@@ -3,13 +3,13 @@
 //! A wait went on until its time was over; the only way out was to end the process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-mod common;
+mod in_thread;
 
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{TestNode, wait_for};
 use farrow::{CancelToken, Error, ObjectOptions, Value};
+use in_thread::{TestNode, wait_for};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -1,7 +1,7 @@
 //! Arrow values through a node: equal, in place, read-only, shared between objects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
-mod common;
+mod in_thread;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use arrow_array::{Array, ArrayRef, Int64Array, StringArray, StructArray, make_ar
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, Fields, Schema};
-use common::{TestNode, free_bytes, wait_for};
 use farrow::{ArrowObject, BatchData, Client, Error, NdArray, ObjectId, Order, Rebuilt};
 use farrow::{ObjectOptions, SchemaNode, Value};
+use in_thread::{TestNode, free_bytes, wait_for};
 
 fn schema_of(columns: &[(&str, ArrayRef)]) -> SchemaNode {
     let fields: Vec<Field> = columns
