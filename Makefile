@@ -166,7 +166,7 @@ TSAN ?= yes
 sanitize:
 	$(SANITIZED)/address RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=allocator_may_return_null=1 \
 		cargo test --quiet --tests --target $(SANITIZED_FOR) -p farrow-graph -p farrow-memory \
-		-p farrow-store -p farrow-arrow -- --skip models::
+		-p farrow-testkit -p farrow-store -p farrow-arrow -- --skip models::
 	if [ -n "$(TSAN)" ]; then
 		$(SANITIZED)/thread RUSTFLAGS="-Zsanitizer=thread --cfg crossbeam_sanitize_thread" \
 			FARROW_GRAPH_STREAMS=500 FARROW_GRAPH_THREADS=2 cargo test --quiet -Zbuild-std \
