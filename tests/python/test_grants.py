@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_other_nodes_do_what_they_were_granted(
     make_node: Callable[..., Node], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Both have the same: it is the registrar of a name that says whether a may take it.
+    # Both have the same: it is the authority of a name that says whether a may take it.
     rules = ("--grant=team:*:read", "--grant=team:a:all")
     cluster = Cluster(make_node, 2, "--plaintext", *rules)
     a, b = cluster.clients()

@@ -1,6 +1,6 @@
 //! A history of many clients showed a name that nobody had and nobody could take: an object was put
 //! on one node and deleted at once, and a put of the same name on another node was told that the
-//! name is taken. The registrar had not heard yet that the name was no longer in flight.
+//! name is taken. The authority had not heard yet that the name was no longer in flight.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure is the result
 
 mod common;
@@ -12,7 +12,7 @@ use farrow::{Target, Value};
 
 /// What the first node says arrives late; far below a lease.
 const DELAY: Duration = Duration::from_millis(60);
-/// Each of three nodes is the registrar of some.
+/// Each of three nodes is the authority of some.
 const NAMES: u32 = 12;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The books of a registrar, for one epoch.
+//! The books of an authority, for one epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::unread::UndecidedClaims;
 use super::{NAMES_MAX, NameChecks, Verdict};
 use crate::{NodeNumber, NodeSet};
 
-/// What a registrar knows of one home.
+/// What an authority knows of one home.
 #[derive(Debug, Default)]
 struct Home {
     session: u64,
@@ -17,7 +17,7 @@ struct Home {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Registrar {
+pub(super) struct NameAuthority {
     flights: BTreeMap<String, NodeNumber>,
     homes: BTreeMap<NodeNumber, Home>,
     /// Whose lists are whole.
@@ -30,7 +30,7 @@ pub(super) struct Registrar {
     pub(super) is_hasty: bool,
 }
 
-impl Registrar {
+impl NameAuthority {
     /// Begins an epoch.
     pub(super) fn begin(&mut self, members: NodeSet) {
         self.flights.clear();
@@ -161,15 +161,15 @@ mod unit {
     #[test]
     fn a_name_that_its_home_may_not_have_is_not_in_flight() {
         let [home, other] = [0, 1].map(|number| NodeNumber::new(number).unwrap());
-        let mut registrar = Registrar::default();
-        registrar.begin([home, other].into_iter().collect());
+        let mut authority = NameAuthority::default();
+        authority.begin([home, other].into_iter().collect());
         let names = ["team\0x".to_owned(), "x".to_owned()];
         let exists = |_: &str| false;
         let may_name = |name: &str| !name.starts_with("team");
-        let verdicts = registrar.claim(home, &names, (&exists, &may_name));
+        let verdicts = authority.claim(home, &names, (&exists, &may_name));
         assert_eq!(verdicts, [Verdict::NotAllowed, Verdict::Granted]);
         // It is free for another home.
-        let verdicts = registrar.claim(other, &names, (&exists, &|_| true));
+        let verdicts = authority.claim(other, &names, (&exists, &|_| true));
         assert_eq!(verdicts, [Verdict::Granted, Verdict::Taken]);
     }
 }

@@ -1,10 +1,10 @@
-//! What a home still has to tell a registrar.
+//! What a home still has to tell an authority.
 
 use std::collections::BTreeMap;
 
 use super::{MESSAGE_BYTES_MAX, MESSAGE_NAMES_MAX};
 
-/// What one registrar has to be told, in this order: the list, then what is settled.
+/// What one authority has to be told, in this order: the list, then what is settled.
 #[derive(Debug, Default)]
 pub(super) struct Debt {
     /// Parts of the list that are not acknowledged.

@@ -4,8 +4,8 @@ mod decisions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::authority::NameAuthority;
 use super::debt::{Debt, batches};
-use super::registrar::Registrar;
 use super::{
     Body, Message, NAMES_MAX, NameChecks, Output, RETRY_MS, Refusal, Unread, Verdict,
     hash_of_member, highest, is_name,
@@ -24,7 +24,7 @@ struct Members {
 }
 
 impl Members {
-    fn registrar_of(&self, name: &str) -> NodeNumber {
+    fn authority_of(&self, name: &str) -> NodeNumber {
         let scored = self.all.iter().map(|(number, _, hash)| (*number, *hash));
         highest(scored, name).unwrap_or(self.own)
     }
@@ -39,7 +39,7 @@ struct Ask {
     left: usize,
 }
 
-/// Names of one ask that one registrar decides on.
+/// Names of one ask that one authority decides on.
 #[derive(Debug)]
 struct Claim {
     to: NodeNumber,
@@ -67,7 +67,7 @@ pub struct Naming {
     debts: BTreeMap<NodeNumber, Debt>,
     /// The last session of each member that is known.
     sessions: BTreeMap<(NodeNumber, Incarnation), u64>,
-    pub(super) registrar: Registrar,
+    pub(super) authority: NameAuthority,
     /// Whose directories this node cannot read.
     unread: Unread,
     /// Faults that the tests must notice.
@@ -77,7 +77,7 @@ pub struct Naming {
     pub(super) unread_fault: Option<UnreadFault>,
 }
 
-/// Faults of a registrar that cannot read all directories.
+/// Faults of an authority that cannot read all directories.
 #[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnreadFault {
@@ -107,7 +107,7 @@ impl Naming {
             held: held.into_iter().filter(|name| is_name(name)).take(NAMES_MAX).collect(),
             debts: BTreeMap::new(),
             sessions: BTreeMap::new(),
-            registrar: Registrar::default(),
+            authority: NameAuthority::default(),
             unread: Unread::default(),
             #[cfg(test)]
             hears_old_epochs: false,
@@ -123,7 +123,7 @@ impl Naming {
         self.has_lease && self.held.contains(name)
     }
 
-    /// Whether a registrar may still think that the name is in flight here, although it is settled.
+    /// Whether an authority may still think that the name is in flight here, although it is settled.
     #[must_use]
     pub fn owes(&self, name: &str) -> bool {
         self.debts.values().any(|debt| debt.settled.contains_key(name))
@@ -163,7 +163,7 @@ impl Naming {
             incarnation: member.incarnation,
             all: all.collect(),
         };
-        self.registrar.begin(view.numbers());
+        self.authority.begin(view.numbers());
         let numbers: Vec<NodeNumber> = members.all.iter().map(|(number, ..)| *number).collect();
         self.sessions.retain(|(number, life), _| {
             members.all.iter().any(|(member, theirs, _)| (member, theirs) == (number, life))
@@ -180,16 +180,16 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// Lists what is held to a registrar, as it is now.
+    /// Lists what is held to an authority, as it is now.
     fn owe_list(&mut self, to: NodeNumber) {
         let Some(members) = &self.members else { return };
-        let held = self.held.iter().filter(|name| members.registrar_of(name) == to);
+        let held = self.held.iter().filter(|name| members.authority_of(name) == to);
         let parts = batches(held.cloned());
         let parts_all = u32::try_from(parts.len()).unwrap_or(u32::MAX);
         if members.own == to {
             for (part, names) in (0..).zip(parts) {
                 let place = (part, parts_all);
-                self.registrar.list(to, (self.session, self.serial), place, names);
+                self.authority.list(to, (self.session, self.serial), place, names);
             }
             return;
         }
@@ -207,7 +207,7 @@ impl Naming {
         self.claims.clear();
         self.debts.clear();
         self.held.clear();
-        self.registrar.begin(Default::default());
+        self.authority.begin(Default::default());
         self.refuse_all(out);
     }
 
@@ -215,7 +215,7 @@ impl Naming {
     pub fn lease(&mut self, has_lease: bool, out: &mut Vec<Output>) {
         self.has_lease = has_lease;
         if !has_lease {
-            self.registrar.undecided.clear();
+            self.authority.undecided.clear();
             for claim in std::mem::take(&mut self.claims).into_values() {
                 self.owe_settled(claim.names);
             }
@@ -277,19 +277,19 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// Makes claims of names, one or more for each registrar.
+    /// Makes claims of names, one or more for each authority.
     fn claim(&mut self, ask: u64, names: Vec<String>) {
         let Some(members) = &self.members else { return };
-        let mut by_registrar: BTreeMap<NodeNumber, Vec<String>> = BTreeMap::new();
+        let mut by_authority: BTreeMap<NodeNumber, Vec<String>> = BTreeMap::new();
         for name in names {
-            let to = members.registrar_of(&name);
+            let to = members.authority_of(&name);
             // Asked for again: what was given up is not to be given up any more.
             if let Some(debt) = self.debts.get_mut(&to) {
                 debt.settled.remove(&name);
             }
-            by_registrar.entry(to).or_default().push(name);
+            by_authority.entry(to).or_default().push(name);
         }
-        for (to, names) in by_registrar {
+        for (to, names) in by_authority {
             for names in batches(names) {
                 let id = self.next_id();
                 self.claims.insert(id, Claim { to, ask, names, next_ms: 0, is_again: false });
@@ -307,9 +307,9 @@ impl Naming {
     fn owe_settled(&mut self, names: Vec<String>) {
         let Some(members) = &self.members else { return };
         for name in names {
-            let to = members.registrar_of(&name);
+            let to = members.authority_of(&name);
             if to == members.own {
-                self.registrar.settle(to, &[name]);
+                self.authority.settle(to, &[name]);
             } else if let Some(debt) = self.debts.get_mut(&to) {
                 debt.settled.insert(name, self.serial);
                 if debt.batch.is_none() && debt.parts.is_empty() {
@@ -337,21 +337,21 @@ impl Naming {
         if !is_member || !is_now || from.0 == members.own || !message.body.is_sound() {
             return;
         }
-        let Message { session, registrar, serial, body, .. } = message;
+        let Message { session, authority, serial, body, .. } = message;
         let (from, life) = from;
-        let is_asked = registrar == self.session;
-        let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == registrar);
+        let is_asked = authority == self.session;
+        let is_known = self.debts.get(&from).is_some_and(|debt| debt.to == authority);
         let is_own = session == self.session && is_known;
         let answer = match body {
             Body::List { part, parts, names } => {
                 self.meet(from, life, session);
                 let is_listed =
-                    is_asked && self.registrar.list(from, (session, serial), (part, parts), names);
+                    is_asked && self.authority.list(from, (session, serial), (part, parts), names);
                 is_listed.then_some(Body::Listed { part })
             }
             Body::Claim { claim, names } if is_asked => {
-                let may_grant = self.has_lease && self.registrar.is_settled();
-                if may_grant && self.registrar.is_newest(from, session, serial) {
+                let may_grant = self.has_lease && self.authority.is_settled();
+                if may_grant && self.authority.is_newest(from, session, serial) {
                     self.consider((from, session, serial), claim, names, (exists, may_name));
                 }
                 None
@@ -360,7 +360,7 @@ impl Naming {
                 let taken = names.iter().map(|name| exists(name)).collect();
                 let lost = self.unread.lost;
                 let answer = Body::Queried { question, taken, lost };
-                self.send(from, (session, registrar), serial, answer, out);
+                self.send(from, (session, authority), serial, answer, out);
                 None
             }
             Body::Queried { question, taken, lost } if is_asked => {
@@ -368,8 +368,8 @@ impl Naming {
                 None
             }
             Body::Settle { names } if is_asked => {
-                self.registrar.is_newest(from, session, serial).then(|| {
-                    self.registrar.settle(from, &names);
+                self.authority.is_newest(from, session, serial).then(|| {
+                    self.authority.settle(from, &names);
                     Body::Settled
                 })
             }
@@ -395,7 +395,7 @@ impl Naming {
         self.pay(now_ms, out);
     }
 
-    /// A process of a member that was not known yet: as a registrar it knows nothing.
+    /// A process of a member that was not known yet: as an authority it knows nothing.
     fn meet(&mut self, from: NodeNumber, life: Incarnation, session: u64) {
         let known = self.sessions.entry((from, life)).or_default();
         if session > *known {
@@ -441,7 +441,7 @@ impl Naming {
             let result = match verdict {
                 Verdict::Granted => Ok(()),
                 Verdict::Taken => Err(Refusal::Taken),
-                Verdict::NotAllowed => Err(Refusal::NotAllowed { registrar: from }),
+                Verdict::NotAllowed => Err(Refusal::NotAllowed { authority: from }),
                 Verdict::Unread(node) => Err(Refusal::Unread { node: *node }),
             };
             if result.is_ok() {
@@ -493,7 +493,7 @@ impl Naming {
             let Some(Claim { to, names, .. }) = self.claims.remove(&claim) else { continue };
             for name in &names {
                 if let Some((_, place)) = self.pending.remove(name) {
-                    self.note(id, place, Err(Refusal::NotAnswered { registrar: to }));
+                    self.note(id, place, Err(Refusal::NotAnswered { authority: to }));
                 }
             }
             self.owe_settled(names);
@@ -510,7 +510,7 @@ impl Naming {
         let debts = self.debts.values().filter(|debt| !debt.is_paid());
         asks.chain(claims.map(|claim| claim.next_ms))
             .chain(debts.map(|debt| debt.next_ms))
-            .chain(self.registrar.undecided.next_deadline_ms())
+            .chain(self.authority.undecided.next_deadline_ms())
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -542,7 +542,7 @@ impl Naming {
                 due.push((claim.to, Body::Claim { claim: *id, names: claim.names.clone() }));
             }
         }
-        for (question, members, names) in self.registrar.undecided.due(now_ms) {
+        for (question, members, names) in self.authority.undecided.due(now_ms) {
             for to in NodeNumber::all().filter(|number| members.has(*number)) {
                 let body = Body::Query { question, names: names.clone() };
                 self.send(to, (0, self.session), 0, body, out);
@@ -550,22 +550,22 @@ impl Naming {
         }
         for (to, body) in due {
             self.serial += 1;
-            let registrar = self.debts.get(&to).map_or(0, |debt| debt.to);
-            self.send(to, (self.session, registrar), self.serial, body, out);
+            let authority = self.debts.get(&to).map_or(0, |debt| debt.to);
+            self.send(to, (self.session, authority), self.serial, body, out);
         }
     }
 
-    /// Sends with the sessions of home and registrar.
+    /// Sends with the sessions of home and authority.
     fn send(
         &self,
         to: NodeNumber,
-        (session, registrar): (u64, u64),
+        (session, authority): (u64, u64),
         serial: u64,
         body: Body,
         out: &mut Vec<Output>,
     ) {
         let Some(Members { cluster, epoch, .. }) = self.members else { return };
-        let message = Message { cluster, epoch, session, registrar, serial, body };
+        let message = Message { cluster, epoch, session, authority, serial, body };
         out.push(Output::Send { to, message });
     }
 

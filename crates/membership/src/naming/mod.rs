@@ -1,33 +1,33 @@
 //! Names that are unique in the cluster, whoever creates them from wherever.
 //!
 //! A name belongs to its *home*, the node where its object will lie. Before the home reserves or
-//! seals it, it asks the *registrar* of the name: the member of the view with the highest
-//! [`registrar_of`] score, so that all know who that is and each name has one. The registrar
+//! seals it, it asks the *name authority*: the member of the view with the highest
+//! [`authority_of`] score, so that all know who that is and each name has one. The authority
 //! remembers only names in flight: granted, and not yet said to be settled. A settled name is
 //! either visible in a directory, where `exists` finds it, or given up.
 //!
-//! **Change of the view.** All books of the registrars begin anew in each epoch. Each home lists
-//! the names that it holds to their new registrars, empty lists too, and a registrar grants
+//! **Change of the view.** All books of the authorities begin anew in each epoch. Each home lists
+//! the names that it holds to their new authorities, empty lists too, and an authority grants
 //! nothing before it has the lists of all members. A home drops what comes from another epoch
 //! than its own, so what it holds is what it lists. Who is not in the new view had lost the lease
 //! before the view was installed anywhere, and [`Naming::holds`] is false without it. So before an
 //! object is sealed under a name, `holds` must be true at that moment.
 //!
 //! **Lost and late messages.** Claims and settlements of a home bear rising serials, and a
-//! registrar drops what is not above the last: so no claim outlives the settlement that gave it
+//! authority drops what is not above the last: so no claim outlives the settlement that gave it
 //! up. A daemon that was killed and goes on with the same life has a higher session: its list
-//! replaces all that registrars had of it, and it gets the lists of all others anew.
+//! replaces all that authorities had of it, and it gets the lists of all others anew.
 //!
-//! **Members whose directories this registrar cannot read** are asked whether they have a claimed name,
+//! **Members whose directories this authority cannot read** are asked whether they have a claimed name,
 //! which is in flight for its home meanwhile: see `unread`. While one of them is lost, nobody can
 //! know its names, so none is granted ([`Refusal::Unread`]) until it is back or is forgotten.
 //!
 //! Without the lease nothing is granted and nothing asked. Names are at most 512 bytes here; an
 //! answer that does not come is asked for again each 50 ms, until the deadline of who asks.
 
+mod authority;
 mod debt;
 mod home;
-mod registrar;
 mod unread;
 
 #[cfg(test)]
@@ -68,16 +68,16 @@ pub enum Refusal {
     #[error("this node does not have the lease of the cluster")]
     NoLease,
     /// The one to ask did not answer in time.
-    #[error("node {} did not answer in time", registrar.get())]
+    #[error("node {} did not answer in time", authority.get())]
     NotAnswered {
         /// The one that was asked last.
-        registrar: NodeNumber,
+        authority: NodeNumber,
     },
-    /// The registrar's rules do not let this node have names in that namespace.
-    #[error("node {} does not let this one take the name", registrar.get())]
+    /// The authority's rules do not let this node have names in that namespace.
+    #[error("node {} does not let this one take the name", authority.get())]
     NotAllowed {
         /// Who says so.
-        registrar: NodeNumber,
+        authority: NodeNumber,
     },
     /// A node is lost, and the one that says so could not read which names its objects have.
     #[error("which names node {} has is not known: it is lost", node.get())]
@@ -99,7 +99,7 @@ pub enum Refusal {
     },
 }
 
-/// What a home and a registrar say to each other.
+/// What a home and an authority say to each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The cluster of the view that it is about.
@@ -108,9 +108,9 @@ pub struct Message {
     pub epoch: Epoch,
     /// Which process of the home's life.
     pub session: u64,
-    /// Which process of the registrar's life; 0 as long as the home does not know. What was meant
+    /// Which process of the authority's life; 0 as long as the home does not know. What was meant
     /// for, or comes from, another process than the one that runs may be old, and is dropped.
-    pub registrar: u64,
+    pub authority: u64,
     /// Rises with each claim and settlement of a home; an answer has that of what it answers.
     pub serial: u64,
     /// What it says.
@@ -129,7 +129,7 @@ pub enum Body {
         /// The names of this part.
         names: Vec<String>,
     },
-    /// Registrar: I have that part.
+    /// Authority: I have that part.
     Listed {
         /// Which.
         part: u32,
@@ -141,7 +141,7 @@ pub enum Body {
         /// The names.
         names: Vec<String>,
     },
-    /// Registrar: some.
+    /// Authority: some.
     Claimed {
         /// Which claim.
         claim: u64,
@@ -153,9 +153,9 @@ pub enum Body {
         /// The names.
         names: Vec<String>,
     },
-    /// Registrar: I know.
+    /// Authority: I know.
     Settled,
-    /// Registrar: I cannot read your directory. Which of these names have your objects?
+    /// Authority: I cannot read your directory. Which of these names have your objects?
     Query {
         /// Which question; the same when it is sent again.
         question: u64,
@@ -176,7 +176,7 @@ pub enum Body {
 /// What is asked of a name: whether an object has it, and whether a home may have it.
 pub type NameChecks<'a> = (&'a dyn Fn(&str) -> bool, &'a dyn Fn(&str) -> bool);
 
-/// What a registrar says of a name.
+/// What an authority says of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// It is the home's.
@@ -254,7 +254,7 @@ pub enum Output {
 /// SplitMix64 over FNV-1a of the name, xor the same of the member's name and incarnation (8 bytes,
 /// the lowest first), each finalized too. `None` in an empty view.
 #[must_use]
-pub fn registrar_of(view: &View, name: &str) -> Option<NodeNumber> {
+pub fn authority_of(view: &View, name: &str) -> Option<NodeNumber> {
     let scored = view.members.iter().map(|member| (member.number, hash_of_member(member)));
     highest(scored, name)
 }

@@ -84,11 +84,11 @@ struct World {
 /// Faults that the tests must notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// A registrar grants before it knows what is in flight.
+    /// An authority grants before it knows what is in flight.
     IsHasty,
     /// What was said in another epoch counts.
     HearsOldEpochs,
-    /// A registrar is wrong about directories that it cannot read.
+    /// An authority is wrong about directories that it cannot read.
     Unread(UnreadFault),
 }
 
@@ -151,7 +151,7 @@ impl World {
 
     fn process(&self, node: usize, session: u64) -> Naming {
         let mut naming = Naming::new(name_of(node), session, []);
-        naming.registrar.is_hasty = self.mutant == Some(Mutant::IsHasty);
+        naming.authority.is_hasty = self.mutant == Some(Mutant::IsHasty);
         naming.hears_old_epochs = self.mutant == Some(Mutant::HearsOldEpochs);
         naming.unread_fault = match self.mutant {
             Some(Mutant::Unread(fault)) => Some(fault),
@@ -552,9 +552,9 @@ fn a_name_has_one_holder_at_a_time() {
     assert!(granted > 700 * 10, "only {granted} grants");
 }
 
-/// A registrar that grants before it knows what is in flight gives a name to two.
+/// An authority that grants before it knows what is in flight gives a name to two.
 #[test]
-fn canary_a_registrar_that_does_not_wait() {
+fn canary_an_authority_that_does_not_wait() {
     let error = (0..200).find_map(|seed| run(3, seed, Some(Mutant::IsHasty)).err());
     assert!(error.is_some_and(|error| error.contains("held by") || error.contains("sealed by")));
 }
@@ -567,10 +567,10 @@ fn canary_a_message_of_another_epoch() {
     assert!((0..300).find_map(run).is_some());
 }
 
-/// A name is granted that an object has where the registrar cannot read; one answer of two is taken for
+/// A name is granted that an object has where the authority cannot read; one answer of two is taken for
 /// both; another home is granted a name while members are asked about it.
 #[test]
-fn canary_a_registrar_that_does_not_ask_all_whom_it_cannot_read() {
+fn canary_an_authority_that_does_not_ask_all_whom_it_cannot_read() {
     let is_seen = |error: &String| error.contains("held by") || error.contains("sealed by");
     for fault in [UnreadFault::AsksNobody, UnreadFault::AsksOne, UnreadFault::LetsOthersIn] {
         let run = |seed| run(4, seed, Some(Mutant::Unread(fault))).err().filter(is_seen);
@@ -608,7 +608,7 @@ fn ask(naming: &mut Naming, names: Vec<String>) -> Vec<Output> {
 }
 
 #[test]
-fn the_own_registrar_answers_at_once() {
+fn the_own_authority_answers_at_once() {
     let (mut naming, _) = alone();
     let names = ["new", "old", "new", "", &"x".repeat(513)].map(str::to_owned);
     let results = vec![
@@ -643,22 +643,22 @@ fn names_in_flight_have_their_limit() {
 
 /// The score is part of the protocol: another one would be another version of it.
 #[test]
-fn registrars_are_spread_and_stay_when_others_go() {
+fn authorities_are_spread_and_stay_when_others_go() {
     let world = World::new(4, 1, None);
     let (four, three) = (world.view(&[0, 1, 2, 3]), world.view(&[0, 1, 3]));
     let mut names = [0; 4];
     for n in 0..4000 {
         let name = format!("table-{n}");
-        let registrar = registrar_of(&four, &name).unwrap();
-        names[usize::from(registrar.get())] += 1;
-        if registrar != number(2) {
-            assert_eq!(registrar_of(&three, &name), Some(registrar));
+        let authority = authority_of(&four, &name).unwrap();
+        names[usize::from(authority.get())] += 1;
+        if authority != number(2) {
+            assert_eq!(authority_of(&three, &name), Some(authority));
         }
     }
     assert!(names.iter().all(|names| (900..1100).contains(names)), "{names:?}");
     let golden: Vec<u8> =
-        (0..8).map(|n| registrar_of(&four, &format!("{n}")).unwrap().get()).collect();
-    // As a few lines of Python with the words of `registrar_of` have it.
+        (0..8).map(|n| authority_of(&four, &format!("{n}")).unwrap().get()).collect();
+    // As a few lines of Python with the words of `authority_of` have it.
     assert_eq!(golden, [1, 0, 0, 3, 1, 3, 3, 1]);
 }
 
@@ -676,7 +676,7 @@ fn messages_out_of_their_limits_are_dropped() {
         for body in [list, claim, Body::Settle { names }] {
             let View { cluster, epoch, .. } = world.history[0];
             let message =
-                Message { cluster, epoch, session: 1, registrar: 1, serial: u64::MAX, body };
+                Message { cluster, epoch, session: 1, authority: 1, serial: u64::MAX, body };
             world.deliver((1, 1), 0, message).unwrap();
         }
     }
@@ -688,7 +688,7 @@ fn messages_out_of_their_limits_are_dropped() {
         Body::Claimed { claim: 99, verdicts: vec![Verdict::Granted; 3] },
         Body::Settled,
     ] {
-        let message = Message { cluster, epoch, session: 1, registrar: 1, serial: 1, body };
+        let message = Message { cluster, epoch, session: 1, authority: 1, serial: 1, body };
         world.deliver((1, 1), 0, message).unwrap();
     }
     assert_eq!(world.messages, before);

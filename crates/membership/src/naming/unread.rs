@@ -1,4 +1,4 @@
-//! Claims that wait for members whose directories this registrar cannot read.
+//! Claims that wait for members whose directories this authority cannot read.
 //!
 //! Such a member says itself which of the claimed names its objects have. Its directory is the only
 //! record of them: nothing is copied, so nothing is stale after a delete, a restart, or a change of the

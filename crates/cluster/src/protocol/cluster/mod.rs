@@ -727,9 +727,9 @@ impl NodeState {
     }
 
     /// The node that decides on a name, or keeps what has it: the same for all that have this view.
-    pub(in crate::protocol) fn registrar_name(&self, full: &str) -> String {
+    pub(in crate::protocol) fn authority_name(&self, full: &str) -> String {
         let view = self.cluster.as_ref().and_then(|cluster| cluster.membership.view());
-        let member = view.and_then(|view| view.member(naming::registrar_of(view, full)?));
+        let member = view.and_then(|view| view.member(naming::authority_of(view, full)?));
         member.map_or_else(|| self.own_name(), |member| member.name.to_string())
     }
 
@@ -739,14 +739,14 @@ impl NodeState {
     }
 
     /// The same once these nodes have left; `None` if there are no others.
-    pub(in crate::protocol) fn registrar_without(
+    pub(in crate::protocol) fn authority_without(
         &self,
         nodes: &[&str],
         full: &str,
     ) -> Option<String> {
         let mut view = self.cluster.as_ref()?.membership.view()?.clone();
         view.members.retain(|member| !nodes.contains(&member.name.as_str()));
-        let member = view.member(naming::registrar_of(&view, full)?);
+        let member = view.member(naming::authority_of(&view, full)?);
         member.map(|member| member.name.to_string())
     }
 

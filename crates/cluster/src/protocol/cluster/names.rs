@@ -32,7 +32,7 @@ struct Waiting {
     deadline_ms: u64,
 }
 
-/// What waits until registrars know that names are not in flight any more: they would tell others that
+/// What waits until authorities know that names are not in flight any more: they would tell others that
 /// the names are taken when they are free again.
 #[derive(Debug)]
 struct Indebted {
@@ -97,7 +97,7 @@ impl NodeState {
     }
 
     /// Parks a request that takes names, until the cluster grants them, and one that frees names,
-    /// until their registrars know that they are not in flight. `Err` gives back one that does
+    /// until their authorities know that they are not in flight. `Err` gives back one that does
     /// neither, or takes none that is free here.
     pub(in crate::protocol) fn park(
         &mut self,
@@ -129,7 +129,7 @@ impl NodeState {
         }
         let lease_ms = cluster.options.lease_ms;
         if is_delete {
-            // A registrar that says nothing for so long is excluded, and the next one knows nothing.
+            // An authority that says nothing for so long is excluded, and the next one knows nothing.
             let deadline_ms = now_ms.saturating_add(lease_ms);
             let then = Then::Serve(body);
             let delete = Indebted { session, slot, seq, names, deadline_ms, then };
@@ -141,7 +141,7 @@ impl NodeState {
         Ok(())
     }
 
-    /// Names of objects that a request deletes which are sealed, and of which a registrar may not
+    /// Names of objects that a request deletes which are sealed, and of which an authority may not
     /// know that yet: it would tell others that they are taken when they are free again.
     fn names_in_debt(&self, slot: ClientSlot, body: &RequestBody) -> Option<Vec<String>> {
         let RequestBody::Delete { targets } = body else {
@@ -160,7 +160,7 @@ impl NodeState {
         (!names.is_empty()).then_some(names)
     }
 
-    /// Goes on with what waited for registrars, and waits no more.
+    /// Goes on with what waited for authorities, and waits no more.
     fn serve_indebted(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         let Some(Cluster { naming, parked, .. }) = self.cluster.as_deref_mut() else {
             return;
@@ -341,7 +341,7 @@ impl NodeState {
         let Some(Cluster { naming, parked, options, .. }) = self.cluster.as_deref_mut() else {
             return;
         };
-        // One that has an object now is taken, whatever its registrar thinks.
+        // One that has an object now is taken, whatever its authority thinks.
         granted.retain(|name| naming.owes(name) && !self.home.has_name(name).unwrap_or(true));
         let Waiting { session, slot, seq, .. } = *waiting;
         if granted.is_empty() {

@@ -736,8 +736,8 @@ fn a_name_that_was_not_asked_for_is_not_given_when_it_comes_free() {
         let mut world = World::new(false);
         let view = world.nodes[0].cluster.as_ref().unwrap().membership.view().unwrap().clone();
         let mut of_b = (0..).map(|number| format!("y{number}")).filter(|name| {
-            let registrar = naming::registrar_of(&view, name);
-            registrar.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
+            let authority = naming::authority_of(&view, name);
+            authority.and_then(|one| view.member(one)).is_some_and(|one| one.name.as_str() == "b")
         });
         let (x, y) = (of_b.next().unwrap(), of_b.next().unwrap());
         let named = |world: &mut World, name: &str| {

@@ -174,7 +174,7 @@ impl NodeState {
         };
         let pid = state.peer.pid;
         let deadline_ms = now_ms.saturating_add(ask.timeout_ms()).saturating_add(GRACE_MS);
-        let keeper = self.registrar_name(&name);
+        let keeper = self.authority_name(&name);
         let (again_at_ms, refusal) = (None, None);
         let wait = Wait { session, seq, name, ask, pid, keeper, deadline_ms, again_at_ms, refusal };
         let number = self.sync.add(wait);
@@ -188,7 +188,7 @@ impl NodeState {
         let Some(wait) = self.sync.waits.remove(&number) else {
             return;
         };
-        let keeper = self.registrar_name(&wait.name);
+        let keeper = self.authority_name(&wait.name);
         let number = if keeper == wait.keeper || wait.refusal.is_none() {
             self.sync.waits.insert(number, wait);
             number
@@ -437,7 +437,7 @@ impl NodeState {
     }
 
     fn check_kept(&self, name: &str) -> Result<(), String> {
-        let (keeper, own) = (self.registrar_name(name), self.own_name());
+        let (keeper, own) = (self.authority_name(name), self.own_name());
         if keeper == own {
             return Ok(());
         }

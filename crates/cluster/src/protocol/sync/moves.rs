@@ -181,7 +181,7 @@ impl NodeState {
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            if self.registrar_name(&name) != own {
+            if self.authority_name(&name) != own {
                 let kept = self.sync.table.move_away(&name, &mut outcomes);
                 // Outside of all views it kept barriers of its own clients, for itself.
                 if !was_in_none {
@@ -192,7 +192,7 @@ impl NodeState {
         self.tell_outcomes(outcomes, now_ms, out);
         set_aside.chain(sent).for_each(|(name, kept)| self.bring(name, kept, now_ms, out));
         for (name, (keeper, kept)) in inherited {
-            if self.registrar_name(&name) == keeper && !lost.contains(&keeper) {
+            if self.authority_name(&name) == keeper && !lost.contains(&keeper) {
                 self.sync.moves.inherited.insert(name, (keeper, kept));
             } else {
                 self.bring(name, kept, now_ms, out);
@@ -207,7 +207,7 @@ impl NodeState {
 
     /// To the table, or to what is set aside for the node that keeps it.
     fn bring(&mut self, name: String, kept: Kept, now_ms: u64, out: &mut Vec<Action>) {
-        let keeper = self.registrar_name(&name);
+        let keeper = self.authority_name(&name);
         if keeper == self.own_name() {
             self.take_over(&name, kept, now_ms, out);
         } else if !kept.is_empty() {
@@ -323,7 +323,7 @@ impl NodeState {
     ) -> Result<(), String> {
         self.check_stays()?;
         self.sync.moves.check_epoch(epoch)?;
-        let keeper = self.registrar_name(&name);
+        let keeper = self.authority_name(&name);
         if keeper == self.own_name() {
             return Err(format!("{name:?} is kept by {keeper:?}, which was asked"));
         }
@@ -348,7 +348,7 @@ impl NodeState {
         let names: BTreeSet<String> = self.sync.table.names().map(str::to_owned).collect();
         let mut outcomes = Outcomes::new();
         for name in names {
-            let Some(heir) = self.registrar_without(&[&self.own_name()], &name) else {
+            let Some(heir) = self.authority_without(&[&self.own_name()], &name) else {
                 continue;
             };
             let kept = self.sync.table.move_away(&name, &mut outcomes);
@@ -361,7 +361,7 @@ impl NodeState {
     /// Sends on what others that leave sent here.
     fn send_on(&mut self, now_ms: u64, out: &mut Vec<Action>) {
         for (name, (keeper, kept)) in self.sync.moves.inherited.clone() {
-            if let Some(heir) = self.registrar_without(&[&self.own_name(), &keeper], &name) {
+            if let Some(heir) = self.authority_without(&[&self.own_name(), &keeper], &name) {
                 self.send_kept(&heir, name, kept, now_ms, out);
             }
         }

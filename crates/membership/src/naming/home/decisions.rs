@@ -1,4 +1,4 @@
-//! The registrar's part: what becomes of a claim.
+//! The authority's part: what becomes of a claim.
 
 use super::super::unread::Undecided;
 use super::super::{Body, NameChecks, Output, Verdict};
@@ -16,15 +16,15 @@ impl Naming {
         names: Vec<String>,
         asks: NameChecks<'_>,
     ) {
-        let undecided = &self.registrar.undecided;
+        let undecided = &self.authority.undecided;
         if undecided.has(home, claim) || !undecided.has_room(home, names.len()) {
             return;
         }
         let own = self.members.as_ref().map(|members| members.own);
         // Those that were granted before go on: the answer may have been lost.
-        let is_in_flight = |name: &String| self.registrar.is_in_flight(home, name);
+        let is_in_flight = |name: &String| self.authority.is_in_flight(home, name);
         let had: Vec<bool> = names.iter().map(is_in_flight).collect();
-        let mut verdicts = self.registrar.claim(home, &names, asks);
+        let mut verdicts = self.authority.claim(home, &names, asks);
         if let Some(lost) = self.unread.lost {
             let mut refused = Vec::new();
             for ((verdict, name), had) in verdicts.iter_mut().zip(&names).zip(had) {
@@ -33,11 +33,11 @@ impl Naming {
                     refused.push(name.clone());
                 }
             }
-            self.registrar.settle(home, &refused);
+            self.authority.settle(home, &refused);
         }
         // The home too: it may know of a lost node what this one does not.
         let own = own.into_iter().collect();
-        let waiting = self.registrar.members().and(self.unread.members).without(own);
+        let waiting = self.authority.members().and(self.unread.members).without(own);
         #[cfg(test)]
         let waiting = match self.unread_fault {
             Some(UnreadFault::AsksNobody) => Default::default(),
@@ -45,7 +45,7 @@ impl Naming {
                 NodeNumber::all().find(|one| waiting.has(*one)).into_iter().collect()
             }
             Some(UnreadFault::LetsOthersIn) if !waiting.is_empty() => {
-                self.registrar.settle(home, &names);
+                self.authority.settle(home, &names);
                 waiting
             }
             _ => waiting,
@@ -62,7 +62,7 @@ impl Naming {
             next_ms: 0,
             times: 0,
         };
-        self.registrar.undecided.add(question, claim);
+        self.authority.undecided.add(question, claim);
     }
 
     /// A member says which names it has.
@@ -72,15 +72,15 @@ impl Naming {
         question: u64,
         said: (&[bool], Option<NodeNumber>),
     ) {
-        if let Some((home, names)) = self.registrar.undecided.answered(question, from, said) {
-            self.registrar.settle(home, &names);
+        if let Some((home, names)) = self.authority.undecided.answered(question, from, said) {
+            self.authority.settle(home, &names);
         }
     }
 
     /// Answers the claims on which nothing is left to be found out.
     pub(super) fn decide(&mut self, out: &mut Vec<Output>) {
         let own = self.members.as_ref().map(|members| members.own);
-        for decided in self.registrar.undecided.take_decided() {
+        for decided in self.authority.undecided.take_decided() {
             let Undecided { home, claim, session, serial, verdicts, .. } = decided;
             if !self.has_lease {
                 continue;
@@ -94,13 +94,13 @@ impl Naming {
         }
     }
 
-    /// Considers claims of which this node is the registrar itself.
+    /// Considers claims of which this node is the authority itself.
     pub(super) fn claim_own(&mut self, exists: &dyn Fn(&str) -> bool) {
         let Some(own) = self.members.as_ref().map(|members| members.own) else { return };
-        if !self.has_lease || !self.registrar.is_settled() {
+        if !self.has_lease || !self.authority.is_settled() {
             return;
         }
-        let undecided = &self.registrar.undecided;
+        let undecided = &self.authority.undecided;
         let claims = self.claims.iter();
         let claims = claims.filter(|(id, claim)| claim.to == own && !undecided.has(own, **id));
         let claims: Vec<(u64, Vec<String>)> =
