@@ -78,6 +78,14 @@ def test_c_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
 
 
 @needs_compiler
+def test_c_labels(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
+    example = compile_c("examples/labels.c", tmp_path / "labels", capi)
+    lines = run(example, client.address).splitlines()
+    assert lines == ["length/1: 5 bytes, unit metre", "sealed: 1 0"]
+    assert client.metadata("length/1") == {"day": "monday", "unit": "metre"}
+
+
+@needs_compiler
 def test_cpp_example(client: farrow.Client, capi: Path, tmp_path: Path) -> None:
     linked = (f"-L{capi}", "-lfarrow_capi", f"-Wl,-rpath,{capi}")
     example = compile_cpp("examples/table.cc", tmp_path / "table", *linked)

@@ -28,12 +28,14 @@ struct ArrowArrayStream;
 struct ArrowSchema;
 
 /* Grows when a function is added, changes when one changes. */
-#define FARROW_API_VERSION 3
+#define FARROW_API_VERSION 4
 
 typedef struct FarrowClient FarrowClient; /* a connection to one node */
 typedef struct FarrowObject FarrowObject; /* a sealed object that is held: it stays readable */
 typedef struct FarrowWriter FarrowWriter; /* an object of bytes that is being written */
 typedef struct FarrowPool FarrowPool;     /* memory of the region, for what will be put */
+typedef struct FarrowMetadata FarrowMetadata; /* the labels of one object, by key */
+typedef struct FarrowList FarrowList;     /* what was listed */
 
 typedef enum FarrowStatus {
   FARROW_OK = 0,
@@ -52,7 +54,9 @@ typedef enum FarrowStatus {
   FARROW_NODE_LOST = 13, /* the node in whose memory it lies, or is to lie, cannot be reached */
   FARROW_CUT_OFF = 14,   /* the node does not reach most of its cluster: it makes no names */
   FARROW_NODE_UNREACHABLE = 15, /* the node lives; its memory cannot be mapped from here */
-  FARROW_INTERRUPTED = 16 /* the call was interrupted while it waited; nothing has changed */
+  FARROW_INTERRUPTED = 16, /* the call was interrupted while it waited; nothing has changed */
+  FARROW_QUOTA_EXCEEDED = 17, /* the client, or its namespace, may not have more */
+  FARROW_NOT_RESTORED = 18 /* the object is spilled, and its file is missing or damaged */
 } FarrowStatus;
 
 typedef enum FarrowKind {
@@ -67,6 +71,40 @@ typedef enum FarrowKind {
 typedef struct FarrowObjectId {
   uint8_t bytes[16];
 } FarrowObjectId;
+
+/* One label: UTF-8 texts that end with a zero byte. The key has 1 to 255 bytes. */
+typedef struct FarrowPair {
+  const char *key;
+  const char *value;
+} FarrowPair;
+
+/* An object, by its id or by its name; the other is NULL. */
+typedef struct FarrowTarget {
+  const FarrowObjectId *id;
+  const char *name;
+} FarrowTarget;
+
+/* What an object can have besides its value. All zero: nothing. */
+typedef struct FarrowPutOptions {
+  const char *name;           /* up to 255 bytes; NULL: none */
+  const FarrowPair *metadata; /* labels, 4096 bytes in all at most */
+  size_t metadata_count;      /* of two labels with the same key the last one counts */
+  double wait_seconds;        /* for room, if the region or a quota of objects is full */
+} FarrowPutOptions;
+
+/* One object of a list. Its pointers are good until farrow_list_free. */
+typedef struct FarrowListed {
+  FarrowObjectId id;
+  const char *name; /* NULL: none */
+  FarrowKind kind;
+  uint32_t creator_pid;
+  uint64_t size;         /* of its buffers, in bytes */
+  uint64_t sealed_at_ns; /* nanoseconds since 1970 */
+  uint64_t last_use_ns;  /* nanoseconds since 1970: the last get, or the seal */
+  int is_pinned;         /* 1: never evicted */
+  int is_spilled;        /* 1: out of memory, until the next get; its labels are not known */
+  const FarrowMetadata *metadata; /* of the list: not for farrow_metadata_free */
+} FarrowListed;
 
 uint32_t farrow_api_version(void);
 
@@ -133,10 +171,22 @@ FarrowStatus farrow_put_stream(FarrowClient *client, FarrowKind kind,
                                struct ArrowArrayStream *stream, const char *name,
                                FarrowObjectId *id);
 
+/* The same with a name, labels and a time to wait. `options` may be NULL. */
+FarrowStatus farrow_put_bytes_with(FarrowClient *client, const void *data, uint64_t size,
+                                   const FarrowPutOptions *options, FarrowObjectId *id);
+FarrowStatus farrow_put_array_with(FarrowClient *client, FarrowKind kind,
+                                   struct ArrowArray *array, struct ArrowSchema *schema,
+                                   const FarrowPutOptions *options, FarrowObjectId *id);
+FarrowStatus farrow_put_stream_with(FarrowClient *client, FarrowKind kind,
+                                    struct ArrowArrayStream *stream,
+                                    const FarrowPutOptions *options, FarrowObjectId *id);
+
 /* ---- create: write bytes in place -------------------------------------------------------- */
 
 FarrowStatus farrow_create(FarrowClient *client, uint64_t size, const char *name,
                            FarrowWriter **writer);
+FarrowStatus farrow_create_with(FarrowClient *client, uint64_t size,
+                                const FarrowPutOptions *options, FarrowWriter **writer);
 /* Writable until seal or abort. Afterwards seal publishes all of the object. */
 void *farrow_writer_data(const FarrowWriter *writer);
 /* Copy to byte `offset` and publish: large data by all cores and past the caches. */
@@ -156,6 +206,38 @@ FarrowStatus farrow_contains(FarrowClient *client, const FarrowObjectId *id, con
                              int *is_sealed);
 /* The name is free at once, the space when the last holder released it. */
 FarrowStatus farrow_delete(FarrowClient *client, const FarrowObjectId *id, const char *name);
+
+/* Wait until `enough` of `count` objects are sealed, `timeout_seconds` at most, and write 1 for each
+ * that is sealed and 0 for each other to `is_sealed`, which has room for `count`. Fewer than
+ * `enough` are FARROW_OK too: the time is over then. More than `count` is
+ * FARROW_INVALID_ARGUMENT. */
+FarrowStatus farrow_wait(FarrowClient *client, const FarrowTarget *targets, size_t count,
+                         size_t enough, double timeout_seconds, int *is_sealed);
+
+/* ---- look at objects without holding them ------------------------------------------------- */
+
+/* The labels of an object. Give the handle back by farrow_metadata_free. */
+FarrowStatus farrow_metadata(FarrowClient *client, const FarrowObjectId *id, const char *name,
+                             FarrowMetadata **metadata);
+/* 0 for NULL. */
+size_t farrow_metadata_count(const FarrowMetadata *metadata);
+/* The label at `index`, in the order of the keys. A zero byte inside of a text ends it. The
+ * pointers are good as long as the handle. */
+FarrowStatus farrow_metadata_pair(const FarrowMetadata *metadata, size_t index, FarrowPair *pair);
+/* The value of a key; NULL if there is none. */
+const char *farrow_metadata_value(const FarrowMetadata *metadata, const char *key);
+void farrow_metadata_free(FarrowMetadata *metadata);
+
+/* List the sealed objects in the memory of the client's node and in its namespace whose name begins
+ * with `prefix` (NULL: all, those without a name too) and which have all of `labels`. Give the
+ * handle back by farrow_list_free. */
+FarrowStatus farrow_list(FarrowClient *client, const char *prefix, const FarrowPair *labels,
+                         size_t label_count, FarrowList **list);
+/* 0 for NULL. */
+size_t farrow_list_count(const FarrowList *list);
+/* The object at `index`: by name, those without one last. */
+FarrowStatus farrow_list_item(const FarrowList *list, size_t index, FarrowListed *listed);
+void farrow_list_free(FarrowList *list);
 
 /* ---- a held object: read-only, zero-copy --------------------------------------------------- */
 

@@ -11,20 +11,24 @@ pub mod convert;
 mod error;
 mod handles;
 mod interrupt;
+mod listing;
 mod object;
+mod options;
 pub mod pool;
 mod put;
 mod status;
 
 pub use error::Failure;
 pub use handles::{FarrowClient, FarrowObjectId};
+pub use listing::{FarrowList, FarrowListed, FarrowMetadata, FarrowTarget};
 pub use object::FarrowObject;
+pub use options::{FarrowPair, FarrowPutOptions};
 pub use pool::FarrowPool;
 pub use put::FarrowWriter;
 pub use status::FarrowStatus;
 
 /// The version of `farrow.h` this crate implements: `FARROW_API_VERSION` there.
-pub const API_VERSION: u32 = 3;
+pub const API_VERSION: u32 = 4;
 
 /// The version of `farrow.h` this library implements.
 #[unsafe(no_mangle)]

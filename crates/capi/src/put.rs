@@ -2,7 +2,8 @@
 
 use crate::convert::{self, StreamKind};
 use crate::error::{Failure, guard};
-use crate::handles::{FarrowClient, FarrowObjectId, borrow, name, place};
+use crate::handles::{FarrowClient, FarrowObjectId, borrow, place};
+use crate::options::{FarrowPutOptions, Options};
 use crate::status::FarrowStatus;
 use farrow::arrow::ffi::{FFI_ArrowArray, FFI_ArrowArrayStream, FFI_ArrowSchema};
 use farrow::{ObjectKind, Value, Writer};
@@ -32,16 +33,16 @@ fn bytes<'a>(data: *const c_void, size: u64) -> Result<&'a [u8], Failure> {
 /// Put a value and tell its id.
 ///
 /// # Safety
-/// As the header says of `client`, `text` and `id`.
+/// As the header says of `client`, `options` and `id`.
 unsafe fn put(
     client: *const FarrowClient,
     value: &Value<'_>,
-    text: *const c_char,
+    options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    let (client, name) = unsafe { (borrow(client, "client")?, name(text)?) };
-    let sealed = client.get().put(value, name)?;
+    let (client, options) = unsafe { (borrow(client, "client")?, Options::read(options)?) };
+    let sealed = client.get().put_with(value, &options.of_object())?;
     // SAFETY: the caller's promise.
     if let Some(id) = unsafe { id.as_mut() } {
         *id = sealed.into();
@@ -65,8 +66,25 @@ pub unsafe extern "C" fn farrow_put_bytes(
     text: *const c_char,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
+    let options = FarrowPutOptions::named(text);
+    // SAFETY: the caller's promise; the options are of this frame.
+    unsafe { farrow_put_bytes_with(client, data, size, &raw const options, id) }
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// `data` is good for `size` bytes; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_bytes_with(
+    client: *const FarrowClient,
+    data: *const c_void,
+    size: u64,
+    options: *const FarrowPutOptions,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
     // SAFETY: the caller's promise.
-    guard(|| unsafe { put(client, &Value::Bytes(bytes(data, size)?), text, id) })
+    guard(|| unsafe { put(client, &Value::Bytes(bytes(data, size)?), options, id) })
 }
 
 /// See `farrow.h`.
@@ -80,6 +98,24 @@ pub unsafe extern "C" fn farrow_put_array(
     array: *mut FFI_ArrowArray,
     schema: *mut FFI_ArrowSchema,
     text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    let options = FarrowPutOptions::named(text);
+    // SAFETY: the caller's promise; the options are of this frame.
+    unsafe { farrow_put_array_with(client, kind, array, schema, &raw const options, id) }
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// Both structures keep the contract of the C Data Interface; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_array_with(
+    client: *const FarrowClient,
+    kind: i32,
+    array: *mut FFI_ArrowArray,
+    schema: *mut FFI_ArrowSchema,
+    options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
@@ -96,7 +132,7 @@ pub unsafe extern "C" fn farrow_put_array(
         // SAFETY: the caller's promise.
         unsafe {
             let imported = convert::import_array(array, &schema, is_batch)?;
-            put(client, &imported.value(), text, id)
+            put(client, &imported.value(), options, id)
         }
     })
 }
@@ -111,6 +147,23 @@ pub unsafe extern "C" fn farrow_put_stream(
     kind: i32,
     stream: *mut FFI_ArrowArrayStream,
     text: *const c_char,
+    id: *mut FarrowObjectId,
+) -> FarrowStatus {
+    let options = FarrowPutOptions::named(text);
+    // SAFETY: the caller's promise; the options are of this frame.
+    unsafe { farrow_put_stream_with(client, kind, stream, &raw const options, id) }
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// The stream keeps the contract of the C Stream Interface; the rest as the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_put_stream_with(
+    client: *const FarrowClient,
+    kind: i32,
+    stream: *mut FFI_ArrowArrayStream,
+    options: *const FarrowPutOptions,
     id: *mut FarrowObjectId,
 ) -> FarrowStatus {
     guard(|| {
@@ -129,7 +182,7 @@ pub unsafe extern "C" fn farrow_put_stream(
         // SAFETY: the caller's promise.
         unsafe {
             let imported = convert::import_stream(stream, kind)?;
-            put(client, &imported.value(), text, id)
+            put(client, &imported.value(), options, id)
         }
     })
 }
@@ -145,12 +198,29 @@ pub unsafe extern "C" fn farrow_create(
     text: *const c_char,
     writer: *mut *mut FarrowWriter,
 ) -> FarrowStatus {
+    let options = FarrowPutOptions::named(text);
+    // SAFETY: the caller's promise; the options are of this frame.
+    unsafe { farrow_create_with(client, size, &raw const options, writer) }
+}
+
+/// See `farrow.h`.
+///
+/// # Safety
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn farrow_create_with(
+    client: *const FarrowClient,
+    size: u64,
+    options: *const FarrowPutOptions,
+    writer: *mut *mut FarrowWriter,
+) -> FarrowStatus {
     guard(|| {
         // SAFETY: the caller's promise.
-        let (client, name, place) =
-            unsafe { (borrow(client, "client")?, name(text)?, place(writer, "writer")?) };
+        let (client, options, place) = unsafe {
+            (borrow(client, "client")?, Options::read(options)?, place(writer, "writer")?)
+        };
         *place = std::ptr::null_mut();
-        let writer = client.get().create(size, name)?;
+        let writer = client.get().create_with(size, &options.of_object())?;
         *place = Box::into_raw(Box::new(FarrowWriter { writer }));
         Ok(())
     })

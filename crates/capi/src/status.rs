@@ -24,6 +24,8 @@ pub enum FarrowStatus {
     CutOff = 14,
     NodeUnreachable = 15,
     Interrupted = 16,
+    QuotaExceeded = 17,
+    NotRestored = 18,
 }
 
 impl From<&Error> for FarrowStatus {
@@ -35,7 +37,9 @@ impl From<&Error> for FarrowStatus {
             | Error::NoRoom { .. }
             | Error::NotSpilled { .. }
             | Error::TooLarge { .. } => FarrowStatus::OutOfMemory,
-            Error::TooMany { .. } | Error::QuotaExceeded { .. } => FarrowStatus::TooMany,
+            Error::TooMany { .. } => FarrowStatus::TooMany,
+            Error::QuotaExceeded { .. } => FarrowStatus::QuotaExceeded,
+            Error::NotRestored { .. } => FarrowStatus::NotRestored,
             Error::Timeout { .. } => FarrowStatus::Timeout,
             Error::InvalidDescriptor(_) => FarrowStatus::InvalidDescriptor,
             Error::Disconnected { .. } => FarrowStatus::Disconnected,

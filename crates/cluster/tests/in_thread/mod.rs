@@ -23,6 +23,11 @@ impl TestNode {
         Self::start_with(memory, |_, _| {})
     }
 
+    /// One whose clients may have this many objects.
+    pub fn start_with_objects_max(memory: u64, objects: u32) -> Self {
+        Self::start_with(memory, |options, _| options.quotas.client_objects_max = Some(objects))
+    }
+
     /// One that spills to a folder beside its memory.
     pub fn start_spilling(memory: u64) -> Self {
         Self::start_with(memory, |options, dir| {
@@ -57,6 +62,11 @@ impl TestNode {
 
     pub fn socket(&self) -> &Path {
         &self.options.socket
+    }
+
+    /// Where one that spills puts the files.
+    pub fn spill_folder(&self) -> std::path::PathBuf {
+        self._dir.path().join("spill")
     }
 
     pub fn client(&self) -> Client {

@@ -1,0 +1,115 @@
+//! What a put may say besides the value: a name, labels, a time to wait.
+
+use crate::error::Failure;
+use crate::handles::{name, seconds};
+use farrow::{Metadata, ObjectOptions};
+use std::ffi::c_char;
+use std::ptr::null;
+use std::time::Duration;
+
+/// Most labels of an object. Each takes more than one of their 4096 bytes.
+const PAIRS_MAX: usize = 4096;
+
+/// `FarrowPair` of `farrow.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FarrowPair {
+    /// A C string.
+    pub key: *const c_char,
+    /// A C string.
+    pub value: *const c_char,
+}
+
+/// `FarrowPutOptions` of `farrow.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FarrowPutOptions {
+    /// NULL, or a C string.
+    pub name: *const c_char,
+    /// Labels; not read if there are 0.
+    pub metadata: *const FarrowPair,
+    /// How many labels.
+    pub metadata_count: usize,
+    /// For room, in seconds.
+    pub wait_seconds: f64,
+}
+
+impl FarrowPutOptions {
+    /// A name, which may be NULL, and nothing else.
+    pub(crate) fn named(name: *const c_char) -> Self {
+        FarrowPutOptions { name, metadata: null(), metadata_count: 0, wait_seconds: 0.0 }
+    }
+}
+
+/// The options of one call, checked.
+pub(crate) struct Options<'a> {
+    name: Option<&'a str>,
+    metadata: Metadata,
+    wait: Duration,
+}
+
+impl<'a> Options<'a> {
+    /// # Safety
+    /// `options` is NULL or as the header says.
+    pub(crate) unsafe fn read(options: *const FarrowPutOptions) -> Result<Self, Failure> {
+        // SAFETY: the caller's promise.
+        let Some(options) = (unsafe { options.as_ref() }) else {
+            return Ok(Options { name: None, metadata: Metadata::default(), wait: Duration::ZERO });
+        };
+        // SAFETY: the caller's promise.
+        let (name, metadata) =
+            unsafe { (name(options.name)?, metadata(options.metadata, options.metadata_count)?) };
+        Ok(Options { name, metadata, wait: seconds(options.wait_seconds)? })
+    }
+
+    pub(crate) fn of_object(&self) -> ObjectOptions<'_> {
+        let metadata = (!self.metadata.is_empty()).then_some(&self.metadata);
+        ObjectOptions { name: self.name, metadata, wait: self.wait }
+    }
+}
+
+/// An array that C passes.
+///
+/// # Safety
+/// `first` is NULL or leads to `count` items that live through the call.
+pub(crate) unsafe fn items<'a, T>(
+    first: *const T,
+    count: usize,
+    what: &str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() {
+        return Err(Failure::null(what));
+    }
+    if count > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(Failure::Argument(format!("{count} {what}")));
+    }
+    // SAFETY: the caller's promise, and the length fits an allocation.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
+}
+
+/// Labels that C passes.
+///
+/// # Safety
+/// As [`items`]; the texts are NULL or end with a zero byte.
+pub(crate) unsafe fn metadata(first: *const FarrowPair, count: usize) -> Result<Metadata, Failure> {
+    if count > PAIRS_MAX {
+        return Err(Failure::Argument(format!(
+            "{count} pairs of metadata, of {PAIRS_MAX} at most"
+        )));
+    }
+    // SAFETY: the caller's promise.
+    let pairs = unsafe { items(first, count, "metadata") }?;
+    let mut all = Vec::with_capacity(count);
+    for pair in pairs {
+        // SAFETY: the caller's promise.
+        let (key, value) = unsafe { (name(pair.key)?, name(pair.value)?) };
+        all.push((
+            key.ok_or_else(|| Failure::null("key"))?,
+            value.ok_or_else(|| Failure::null("value"))?,
+        ));
+    }
+    Metadata::new(all).map_err(|error| Failure::Argument(error.to_string()))
+}
