@@ -156,10 +156,14 @@ fn hash(bytes: &[u8]) -> u64 {
 mod tests {
     use std::time::Duration;
 
+    #[cfg(target_arch = "x86_64")]
+    use super::super::WriteWay;
+    #[cfg(target_arch = "x86_64")]
     use super::super::costs::Costs;
-    use super::super::{Origin, Profile, WriteWay};
+    use super::super::{Origin, Profile};
     use super::*;
     use crate::cache::Method;
+    #[cfg(target_arch = "x86_64")]
     use crate::copy::StreamMethod;
 
     fn read(text: &str, machine: &str) -> Option<Findings> {
