@@ -142,7 +142,11 @@ pub fn play() {
         let words: Vec<&str> = line.split(' ').collect();
         match hands.obey(&words) {
             Ok(word) => println!("ok {word}"),
-            Err(error) => println!("err {}", kind(&error)),
+            Err(error) => {
+                // Names that it reserved go back by a message without an answer, which has arrived then.
+                let _ = hands.client.stats();
+                println!("err {}", kind(&error));
+            }
         }
     }
 }
