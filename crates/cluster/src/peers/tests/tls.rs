@@ -142,6 +142,17 @@ fn tls_without_a_certificate_of_the_client_gets_no_answer() {
     Node::with(certified(dir.path(), "a")).ask_through(&mut b, 1);
 }
 
+/// Certifies a node from and to these times.
+fn certify(dir: &Path, name: &str, begin: OffsetDateTime, end: OffsetDateTime) {
+    let hosts = ["127.0.0.1".to_owned()];
+    let (certificate, key) = certs::sign(dir, &name.parse().unwrap(), &hosts, begin, end).unwrap();
+    let to = files(dir, name);
+    std::fs::write(&to.certificate, certificate.pem()).unwrap();
+    std::fs::write(&to.key, key.serialize_pem()).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&to.key, private).unwrap();
+}
+
 #[test]
 fn a_certificate_that_ran_out_or_is_not_yet_good_opens_nothing() {
     let dir = authority();
@@ -151,20 +162,43 @@ fn a_certificate_that_ran_out_or_is_not_yet_good_opens_nothing() {
     for (name, begin, end) in
         [("old", now - 2 * hour, now - hour), ("new", now + hour, now + 2 * hour)]
     {
-        let node = name.parse().unwrap();
-        let hosts = ["127.0.0.1".to_owned()];
-        let (certificate, key) = certs::sign(dir.path(), &node, &hosts, begin, end).unwrap();
-        let to = files(dir.path(), name);
-        std::fs::write(&to.certificate, certificate.pem()).unwrap();
-        std::fs::write(&to.key, key.serialize_pem()).unwrap();
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&to.key, private).unwrap();
+        certify(dir.path(), name, begin, end);
         let mut bad = Node::with(certified(dir.path(), name));
         refused(&mut bad, &a.address());
         let error = refused(&mut a, &bad.address()).to_string();
         assert!(error.contains("expired") || error.contains("not valid yet"), "{error}");
         assert!(bad.waiting.is_empty() && a.waiting.is_empty());
     }
+}
+
+/// A certificate is looked at when a connection begins: one that expires ends no connection, and a node
+/// that is started again with a new certificate is spoken to again.
+#[test]
+fn a_certificate_that_expires_during_a_run_ends_no_connection() {
+    let dir = authority();
+    let mut a = Node::with(certified(dir.path(), "a"));
+    let now = OffsetDateTime::now_utc();
+    let expires = now + time::Duration::seconds(3);
+    certify(dir.path(), "b", now - time::Duration::hours(1), expires);
+    let mut b = Node::with(certified(dir.path(), "b"));
+    a.ask_through(&mut b, 1);
+    // The times of certificates are whole seconds.
+    while OffsetDateTime::now_utc() < expires + time::Duration::seconds(1) {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    a.ask_through(&mut b, 2);
+
+    let mut c = Node::with(certified(dir.path(), "c"));
+    let error = refused(&mut c, &b.address()).to_string();
+    assert!(error.contains("expired"), "{error}");
+    a.ask_through(&mut b, 3);
+
+    drop(b);
+    let now = OffsetDateTime::now_utc();
+    certify(dir.path(), "b", now - time::Duration::hours(1), now + time::Duration::hours(1));
+    let mut again = Node::with(certified(dir.path(), "b"));
+    c.ask_through(&mut again, 4);
+    a.ask_through(&mut again, 5);
 }
 
 #[test]
