@@ -361,7 +361,6 @@ impl NodeState {
     ) -> Result<ReplyBody, WireError> {
         let errors = refused.iter().map(|(name, why)| (*name, self.refusal_error(name, why)));
         let errors: BTreeMap<&str, WireError> = errors.collect();
-        let refusal = |name: &str| errors.get(name).cloned();
         let (slot, wall_ns) = (waiting.slot, self.home.now_ns());
         match &waiting.body {
             RequestBody::Seal { items } if !errors.is_empty() => {
@@ -369,21 +368,9 @@ impl NodeState {
                 let error = errors.into_values().next().unwrap_or(WireError::Closing);
                 Ok(ReplyBody::Sealed(vec![Err(error); items.len()]))
             }
-            RequestBody::Renew { names, are_all } => {
-                let mut kept = Vec::with_capacity(names.len());
-                for name in names {
-                    kept.push(refusal(&self.full_name(slot, name)?).is_none());
-                }
-                let left = names.iter().zip(&kept).filter(|(_, kept)| **kept);
-                let left = left.map(|(name, _)| name.clone()).collect();
-                let body = RequestBody::Renew { names: left, are_all: *are_all };
-                let ReplyBody::Ready(renewed) = self.serve(slot, body, now_ms, wall_ns, out)?
-                else {
-                    return Err(WireError::Invalid("not a renewal".into()));
-                };
-                let mut renewed = renewed.into_iter();
-                let results = kept.into_iter().map(|kept| kept && renewed.next().unwrap_or(false));
-                Ok(ReplyBody::Ready(results.collect()))
+            // Each name by itself: those that are not held are not renewed.
+            body @ RequestBody::Renew { .. } => {
+                self.serve(slot, body.clone(), now_ms, wall_ns, out)
             }
             body => {
                 if let Some(error) = errors.into_values().next() {
