@@ -163,19 +163,28 @@ impl Caches {
         span.offset.0 / bytes..end.div_ceil(bytes).min(self.lines)
     }
 
-    fn is_dirty(&self, line: Span) -> bool {
-        self.own.look(line) != self.seen.look(line)
+    /// What the line has, where this node did not write it.
+    fn clean(&self, line: Span) -> Option<Line> {
+        let now = self.own.look(line);
+        (now == self.seen.look(line)).then_some(now)
     }
 
-    fn write_back(&self, line: Span) {
+    fn is_dirty(&self, line: Span) -> bool {
+        self.clean(line).is_none()
+    }
+
+    /// Gives what memory has now.
+    fn write_back(&self, line: Span) -> Line {
         let now = self.own.look(line);
         self.memory.put(line, &now);
         self.seen.put(line, &now);
+        now
     }
 
-    /// A word that this node stores to meanwhile stays, and is dirty.
-    fn fetch(&self, line: Span) {
-        let (before, memory): (Line, Line) = (self.own.look(line), self.memory.look(line));
+    /// A word that this node stored to since the line was `before`, which is what memory had or
+    /// was given, stays, and is dirty.
+    fn fetch(&self, line: Span, before: &Line) {
+        let memory: Line = self.memory.look(line);
         let own = self.own.words(line);
         for (index, (before, memory)) in before.iter().zip(&memory).enumerate() {
             if before != memory {
@@ -222,8 +231,8 @@ impl Locked<'_> {
             let near = recent.get(random.below(recent.len() as u64) as usize).copied();
             let number = near.filter(|_| random.one_in(2)).unwrap_or(any);
             let line = self.caches.line(number);
-            if !self.caches.is_dirty(line) {
-                self.caches.fetch(line);
+            if let Some(before) = self.caches.clean(line) {
+                self.caches.fetch(line, &before);
             } else if self.demon.random.one_in(2) {
                 self.caches.write_back(line);
             }
@@ -255,10 +264,8 @@ impl Maintenance for Caches {
         };
         for number in &lines {
             let line = self.line(*number);
-            if self.is_dirty(line) {
-                self.write_back(line);
-            }
-            self.fetch(line);
+            let before = self.clean(line).unwrap_or_else(|| self.write_back(line));
+            self.fetch(line, &before);
         }
         locked.disturb(self.settings.acts);
         lines.len() as u64
