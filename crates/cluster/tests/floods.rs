@@ -98,15 +98,34 @@ fn work(client: &Client, label: &str) -> Duration {
     longest
 }
 
-/// An honest client works without the flood and beside it; a new client is let in.
-fn works_beside(what: &str, daemon: &Daemon, floods: impl FnOnce() -> Vec<Flood>) {
-    let client = daemon.client();
-    let calm = work(&client, "calm");
-    let floods = floods();
-    let flooded = work(&client, "flooded");
+/// A client works without the flood and beside it, and at the same time another does the same at a
+/// node that is not flooded; a new client is let in.
+///
+/// A flood also takes processors: what a call takes longer than that at the other node is what the
+/// flooded node lets a flood cost.
+fn works_beside(what: &str, more: &[&str], floods: impl Fn(&Daemon) -> Vec<Flood>) {
+    let (daemon, other) = (start(more), start(more));
+    let (client, beside) = (daemon.client(), other.client());
+    let both = |label: &str| {
+        std::thread::scope(|scope| {
+            let beside = scope.spawn(|| work(&beside, label));
+            (work(&client, label), beside.join().unwrap())
+        })
+    };
+    let calm = both("calm");
+    let floods = floods(&daemon);
+    let flooded = both("flooded");
     let newcomer = daemon.client();
     work(&newcomer, "new");
-    eprintln!("{what}: longest call {calm:?} without, {flooded:?} beside {}", floods.len());
+    let ratio = flooded.0.as_secs_f64() / flooded.1.max(calm.0).as_secs_f64();
+    eprintln!(
+        "{what}, {} processes: longest call {:?} without, {:?} beside it, {:?} at another node \
+         meanwhile ({ratio:.1} times)",
+        floods.len(),
+        calm.0,
+        flooded.0,
+        flooded.1,
+    );
     drop(floods);
     let node = client.stats().unwrap().node;
     assert_eq!(node.objects, 0);
@@ -141,79 +160,69 @@ fn strangers(kind: Kind, daemon: &Daemon, count: usize) -> Option<Vec<Flood>> {
 
 #[test]
 fn strangers_that_connect_and_close_starve_nobody() {
-    let daemon = start(&["--allow-uid", "65533"]);
-    works_beside("strangers that connect and close", &daemon, || {
-        strangers(Kind::Connect, &daemon, 3).unwrap_or_default()
+    works_beside("strangers that connect and close", &["--allow-uid", "65533"], |daemon| {
+        strangers(Kind::Connect, daemon, 3).unwrap_or_default()
     });
 }
 
 #[test]
 fn strangers_that_send_garbage_or_stay_starve_nobody() {
-    let daemon = start(&["--allow-uid", "65533"]);
-    works_beside("strangers that send garbage", &daemon, || {
-        let mut floods = strangers(Kind::Garbage, &daemon, 2).unwrap_or_default();
-        floods.extend(strangers(Kind::Silence, &daemon, 1).unwrap_or_default());
+    works_beside("strangers that send garbage", &["--allow-uid", "65533"], |daemon| {
+        let mut floods = strangers(Kind::Garbage, daemon, 2).unwrap_or_default();
+        floods.extend(strangers(Kind::Silence, daemon, 1).unwrap_or_default());
         floods
     });
 }
 
 #[test]
 fn clients_that_connect_and_close_starve_nobody() {
-    let daemon = start(&[]);
-    works_beside("clients that connect and close", &daemon, || {
+    works_beside("clients that connect and close", &[], |daemon| {
         (0..3).map(|_| Flood::start(Kind::Connect, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn garbage_starves_nobody() {
-    let daemon = start(&[]);
-    works_beside("garbage", &daemon, || {
+    works_beside("garbage", &[], |daemon| {
         (0..2).map(|_| Flood::start(Kind::Garbage, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn silent_connections_starve_nobody() {
-    let daemon = start(&[]);
-    works_beside("silent connections", &daemon, || {
+    works_beside("silent connections", &[], |daemon| {
         vec![Flood::start(Kind::Silence, &daemon.socket)]
     });
 }
 
 #[test]
 fn small_requests_without_end_starve_nobody() {
-    let daemon = start(&[]);
-    works_beside("small requests", &daemon, || {
+    works_beside("small requests", &[], |daemon| {
         (0..2).map(|_| Flood::start(Kind::Requests, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn thousands_of_watches_starve_nobody() {
-    let daemon = start(&[]);
-    works_beside("watches", &daemon, || vec![Flood::start(Kind::Watches, &daemon.socket)]);
+    works_beside("watches", &[], |daemon| vec![Flood::start(Kind::Watches, &daemon.socket)]);
 }
 
 #[test]
 fn thousands_of_waits_for_one_name_starve_nobody() {
-    let daemon = start(&[]);
-    works_beside("waits", &daemon, || vec![Flood::start(Kind::Waits, &daemon.socket)]);
+    works_beside("waits", &[], |daemon| vec![Flood::start(Kind::Waits, &daemon.socket)]);
 }
 
 #[test]
 fn a_client_that_never_reads_starves_nobody() {
-    let daemon = start(&[]);
-    works_beside("replies that are not read", &daemon, || {
+    works_beside("replies that are not read", &[], |daemon| {
         (0..2).map(|_| Flood::start(Kind::Unread, &daemon.socket)).collect()
     });
 }
 
 #[test]
 fn scrapers_without_end_starve_no_client_and_no_scraper() {
-    let daemon = start(&["--metrics"]);
-    works_beside("scrapers", &daemon, || {
-        let metrics = metrics_of(&daemon);
+    works_beside("scrapers", &["--metrics"], |daemon| {
+        let metrics = metrics_of(daemon);
         let floods: Vec<_> = (0..2).map(|_| Flood::start(Kind::Scrapes, &metrics)).collect();
         for _ in 0..20 {
             let numbers = common::wait_for("metrics", || scrape(&metrics)).unwrap();
