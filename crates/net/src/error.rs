@@ -80,6 +80,17 @@ pub enum FrameError {
         /// What is wrong.
         error: BodyError,
     },
+    /// Ranges of one request that share bytes.
+    #[error("{a} and {b} overlap")]
+    Overlap {
+        /// One of them.
+        a: Span,
+        /// The next one.
+        b: Span,
+    },
+    /// Bytes are to go outside of the map.
+    #[error(transparent)]
+    Place(BoundsError),
     /// The other side speaks another version.
     #[error("the peer speaks version {found} of the data path, this node {expected}")]
     Version {

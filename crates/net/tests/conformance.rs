@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::identity::Authority;
 use common::proxy::Proxy;
-use common::{Home, LONG, Reader, member, options, pattern, span, until};
+use common::{Home, LONG, Reader, member, memory, options, pattern, span, until};
 use farrow_memory::shm::ShmFabric;
 use farrow_memory::{
     Fabric, FileMap, Geometry, HUGE_PAGE_BYTES_USUAL, Length, Section, Span, mount,
@@ -17,7 +17,7 @@ use farrow_net::CHUNK_BYTES;
 use farrow_net::NetError;
 use farrow_net::cache::{Cache, Removal};
 use farrow_net::frame::ErrorCode;
-use farrow_net::peer::{Peer, PeerOptions};
+use farrow_net::peer::{Peer, PeerOptions, Piece, Placement};
 use farrow_net::records::Credentials;
 use farrow_net::source::table::want;
 use farrow_net::source::{GrantId, HoldId};
@@ -59,6 +59,44 @@ fn ranges_arrive_where_they_belong_and_once() {
         assert_eq!(again.fetched, Length(0), "no byte for who comes later, and no time");
         let link = reader.peer.link();
         assert!(link.round_trip().is_some());
+    });
+}
+
+#[test]
+fn ranges_go_to_the_places_that_were_chosen() {
+    over_each(|home, reader| {
+        let blocks = [span(8 << 20, 5 << 20), span(1280, 700_001), span(20 << 20, 128)];
+        home.add(1, &blocks);
+        let opened = reader.peer.open(&want(1)).unwrap();
+        let map = memory(16 << 20);
+        let mut at = 4096;
+        let pieces: Vec<Piece> = blocks
+            .iter()
+            .map(|from| {
+                let to = span(at, 0).offset;
+                at += from.length.0 + 4096;
+                Piece { from: *from, to }
+            })
+            .collect();
+        let placement = Placement::new(Arc::clone(&map), pieces.clone()).unwrap();
+        reader.peer.read(placement, opened.hold, LONG).unwrap();
+        for Piece { from, to } in &pieces {
+            let found = map.sealed(Span::new(*to, from.length)).unwrap();
+            assert!(found == pattern(*from), "{from}");
+            // Nothing before it and nothing behind it.
+            let behind = span(to.0 + from.length.0, 4096);
+            assert_eq!(map.sealed(behind).unwrap(), [0; 4096]);
+        }
+        assert_eq!(map.sealed(span(0, 4096)).unwrap(), [0; 4096]);
+        // What the object does not have is refused, small and large.
+        for length in [1, 1 << 20] {
+            let piece = Piece { from: span(40 << 20, length), to: span(0, 0).offset };
+            let placement = Placement::new(Arc::clone(&map), vec![piece]).unwrap();
+            let refused = reader.peer.read(placement, opened.hold, LONG);
+            let is_not_held =
+                matches!(refused, Err(NetError::Refused { code: ErrorCode::NotHeld, .. }));
+            assert!(is_not_held, "{refused:?}");
+        }
     });
 }
 

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use common::identity::Authority;
 use common::proxy::{Fault, Proxy};
-use common::{Home, LONG, Reader, STALL, member, pattern, span, until};
+use common::{Home, LONG, Reader, STALL, member, memory, pattern, span, until};
+use farrow_memory::Span;
 use farrow_net::NetError;
+use farrow_net::peer::{Piece, Placement};
 use farrow_net::records::Credentials;
 use farrow_net::source::GrantId;
 use farrow_net::source::table::want;
@@ -115,6 +117,36 @@ fn the_callers_time_ends_a_fetch_and_late_bytes_do_no_harm() {
         let (opened, held) = reader.open(1);
         reader.peer.fetch(&held, opened.hold, &[block], LONG).unwrap();
         reader.assert_pattern(&[block]);
+    });
+}
+
+#[test]
+fn after_a_read_that_failed_nothing_more_arrives() {
+    over_each(|_, reader, proxy| {
+        let (opened, _held) = reader.open(1);
+        let map = memory(32 * MIB);
+        for (fault, time) in [
+            (Fault::Delay(Duration::from_millis(30)), Duration::from_millis(100)),
+            (Fault::StallAfter(9000), LONG),
+            (Fault::CutAfter(9000), LONG),
+        ] {
+            for from in [span(77, 20 * MIB), span(77, 100_000)] {
+                proxy.set_fault(fault);
+                let piece = Piece { from, to: span(500, 0).offset };
+                let placement = Placement::new(Arc::clone(&map), vec![piece]).unwrap();
+                let outcome = reader.peer.read(placement, opened.hold, time);
+                let place = Span::new(piece.to, from.length);
+                if outcome.is_ok() {
+                    assert!(map.sealed(place).unwrap() == pattern(from));
+                }
+                // Its memory is another's from here on.
+                let zeros = vec![0; from.length.as_usize()];
+                map.write(piece.to, &zeros).unwrap();
+                proxy.set_fault(Fault::None);
+                std::thread::sleep(Duration::from_millis(300));
+                assert!(map.sealed(place).unwrap() == zeros, "{fault:?} {from}");
+            }
+        }
     });
 }
 

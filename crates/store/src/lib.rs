@@ -54,7 +54,7 @@ pub use format::options::{
 pub use format::spill_file::{SPILL_HEAD_BYTES_MIN, SPILL_VERSION, SpillFault, SpillHead};
 pub use home::{
     AdoptReport, ClientShare, Deleted, Dropped, Freed, HEAP_CELLS_MAX, HeapCell, Home, Quarantined,
-    Reclaimed, Room, SealRequest, SpillPlan, StoreStats, Unfinished,
+    Reclaimed, ReplicaSeal, ReplicasFirst, Room, SealRequest, SpillPlan, StoreStats, Unfinished,
 };
 
 /// Pass a named place where a test may kill. Nothing outside of tests.

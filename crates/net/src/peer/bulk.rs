@@ -123,7 +123,7 @@ impl Queue {
     }
 }
 
-/// Asks for all of a claim.
+/// Asks for all of a fetch.
 pub(super) fn fetch(shared: &Shared, fetch: &Arc<Fetch>, hold: HoldId) -> Result<(), NetError> {
     shared.queue.push(shared, fetch.requests(hold))
 }
@@ -238,8 +238,7 @@ impl Stream<'_> {
             Op::Data => {
                 let piece = sent.expected.check(&header)?;
                 let fetch = &sent.request.fetch;
-                reader.body_into(&header, fetch.claim().map(), piece)?;
-                fetch.on_piece(piece);
+                fetch.receive(reader, &header, piece)?;
                 sent.expected.advance();
                 if sent.expected.is_done() {
                     fetch.on_request_done();

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use farrow_memory::{Length, Span};
 
 use super::Shared;
-use crate::cache::Claim;
-use crate::error::{ConnectionError, NetError};
-use crate::frame::{Expected, RANGES_MAX, behind};
+use super::destination::Destination;
+use crate::error::{ConnectionError, FrameError, NetError};
+use crate::frame::{Expected, Header, RANGES_MAX, behind};
+use crate::records::FrameReader;
 use crate::source::HoldId;
 
 /// Bytes of one request: large enough that headers and calls do not count, small enough that a few
@@ -21,6 +22,10 @@ const ATTEMPTS_MAX: u32 = 4;
 /// Above this size pages are made ready ahead: below, that takes as long as the fetch.
 const COMMIT_AHEAD_BYTES_MIN: u64 = 1 << 20;
 
+/// Looks at whether the last writer is gone before the thread sleeps: after a success it is as good
+/// as gone.
+const YIELDS_MAX: u32 = 100;
+
 /// Longest wait between two looks at whether anything moves.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -31,10 +36,10 @@ struct State {
     error: Option<NetError>,
 }
 
-/// A claim whose bytes have been asked for. Every request keeps it, so the bytes stay claimed as
+/// Bytes that have been asked for. Every request keeps this, so the bytes stay claimed as
 /// long as a connection may still write them, also after the caller has given up.
 pub(super) struct Fetch {
-    claim: Claim,
+    destination: Destination,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -63,23 +68,19 @@ impl Request {
 }
 
 impl Fetch {
-    pub(super) fn new(claim: Claim) -> Arc<Self> {
-        Arc::new(Self { claim, state: Mutex::default(), changed: Condvar::new() })
+    pub(super) fn new(destination: Destination) -> Arc<Self> {
+        Arc::new(Self { destination, state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn claim(&self) -> &Claim {
-        &self.claim
-    }
-
-    /// Divides the claim into requests. They are counted as left.
+    /// Divides it into requests. They are counted as left.
     pub(super) fn requests(self: &Arc<Self>, hold: HoldId) -> Vec<Request> {
         let mut requests: Vec<Request> = Vec::new();
         let mut bytes = 0;
-        for span in self.claim.spans() {
+        for span in self.destination.spans() {
             let mut rest = Some(*span);
             while let Some(range) = rest {
                 // Ranges end where the span or a chunk does: half a part would never be complete.
@@ -102,10 +103,21 @@ impl Fetch {
         requests
     }
 
-    /// Bytes of a piece are in place.
-    pub(super) fn on_piece(&self, piece: Span) {
-        self.claim.complete(piece);
+    /// Receives the bytes of a piece into their place.
+    pub(super) fn receive(
+        &self,
+        reader: &mut FrameReader,
+        header: &Header,
+        piece: Span,
+    ) -> Result<(), ConnectionError> {
+        let place = self.destination.place(piece).ok_or_else(|| {
+            let (op, id, place) = (header.op, header.id, "outside of what was asked for");
+            FrameError::Unexpected { op, id, place }
+        })?;
+        reader.body_into(header, self.destination.map(), place)?;
+        self.destination.complete(piece);
         self.lock().bytes_done += piece.length.0;
+        Ok(())
     }
 
     pub(super) fn on_request_done(&self) {
@@ -139,18 +151,34 @@ impl Fetch {
         begin: Instant,
         time: Duration,
     ) -> Result<(), NetError> {
-        if self.claim.length().0 >= COMMIT_AHEAD_BYTES_MIN
-            && let Err(error) = self.claim.commit_ahead(&|| self.is_over())
+        if self.destination.length().0 >= COMMIT_AHEAD_BYTES_MIN
+            && let Err(error) = self.destination.commit_ahead(&|| self.is_over())
         {
             self.fail(NetError::Cache(error.into()));
         }
         let outcome = self.wait_for_requests(shared, begin, time);
         match outcome {
             // Every answer is in place. The threads that received them keep the claim a little longer.
-            Ok(()) => self.claim.end(),
+            Ok(()) => self.destination.end(),
             Err(_) => shared.queue.remove(self),
         }
         outcome
+    }
+
+    /// Waits until no connection has a request of it any more. A mirror's bytes stay claimed by these,
+    /// so there nobody has to wait.
+    pub(super) fn wait_for_writers(self: &Arc<Self>) {
+        if matches!(self.destination, Destination::Placed(_)) {
+            // Each connection ends when it stalls, and its requests with it.
+            let mut looks = 0;
+            while Arc::strong_count(self) > 1 {
+                looks += 1;
+                match looks < YIELDS_MAX {
+                    true => std::thread::yield_now(),
+                    false => std::thread::sleep(Duration::from_micros(200)),
+                }
+            }
+        }
     }
 
     fn wait_for_requests(
@@ -170,7 +198,7 @@ impl Fetch {
             }
             let left = time.saturating_sub(begin.elapsed());
             if left.is_zero() {
-                let (done, asked) = (Length(state.bytes_done), self.claim.length());
+                let (done, asked) = (Length(state.bytes_done), self.destination.length());
                 let peer = shared.options.name.clone();
                 let error = NetError::Deadline { peer, done, asked, waited: time };
                 return Err(state.error.insert(error).clone());

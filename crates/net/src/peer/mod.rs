@@ -11,6 +11,7 @@
 
 mod bulk;
 mod connect;
+mod destination;
 mod fetch;
 mod push;
 mod small;
@@ -33,6 +34,8 @@ use crate::source::HoldId;
 use crate::ticket::Ticket;
 use crate::window::Link;
 use connect::Dialer;
+use destination::Destination;
+pub use destination::{Piece, Placement};
 use fetch::Fetch;
 
 /// Fetches up to this size go by the small connection: two chunks, as a fault and its neighbour.
@@ -251,16 +254,8 @@ impl Peer {
             }
             let claim = object.claim(ranges, left())?;
             let bytes = claim.length().0;
-            if bytes > 0 {
-                let fetch = Fetch::new(claim);
-                if bytes <= SMALL_FETCH_BYTES_MAX {
-                    small::fetch(&self.shared, &fetch, hold)?;
-                } else {
-                    bulk::fetch(&self.shared, &fetch, hold)?;
-                }
-                fetch.wait(&self.shared, begin, time)?;
-                fetched += bytes;
-            }
+            self.bring(Destination::Mirror(claim), hold, begin, time)?;
+            fetched += bytes;
             // Another call brings the rest. If it fails, its parts are this call's to bring.
             let is_complete = object.wait_for_others(ranges, left())?;
             if !is_complete && left().is_zero() {
@@ -272,6 +267,38 @@ impl Peer {
                 });
             }
         }
+    }
+
+    /// Brings ranges of an object that `hold` holds at the peer to other offsets of a map, and returns
+    /// when all of them are there. Each range lies in one block of the object. Takes `time` at most.
+    /// When it returns no thread writes to these places any more, also after an error: that takes
+    /// no longer than its connection can stall.
+    ///
+    /// # Errors
+    /// [`NetError::Connection`], [`NetError::Refused`], [`NetError::Lost`], [`NetError::Deadline`].
+    pub fn read(&self, placement: Placement, hold: HoldId, time: Duration) -> Result<(), NetError> {
+        self.bring(Destination::Placed(placement), hold, Instant::now(), time)
+    }
+
+    fn bring(
+        &self,
+        destination: Destination,
+        hold: HoldId,
+        begin: Instant,
+        time: Duration,
+    ) -> Result<(), NetError> {
+        let bytes = destination.length().0;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let fetch = Fetch::new(destination);
+        let sent = match bytes <= SMALL_FETCH_BYTES_MAX {
+            true => small::fetch(&self.shared, &fetch, hold),
+            false => bulk::fetch(&self.shared, &fetch, hold),
+        };
+        let outcome = sent.and_then(|()| fetch.wait(&self.shared, begin, time));
+        fetch.wait_for_writers();
+        outcome
     }
 
     /// Writes ranges of a map to the same offsets at the peer, where they lie in a grant of this

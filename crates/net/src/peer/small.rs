@@ -211,7 +211,7 @@ pub(super) fn acknowledge_gone(
     sent.map_err(|error| shared.dialer.error(shared, error))
 }
 
-/// Asks for all of a small claim.
+/// Asks for all of a small fetch.
 pub(super) fn fetch(
     shared: &Arc<Shared>,
     fetch: &Arc<Fetch>,
@@ -392,8 +392,7 @@ fn on_data(live: &Live, reader: &mut FrameReader, header: &Header) -> Result<(),
     };
     let (request, expected) = &mut *pending;
     let received = expected.check(header).map_err(ConnectionError::from).and_then(|piece| {
-        reader.body_into(header, request.fetch.claim().map(), piece)?;
-        request.fetch.on_piece(piece);
+        request.fetch.receive(reader, header, piece)?;
         expected.advance();
         Ok(())
     });

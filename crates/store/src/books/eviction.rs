@@ -17,6 +17,8 @@ pub struct Candidate {
     pub bytes: Length,
     /// The namespace it is in.
     pub namespace: NamespaceId,
+    /// Whether it is a copy of an object of another region.
+    pub is_replica: bool,
 }
 
 /// How a home chooses what to evict.

@@ -17,7 +17,8 @@ use crate::error::{FormatError, StoreError};
 use crate::events::EventCursor;
 use crate::format::client_entry::{FORWARD_WORD, decode, is_open, life_of};
 use crate::format::entry::{
-    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, Sequence, State, decode_list,
+    ENTRY_WORDS, Entry, NAME_LENGTH_WORD, NAME_WORD, REPLICA_ORIGIN_BYTES, Sequence, State,
+    decode_list, decode_origin,
 };
 use crate::format::hash::NameHash;
 use crate::format::header::{Header, INDEX_TURN, SLOTS_USED, WATCHED, watched_bit};
@@ -468,6 +469,22 @@ impl Reader {
         Ok(places)
     }
 
+    /// The object that a held replica is a copy of; none if it is no replica.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if what its block says of that was changed.
+    pub fn origin(&self, entry: &Entry) -> Result<Option<ObjectId>, StoreError> {
+        if !entry.is_replica {
+            return Ok(None);
+        }
+        let corrupt = |reason| StoreError::Corrupt { slot: entry.id.slot(), reason };
+        let span = entry.origin().ok_or_else(|| corrupt("its origin leaves its block"))?;
+        let mut bytes = [0; REPLICA_ORIGIN_BYTES as usize];
+        self.region.refresh_if_node_local(span)?;
+        self.region.copy_out(span.offset, &mut bytes)?;
+        decode_origin(&bytes).map(Some).map_err(corrupt)
+    }
+
     /// The metadata of an object; none if the object is not there any more.
     ///
     /// # Errors
@@ -525,8 +542,9 @@ impl Reader {
                 match look {
                     Look::None => break,
                     Look::Changed => continue,
+                    // A replica is listed where its object is.
                     Look::Sealed(entry) | Look::Away(entry, _)
-                        if entry.namespace != self.namespace =>
+                        if entry.namespace != self.namespace || entry.is_replica =>
                     {
                         break;
                     }

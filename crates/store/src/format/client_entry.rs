@@ -111,6 +111,7 @@ pub(crate) fn decode(
         metadata_crc: (words[6] >> 32) as u32,
         residency: 0,
         is_relocated: false,
+        is_replica: false,
         namespace: NamespaceId::DEFAULT,
     };
     entry.validate(layout)?;
@@ -155,6 +156,7 @@ mod tests {
             metadata_crc: 7,
             residency: 0,
             is_relocated: false,
+            is_replica: false,
             namespace: NamespaceId::DEFAULT,
         }
     }

@@ -29,6 +29,8 @@ const NAMESPACE_SHIFT: u32 = 20;
 const NAMESPACE_MASK: u16 = 0xfff;
 /// Bytes of one extra block in its list.
 pub(crate) const EXTRA_BYTES: u64 = 16;
+/// Bytes that say of which object a replica is: its id, and crc32c of that in the low half of a word.
+pub(crate) const REPLICA_ORIGIN_BYTES: u64 = 24;
 /// Bytes that say where a block was at seal.
 pub(crate) const ORIGIN_BYTES: u64 = 8;
 
@@ -153,6 +155,8 @@ pub struct Entry {
     /// Whether its blocks lie elsewhere than at seal: the list behind the descriptor then tells,
     /// after the extra blocks, where each block was, the primary one first.
     pub is_relocated: bool,
+    /// Whether it is a copy of an object of another region: see [`Entry::origin`].
+    pub is_replica: bool,
     /// The namespace it is in.
     pub namespace: NamespaceId,
 }
@@ -181,6 +185,7 @@ impl Entry {
             metadata_crc: 0,
             residency: 0,
             is_relocated: false,
+            is_replica: false,
             namespace: NamespaceId::DEFAULT,
         }
     }
@@ -203,6 +208,15 @@ impl Entry {
         (start >= self.primary.offset.0).then_some(Span::new(Offset(start), length))
     }
 
+    /// Where a replica says of which object it is: before the metadata. `None`: it is no replica, or
+    /// that would not fit there.
+    #[must_use]
+    pub fn origin(&self) -> Option<Span> {
+        let start = self.metadata()?.offset.0.checked_sub(REPLICA_ORIGIN_BYTES)?;
+        let is_there = self.is_replica && start >= self.primary.offset.0;
+        is_there.then_some(Span::new(Offset(start), Length(REPLICA_ORIGIN_BYTES)))
+    }
+
     /// The bytes of a plain-bytes object.
     #[must_use]
     pub fn payload(&self) -> Span {
@@ -221,6 +235,7 @@ impl Entry {
             u64::from(self.kind.as_u8())
                 | (self.name.length.0 & 0xff) << 8
                 | u64::from(self.is_relocated) << 16
+                | u64::from(self.is_replica) << 17
                 | u64::from(self.namespace.0 & NAMESPACE_MASK) << NAMESPACE_SHIFT
                 | u64::from(self.extra_count) << 32,
             self.id.hi,
@@ -280,6 +295,7 @@ impl Entry {
             metadata_crc: (words[14] >> 32) as u32,
             residency: sequence.residency(),
             is_relocated: words[1] >> 16 & 1 == 1,
+            is_replica: words[1] >> 17 & 1 == 1,
             namespace: NamespaceId((words[1] >> NAMESPACE_SHIFT) as u16 & NAMESPACE_MASK),
         };
         if entry.id != ObjectId::new(uid, generation, slot) {
@@ -343,6 +359,12 @@ impl Entry {
         if self.metadata_bytes > 0 && content.end().is_none_or(|end| end > metadata.offset) {
             return Err("metadata overlaps what it is about");
         }
+        if self.is_replica {
+            let origin = self.origin().ok_or("the origin leaves the primary block")?;
+            if content.end().is_none_or(|end| end > origin.offset) {
+                return Err("the origin overlaps the contents");
+            }
+        }
         self.validate_name(layout)
     }
 
@@ -370,6 +392,30 @@ pub fn encode_extra(blocks: &[Span]) -> Vec<u8> {
         .flat_map(|block| [block.offset.0, block.length.0])
         .flat_map(u64::to_le_bytes)
         .collect()
+}
+
+/// How a replica says of which object it is.
+pub(crate) fn encode_origin(id: ObjectId) -> [u8; REPLICA_ORIGIN_BYTES as usize] {
+    let mut bytes = [0; REPLICA_ORIGIN_BYTES as usize];
+    let id = [id.hi.to_le_bytes(), id.lo.to_le_bytes()].concat();
+    let words = [&id[..], &u64::from(crc32c::crc32c(&id)).to_le_bytes()].concat();
+    bytes.copy_from_slice(&words);
+    bytes
+}
+
+/// The opposite of [`encode_origin`].
+pub(crate) fn decode_origin(
+    bytes: &[u8; REPLICA_ORIGIN_BYTES as usize],
+) -> Result<ObjectId, EntryFault> {
+    let word = |at: usize| {
+        let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    };
+    let id = ObjectId { hi: word(0), lo: word(8) };
+    if encode_origin(id) != *bytes {
+        return Err("the checksum of its origin differs");
+    }
+    Ok(id)
 }
 
 /// Read what lies behind a descriptor: the extra blocks, and of an object that came back where
@@ -439,6 +485,7 @@ mod tests {
             metadata_crc: 7,
             residency: 3,
             is_relocated: true,
+            is_replica: true,
             namespace: NamespaceId(4095),
         }
     }
@@ -517,6 +564,7 @@ mod tests {
         bytes.extra_count = 0;
         bytes.metadata_bytes = 0;
         bytes.is_relocated = false;
+        bytes.is_replica = false;
         bytes.size = Length(1024);
         assert_eq!(Entry::decode(&bytes.encode(), UID, Slot(3), &layout), Ok(bytes));
         assert_eq!(bytes.payload(), bytes.primary);

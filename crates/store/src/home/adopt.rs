@@ -370,8 +370,12 @@ fn candidate(
         creator: entry.creator,
         account,
         is_local: false,
-        // One that was about to leave stays: nobody has been told that it went.
-        fate: if state == State::Retiring { Fate::Retiring } else { Fate::Sealed },
+        // One that was about to leave stays: nobody has been told that it went. Of a replica nobody
+        // knows whether its origin is still there.
+        fate: match state == State::Retiring || entry.is_replica {
+            true => Fate::Retiring,
+            false => Fate::Sealed,
+        },
     };
     if entry.extra_count == 0 {
         return Ok(candidate);

@@ -100,11 +100,17 @@ impl Home {
         let slot = entry.id.slot();
         let runs = self.runs_of(slot, entry)?;
         let sequence = self.directory.sequence(slot)?;
-        self.draft_event_of(why, entry)?;
+        // What becomes of a copy is no news of its object.
+        let is_told = !entry.is_replica;
+        if is_told {
+            self.draft_event_of(why, entry)?;
+        }
         self.directory.set_sequence(slot, sequence.with(State::Retiring))?;
         failpoint!("delete.retiring");
         self.free_name(entry)?;
-        self.publish_event()?;
+        if is_told {
+            self.publish_event()?;
+        }
         self.pins.set(slot, false)?;
         self.retire_blocks(&runs)?;
         self.objects = self.objects.saturating_sub(1);

@@ -187,14 +187,14 @@ impl Home {
             let Some(sealed) = self.blocks_if_sealed(slot)? else {
                 continue;
             };
-            let Sealed { id, namespace, sealed_at_ns, runs, name } = sealed;
+            let Sealed { id, namespace, is_replica, sealed_at_ns, runs, name } = sealed;
             // A stamp that is yet to come is somebody's mistake.
             let used_at =
                 stamp_of(slot).max(before.map(stamp_of).unwrap_or_default()).min(self.now_ns);
             let used_at = used_at.max(self.restored_at.get(&slot.0).copied().unwrap_or_default());
             let bytes = Length(runs.iter().map(|run| run.len()).sum());
             let last_use_ns = used_at.max(sealed_at_ns);
-            let candidate = Candidate { id, last_use_ns, bytes, namespace };
+            let candidate = Candidate { id, last_use_ns, bytes, namespace, is_replica };
             let Some(rank) = policy.rank(&candidate) else { continue };
             for run in &runs {
                 if let Some(sharers) = self.blocks.get(*run).map(sharers).filter(|n| *n > 1) {
@@ -244,16 +244,16 @@ impl Home {
             // An entry that was written over since is of no age.
             let sealed_at_ns = self.find_local(id).map_or(0, |entry| entry.sealed_at_ns);
             let namespace = self.locals.area.namespace_of(number);
-            let (runs, name) = (vec![run], Span::default());
-            return Ok(Some(Sealed { id, namespace, sealed_at_ns, runs, name }));
+            let (runs, name, is_replica) = (vec![run], Span::default(), false);
+            return Ok(Some(Sealed { id, namespace, is_replica, sealed_at_ns, runs, name }));
         }
         if self.directory.sequence(slot)?.state() != State::Sealed {
             return Ok(None);
         }
         let entry = self.directory.entry(slot)?;
         let runs = self.runs_of(slot, &entry)?;
-        let Entry { id, namespace, sealed_at_ns, name, .. } = entry;
-        Ok(Some(Sealed { id, namespace, sealed_at_ns, runs, name }))
+        let Entry { id, namespace, is_replica, sealed_at_ns, name, .. } = entry;
+        Ok(Some(Sealed { id, namespace, is_replica, sealed_at_ns, runs, name }))
     }
 }
 
@@ -261,6 +261,7 @@ impl Home {
 struct Sealed {
     id: ObjectId,
     namespace: NamespaceId,
+    is_replica: bool,
     sealed_at_ns: u64,
     runs: Vec<Run>,
     name: Span,

@@ -9,12 +9,14 @@ use farrow_memory::{Length, Offset, Span};
 
 use super::Home;
 use super::delete::unknown_block;
-use crate::books::blocks::Part;
+use crate::books::blocks::{Account, Part};
 use crate::books::grants::span_of;
 use crate::books::space::Run;
 use crate::error::StoreError;
 use crate::events::EventKind;
-use crate::format::entry::{Entry, State, encode_extra};
+use crate::format::entry::{
+    EXTRA_BYTES, Entry, ORIGIN_BYTES, REPLICA_ORIGIN_BYTES, State, encode_extra,
+};
 use crate::format::ids::{ObjectId, ObjectKind, Target};
 use crate::format::options::BLOCK_BYTES;
 use crate::format::spill_file::SpillHead;
@@ -22,18 +24,22 @@ use crate::format::spill_file::SpillHead;
 /// Memory for an object that is coming back.
 #[derive(Debug)]
 pub(super) struct Loading {
-    head: SpillHead,
+    pub(super) head: SpillHead,
     /// The primary block first.
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
 }
 
 impl Home {
     /// Bytes of memory in a row that an object needs to come back; none if the file is not its.
     #[must_use]
     pub fn restored_bytes(head: &SpillHead) -> Option<Length> {
-        let extra = head.origins.iter().skip(1).map(|span| span.length.0);
-        let all = extra.fold(primary_bytes(head), |sum, bytes| sum?.checked_add(bytes));
-        all.map(Length)
+        bytes_in_memory(head, false)
+    }
+
+    /// Bytes of memory in a row that a replica needs; none if they are too many.
+    #[must_use]
+    pub fn replica_bytes(head: &SpillHead) -> Option<Length> {
+        bytes_in_memory(head, true)
     }
 
     /// Take memory for an object that is to come back. Returns where its blocks go, each as long as
@@ -51,8 +57,21 @@ impl Home {
         if !is_it || self.loading.contains_key(&head.id) {
             return Err(wrong("the file is of another object"));
         }
-        let primary = primary_bytes(head).ok_or_else(|| wrong("the file is too long"))?;
-        let all = Self::restored_bytes(head).ok_or_else(|| wrong("the file is too long"))?;
+        let owner = self.accounts.of_creator(&entry);
+        self.take_blocks(head, false, owner)
+    }
+
+    /// Take memory for the blocks of an object. Returns where they go, each as long as at seal.
+    pub(super) fn take_blocks(
+        &mut self,
+        head: &SpillHead,
+        is_replica: bool,
+        owner: Account,
+    ) -> Result<Vec<Span>, StoreError> {
+        let wrong = |reason| StoreError::BadRequest { reason };
+        let too_long = || wrong("the object is too long");
+        let primary = primary_bytes(head, is_replica).ok_or_else(too_long)?;
+        let all = bytes_in_memory(head, is_replica).ok_or_else(too_long)?;
         if all > self.layout().heap.length {
             return Err(wrong("the object is longer than the region"));
         }
@@ -71,7 +90,6 @@ impl Home {
                 Run { start, end: at }
             })
             .collect();
-        let owner = self.accounts.of_creator(&entry);
         for run in &runs {
             self.blocks.seal(*run, Part::Extra, owner);
         }
@@ -144,6 +162,18 @@ impl Home {
         self.loading.values().flat_map(|loading| loading.runs.iter().copied())
     }
 
+    pub(super) fn is_loading(&self, id: ObjectId) -> bool {
+        self.loading.contains_key(&id)
+    }
+
+    pub(super) fn loading(&self, id: ObjectId) -> Option<&Loading> {
+        self.loading.get(&id)
+    }
+
+    pub(super) fn take_loading(&mut self, id: ObjectId) -> Option<Loading> {
+        self.loading.remove(&id)
+    }
+
     fn spilled_entry(&self, id: ObjectId) -> Result<Entry, StoreError> {
         let missing = || StoreError::NotFound { what: Target::Id(id).to_string() };
         self.find_spilled(Target::Id(id))?.ok_or_else(missing)
@@ -188,16 +218,24 @@ impl Home {
     }
 }
 
-/// Bytes of the primary block of an object that came back.
-fn primary_bytes(head: &SpillHead) -> Option<u64> {
+/// Bytes of memory in a row of all blocks.
+fn bytes_in_memory(head: &SpillHead, is_replica: bool) -> Option<Length> {
+    let extra = head.origins.iter().skip(1).map(|span| span.length.0);
+    let primary = primary_bytes(head, is_replica);
+    extra.fold(primary, |sum, bytes| sum?.checked_add(bytes)).map(Length)
+}
+
+/// Bytes of the primary block of an object that came back, or of a replica.
+fn primary_bytes(head: &SpillHead, is_replica: bool) -> Option<u64> {
     let at_seal = head.origins.first()?.length.0;
-    if head.kind == ObjectKind::Bytes {
+    if head.kind == ObjectKind::Bytes && !is_replica {
         return Some(at_seal);
     }
     let blocks = head.origins.len() as u64;
     let descriptor = Length(head.descriptor_bytes).round_up(8)?.0;
-    let lists = (blocks - 1) * 16 + blocks * 8;
+    let lists = (blocks - 1) * EXTRA_BYTES + blocks * ORIGIN_BYTES;
     let metadata = u64::from(head.metadata_bytes).next_multiple_of(8);
-    let all = at_seal.checked_add(descriptor)?.checked_add(lists + metadata)?;
+    let origin = if is_replica { REPLICA_ORIGIN_BYTES } else { 0 };
+    let all = at_seal.checked_add(descriptor)?.checked_add(lists + origin + metadata)?;
     Some(Length(all).round_up(BLOCK_BYTES)?.0)
 }

@@ -204,6 +204,7 @@ impl Home {
             metadata_crc: request.metadata_crc,
             residency: 0,
             is_relocated: false,
+            is_replica: false,
             namespace,
         };
         entry.validate(self.layout()).map_err(|reason| StoreError::BadRequest { reason })?;

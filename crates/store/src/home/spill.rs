@@ -45,7 +45,8 @@ impl Home {
         };
         let entry = self.find(Target::Id(id))?;
         let slot = id.slot();
-        if self.is_protected(slot) || entry.residency >= RESIDENCY_MAX {
+        // A replica needs no file: it can be brought again.
+        if self.is_protected(slot) || entry.is_replica || entry.residency >= RESIDENCY_MAX {
             return Ok(None);
         }
         let corrupt = |reason| StoreError::Corrupt { slot, reason };

@@ -1,0 +1,213 @@
+//! Replicas: copies of objects of regions that cannot be mapped here.
+//!
+//! A replica has an id, and perhaps a name, in this region, and is found, held, evicted and deleted like
+//! any other object. Its primary block also says which object it is a copy of. Its blocks lie where there
+//! was room, so it is relocated, as an object that came back from a file.
+//!
+//! Nothing in the region tells of a replica until all its bytes are there. Whether its origin still exists
+//! is known to the daemon alone, so an adopted region has none: those that are held retire.
+
+use farrow_memory::{Length, Offset, Span};
+
+use super::Home;
+use super::delete::unknown_block;
+use super::restore::Loading;
+use crate::books::blocks::{Account, Part};
+use crate::books::eviction::{Candidate, EvictionPolicy};
+use crate::books::grants::span_of;
+use crate::books::names::{check_full_name, own_name};
+use crate::error::StoreError;
+use crate::format::entry::{Entry, encode_extra, encode_origin};
+use crate::format::ids::{NamespaceId, ObjectId, ObjectKind, Target};
+use crate::format::spill_file::SpillHead;
+
+/// What is written of a replica besides the bytes of its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplicaSeal<'a> {
+    /// Its full name in this region.
+    pub name: Option<&'a str>,
+    /// The namespace of this region that it is in.
+    pub namespace: NamespaceId,
+    /// Its descriptor.
+    pub descriptor: &'a [u8],
+    /// crc32c of that.
+    pub descriptor_crc: u32,
+    /// Its metadata.
+    pub metadata: &'a [u8],
+    /// crc32c of that.
+    pub metadata_crc: u32,
+    /// When its origin was sealed.
+    pub sealed_at_ns: u64,
+}
+
+/// The order in which replicas make room: the one that was used longest ago goes first, and nothing
+/// else goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplicasFirst;
+
+impl EvictionPolicy for ReplicasFirst {
+    fn name(&self) -> &'static str {
+        "replicas"
+    }
+
+    fn is_automatic(&self) -> bool {
+        true
+    }
+
+    fn rank(&self, candidate: &Candidate) -> Option<u64> {
+        candidate.is_replica.then_some(candidate.last_use_ns)
+    }
+}
+
+impl Home {
+    /// Take memory for a replica of the object that the head is of. Returns where its blocks go, each as
+    /// long as in the head.
+    ///
+    /// # Errors
+    /// [`StoreError::BadRequest`] if it is being brought already or is of this region,
+    /// [`StoreError::OutOfMemory`].
+    pub fn begin_replica(
+        &mut self,
+        head: &SpillHead,
+        namespace: NamespaceId,
+    ) -> Result<Vec<Span>, StoreError> {
+        if head.id.region() == self.uid() {
+            return Err(StoreError::BadRequest { reason: "the object is of this region" });
+        }
+        if self.is_loading(head.id) {
+            return Err(StoreError::BadRequest { reason: "the replica is being brought already" });
+        }
+        self.take_blocks(head, true, Account::gone(namespace))
+    }
+
+    /// The blocks of a replica have their bytes: it is an object from here on.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] if no memory was taken for it; [`StoreError::NameTaken`],
+    /// [`StoreError::NameInvalid`], [`StoreError::NameSpaceFull`], [`StoreError::TooManyObjects`],
+    /// [`StoreError::BadRequest`] for lengths that contradict the head. Its memory is free again then.
+    pub fn finish_replica(
+        &mut self,
+        origin: ObjectId,
+        seal: &ReplicaSeal<'_>,
+        now_ns: u64,
+    ) -> Result<ObjectId, StoreError> {
+        let published = self.publish_replica(origin, seal);
+        if published.is_err() {
+            self.abort_restore(origin)?;
+        }
+        let id = published?;
+        self.now_ns = now_ns;
+        let Some(Loading { runs, .. }) = self.take_loading(origin) else {
+            return Ok(id);
+        };
+        let owner = Account::gone(seal.namespace);
+        if let Some(primary) = runs.first().copied() {
+            self.blocks.seal(primary, Part::Primary, owner);
+            self.blocks.retire(primary, Part::Extra).map_err(unknown_block)?;
+            self.blocks.release(primary).map_err(unknown_block)?;
+        }
+        if runs.len() > 1 {
+            self.extras.insert(id.slot().0, runs.into_iter().skip(1).collect());
+        }
+        self.restored_at.insert(id.slot().0, now_ns);
+        self.objects += 1;
+        Ok(id)
+    }
+
+    /// A replica is not brought: its memory is free again. Does nothing if it has none.
+    ///
+    /// # Errors
+    /// The books are wrong.
+    pub fn abort_replica(&mut self, origin: ObjectId) -> Result<(), StoreError> {
+        self.abort_restore(origin)
+    }
+
+    /// Whether an object is a replica.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`]; memory that cannot be read.
+    pub fn is_replica(&self, target: Target<'_>) -> Result<bool, StoreError> {
+        self.find(target).map(|entry| entry.is_replica)
+    }
+
+    /// Writes the lists of a replica and its entry. Only the last store makes it an object.
+    fn publish_replica(
+        &mut self,
+        origin: ObjectId,
+        seal: &ReplicaSeal<'_>,
+    ) -> Result<ObjectId, StoreError> {
+        let missing = || StoreError::NotFound { what: Target::Id(origin).to_string() };
+        let loading = self.loading(origin).ok_or_else(missing)?;
+        let (head, runs) = (loading.head.clone(), loading.runs.clone());
+        let wrong = |reason| StoreError::BadRequest { reason };
+        if head.descriptor_bytes != seal.descriptor.len() as u64
+            || u64::from(head.metadata_bytes) != seal.metadata.len() as u64
+        {
+            return Err(wrong("descriptor or metadata have another length than the head says"));
+        }
+        if let Some(name) = seal.name {
+            let namespace = self.namespaces.get(seal.namespace);
+            let namespace = namespace.ok_or_else(|| wrong("there is no such namespace"))?;
+            check_full_name(&namespace.options.name, name)?;
+            if self.slot_of_name(name)?.is_some() || self.reserved.get(name).is_some() {
+                return Err(StoreError::NameTaken { name: own_name(name).to_owned() });
+            }
+            self.names.check_room(Length(name.len() as u64))?;
+        }
+        let vacancy = self.directory.vacancy()?;
+        let spans: Vec<Span> = runs.into_iter().map(span_of).collect();
+        let (primary, extra) = spans.split_first().ok_or_else(missing)?;
+        let id = ObjectId::new(self.uid(), vacancy.sequence.generation(), vacancy.slot);
+        let mut entry = Entry {
+            kind: head.kind,
+            size: head.size,
+            extra_count: u32::try_from(extra.len()).map_err(|_| wrong("too many blocks"))?,
+            descriptor_crc: seal.descriptor_crc,
+            sealed_at_ns: seal.sealed_at_ns,
+            metadata_bytes: head.metadata_bytes,
+            metadata_crc: seal.metadata_crc,
+            is_replica: true,
+            namespace: seal.namespace,
+            ..Entry::bytes(id, *primary)
+        };
+        let mut list = Vec::new();
+        if head.kind != ObjectKind::Bytes {
+            let at_seal = head.origins.first().map_or(0, |origin| origin.length.0);
+            let start = Offset(primary.offset.0.saturating_add(at_seal));
+            entry.descriptor = Span::new(start, Length(head.descriptor_bytes));
+            entry.is_relocated = true;
+            list = encode_extra(extra);
+            let origins = head.origins.iter().map(|origin| origin.offset.0);
+            list.extend(origins.flat_map(u64::to_le_bytes));
+            entry.extra_crc = crc32c::crc32c(&list);
+        }
+        entry.validate(self.layout()).map_err(wrong)?;
+        let at_list = entry.extra_list().unwrap_or_default();
+        let at_origin = entry.origin().unwrap_or_default();
+        let at_end = entry.metadata().unwrap_or_default();
+        for (at, bytes) in [
+            (entry.descriptor.offset, seal.descriptor),
+            (at_list.offset, &*list),
+            (at_origin.offset, &encode_origin(origin)[..]),
+            (at_end.offset, seal.metadata),
+        ] {
+            if !bytes.is_empty() {
+                self.region().write_by_call(at, bytes)?;
+                self.region().publish(Span::new(at, Length(bytes.len() as u64)))?;
+            }
+        }
+        let hash = seal.name.map(|name| self.names.hash(name));
+        if let (Some(name), Some(hash)) = (seal.name, hash) {
+            entry.name = self.names.write(name)?;
+            entry.name_hash = hash.0;
+        }
+        let slot = vacancy.slot;
+        self.directory.publish(vacancy, &entry)?;
+        if let Some(hash) = hash {
+            let directory = &self.directory;
+            self.names.insert(hash, slot, || Self::sealed_names(directory, Some(slot)))?;
+        }
+        Ok(id)
+    }
+}

@@ -1,0 +1,186 @@
+//! Copies of objects of another region: found, held, evicted and deleted like objects of this one.
+
+use farrow_memory::{Length, Offset, Span};
+
+use super::spill::File;
+use super::support::{Client, World, part, small, table};
+use crate::{
+    Home, Lru, NamespaceId, Need, ObjectId, ReplicaSeal, ReplicasFirst, Room, StoreError, Target,
+};
+
+const PAGE: u64 = 4096;
+
+/// Brings an object of another region.
+fn bring(home: &mut Home, of: &File, name: Option<&str>) -> Result<ObjectId, StoreError> {
+    let blocks = home.begin_replica(&of.head, NamespaceId::DEFAULT)?;
+    home.check().unwrap();
+    for (block, bytes) in blocks.iter().zip(&of.parts[2..]) {
+        assert_eq!(block.length.0, bytes.len() as u64);
+        home.region().write_by_call(block.offset, bytes).unwrap();
+    }
+    let (descriptor, metadata) = (&of.parts[0], &of.parts[1]);
+    let seal = ReplicaSeal {
+        name,
+        namespace: NamespaceId::DEFAULT,
+        descriptor,
+        descriptor_crc: crc32c::crc32c(descriptor),
+        metadata,
+        metadata_crc: crc32c::crc32c(metadata),
+        sealed_at_ns: 3,
+    };
+    let id = home.finish_replica(of.head.id, &seal, 9)?;
+    home.check().unwrap();
+    Ok(id)
+}
+
+/// A table of two extra blocks in a region of its own.
+fn far_table(world: &World, home: &mut Home) -> File {
+    let client = Client::join(world, home).unwrap();
+    let all = home.grant(client.slot, Length(4 * PAGE), Length(4 * PAGE)).unwrap();
+    let (one, two) = (part(all, 1024, 256), part(all, 2048, 128));
+    client.write(one.offset, &[1; 256]);
+    client.write(two.offset, &[2; 128]);
+    let request = table(&client, part(all, 0, 512), &[one, two], Some("t"));
+    let id = home.seal(client.slot, &request, 1).unwrap();
+    File::of(home, id).unwrap()
+}
+
+fn far_bytes(world: &World, home: &mut Home, bytes: &[u8]) -> File {
+    let client = Client::join(world, home).unwrap();
+    let id = client.put(home, bytes, None).unwrap();
+    home.client_leave(client.slot).unwrap();
+    File::of(home, id).unwrap()
+}
+
+#[test]
+fn a_replica_is_found_by_its_name_and_says_what_it_is_a_copy_of() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    let of = far_table(&far, &mut far_home);
+    let id = bring(&mut home, &of, Some("t")).unwrap();
+    let held = client.reader.hold(&client.holds, Target::Name("t")).unwrap().unwrap();
+    let entry = *held.entry();
+    assert_eq!((entry.id, entry.is_replica, entry.sealed_at_ns), (id, true, 3));
+    assert_eq!(client.reader.origin(&entry).unwrap(), Some(of.head.id));
+    assert_eq!(client.read(entry.descriptor), of.parts[0]);
+    let places = client.reader.places(&entry).unwrap();
+    let origins: Vec<Span> = places.iter().map(|place| place.origin).collect();
+    assert_eq!(origins, of.head.origins);
+    assert_eq!(client.read(places[1].block), [1; 256]);
+    assert_eq!(client.read(places[2].block), [2; 128]);
+    // It is listed where its object is, and is no news.
+    assert_eq!(client.reader.list("").unwrap(), []);
+    let taken = client.put(&mut home, b"other", Some("t"));
+    assert!(matches!(taken, Err(StoreError::NameTaken { .. })), "{taken:?}");
+    assert!(home.is_replica(Target::Id(id)).unwrap());
+    // A held one goes like any other object: it stays readable.
+    assert!(!home.delete(Target::Id(id)).unwrap().freed_now);
+    assert!(client.reader.hold(&client.holds, Target::Name("t")).unwrap().is_none());
+    assert_eq!(client.read(places[1].block), [1; 256]);
+    drop(held);
+    assert_eq!(home.reclaim().unwrap().objects, 1);
+    home.check().unwrap();
+    assert!(home.events(0).unwrap().advance().unwrap().is_none());
+}
+
+#[test]
+fn plain_bytes_of_every_length_say_what_they_are_a_copy_of() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    for length in [1, 100, 104, 127, 128, 129, 1000] {
+        let bytes: Vec<u8> = (0..length).map(|at| at as u8 | 1).collect();
+        let of = far_bytes(&far, &mut far_home, &bytes);
+        let id = bring(&mut home, &of, None).unwrap();
+        let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
+        assert_eq!(client.read(held.entry().payload()), bytes);
+        assert_eq!(client.reader.origin(held.entry()).unwrap(), Some(of.head.id));
+        drop(held);
+        assert!(home.delete(Target::Id(id)).unwrap().freed_now);
+    }
+}
+
+#[test]
+fn replicas_make_room_and_nothing_else_does_for_them() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    let own = client.put(&mut home, &[9; 4000], Some("own")).unwrap();
+    let of = far_table(&far, &mut far_home);
+    let other = far_bytes(&far, &mut far_home, &[5; 3000]);
+    let id = bring(&mut home, &of, Some("t")).unwrap();
+    bring(&mut home, &other, None).unwrap();
+    let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
+    let evicted = home.evict_for(&ReplicasFirst, Need::Bytes(Length(1 << 30))).unwrap();
+    assert_eq!(evicted.objects, 1, "one is held, the other is of this region");
+    assert!(home.find(Target::Id(own)).is_ok() && home.find(Target::Id(id)).is_ok());
+    drop(held);
+    // No file is written of a replica.
+    assert!(home.begin_spill(id).unwrap().is_none());
+    let evicted = home.make_room(&ReplicasFirst, &Room::of_run(Length(64 << 12))).unwrap();
+    assert_eq!(evicted.objects, 0, "that would not be enough");
+    let evicted = home.evict_for(&Lru, Need::Bytes(Length(1 << 30))).unwrap();
+    assert_eq!(evicted.objects, 2);
+    home.check().unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_refused_and_leaves_no_memory() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    client.put(&mut home, b"own", Some("t")).unwrap();
+    let of = far_table(&far, &mut far_home);
+    let free = home.free_bytes();
+    let taken = bring(&mut home, &of, Some("t"));
+    assert!(matches!(taken, Err(StoreError::NameTaken { .. })), "{taken:?}");
+    assert_eq!(home.free_bytes(), free);
+    // Of this region; twice; longer than there is room; a descriptor of another length.
+    let own = File { head: of.head.clone(), parts: of.parts.clone() };
+    let mut of_this = own.head.clone();
+    of_this.id.hi = home.uid().0;
+    assert!(home.begin_replica(&of_this, NamespaceId::DEFAULT).is_err());
+    home.begin_replica(&of.head, NamespaceId::DEFAULT).unwrap();
+    assert!(home.begin_replica(&of.head, NamespaceId::DEFAULT).is_err());
+    home.abort_replica(of.head.id).unwrap();
+    let mut long = own.head.clone();
+    long.origins[1] = Span::new(Offset(0), Length(64 << 12));
+    let full = home.begin_replica(&long, NamespaceId::DEFAULT);
+    assert!(matches!(full, Err(StoreError::OutOfMemory { .. } | StoreError::BadRequest { .. })));
+    let mut short = File { head: of.head.clone(), parts: of.parts.clone() };
+    short.parts[0].pop();
+    assert!(matches!(bring(&mut home, &short, None), Err(StoreError::BadRequest { .. })));
+    assert_eq!(home.free_bytes(), free);
+    home.check().unwrap();
+}
+
+#[test]
+fn an_adopted_region_has_no_replica_and_what_was_held_stays_readable() {
+    let (far, world) = (World::new(small()), World::new(small()));
+    let (mut far_home, mut home) = (far.create(), world.create());
+    let client = Client::join(&world, &mut home).unwrap();
+    let of = far_table(&far, &mut far_home);
+    let other = far_bytes(&far, &mut far_home, &[5; 3000]);
+    let id = bring(&mut home, &of, Some("t")).unwrap();
+    let gone = bring(&mut home, &other, Some("u")).unwrap();
+    let held = client.reader.hold(&client.holds, Target::Id(id)).unwrap().unwrap();
+    let places = client.reader.places(held.entry()).unwrap();
+    // Killed; one more was on its way.
+    let third = far_bytes(&far, &mut far_home, &[6; 3000]);
+    home.begin_replica(&third.head, NamespaceId::DEFAULT).unwrap();
+    drop(home);
+    let mut home = world.adopt();
+    for target in [Target::Id(id), Target::Name("t"), Target::Id(gone), Target::Name("u")] {
+        assert!(matches!(home.find(target), Err(StoreError::NotFound { .. })));
+        assert!(client.reader.hold(&client.holds, target).unwrap().is_none());
+    }
+    assert_eq!(client.read(places[1].block), [1; 256]);
+    assert_eq!(home.stats().unwrap().used.0, 0);
+    drop(held);
+    home.reclaim().unwrap();
+    home.check().unwrap();
+    let id = bring(&mut home, &of, Some("t")).unwrap();
+    assert!(home.delete(Target::Id(id)).unwrap().freed_now);
+    assert_eq!(home.free_bytes().0, Length(64 << 12));
+}
